@@ -1,0 +1,60 @@
+"""The Diagnosis: causes in order, what follows from each, and how much was looked at."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from stethoscope.record import Finding, Severity
+
+SCHEMA_VERSION = 1
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class LookedAt:
+    """What the diagnosis rests on, so that silence is never mistaken for health."""
+
+    num_sites: int = 0
+    num_sites_expected: int = 0
+    num_steps: int = 0
+    first_step: int | None = None
+    last_step: int | None = None
+    num_rows_lost: int = 0
+    num_detectors: int = 0
+    unmet_needs: tuple[str, ...] = ()
+    """What one more line in the script would unlock, in plain sentences."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """Causes, ranked; every finding, Info included; what follows from what."""
+
+    causes: tuple[Finding, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    followed: Mapping[str, tuple[Finding, ...]] = dataclasses.field(default_factory=dict)
+    """From a cause's code to the findings that follow from it, in the order they began."""
+    looked_at: LookedAt = dataclasses.field(default_factory=LookedAt)
+
+    @property
+    def healthy(self) -> bool:
+        """Nothing of severity Warning or above was found."""
+        return not self.causes
+
+    @property
+    def worst(self) -> Severity | None:
+        """The highest severity among all findings, None where there are none."""
+        return max((f.severity for f in self.findings), key=lambda s: s.rank, default=None)
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain JSON values, with a schema version."""
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "healthy": self.healthy,
+            "causes": [
+                cause.to_json() | {"followed": [f.to_json() for f in self.followed.get(cause.code, ())]}
+                for cause in self.causes
+            ],
+            "findings": [finding.to_json() for finding in self.findings],
+            "looked_at": dataclasses.asdict(self.looked_at) | {"unmet_needs": list(self.looked_at.unmet_needs)},
+        }
