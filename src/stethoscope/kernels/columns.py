@@ -19,7 +19,9 @@ COUNTS: Final = ("count", "num_nan", "num_posinf", "num_neginf", "num_zero", "nu
 """Elements; NaN; +Inf; -Inf; zeros; non-zero but under the dtype's smallest normal number; finite but over
 the limit (by default the dtype's largest, so none; fp16's 65504 where fp16 is what the value is cast to)."""
 
-MOMENTS: Final = ("min", "max", "abs_max", "abs_min", "mean", "mean_abs", "norm", "std", "skewness", "kurtosis")
+MOMENTS: Final = (
+    "min", "max", "abs_max", "abs_min", "mean", "mean_abs", "norm", "std", "skewness", "kurtosis",
+)  # fmt: skip
 """Over finite values; abs_min over the non-zero ones; norm is L2; std divides by n; kurtosis is excess."""
 
 COLUMNS: Final = COUNTS + MOMENTS
@@ -77,17 +79,23 @@ def merge(a: Table, b: Table) -> Table:
     out[..., col["abs_min"]] = np.fmin(a[..., col["abs_min"]], b[..., col["abs_min"]])
     n_a, n_b = num_finite(a), num_finite(b)
     n = n_a + n_b
-    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+    # A power of two brings the largest value near one, so that fourth powers neither overflow nor vanish.
+    exponent = np.frexp(np.where(n > 0, out[..., col["abs_max"]], 1.0))[1]
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore", under="ignore"):
         share_a, share_b = n_a / n, n_b / n
         mean_a, mean_b = _or_zero(a, "mean", n_a), _or_zero(b, "mean", n_b)
-        delta = np.where((n_a > 0) & (n_b > 0), mean_b - mean_a, 0.0)
-        out[..., col["mean"]] = np.where(n_a == 0, mean_b, np.where(n_b == 0, mean_a, mean_a + delta * share_b))
-        out[..., col["mean_abs"]] = _or_zero(a, "mean_abs", n_a) * share_a + _or_zero(b, "mean_abs", n_b) * share_b
+        delta = np.ldexp(mean_b, -exponent) - np.ldexp(mean_a, -exponent)
+        delta = np.where((n_a > 0) & (n_b > 0), delta, 0.0)
+        mean = mean_a + np.ldexp(delta * share_b, exponent)
+        out[..., col["mean"]] = np.where(n_a == 0, mean_b, np.where(n_b == 0, mean_a, mean))
+        abs_a, abs_b = _or_zero(a, "mean_abs", n_a), _or_zero(b, "mean_abs", n_b)
+        out[..., col["mean_abs"]] = abs_a * share_a + abs_b * share_b
         out[..., col["norm"]] = np.hypot(_or_zero(a, "norm", n_a), _or_zero(b, "norm", n_b))
-        var, third, fourth = _merge_moments(a, b, share_a, share_b, n_a, n_b, delta)
+        moments_a, moments_b = _central(a, n_a, exponent), _central(b, n_b, exponent)
+        var, third, fourth = _merge_moments(moments_a, moments_b, share_a, share_b, delta)
         std = np.sqrt(var)
         flat = var <= 0
-        out[..., col["std"]] = std
+        out[..., col["std"]] = np.ldexp(std, exponent)
         out[..., col["skewness"]] = np.where(flat, np.nan, third / (std * var))
         out[..., col["kurtosis"]] = np.where(flat, np.nan, fourth / (var * var) - 3.0)
     out[..., NUM_COUNTS:][n == 0] = np.nan
@@ -99,11 +107,11 @@ def _or_zero(table: Table, name: str, n: npt.NDArray[np.float64]) -> npt.NDArray
 
 
 def _merge_moments(
-    a: Table, b: Table, p: Table, q: Table, n_a: Table, n_b: Table, delta: Table
+    a: tuple[Table, Table, Table], b: tuple[Table, Table, Table], p: Table, q: Table, delta: Table
 ) -> tuple[Table, Table, Table]:
     """Second to fourth central moments (per element) of the union; p and q are the two shares."""
-    var_a, third_a, fourth_a = _central(a, n_a)
-    var_b, third_b, fourth_b = _central(b, n_b)
+    var_a, third_a, fourth_a = a
+    var_b, third_b, fourth_b = b
     pq = p * q
     var = p * var_a + q * var_b + pq * delta**2
     third = p * third_a + q * third_b + pq * (p - q) * delta**3 + 3 * pq * delta * (var_b - var_a)
@@ -117,8 +125,9 @@ def _merge_moments(
     return var, third, fourth
 
 
-def _central(table: Table, n: Table) -> tuple[Table, Table, Table]:
-    std = _or_zero(table, "std", n)
+def _central(table: Table, n: Table, exponent: npt.NDArray[np.int32]) -> tuple[Table, Table, Table]:
+    """Second to fourth central moments per element, of the values times 2**-exponent."""
+    std = np.ldexp(_or_zero(table, "std", n), -exponent)
     var = std * std
     skewness, kurtosis = table[..., INDEX["skewness"]], table[..., INDEX["kurtosis"]]
     third = np.where(np.isnan(skewness), 0.0, skewness) * std * var
