@@ -1,0 +1,126 @@
+"""What is measured when an optimizer steps: gradients before, weights, updates and optimizer state after."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from stethoscope.capture.ring import Batch
+from stethoscope.capture.sites import Names, SiteTable, wanted
+from stethoscope.config import DebugConfig
+from stethoscope.kernels import Extras, Sample, Snapshot, start
+from stethoscope.record import Kind, Site
+
+Indices = npt.NDArray[np.uint32]
+SEED: Final = 0x5E7
+
+
+class Boundary:
+    """One optimizer's parameters, their sites, and the measurements around its step."""
+
+    def __init__(
+        self, optimizer: torch.optim.Optimizer | None, parameters: list[Any], names: Names, table: SiteTable,
+        config: DebugConfig,
+    ) -> None:
+        self.optimizer = optimizer
+        self.all_parameters = parameters
+        self._names, self._table, self._config = names, table, config
+        self.parameters = [
+            p for p in parameters
+            if (known := names.parameters.get(id(p))) is not None and wanted(known[0], config.layers)
+        ]
+        self.strangers = [p for p in parameters if id(p) not in names.parameters]
+        """Parameters that this optimizer holds and the model does not."""
+        measured = ["meta" if p.is_meta else "all" for p in self.parameters]
+        self._weights = self._register(Kind.WEIGHT, measured, on=config.weights)
+        trainable = [m if p.requires_grad else "frozen" for p, m in zip(self.parameters, measured, strict=True)]
+        self._gradients = self._register(Kind.GRADIENT, trainable, on=config.gradients)
+        self.used_closure = False
+        self._updates: Indices | None = None
+        self._sample: Sample | None = None
+        self._before: Snapshot | None = None
+        self._state_sites: dict[tuple[int, str], int] = {}
+
+    def _register(self, kind: Kind, measured: list[str], *, on: bool) -> Indices:
+        if not on:
+            return np.zeros(len(self.parameters), dtype=np.uint32)
+        places = []
+        for parameter, how in zip(self.parameters, measured, strict=True):
+            site = self._names.site(parameter, kind)
+            places.append(self._table.index(site, parameter, how) if site is not None else 0)
+        return np.array(places, dtype=np.uint32)
+
+    def gradients(self, extras: Extras | None, scale: Any = None) -> Batch | None:
+        """The gradients as they are now."""
+        if not self._config.gradients:
+            return None
+        found = [(place, p.grad) for place, p in enumerate(self.parameters) if p.grad is not None]
+        if not found:
+            return None
+        places = [place for place, _ in found]
+        pending = start([gradient.detach() for _, gradient in found], extras=extras)
+        factor = None if scale is None else start([scale.detach()])
+        return Batch(self._gradients[places], pending, factor)
+
+    def remember(self) -> None:
+        """Keep the sampled coordinates of every weight as they are before the step."""
+        if not self._config.updates or not self.parameters:
+            return
+        if self._sample is None:
+            size = self._config.update_sample
+            self._sample = Sample(self.parameters, size=size, seed=SEED)
+            how = ["sampled" if p.numel() > size else "all" for p in self.parameters]
+            self._updates = self._register(Kind.UPDATE, how, on=True)
+        self._before = self._sample.read(self._detached())
+
+    def update(self) -> Batch | None:
+        """What the step changed since `remember`, on the sampled coordinates."""
+        before, self._before = self._before, None
+        if before is None or self._sample is None or self._updates is None:
+            return None
+        return Batch(self._updates, self._sample.difference(before, self._sample.read(self._detached())))
+
+    def weights(self, extras: Extras | None) -> Batch | None:
+        """Every weight as it is now."""
+        if not self._config.weights or not self.parameters:
+            return None
+        return Batch(self._weights, start(self._detached(), extras=extras))
+
+    def state(self) -> Batch | None:
+        """The optimizer's tensors of more than one element: momentum, second moments."""
+        if not self._config.optimizer_state or self.optimizer is None:
+            return None
+        places: list[int] = []
+        tensors: list[torch.Tensor] = []
+        for parameter in self.parameters:
+            held = self.optimizer.state.get(parameter)
+            if not held:
+                continue
+            for key, value in held.items():
+                if isinstance(value, torch.Tensor) and value.is_floating_point() and value.dim() > 0:
+                    places.append(self._state_place(parameter, key, value))
+                    tensors.append(value.detach())
+        return Batch(np.array(places, dtype=np.uint32), start(tensors)) if tensors else None
+
+    def _state_place(self, parameter: Any, key: Any, value: torch.Tensor) -> int:
+        place = self._state_sites.get((id(parameter), str(key)))
+        if place is None:
+            site = self._names.site(parameter, Kind.OPTIMIZER_STATE, str(key)) or Site("", Kind.OPTIMIZER_STATE, str(key))
+            place = self._state_sites[id(parameter), str(key)] = self._table.index(site, value)
+        return place
+
+    def _detached(self) -> list[torch.Tensor]:
+        return [p.detach() for p in self.parameters]
+
+
+def buffers(names: Names, table: SiteTable, layers: tuple[str, ...]) -> Batch | None:
+    """Every floating-point buffer as it is now."""
+    places, tensors = [], []
+    for site, buffer in names.buffers():
+        if wanted(site.module, layers):
+            places.append(table.index(site, buffer))
+            tensors.append(buffer.detach())
+    return Batch(np.array(places, dtype=np.uint32), start(tensors)) if tensors else None

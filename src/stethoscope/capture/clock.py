@@ -1,0 +1,56 @@
+"""Which Step it is, with one optimizer or several.
+
+A Step is a round in which every optimizer steps at most once. It is complete when all known optimizers have
+stepped, or when one of them begins its next step. Numbers start at 0, like a loop's own counter: the Step with
+number n is the one whose optimizer has stepped n times before.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+
+class Clock:
+    """Counts Steps, and each optimizer's own steps beside them."""
+
+    def __init__(self, first_step: int = 0) -> None:
+        self.step = first_step
+        self.own_counts: dict[int, int] = {}
+        self._known: dict[int, weakref.ref[Any]] = {}
+        self._stepped: set[int] = set()
+
+    def know(self, optimizer: Any) -> None:
+        """Count on this optimizer to step once a round."""
+        if id(optimizer) not in self._known:
+            self._known[id(optimizer)] = weakref.ref(optimizer)
+            self.own_counts.setdefault(id(optimizer), 0)
+
+    @property
+    def optimizers(self) -> list[Any]:
+        """Those known and still alive, in the order they were met."""
+        return [found for ref in self._known.values() if (found := ref()) is not None]
+
+    @property
+    def anything_stepped(self) -> bool:
+        """Whether the open Step has had an optimizer step at all."""
+        return bool(self._stepped)
+
+    def repeats(self, optimizer: Any) -> bool:
+        """Whether this optimizer has already stepped in the open Step, so that a new one begins."""
+        return id(optimizer) in self._stepped
+
+    def stepped(self, optimizer: Any) -> bool:
+        """Note that it stepped; True when the open Step is complete by that."""
+        self.know(optimizer)
+        self._stepped.add(id(optimizer))
+        self.own_counts[id(optimizer)] += 1
+        alive = {key for key, ref in self._known.items() if ref() is not None}
+        return alive <= self._stepped
+
+    def close(self) -> int:
+        """End the open Step and return its number."""
+        finished = self.step
+        self.step += 1
+        self._stepped.clear()
+        return finished

@@ -1,0 +1,52 @@
+"""The wall between us and the training loop: what goes wrong in here stays in here.
+
+Every entry from the framework runs inside a guard. The first error is a warning with its place, the rest are
+counted; after `LIMIT` errors of one entry that entry is switched off.
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+import warnings
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, Final
+
+from stethoscope.record import StethoscopeWarning, StopTraining
+
+LIMIT: Final = 3
+
+
+def warn(message: str) -> None:
+    """A warning that can never become an exception, whatever the user's warning filters say."""
+    try:
+        warnings.warn(message, StethoscopeWarning, stacklevel=3)
+    except Warning:
+        print(f"stethoscope: {message}", file=sys.stderr)  # noqa: T201 - the filter turned it into an error
+
+
+class Guard:
+    """Calls functions of ours and keeps their errors."""
+
+    def __init__(self) -> None:
+        self.errors: Counter[str] = Counter()
+        self.last_traceback = ""
+
+    def __call__(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+        """Run it; an error is kept, not raised. Only a user's own request to stop passes."""
+        name = function.__qualname__
+        if self.errors[name] >= LIMIT:
+            return
+        try:
+            function(*args, **kwargs)
+        except StopTraining:
+            raise
+        except Exception as error:
+            self.errors[name] += 1
+            self.last_traceback = traceback.format_exc()
+            if sum(self.errors.values()) == 1:
+                warn(
+                    f"an error inside stethoscope was kept from your training: {error!r} in {name}. Training goes "
+                    "on; `stethoscope doctor` shows what was lost"
+                )

@@ -1,0 +1,85 @@
+"""The ledger of gradients: were they cleared, did they reach the step, how many backwards made them.
+
+Nothing is computed on tensors. A gradient's identity and version counter, looked at when a backward begins and
+ends and when the optimizer steps, tell exactly whether somebody cleared or changed it in between. At most
+`MAX_PARAMETERS` of an optimizer's parameters are looked at, spread evenly, so that the cost stays in microseconds.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+MAX_PARAMETERS: Final = 64
+ABSENT: Final = (0, -1)
+
+
+def state_of(parameter: Any) -> tuple[int, int]:
+    """Which gradient the parameter holds and how often it was written; ABSENT where there is none."""
+    gradient = parameter.grad
+    return ABSENT if gradient is None else (id(gradient), gradient._version)
+
+
+def is_cleared(parameter: Any) -> bool:
+    """Whether the gradient is gone, or holds only zeros (looked at on the CPU alone: elsewhere it would wait)."""
+    gradient = parameter.grad
+    if gradient is None:
+        return True
+    return gradient.device.type == "cpu" and not gradient.is_sparse and not bool(gradient.any())
+
+
+class Ledger:
+    """What happened to one optimizer's gradients since its last step."""
+
+    def __init__(self, parameters: list[Any]) -> None:
+        trainable = [p for p in parameters if p.requires_grad]
+        stride = max(1, -(-len(trainable) // MAX_PARAMETERS))
+        self.parameters = trainable[::stride]
+        self._seen: list[tuple[int, int]] = [state_of(p) for p in self.parameters]
+        self._held_after_step = [False] * len(self.parameters)
+        self._cleared = [True] * len(self.parameters)
+        self._after_backward: list[tuple[int, int]] = [ABSENT] * len(self.parameters)
+        self.num_backwards = 0
+        """Backward passes since this optimizer's last step."""
+        self.num_steps = 0
+
+    def backward_begins(self) -> bool:
+        """Whatever changed since we last looked was done by the user: cleared, replaced or scaled.
+
+        True where gradients of an earlier backward were thrown away by an optimizer that never stepped.
+        """
+        for place, parameter in enumerate(self.parameters):
+            if state_of(parameter) != self._seen[place]:
+                self._cleared[place] = True
+        if self.num_steps or not self.num_backwards:
+            return False
+        arrived = [p for p, state in zip(self.parameters, self._after_backward, strict=True) if state != ABSENT]
+        return bool(arrived) and all(is_cleared(p) for p in arrived)
+
+    def backward_ends(self) -> None:
+        """Remember what the backward left."""
+        self.num_backwards += 1
+        self._seen = [state_of(p) for p in self.parameters]
+        self._after_backward = list(self._seen)
+
+    def step_begins(self) -> dict[str, float]:
+        """The accounts of this step, as counts over the parameters looked at."""
+        now = [state_of(p) for p in self.parameters]
+        arrived = [place for place, state in enumerate(self._after_backward) if state != ABSENT]
+        accounts = {
+            "num_backwards": float(self.num_backwards),
+            "looked_at": float(len(now)),
+            "arrived": float(len(arrived)),
+            "kept": float(sum(self._held_after_step[p] and not self._cleared[p] for p in arrived)),
+            "vanished": float(sum(now[p] == ABSENT for p in arrived)),
+            "touched": float(sum(now[p] != self._after_backward[p] for p in arrived)),
+        }
+        return accounts if self.num_backwards else accounts | {"kept": 0.0}
+
+    def step_ends(self) -> None:
+        """A new account begins with what the step left."""
+        self._seen = [state_of(p) for p in self.parameters]
+        self._held_after_step = [state != ABSENT for state in self._seen]
+        self._cleared = [False] * len(self.parameters)
+        self._after_backward = [ABSENT] * len(self.parameters)
+        self.num_backwards = 0
+        self.num_steps += 1

@@ -1,0 +1,200 @@
+"""From measurements under way to the sink, off the training thread.
+
+A step's measurements are handed over whole. Where all of them are there already (everything on a CPU) they go
+straight to the sink; where a device still works on them, a thread waits for them. The number of steps in
+flight is bounded: past it the oldest is dropped and counted, and training never waits.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import time
+from collections import deque
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from stethoscope.capture.sites import Sink
+from stethoscope.kernels import Measured, Pending, merge
+from stethoscope.kernels.columns import INDEX, NUM_COUNTS
+
+MAX_IN_FLIGHT: Final = 64
+POLL_SECONDS: Final = 0.002
+SCALED: Final = [place for name, place in INDEX.items() if place >= NUM_COUNTS and name not in ("skewness", "kurtosis")]
+
+
+@dataclasses.dataclass(slots=True)
+class Batch:
+    """Sites measured together: their numbers, their rows, and a factor to divide the rows by, where there is one."""
+
+    index: npt.NDArray[np.uint32]
+    pending: Pending
+    scale: Pending | None = None
+    _measured: Measured | None = None
+
+    def measured(self) -> Measured:
+        """What the kernel gave, fetched once."""
+        if self._measured is None:
+            self._measured = self.pending.result()
+        return self._measured
+
+    def ready(self) -> bool:
+        """Whether the rows can be had without waiting."""
+        return self.pending.ready() and (self.scale is None or self.scale.ready())
+
+    def table(self) -> npt.NDArray[np.float64]:
+        """The rows, unscaled."""
+        rows = self.measured().rows
+        if self.scale is None:
+            return rows
+        factor = self.scale.result().rows[0, INDEX["mean"]]
+        if np.isfinite(factor) and factor != 0:
+            rows = rows.copy()
+            rows[:, SCALED] /= factor
+        return rows
+
+
+@dataclasses.dataclass(slots=True)
+class StepRows:
+    """Everything measured in one step."""
+
+    step: int
+    batches: list[Batch] = dataclasses.field(default_factory=list)
+    scalars: dict[str, float] = dataclasses.field(default_factory=dict)
+    pending_scalars: list[tuple[str, Pending]] = dataclasses.field(default_factory=list)
+
+    def ready(self) -> bool:
+        """Whether everything can be had without waiting."""
+        return all(b.ready() for b in self.batches) and all(p.ready() for _, p in self.pending_scalars)
+
+    def emit(self, sink: Sink) -> None:
+        """Hand the step to the sink."""
+        if self.batches:
+            index, table, calls = combine([(b.index, b.table()) for b in self.batches])
+            sink.rows(self.step, index, table, calls)
+        for name, place in (("histogram", 0), ("sketch", 1)):
+            self._emit_vectors(sink, name, place)
+        values = dict(self.scalars)
+        grouped: dict[str, list[float]] = {}
+        for name, pending in self.pending_scalars:
+            grouped.setdefault(name, []).append(scalar_of(pending))
+        values.update({name: float(np.mean(found)) for name, found in grouped.items()})
+        if values:
+            sink.scalars(self.step, values)
+
+    def _emit_vectors(self, sink: Sink, name: str, place: int) -> None:
+        found = [
+            (batch.index, vectors)
+            for batch in self.batches
+            if (vectors := _extras(batch)[place]) is not None
+        ]
+        if found:
+            sink.vectors(
+                self.step, name, np.concatenate([i for i, _ in found]), np.concatenate([v for _, v in found])
+            )
+
+
+def _extras(batch: Batch) -> tuple[Any, Any]:
+    measured = batch.measured()
+    return measured.histograms, measured.sketches
+
+
+def scalar_of(pending: Pending) -> float:
+    """A tensor's value: the mean where it holds several; NaN and Inf as they are, never a number made of the rest."""
+    row = pending.result().rows[0]
+    if row[INDEX["num_nan"]] > 0 or (row[INDEX["num_posinf"]] > 0 and row[INDEX["num_neginf"]] > 0):
+        return float("nan")
+    if row[INDEX["num_posinf"]] > 0:
+        return float("inf")
+    if row[INDEX["num_neginf"]] > 0:
+        return float("-inf")
+    return float(row[INDEX["mean"]])
+
+
+def combine(
+    parts: list[tuple[npt.NDArray[np.uint32], npt.NDArray[np.float64]]],
+) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.float64], npt.NDArray[np.uint32]]:
+    """One row per site: a site that was measured several times in the step merges, with its number of calls."""
+    index = np.concatenate([i for i, _ in parts])
+    table = np.concatenate([t for _, t in parts])
+    unique, first, counts = np.unique(index, return_index=True, return_counts=True)
+    if len(unique) == len(index):
+        return index, table, np.ones(len(index), dtype=np.uint32)
+    out = table[first].copy()
+    order = np.argsort(index, kind="stable")
+    starts = np.concatenate(([0], np.cumsum(counts)[:-1]))
+    for turn in range(1, int(counts.max())):
+        again = np.flatnonzero(counts > turn)
+        out[again] = merge(out[again], table[order[starts[again] + turn]])
+    return unique.astype(np.uint32), out, counts.astype(np.uint32)
+
+
+class Ring:
+    """Steps on their way to the sink, in order."""
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
+        self._waiting: deque[StepRows] = deque()
+        self._lock = threading.Lock()
+        self._wake = threading.Event()
+        self._idle = threading.Event()
+        self._idle.set()
+        self._thread: threading.Thread | None = None
+        self._stopping = False
+        self.num_dropped = 0
+        """Steps that were dropped because too many were in flight."""
+
+    def put(self, rows: StepRows) -> None:
+        """Hand over a step; returns at once."""
+        if not self._waiting and rows.ready():
+            rows.emit(self._sink)
+            return
+        with self._lock:
+            self._waiting.append(rows)
+            self._idle.clear()
+            if len(self._waiting) > MAX_IN_FLIGHT:
+                dropped = self._waiting.popleft()
+                dropped.batches.clear()
+                self.num_dropped += 1
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._drain, name="stethoscope-ring", daemon=True)
+            self._thread.start()
+        self._wake.set()
+
+    def drain(self, timeout: float) -> bool:
+        """Wait until nothing is in flight; for `flush` and `stop`, never for a step."""
+        return self._idle.wait(timeout)
+
+    def stop(self, timeout: float = 5.0) -> None:
+        """Let what is in flight arrive, then end the thread."""
+        self.drain(timeout)
+        self._stopping = True
+        self._wake.set()
+        if self._thread is not None:
+            self._thread.join(timeout)
+
+    def _emit(self, rows: StepRows) -> None:
+        try:
+            rows.emit(self._sink)
+        except Exception as error:  # a device error must not end the thread: the step counts as dropped
+            self.num_dropped += 1
+            self._sink.event(rows.step, "capture_error", {"error": repr(error)})
+
+    def _drain(self) -> None:
+        while not self._stopping:
+            with self._lock:
+                head = self._waiting[0] if self._waiting else None
+                if head is None:
+                    self._idle.set()
+                    self._wake.clear()
+            if head is None:
+                self._wake.wait(1.0)
+            elif head.ready():
+                self._emit(head)
+                with self._lock:
+                    if self._waiting and self._waiting[0] is head:
+                        self._waiting.popleft()
+            else:
+                time.sleep(POLL_SECONDS)

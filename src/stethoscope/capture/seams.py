@@ -1,0 +1,234 @@
+"""Where we touch the framework, and how each touch is put back.
+
+One set of patches for the whole process, however many sessions listen. The first listener opens the seams, the
+last one that leaves closes them, and after that every patched name holds the object it held before. Listeners
+hear of: backward passes, clipping, the gradient scaler, learning-rate schedulers, optimizer steps.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+import torch
+from torch.amp import grad_scaler
+from torch.nn.utils import clip_grad
+from torch.optim import lr_scheduler
+from torch.optim import optimizer as optimizer_module
+
+MARK = "__stethoscope_seam__"
+
+
+class Listener(Protocol):
+    """What hears the seams. Implementations must not raise: they guard themselves."""
+
+    def backward_begins(self, loss: Any, *, retain: bool, create: bool) -> None:
+        """A backward pass is about to start from these tensors."""
+
+    def backward_ends(self) -> None:
+        """The backward pass returned."""
+
+    def step_begins(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        """An optimizer's step starts."""
+
+    def step_ends(self, optimizer: torch.optim.Optimizer) -> None:
+        """An optimizer's step returned."""
+
+    def clipped_norm(self, parameters: Any, max_norm: Any, total_norm: torch.Tensor) -> None:
+        """Gradients are about to be scaled to at most `max_norm`; `total_norm` is their norm before."""
+
+    def clipped_value(self, parameters: Any, clip_value: float) -> None:
+        """Gradients are about to be clamped to +-`clip_value`."""
+
+    def loss_scaled(self, scaler: Any, loss: Any, scaled: Any) -> None:
+        """A GradScaler multiplied a loss."""
+
+    def scaler_stepped(self, scaler: Any, optimizer: torch.optim.Optimizer, ran: bool) -> None:
+        """A GradScaler asked an optimizer to step; `ran` is False where it skipped because of an Inf."""
+
+    def scheduler_stepped(self, scheduler: Any) -> None:
+        """A learning-rate scheduler advanced."""
+
+
+class Patch:
+    """One name of one owner replaced, and put back if it is still ours."""
+
+    def __init__(self, owner: Any, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+        self.owner, self.name = owner, name
+        self.original = owner.__dict__[name]
+        replacement = functools.wraps(self.original)(make(self.original))
+        setattr(replacement, MARK, True)
+        self.replacement = replacement
+        setattr(owner, name, replacement)
+
+    def restore(self) -> bool:
+        """Put the original back; False where somebody patched over us, who then keeps what they have."""
+        if self.owner.__dict__.get(self.name) is not self.replacement:
+            return False
+        setattr(self.owner, self.name, self.original)
+        return True
+
+
+class Seams:
+    """The process-wide patches and those who listen to them."""
+
+    def __init__(self) -> None:
+        self.listeners: list[Listener] = []
+        self._patches: list[Patch] = []
+        self._handles: list[Any] = []
+        self._lock = threading.RLock()
+
+    def join(self, listener: Listener) -> None:
+        """Start to listen; opens the seams for the first one."""
+        with self._lock:
+            if not self._patches:
+                self._open()
+            self.listeners = [*self.listeners, listener]
+
+    def leave(self, listener: Listener) -> None:
+        """Stop to listen; closes the seams after the last one."""
+        with self._lock:
+            self.listeners = [other for other in self.listeners if other is not listener]
+            if not self.listeners:
+                self._close()
+
+    @property
+    def num_open(self) -> int:
+        """How many names are patched and hooks registered right now."""
+        return len(self._patches) + len(self._handles)
+
+    def _open(self) -> None:
+        self._patches.append(Patch(torch.autograd, "backward", self._around_backward))
+        self._patches.extend(self._clipping())
+        scaler = grad_scaler.GradScaler
+        self._patches.append(Patch(scaler, "scale", self._around_scale))
+        self._patches.append(Patch(scaler, "_maybe_opt_step", self._around_scaler_step))
+        self._patches.extend(Patch(kind, "step", self._around_scheduler) for kind in _schedulers_with_step())
+        self._handles.append(optimizer_module.register_optimizer_step_pre_hook(self._before_step))
+        self._handles.append(optimizer_module.register_optimizer_step_post_hook(self._after_step))
+
+    def _close(self) -> None:
+        # In reverse, so that nested patches of one name come off in order.
+        for patch in reversed(self._patches):
+            patch.restore()
+        for handle in self._handles:
+            handle.remove()
+        self._patches, self._handles = [], []
+
+    def _clipping(self) -> Iterator[Patch]:
+        if "_clip_grads_with_norm_" in vars(clip_grad):
+            # clip_grad_norm_ looks this up when it runs, so names bound before `watch` are heard too.
+            yield Patch(clip_grad, "_clip_grads_with_norm_", self._around_clip_norm)
+        original = clip_grad.clip_grad_value_
+        for module in list(sys.modules.values()):
+            if getattr(module, "__dict__", {}).get("clip_grad_value_") is original:
+                yield Patch(module, "clip_grad_value_", self._around_clip_value)
+
+    def _around_backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def backward(
+            tensors: Any, grad_tensors: Any = None, retain_graph: Any = None, create_graph: bool = False, *rest: Any, **more: Any
+        ) -> Any:
+            listeners = self.listeners
+            # A backward inside a backward is reentrant checkpointing: not one of the user's.
+            if torch._C._current_graph_task_id() != -1 or not listeners:  # type: ignore[attr-defined]
+                return original(tensors, grad_tensors, retain_graph, create_graph, *rest, **more)
+            for listener in listeners:
+                listener.backward_begins(tensors, retain=bool(retain_graph), create=bool(create_graph))
+            result = original(tensors, grad_tensors, retain_graph, create_graph, *rest, **more)
+            for listener in listeners:
+                listener.backward_ends()
+            return result
+
+        return backward
+
+    def _around_clip_norm(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def clip(parameters: Any, max_norm: Any, total_norm: Any, *rest: Any, **more: Any) -> Any:
+            parameters = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
+            for listener in self.listeners:
+                listener.clipped_norm(parameters, max_norm, total_norm)
+            return original(parameters, max_norm, total_norm, *rest, **more)
+
+        return clip
+
+    def _around_clip_value(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def clip(parameters: Any, clip_value: float, *rest: Any, **more: Any) -> Any:
+            parameters = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
+            for listener in self.listeners:
+                listener.clipped_value(parameters, clip_value)
+            return original(parameters, clip_value, *rest, **more)
+
+        return clip
+
+    def _around_scale(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def scale(scaler: Any, outputs: Any) -> Any:
+            scaled = original(scaler, outputs)
+            for listener in self.listeners:
+                listener.loss_scaled(scaler, outputs, scaled)
+            return scaled
+
+        return scale
+
+    def _around_scaler_step(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def maybe_step(scaler: Any, optimizer: Any, optimizer_state: Any, *args: Any, **kwargs: Any) -> Any:
+            before = _STEPS_SEEN.get(id(optimizer), 0)
+            result = original(scaler, optimizer, optimizer_state, *args, **kwargs)
+            ran = _STEPS_SEEN.get(id(optimizer), 0) != before
+            for listener in self.listeners:
+                listener.scaler_stepped(scaler, optimizer, ran)
+            return result
+
+        return maybe_step
+
+    def _around_scheduler(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def step(scheduler: Any, *args: Any, **kwargs: Any) -> Any:
+            depth = getattr(_INSIDE, "scheduler", 0)
+            _INSIDE.scheduler = depth + 1
+            try:
+                result = original(scheduler, *args, **kwargs)
+            finally:
+                _INSIDE.scheduler = depth
+            # A scheduler of schedulers steps its children: one advance, not several.
+            if depth == 0:
+                for listener in self.listeners:
+                    listener.scheduler_stepped(scheduler)
+            return result
+
+        return step
+
+    def _before_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        for listener in self.listeners:
+            listener.step_begins(optimizer, args, kwargs)
+
+    def _after_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:  # noqa: ARG002 - torch's signature
+        _STEPS_SEEN[id(optimizer)] = _STEPS_SEEN.get(id(optimizer), 0) + 1
+        for listener in self.listeners:
+            listener.step_ends(optimizer)
+
+
+# Dynamo must call these as plain Python, never trace into them: the mark is what torch.compiler.disable sets,
+# without the second that importing it costs.
+Seams._before_step._torchdynamo_disable = True  # type: ignore[attr-defined]
+Seams._after_step._torchdynamo_disable = True  # type: ignore[attr-defined]
+
+_INSIDE = threading.local()
+_STEPS_SEEN: dict[int, int] = {}
+
+
+def _schedulers_with_step() -> list[type]:
+    """Every scheduler class that defines `step` itself, the user's own included."""
+    found: list[type] = []
+    waiting: list[type] = [lr_scheduler.LRScheduler]
+    while waiting:
+        kind = waiting.pop()
+        if kind in found:
+            continue
+        if "step" in vars(kind):
+            found.append(kind)
+        waiting.extend(kind.__subclasses__())
+    return found
+
+
+SEAMS = Seams()

@@ -1,0 +1,123 @@
+"""Site numbers, and the names of a model's tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from stethoscope.record import ROOT_NAME, Kind, Site, SiteInfo
+
+WRAPPERS = ("_orig_mod", "module")
+"""Attributes under which torch.compile and the data-parallel wrappers keep the model that the user wrote."""
+
+
+class Sink(Protocol):
+    """Where capture puts what it saw. Must not raise and must not block."""
+
+    def sites(self, infos: list[SiteInfo]) -> None:
+        """New sites, numbered in the order they come."""
+
+    def rows(
+        self,
+        step: int,
+        index: npt.NDArray[np.uint32],
+        table: npt.NDArray[np.float64],
+        calls: npt.NDArray[np.uint32] | None = None,
+    ) -> None:
+        """Rows of one step."""
+
+    def scalars(self, step: int, values: dict[str, float]) -> None:
+        """Named numbers of one step."""
+
+    def vectors(self, step: int, name: str, index: npt.NDArray[np.uint32], values: npt.NDArray[Any]) -> None:
+        """Histograms, sketches, per-unit values of one step."""
+
+    def event(self, step: int, kind: str, body: dict[str, Any]) -> None:
+        """A fact."""
+
+
+class SiteTable:
+    """Gives every site its number and tells the sink of new ones."""
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
+        self._index: dict[Site, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._index)
+
+    def index(self, site: Site, tensor: Any = None, measured: str = "all") -> int:
+        """The site's number; registers it on first sight with what is fixed about the tensor."""
+        found = self._index.get(site)
+        if found is not None:
+            return found
+        shape = tuple(int(n) for n in tensor.shape) if tensor is not None else ()
+        info = SiteInfo(
+            site=site,
+            shape=shape,
+            dtype=str(tensor.dtype).removeprefix("torch.") if tensor is not None else "",
+            num_elements=int(np.prod(shape, dtype=np.int64)) if tensor is not None else 0,
+            measured=measured,
+        )
+        self._sink.sites([info])
+        place = self._index[site] = len(self._index)
+        return place
+
+
+class Names:
+    """What a model calls its parameters, buffers and modules, under the wrappers around it."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self.root = unwrap(model)
+        self.parameters: dict[int, tuple[str, str]] = {}
+        self.tensors: list[torch.nn.Parameter] = []
+        self.refresh()
+
+    def refresh(self) -> bool:
+        """Read the model again; True where its parameters are not the ones known before."""
+        before = set(self.parameters)
+        self.parameters, self.tensors = {}, []
+        for path, module in self.root.named_modules():
+            for name, parameter in module._parameters.items():
+                if parameter is not None and id(parameter) not in self.parameters:
+                    self.parameters[id(parameter)] = (path, name)
+                    self.tensors.append(parameter)
+        return set(self.parameters) != before
+
+    def site(self, parameter: Any, kind: Kind, suffix: str = "") -> Site | None:
+        """The site of something measured on this parameter, None where it is not the model's."""
+        known = self.parameters.get(id(parameter))
+        if known is None:
+            return None
+        return Site(known[0], kind, f"{known[1]}.{suffix}" if suffix else known[1])
+
+    def buffers(self) -> Iterator[tuple[Site, torch.Tensor]]:
+        """Floating-point buffers, each once."""
+        seen: set[int] = set()
+        for path, module in self.root.named_modules():
+            for name, buffer in module._buffers.items():
+                if buffer is not None and buffer.is_floating_point() and id(buffer) not in seen:
+                    seen.add(id(buffer))
+                    yield Site(path, Kind.BUFFER, name), buffer
+
+
+def unwrap(model: torch.nn.Module) -> torch.nn.Module:
+    """The model the user wrote, under torch.compile and the data-parallel wrappers."""
+    while True:
+        kind = type(model).__name__
+        if kind == "OptimizedModule":
+            model = model._orig_mod  # type: ignore[assignment]
+        elif kind in ("DistributedDataParallel", "DataParallel"):
+            model = model.module  # type: ignore[assignment]
+        else:
+            return model
+
+
+def wanted(path: str, patterns: tuple[str, ...]) -> bool:
+    """Whether a module path is among the layers that the user asked for."""
+    return any(pattern == "*" or fnmatchcase(path or ROOT_NAME, pattern) for pattern in patterns)

@@ -1,0 +1,204 @@
+"""Taps on modules: their outputs and the gradients of these.
+
+A tap is a forward hook that returns at once unless this step is looked at. It leaves the output as it is,
+survives deepcopy and pickling as something inert from the standard library, is traced by torch.compile into
+nothing, and does not count forward passes that activation checkpointing runs again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+import numpy as np
+import torch
+
+from stethoscope.capture.ring import Batch
+from stethoscope.capture.sites import Names, SiteTable, wanted
+from stethoscope.kernels import start
+from stethoscope.record import Kind, Site
+
+MAX_TENSORS_PER_OUTPUT: Final = 8
+MAX_DEPTH: Final = 3
+
+
+def tensors_in(value: Any, name: str = "", depth: int = 0) -> Iterator[tuple[str, torch.Tensor]]:
+    """The tensors inside a module's input or output, each with its position or key."""
+    if isinstance(value, torch.Tensor):
+        yield name, value
+    elif depth < MAX_DEPTH:
+        for key, item in _items(value):
+            yield from tensors_in(item, f"{name}.{key}" if name else str(key), depth + 1)
+
+
+def _items(value: Any) -> Iterator[tuple[Any, Any]]:
+    if isinstance(value, Mapping):
+        yield from value.items()
+    elif isinstance(value, (tuple, list)):
+        yield from enumerate(value)
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        for field in dataclasses.fields(value):
+            yield field.name, getattr(value, field.name)
+
+
+class Inert:
+    """Hooks that copies and pickles of a watched model carry in place of ours: they do nothing."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # nullcontext's __exit__ takes anything and returns None, and every Python can load it.
+        return getattr, (contextlib.nullcontext(), "__exit__")
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        return contextlib.nullcontext().__exit__
+
+
+class OutputTap(Inert):
+    """The forward hook of one module."""
+
+    def __init__(self, taps: Taps, path: str, kind: Kind) -> None:
+        self._taps, self._path, self._kind = taps, path, kind
+        self._indices: dict[str, int] = {}
+        self._gradient_taps: dict[str, GradientTap] = {}
+
+    def __call__(self, module: Any, args: Any, output: Any) -> None:  # noqa: ARG002 - torch's signature
+        if torch.compiler.is_compiling() or not self._taps.recording:
+            return
+        if not torch.is_grad_enabled() or torch._C._current_graph_task_id() != -1:  # type: ignore[attr-defined]
+            return
+        self._taps.guard(self._look, output)
+
+    def _look(self, output: Any) -> None:
+        began = time.perf_counter()
+        found = []
+        for name, tensor in tensors_in(output):
+            if len(found) < MAX_TENSORS_PER_OUTPUT and (tensor.is_floating_point() or tensor.is_complex()):
+                found.append((name, tensor))
+        if not found:
+            return
+        indices = [self._index(name, tensor) for name, tensor in found]
+        pending = start([tensor.detach() for _, tensor in found], extras=self._taps.extras)
+        self._taps.collect(Batch(np.array(indices, dtype=np.uint32), pending))
+        if self._kind is Kind.ACTIVATION:
+            for name, tensor in found:
+                if tensor.requires_grad:
+                    tensor.register_hook(self._gradient_tap(name, tensor))
+        self._taps.spent += time.perf_counter() - began
+
+    def _index(self, name: str, tensor: torch.Tensor) -> int:
+        place = self._indices.get(name)
+        if place is None:
+            place = self._indices[name] = self._taps.table.index(Site(self._path, self._kind, name), tensor)
+        return place
+
+    def _gradient_tap(self, name: str, tensor: torch.Tensor) -> GradientTap:
+        tap = self._gradient_taps.get(name)
+        if tap is None:
+            place = self._taps.table.index(Site(self._path, Kind.ACTIVATION_GRADIENT, name), tensor)
+            tap = self._gradient_taps[name] = GradientTap(self._taps, place)
+        return tap
+
+
+class GradientTap(Inert):
+    """The hook on one output's gradient."""
+
+    def __init__(self, taps: Taps, place: int) -> None:
+        self._taps = taps
+        self._index = np.array([place], dtype=np.uint32)
+
+    def __call__(self, gradient: Any) -> None:
+        self._taps.guard(self._look, gradient)
+
+    def _look(self, gradient: Any) -> None:
+        if not self._taps.open or not isinstance(gradient, torch.Tensor):
+            return
+        began = time.perf_counter()
+        self._taps.collect(Batch(self._index, start([gradient.detach()], extras=self._taps.extras)))
+        self._taps.spent += time.perf_counter() - began
+
+
+class InputTap(Inert):
+    """The root's forward pre-hook: what goes into the model."""
+
+    def __init__(self, taps: Taps, on_call: Callable[[], None]) -> None:
+        self._taps, self._on_call = taps, on_call
+
+    def __call__(self, module: Any, args: Any, kwargs: Any = None) -> None:  # noqa: ARG002 - torch's signature
+        if torch.compiler.is_compiling() or not torch.is_grad_enabled():
+            return
+        if torch._C._current_graph_task_id() != -1:  # type: ignore[attr-defined]
+            return
+        self._taps.guard(self._on_call)
+        if self._taps.recording:
+            self._taps.guard(self._look, (*args, dict(kwargs or {})))
+
+    def _look(self, values: Any) -> None:
+        began = time.perf_counter()
+        found = [(n, t) for n, t in tensors_in(values) if t.numel()][:MAX_TENSORS_PER_OUTPUT]
+        if found:
+            table = self._taps.table
+            indices = [table.index(Site("", Kind.INPUT, name), tensor) for name, tensor in found]
+            pending = start([tensor.detach() for _, tensor in found])
+            self._taps.collect(Batch(np.array(indices, dtype=np.uint32), pending))
+        self._taps.spent += time.perf_counter() - began
+
+
+class Taps:
+    """All taps of one model."""
+
+    def __init__(
+        self,
+        names: Names,
+        table: SiteTable,
+        *,
+        layers: tuple[str, ...],
+        limit: int,
+        collect: Callable[[Batch], None],
+        guard: Callable[..., None],
+        on_call: Callable[[], None],
+    ) -> None:
+        self.table, self.collect, self.guard = table, collect, guard
+        self.recording = False
+        """Whether module outputs are looked at right now."""
+        self.open = True
+        self.extras: Any = None
+        self.spent = 0.0
+        self.num_capped = 0
+        self._layers, self._limit, self._names, self._on_call = layers, limit, names, on_call
+        self._handles: list[Any] = []
+        self._tapped: set[int] = set()
+
+    def attach(self, *, outputs: bool) -> None:
+        """Put the taps on every module that has none yet; modules added later come with the next call."""
+        self._tapped &= {id(module) for module in self._names.root.modules()}
+        for path, module in self._names.root.named_modules():
+            if id(module) in self._tapped or isinstance(module, torch.jit.ScriptModule):
+                continue
+            if not path:
+                self._handles.append(
+                    module.register_forward_pre_hook(InputTap(self, self._on_call), with_kwargs=True)
+                )
+            self._tapped.add(id(module))
+            if not outputs or not self._worth_tapping(path, module):
+                continue
+            if len(self._handles) > self._limit:
+                self.num_capped += 1
+                self.table.index(Site(path, Kind.ACTIVATION), None, "capped")
+                continue
+            kind = Kind.ACTIVATION if path else Kind.OUTPUT
+            self._handles.append(module.register_forward_hook(OutputTap(self, path, kind)))
+
+    def _worth_tapping(self, path: str, module: torch.nn.Module) -> bool:
+        # A Sequential's output is its last child's: the same numbers twice would only cost twice.
+        containers = (torch.nn.Sequential, torch.nn.ModuleList, torch.nn.ModuleDict)
+        return wanted(path, self._layers) and not (path and type(module) in containers)
+
+    def detach(self) -> None:
+        """Take every tap off; hooks still waiting in a graph do nothing from now on."""
+        self.recording, self.open = False, False
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+        self._tapped.clear()

@@ -1,0 +1,409 @@
+"""The Watcher: hears the seams, asks the schedule, measures, and hands every Step to the sink.
+
+It runs on the training thread and keeps to four rules: never raise, never synchronise a device, never touch the
+RNG, never change a value.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Final
+
+import torch
+
+from stethoscope.capture import boundary
+from stethoscope.capture.boundary import Boundary
+from stethoscope.capture.clock import Clock
+from stethoscope.capture.guard import Guard
+from stethoscope.capture.ledger import Ledger
+from stethoscope.capture.ring import Batch, Ring, StepRows
+from stethoscope.capture.schedule import Schedule
+from stethoscope.capture.seams import SEAMS
+from stethoscope.capture.sites import Names, Sink, SiteTable
+from stethoscope.capture.taps import Taps
+from stethoscope.config import DebugConfig
+from stethoscope.kernels import Extras, start
+
+RESCAN_EVERY: Final = 256
+SKETCH_SEED: Final = 0x5E7
+
+
+class Watcher:
+    """One model under observation."""
+
+    def __init__(
+        self, model: torch.nn.Module, optimizers: list[torch.optim.Optimizer], config: DebugConfig, sink: Sink,
+        *, first_step: int = 0,
+    ) -> None:
+        self.guard = Guard()
+        self.config, self.sink = config, sink
+        self.names = Names(model)
+        self.table = SiteTable(sink)
+        self.clock = Clock(first_step)
+        self.schedule = Schedule(config)
+        self.ring = Ring(sink)
+        self.evaluating = False
+        self._given = [id(optimizer) for optimizer in optimizers]
+        self._boundaries: dict[int, Boundary] = {}
+        self._ledgers: dict[int, Ledger] = {}
+        self._orphans: Boundary | None = None
+        self._rows = StepRows(first_step)
+        self._accounts: dict[str, float] = {}
+        self._unscaled: dict[int, Any] = {}
+        self._num_backwards = 0
+        self._num_backwards_ever = 0
+        self._num_discarded = 0
+        self._num_skipped = 0
+        self._num_scheduler_steps = 0
+        self._spent: dict[str, float] = {"gradients": 0.0, "boundary": 0.0, "ledger": 0.0}
+        self._step_began = 0.0
+        self._extras: Extras | None = None
+        self.taps = Taps(
+            self.names, self.table, layers=config.layers, limit=config.max_tracked_tensors,
+            collect=self._collect, guard=self.guard, on_call=self._forward_begins,
+        )  # fmt: skip
+        for optimizer in optimizers:
+            self._meet(optimizer)
+        self._unowned_ledger = Ledger(list(self.names.tensors))
+
+    # ---- life ----
+
+    def start(self) -> None:
+        """Attach to the model and open the seams."""
+        compiled = self.names.root.__dict__.get("_compiled_call_impl") is not None
+        self.taps.attach(outputs=self.config.activations is True or (self.config.activations is None and not compiled))
+        self._prepare_step()
+        SEAMS.join(self)
+
+    def stop(self) -> None:
+        """Close what is open and leave nothing behind."""
+        SEAMS.leave(self)
+        if self.clock.anything_stepped:
+            self.guard(self._close_step)
+        self.taps.detach()
+        self.ring.stop()
+        self.sink.event(self.clock.step, "totals", self.totals())
+
+    def totals(self) -> dict[str, Any]:
+        """What was counted over the whole run."""
+        return {
+            "num_steps": self.clock.step,
+            "num_backwards": self._num_backwards_ever,
+            "num_discarded": self._num_discarded,
+            "num_skipped": self._num_skipped,
+            "num_scheduler_steps": self._num_scheduler_steps,
+            "num_errors": sum(self.guard.errors.values()),
+            "num_dropped_steps": self.ring.num_dropped,
+            "num_capped": self.taps.num_capped,
+        }
+
+    # ---- what the session adds ----
+
+    @property
+    def log_step(self) -> int:
+        """The Step that a metric logged right now belongs to."""
+        return self._rows.step if self._num_backwards or self.clock.anything_stepped else max(self.clock.step - 1, 0)
+
+    def log(self, name: str, value: torch.Tensor) -> None:
+        """A metric that is still a tensor: read when it is there, without a synchronisation."""
+        rows = StepRows(self.log_step, pending_scalars=[(name, start([value.detach()]))])
+        self.ring.put(rows)
+
+    # ---- the seams ----
+
+    def backward_begins(self, loss: Any, *, retain: bool, create: bool) -> None:
+        """Note the loss and what became of the last gradients."""
+        self.guard(self._backward_begins, loss, retain, create)
+
+    def backward_ends(self) -> None:
+        """Note what arrived."""
+        self.guard(self._backward_ends)
+
+    def step_begins(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        """Measure the gradients the optimizer is about to use."""
+        self.guard(self._step_begins, optimizer, args, kwargs)
+
+    def step_ends(self, optimizer: torch.optim.Optimizer) -> None:
+        """Measure what it did."""
+        self.guard(self._step_ends, optimizer)
+
+    def clipped_norm(self, parameters: Any, max_norm: Any, total_norm: torch.Tensor) -> None:
+        """Note the norm before clipping and the limit."""
+        self.guard(self._clipped_norm, parameters, max_norm, total_norm)
+
+    def clipped_value(self, parameters: Any, clip_value: float) -> None:
+        """Note the limit."""
+        self.guard(self._clipped_value, parameters, clip_value)
+
+    def loss_scaled(self, scaler: Any, loss: Any, scaled: Any) -> None:
+        """Remember the loss under its scaled copy."""
+        self.guard(self._loss_scaled, scaler, loss, scaled)
+
+    def scaler_stepped(self, scaler: Any, optimizer: torch.optim.Optimizer, ran: bool) -> None:
+        """Count a step that the scaler skipped."""
+        self.guard(self._scaler_stepped, scaler, optimizer, ran)
+
+    def scheduler_stepped(self, scheduler: Any) -> None:
+        """Count it."""
+        self._num_scheduler_steps += self._mine_scheduler(scheduler)
+
+    # ---- how ----
+
+    def _collect(self, batch: Batch) -> None:
+        self._rows.batches.append(batch)
+
+    def _forward_begins(self) -> None:
+        self.taps.recording = not self.evaluating and self.schedule.due("modules", self.clock.step)
+
+    def _backward_begins(self, loss: Any, retain: bool, create: bool) -> None:
+        if self.evaluating:
+            return
+        began = time.perf_counter()
+        for tensor in [loss] if isinstance(loss, torch.Tensor) else list(loss):
+            value = self._unscaled.pop(id(tensor), tensor)
+            self._rows.pending_scalars.append(("loss", start([value.detach()])))
+        for ledger in self._all_ledgers():
+            if ledger.backward_begins():
+                self._note_discarded()
+                break
+        if retain or create:
+            self._accounts["retain_graph"] = float(retain)
+            self._accounts["create_graph"] = float(create)
+        self._spent["ledger"] += time.perf_counter() - began
+
+    def _backward_ends(self) -> None:
+        if self.evaluating:
+            return
+        self._num_backwards += 1
+        self._num_backwards_ever += 1
+        for ledger in self._all_ledgers():
+            ledger.backward_ends()
+        # Optimizers that step inside backward end their round with it.
+        if self.clock.anything_stepped and self._stepped_in_backward:
+            self._close_step()
+
+    _stepped_in_backward = False
+
+    def _all_ledgers(self) -> list[Ledger]:
+        return list(self._ledgers.values()) or [self._unowned_ledger]
+
+    def _note_discarded(self) -> None:
+        """Gradients were cleared without a step; said at powers of two, so that a long run stays small."""
+        self._num_discarded += 1
+        if self._num_discarded & (self._num_discarded - 1) == 0:
+            self.sink.event(
+                self.clock.step, "gradients_discarded",
+                {"times": self._num_discarded, "num_backwards": self._num_backwards_ever},
+            )  # fmt: skip
+
+    def _step_begins(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        edge = self._meet(optimizer)
+        if edge is None:
+            return
+        if self.clock.repeats(optimizer):
+            self._close_step()
+        began = time.perf_counter()
+        accounts = self._ledgers[id(optimizer)].step_begins()
+        self._accounts = {key: self._accounts.get(key, 0.0) + value for key, value in accounts.items()} | {
+            key: value for key, value in self._accounts.items() if key not in accounts
+        }
+        measured = time.perf_counter()
+        self._spent["ledger"] += measured - began
+        # With a closure the gradients at this moment are those of the last step: read them after it.
+        edge.used_closure = _has_closure(args, kwargs)
+        if not edge.used_closure:
+            self._take_gradients(edge, optimizer)
+        if self.schedule.due("boundary", self.clock.step):
+            began = time.perf_counter()
+            edge.remember()
+            self._spent["boundary"] += time.perf_counter() - began
+
+    def _take_gradients(self, edge: Boundary, optimizer: Any) -> None:
+        if not self.schedule.due("gradients", self.clock.step):
+            return
+        began = time.perf_counter()
+        batch = edge.gradients(self._extras, getattr(optimizer, "grad_scale", None))
+        if batch is not None:
+            self._collect(batch)
+        self._spent["gradients"] += time.perf_counter() - began
+
+    def _step_ends(self, optimizer: torch.optim.Optimizer) -> None:
+        edge = self._boundaries.get(id(optimizer))
+        if edge is None:
+            return
+        if edge.used_closure:
+            self._take_gradients(edge, optimizer)
+        self._ledgers[id(optimizer)].step_ends()
+        if self.schedule.due("boundary", self.clock.step):
+            began = time.perf_counter()
+            for batch in (edge.update(), edge.weights(self._extras), edge.state()):
+                if batch is not None:
+                    self._collect(batch)
+            self._spent["boundary"] += time.perf_counter() - began
+        self._note_rates(optimizer)
+        found_inf = getattr(optimizer, "found_inf", None)
+        if isinstance(found_inf, torch.Tensor):
+            self._rows.pending_scalars.append(("found_inf", start([found_inf.detach()])))
+        complete = self.clock.stepped(optimizer)
+        self._stepped_in_backward = torch._C._current_graph_task_id() != -1  # type: ignore[attr-defined]
+        if complete and not self._stepped_in_backward:
+            self._close_step()
+
+    def _note_rates(self, optimizer: torch.optim.Optimizer) -> None:
+        place = sum(len(o.param_groups) for o in self.clock.optimizers[: self.clock.optimizers.index(optimizer)])
+        for number, group in enumerate(optimizer.param_groups, start=place):
+            name = "lr" if number == 0 else f"lr.{number}"
+            rate = group.get("lr")
+            if isinstance(rate, torch.Tensor):
+                self._rows.pending_scalars.append((name, start([rate.detach()])))
+            elif rate is not None:
+                self._rows.scalars[name] = float(rate)
+
+    def _close_step(self) -> None:
+        began = time.perf_counter()
+        step = self.clock.step
+        self._rescan(step)
+        if self._orphans is not None and self._orphans.parameters:
+            for batch in (self._orphans.gradients(None), self._orphans.weights(None)):
+                if batch is not None:
+                    self._collect(batch)
+        if self.config.buffers and self.schedule.due("boundary", step):
+            batch = boundary.buffers(self.names, self.table, self.config.layers)
+            if batch is not None:
+                self._collect(batch)
+        now = time.perf_counter()
+        self._spent["boundary"] += now - began
+        rows = self._rows
+        rows.scalars.update({f"ledger/{key}": value for key, value in self._accounts.items()})
+        rows.scalars["num_backwards"] = float(self._num_backwards)
+        rows.scalars["step_ms"] = (now - self._step_began) * 1e3
+        self._account_cost(step, rows)
+        self.clock.close()
+        self._rows = StepRows(self.clock.step)
+        self.ring.put(rows)
+        self._prepare_step()
+
+    def _account_cost(self, step: int, rows: StepRows) -> None:
+        total = sum(self._spent.values()) + self.taps.spent
+        rows.scalars["overhead_ms"] = total * 1e3
+        self.schedule.spent("gradients", self._spent["gradients"] * 1e3)
+        self.schedule.spent("ledger", self._spent["ledger"] * 1e3)
+        if self.schedule.due("boundary", step):
+            self.schedule.spent("boundary", self._spent["boundary"] * 1e3)
+        if self.schedule.due("modules", step):
+            self.schedule.spent("modules", self.taps.spent * 1e3)
+        if self.schedule.step_took(rows.scalars["step_ms"]):
+            self.sink.event(step, "governor", {"every": {k: 1 << v for k, v in self.schedule.shift.items()}})
+
+    def _prepare_step(self) -> None:
+        step = self.clock.step
+        self._accounts, self._num_backwards = {}, 0
+        self._stepped_in_backward = False
+        self._spent = dict.fromkeys(self._spent, 0.0)
+        self.taps.spent = 0.0
+        due = self.schedule.histogram_due(step)
+        self._extras = Extras(histogram=True, sketch=True, seed=SKETCH_SEED) if due else None
+        self.taps.extras = self._extras
+        self._unscaled.clear()
+        self._step_began = time.perf_counter()
+
+    # ---- who belongs to whom ----
+
+    def _meet(self, optimizer: torch.optim.Optimizer) -> Boundary | None:
+        """The boundary of an optimizer that is ours: given by the user, or holding a parameter of the model."""
+        edge = self._boundaries.get(id(optimizer))
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        if edge is not None and len(parameters) == len(edge.all_parameters):
+            return edge
+        if edge is None and id(optimizer) not in self._given:
+            if not any(id(p) in self.names.parameters for p in parameters):
+                return None
+        edge = Boundary(optimizer, parameters, self.names, self.table, self.config)
+        self._boundaries[id(optimizer)] = edge
+        self._ledgers[id(optimizer)] = Ledger(parameters)
+        self.clock.know(optimizer)
+        self._say_ownership(self.clock.step)
+        return edge
+
+    def _rescan(self, step: int) -> None:
+        """Look for modules and parameters that were added or replaced; at powers of two and now and then."""
+        if step & (step - 1) and step % RESCAN_EVERY:
+            return
+        if self.names.refresh():
+            for key, edge in list(self._boundaries.items()):
+                if edge.optimizer is not None:
+                    self._boundaries[key] = Boundary(
+                        edge.optimizer, edge.all_parameters, self.names, self.table, self.config
+                    )
+            self.taps.attach(outputs=self.config.activations is not False)
+        self._say_ownership(step)
+
+    def _say_ownership(self, step: int) -> None:
+        owned = {id(p) for edge in self._boundaries.values() for p in edge.all_parameters}
+        orphans = [p for p in self.names.tensors if id(p) not in owned]
+        self._orphans = Boundary(None, orphans, self.names, self.table, self.config) if orphans else None
+        strangers = [p for edge in self._boundaries.values() for p in edge.strangers]
+        self.sink.event(step, "ownership", {
+            "optimizers": [type(o).__name__ for o in self.clock.optimizers],
+            "groups": [self._group(o, g) for o in self.clock.optimizers for g in o.param_groups],
+            "not_in_optimizer": [self._describe(p) for p in orphans],
+            "not_in_model": [
+                {"shape": list(p.shape), "has_gradient": p.grad is not None} for p in strangers
+            ],
+        })  # fmt: skip
+
+    def _describe(self, parameter: Any) -> dict[str, Any]:
+        module, name = self.names.parameters[id(parameter)]
+        return {
+            "site": f"{module}.{name}" if module else name,
+            "trainable": bool(parameter.requires_grad),
+            "has_gradient": parameter.grad is not None,
+        }
+
+    def _group(self, optimizer: Any, group: dict[str, Any]) -> dict[str, Any]:
+        kept = {
+            key: value for key, value in group.items()
+            if key != "params" and isinstance(value, (int, float, bool, str, tuple, type(None)))
+        }  # fmt: skip
+        names = [self.names.parameters.get(id(p)) for p in group["params"]]
+        sites = [f"{n[0]}.{n[1]}" if n[0] else n[1] for n in names if n is not None]
+        return {"optimizer": type(optimizer).__name__, "sites": sites, "settings": kept}
+
+    # ---- clipping, scaling, schedules ----
+
+    def _clipped_norm(self, parameters: Any, max_norm: Any, total_norm: torch.Tensor) -> None:
+        if not self._any_mine(parameters):
+            return
+        self._rows.pending_scalars.append(("grad_norm", start([total_norm.detach()])))
+        self._rows.scalars["clip_norm"] = float(max_norm)
+
+    def _clipped_value(self, parameters: Any, clip_value: float) -> None:
+        if self._any_mine(parameters):
+            self._rows.scalars["clip_value"] = float(clip_value)
+
+    def _any_mine(self, parameters: Any) -> bool:
+        return any(id(p) in self.names.parameters for p in parameters)
+
+    def _loss_scaled(self, scaler: Any, loss: Any, scaled: Any) -> None:
+        if isinstance(loss, torch.Tensor) and isinstance(scaled, torch.Tensor):
+            self._unscaled[id(scaled)] = loss
+            scale = getattr(scaler, "_scale", None)
+            if isinstance(scale, torch.Tensor):
+                self._rows.pending_scalars.append(("loss_scale", start([scale.detach()])))
+
+    def _scaler_stepped(self, scaler: Any, optimizer: torch.optim.Optimizer, ran: bool) -> None:  # noqa: ARG002
+        if ran or self._meet(optimizer) is None:
+            return
+        self._num_skipped += 1
+        self._ledgers[id(optimizer)].step_ends()
+        self.sink.event(self.clock.step, "skipped_step", {"times": self._num_skipped})
+        self.sink.scalars(self.clock.step, {"skipped_steps": float(self._num_skipped)})
+        self._rows.batches.clear()
+        self._num_backwards = 0
+
+    def _mine_scheduler(self, scheduler: Any) -> int:
+        return int(id(getattr(scheduler, "optimizer", None)) in self._boundaries)
+
+
+def _has_closure(args: Any, kwargs: Any) -> bool:
+    return bool(kwargs.get("closure")) or any(callable(value) for value in args if not isinstance(value, torch.optim.Optimizer))
