@@ -1,0 +1,30 @@
+"""The Run folder: append, seal, read, thin. Imports no torch; pyarrow only where a sealed part is touched.
+
+writer = RunWriter.create(new_run_folder(name="gpt"), {"seed": 1})
+run = open_run(latest_run())
+"""
+
+from stethoscope.store.findings import FindingsWriter
+from stethoscope.store.grid import Block, Matrix
+from stethoscope.store.locate import base_folder, find_runs, latest_run, new_run_folder
+from stethoscope.store.pieces import Event
+from stethoscope.store.reader import Run, open_run
+from stethoscope.store.scan import Problem
+from stethoscope.store.starts import Start
+from stethoscope.store.writer import RunWriter
+
+__all__ = [
+    "Block",
+    "Event",
+    "FindingsWriter",
+    "Matrix",
+    "Problem",
+    "Run",
+    "RunWriter",
+    "Start",
+    "base_folder",
+    "find_runs",
+    "latest_run",
+    "new_run_folder",
+    "open_run",
+]

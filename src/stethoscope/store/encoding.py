@@ -1,0 +1,299 @@
+"""Rows, scalars and vectors as payload bytes, and back.
+
+Promises of the round trip: counts are exact; `mean` keeps all 64 bits; every other statistic keeps a 24-bit
+mantissa (relative error at most 2**-24) over the whole range of float64; NaN, Inf and the sign of zero stay.
+
+Each column gets the narrowest form that holds it: one constant, unsigned integers of one to eight bytes, float32,
+float64. `abs_max` costs nothing where it follows from min and max. Bytes are shuffled (all first bytes, then
+all second ones) because that is what makes exponents compress.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import struct
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from stethoscope.kernels.columns import INDEX, NUM_COLUMNS, NUM_COUNTS, Table
+
+U32Array = npt.NDArray[np.uint32]
+
+_CONSTANT, _RANGE, _U8, _U16, _U32, _U64, _F32, _F64, _ABS_MAX = range(9)
+_UNSIGNED: Final = {_U8: "<u1", _U16: "<u2", _U32: "<u4", _U64: "<u8"}
+_DTYPES: Final = {**_UNSIGNED, _F32: "<f4", _F64: "<f8"}
+_ROWS_HEAD: Final = struct.Struct("<IHBB")
+_VECTORS_HEAD: Final = struct.Struct("<IIII")
+_VECTOR_DTYPES: Final = frozenset(
+    {"|u1", "|i1", "<u2", "<i2", "<u4", "<i4", "<u8", "<i8", "<f2", "<f4", "<f8"}
+)
+_MEAN: Final = INDEX["mean"]
+_MIN, _MAX, _MAX_ABS = INDEX["min"], INDEX["max"], INDEX["abs_max"]
+_ROUNDED: Final = [j for j in range(NUM_COUNTS, NUM_COLUMNS) if j != _MEAN]
+_LARGEST_EXACT: Final = 2.0**63
+_HALF_DROPPED_BIT: Final = np.uint64(1 << 28)
+_KEPT_BITS: Final = np.uint64(0xFFFF_FFFF_E000_0000)
+
+
+class EncodingError(ValueError):
+    """A payload that does not have the form its kind asks for."""
+
+
+def shuffle(values: npt.NDArray[Any]) -> bytes:
+    """All first bytes, then all second bytes, and so on."""
+    flat = np.ascontiguousarray(values).reshape(-1)
+    return flat.view(np.uint8).reshape(flat.size, flat.itemsize).T.tobytes()
+
+
+def unshuffle(raw: bytes | memoryview, offset: int, count: int, dtype: str) -> npt.NDArray[Any]:
+    """The inverse of `shuffle`."""
+    kind = np.dtype(dtype)
+    if offset + count * kind.itemsize > len(raw):
+        raise EncodingError("the payload is too short for its columns")
+    planes = np.frombuffer(raw, np.uint8, count * kind.itemsize, offset).reshape(kind.itemsize, count)
+    return np.ascontiguousarray(planes.T).view(kind).reshape(count)
+
+
+def round_to_24_bits(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Each value with a 24-bit mantissa, at float64's range. Finite values stay finite."""
+    bits = np.ascontiguousarray(values, np.float64).view(np.uint64)
+    rounded = ((bits + _HALF_DROPPED_BIT) & _KEPT_BITS).view(np.float64)
+    cut = (bits & _KEPT_BITS).view(np.float64)
+    finite = np.isfinite(values)
+    return np.where(finite, np.where(np.isfinite(rounded), rounded, cut), values)
+
+
+def stored_floats(table: Table) -> Table:
+    """The table as a reader will get it back: what storing changes, and nothing else."""
+    out = np.array(table, np.float64)
+    for place in _ROUNDED:
+        out[:, place] = _narrow_float(out[:, place])[1].astype(np.float64)
+    return out
+
+
+def _narrow_float(column: npt.NDArray[np.float64]) -> tuple[int, npt.NDArray[Any]]:
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        single = column.astype(np.float32)
+        back = single.astype(np.float64)
+        fits = (back == column) | (np.abs(back - column) <= np.abs(column) * 2.0**-24) | np.isnan(column)
+    return (_F32, single) if bool(fits.all()) else (_F64, round_to_24_bits(column))
+
+
+def _narrow_count(column: npt.NDArray[np.float64]) -> tuple[int, npt.NDArray[Any]]:
+    with np.errstate(invalid="ignore"):
+        whole = bool(((column >= 0) & (column < _LARGEST_EXACT) & (column == np.floor(column))).all())
+    if not whole or bool(np.signbit(column).any()):
+        return _F64, column
+    return narrow_unsigned(column.astype(np.uint64))
+
+
+def narrow_unsigned(column: npt.NDArray[Any]) -> tuple[int, npt.NDArray[Any]]:
+    """The narrowest unsigned form of whole numbers, with its tag."""
+    top = int(column.max(initial=0))
+    for tag, dtype in _UNSIGNED.items():
+        if top <= np.iinfo(dtype).max:
+            return tag, column.astype(dtype)
+    raise EncodingError("not an unsigned integer")  # pragma: no cover - uint64 always fits the last
+
+
+def encode_rows(index: U32Array, table: Table, calls: U32Array | None = None) -> bytes:
+    """The rows of one step as payload bytes."""
+    num_rows = len(index)
+    columns = np.ascontiguousarray(table.T)
+    bits = columns.view(np.uint64)
+    constant = (bits == bits[:, :1]).all(axis=1) if num_rows else np.zeros(len(columns), bool)
+    tags, parts = bytearray(), []
+    _add(tags, parts, *_encode_index(index))
+    _add(tags, parts, *_encode_calls(calls))
+    narrow: dict[int, tuple[int, npt.NDArray[Any]]] = {}
+    for place, column in enumerate(columns):
+        if constant[place]:
+            value = column[0] if place < NUM_COUNTS or place == _MEAN else _narrow_float(column[:1])[1][0]
+            narrow[place] = _CONSTANT, np.full(1, value, "<f8")
+        elif place < NUM_COUNTS:
+            narrow[place] = _narrow_count(column)
+        else:
+            narrow[place] = (_F64, column) if place == _MEAN else _narrow_float(column)
+    if len(columns) == NUM_COLUMNS and num_rows and _abs_max_follows(narrow):
+        narrow[_MAX_ABS] = _ABS_MAX, np.empty(0)
+    for place in range(len(columns)):
+        tag, values = narrow[place]
+        _add(tags, parts, tag, shuffle(values) if tag != _ABS_MAX else b"")
+    return b"".join([_ROWS_HEAD.pack(num_rows, len(columns), 1, 0), bytes(tags), *parts])
+
+
+def _add(tags: bytearray, parts: list[bytes], tag: int, data: bytes) -> None:
+    tags.append(tag)
+    parts.append(data)
+
+
+def _encode_index(index: U32Array) -> tuple[int, bytes]:
+    if len(index) == 0:
+        return _RANGE, np.zeros(1, "<u4").tobytes()
+    steps = np.diff(index)
+    if bool((steps == 1).all()):
+        return _RANGE, np.asarray(index[:1], "<u4").tobytes()
+    return _U32, shuffle(np.concatenate([index[:1], steps]).astype("<u4"))
+
+
+def _encode_calls(calls: U32Array | None) -> tuple[int, bytes]:
+    if calls is None or not len(calls) or bool((calls == calls[0]).all()):
+        value = 1.0 if calls is None or not len(calls) else float(calls[0])
+        return _CONSTANT, np.full(1, value, "<f8").tobytes()
+    tag, values = narrow_unsigned(calls)
+    return tag, shuffle(values)
+
+
+def _abs_max_follows(narrow: Mapping[int, tuple[int, npt.NDArray[Any]]]) -> bool:
+    tag, values = narrow[_MAX_ABS]
+    if tag == _CONSTANT:
+        return False
+    low, high = narrow[_MIN][1].astype(np.float64), narrow[_MAX][1].astype(np.float64)
+    larger = np.maximum(np.abs(low), np.abs(high))
+    # Compared as bits so that a NaN in one of them is either reproduced or stored.
+    return (
+        bool(
+            (
+                np.broadcast_to(larger, values.shape).view(np.uint64)
+                == values.astype(np.float64).view(np.uint64)
+            ).all()
+        )
+        if larger.shape == values.shape
+        else False
+    )
+
+
+@dataclasses.dataclass(slots=True)
+class Rows:
+    """The decoded rows of one frame; columns are unpacked when asked for."""
+
+    index: U32Array
+    calls: U32Array
+    num_columns: int
+    _raw: bytes
+    _tags: bytes
+    _offsets: list[int]
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def column(self, place: int) -> npt.NDArray[np.float64]:
+        """One statistic of every row."""
+        tag, offset = self._tags[place + 2], self._offsets[place + 2]
+        count = len(self.index)
+        if tag == _ABS_MAX:
+            larger: npt.NDArray[np.float64] = np.maximum(np.abs(self.column(_MIN)), np.abs(self.column(_MAX)))
+            return larger
+        return _decode_column(self._raw, tag, offset, count)
+
+    def table(self) -> Table:
+        """All statistics of every row."""
+        out = np.empty((len(self.index), self.num_columns))
+        for place in range(self.num_columns):
+            out[:, place] = self.column(place)
+        return out
+
+
+def _decode_column(raw: bytes, tag: int, offset: int, count: int) -> npt.NDArray[np.float64]:
+    if tag == _CONSTANT:
+        return np.full(count, struct.unpack_from("<d", raw, offset)[0])
+    return unshuffle(raw, offset, count, _DTYPES[tag]).astype(np.float64)
+
+
+def decode_rows(raw: bytes) -> Rows:
+    """The inverse of `encode_rows`; EncodingError where the payload does not have its form."""
+    try:
+        num_rows, num_columns, version, _ = _ROWS_HEAD.unpack_from(raw)
+        if version != 1:
+            raise EncodingError(f"rows of form {version} are not known here")
+        tags = raw[_ROWS_HEAD.size : _ROWS_HEAD.size + num_columns + 2]
+        place = _ROWS_HEAD.size + num_columns + 2
+        offsets = []
+        for tag in tags:
+            offsets.append(place)
+            place += _column_bytes(tag, num_rows)
+        if place != len(raw) or len(tags) != num_columns + 2:
+            raise EncodingError("the payload's size does not match its columns")
+        index = _decode_index(raw, tags[0], offsets[0], num_rows)
+        calls = _decode_column(raw, tags[1], offsets[1], num_rows).astype(np.uint32)
+    except (struct.error, KeyError) as error:
+        raise EncodingError(f"these are not rows: {error}") from error
+    return Rows(index, calls, num_columns, raw, tags, offsets)
+
+
+def _column_bytes(tag: int, num_rows: int) -> int:
+    if tag == _CONSTANT:
+        return 8
+    if tag == _RANGE:
+        return 4
+    return 0 if tag == _ABS_MAX else np.dtype(_DTYPES[tag]).itemsize * num_rows
+
+
+def _decode_index(raw: bytes, tag: int, offset: int, count: int) -> U32Array:
+    if tag == _RANGE:
+        first = struct.unpack_from("<I", raw, offset)[0]
+        return np.arange(first, first + count, dtype=np.uint32)
+    steps: U32Array = unshuffle(raw, offset, count, "<u4")
+    return np.cumsum(steps, dtype=np.uint32)
+
+
+def encode_scalars(values: Mapping[str, float]) -> bytes:
+    """Named numbers, exact to the last bit."""
+    names = json.dumps(list(values), ensure_ascii=True).encode("ascii")
+    numbers = np.array([float(v) for v in values.values()], "<f8")
+    return struct.pack("<II", len(numbers), len(names)) + names + numbers.tobytes()
+
+
+def decode_scalars(raw: bytes) -> dict[str, float]:
+    """The inverse of `encode_scalars`."""
+    try:
+        count, name_bytes = struct.unpack_from("<II", raw)
+        names = json.loads(raw[8 : 8 + name_bytes])
+        numbers = np.frombuffer(raw, "<f8", count, 8 + name_bytes)
+        return dict(zip(names, numbers.tolist(), strict=True))
+    except (struct.error, ValueError) as error:
+        raise EncodingError(f"these are not scalars: {error}") from error
+
+
+def encode_vectors(name: str, index: U32Array, values: npt.NDArray[Any]) -> bytes:
+    """One vector per site, all of one length and dtype."""
+    dtype = values.dtype.newbyteorder("<").str
+    if dtype not in _VECTOR_DTYPES:
+        raise EncodingError(f"vectors of dtype {values.dtype} cannot be stored")
+    label = json.dumps([name, dtype], ensure_ascii=True).encode("ascii")
+    tag, packed = _encode_index(index)
+    head = _VECTORS_HEAD.pack(len(index), values.shape[1], len(label), tag)
+    return head + label + packed + shuffle(values.astype(dtype))
+
+
+def decode_vectors(raw: bytes) -> tuple[str, U32Array, npt.NDArray[Any]]:
+    """The inverse of `encode_vectors`: name, site indices, values [n, k]."""
+    try:
+        count, width, label_bytes, tag = _VECTORS_HEAD.unpack_from(raw)
+        place = _VECTORS_HEAD.size
+        name, dtype = json.loads(raw[place : place + label_bytes])
+        if dtype not in _VECTOR_DTYPES:
+            raise EncodingError(f"vectors of dtype {dtype} are not known here")
+        place += label_bytes
+        index = _decode_index(raw, tag, place, count)
+        values = unshuffle(raw, place + _column_bytes(tag, count), count * width, dtype)
+        return str(name), index, values.reshape(count, width)
+    except (struct.error, ValueError, KeyError, TypeError) as error:
+        raise EncodingError(f"these are not vectors: {error}") from error
+
+
+def encode_json(body: object) -> bytes:
+    """JSON, whatever the strings hold; what JSON cannot say is said as text."""
+    return json.dumps(body, ensure_ascii=True, default=str, separators=(",", ":")).encode("ascii")
+
+
+def decode_json(raw: bytes) -> Any:
+    """The inverse of `encode_json`."""
+    try:
+        return json.loads(raw)
+    except (ValueError, RecursionError) as error:
+        raise EncodingError(f"this is not JSON: {error}") from error

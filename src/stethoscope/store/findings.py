@@ -1,0 +1,121 @@
+"""The findings of a run: a framed file of the process that looks for them, durable at every write.
+
+One file for each such process, never one of an earlier process. Readers take the latest version of each finding.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from stethoscope.record import Finding
+from stethoscope.store.encoding import EncodingError, decode_json, encode_json
+from stethoscope.store.frames import FORMAT_VERSION, FrameKind, build
+from stethoscope.store.journal import Journal
+from stethoscope.store.scan import FrameFile, Problem
+
+FOLDER: Final = "findings"
+_Key = tuple[str, int | None, int, str]
+
+
+class FindingsWriter:
+    """Writes findings beside a run. Raises OSError where it cannot: the caller is not the training loop."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = Path(folder) / FOLDER
+        self._journal: Journal | None = None
+
+    def write(self, findings: Sequence[Finding], *, replace: bool = False) -> None:
+        """Adds findings, or newer versions of them, durably. `replace` forgets all that were written before."""
+        body = encode_json({"replace": replace, "findings": [finding.to_json() for finding in findings]})
+        frame = build(FrameKind.FINDINGS, max((f.last_step for f in findings), default=0), time.time(), body)
+        for is_last in (False, True):
+            journal = self._open()
+            try:
+                journal.append(frame)
+                journal.sync()
+            except OSError:
+                journal.close()
+                self._journal = None
+                if is_last:
+                    raise
+            else:
+                return
+
+    def close(self) -> None:
+        """Says that nothing follows, and closes the file."""
+        if self._journal is not None:
+            self._journal.append(build(FrameKind.END, 0, time.time(), b"{}"))
+            self._journal.sync()
+            self._journal.close()
+            self._journal = None
+
+    def _open(self) -> Journal:
+        if self._journal is None:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            numbers = [path.stem.split("-")[1] for path in self._folder.glob("findings-*-*.stf")]
+            ordinal = max((int(number) for number in numbers if number.isdecimal()), default=0) + 1
+            journal = Journal(self._folder / f"findings-{ordinal:04d}-{secrets.token_hex(4)}.stf")
+            head = {"format_version": FORMAT_VERSION, "ordinal": ordinal, "started_at": time.time()}
+            journal.append(build(FrameKind.FILE, 0, time.time(), encode_json(head)))
+            self._journal = journal
+        return self._journal
+
+
+class FindingsReader:
+    """The findings of a run folder, followed as they come."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder / FOLDER
+        self._files: dict[str, FrameFile] = {}
+        self._batches: dict[str, list[tuple[bool, list[Finding]]]] = {}
+        self._problems: list[Problem] = []
+
+    def update(self) -> bool:
+        """Reads what came since; True where that is anything."""
+        changed = False
+        self._problems = []
+        for path in sorted(self._folder.glob("findings-*.stf")):
+            label = f"{FOLDER}/{path.name}"
+            file = self._files.setdefault(label, FrameFile(path, label))
+            try:
+                new = file.advance()
+            except OSError as error:
+                self._problems.append(Problem(label, 0, f"cannot be read: {error.strerror}"))
+                continue
+            for frame, payload in new:
+                if frame.header.kind == FrameKind.FINDINGS:
+                    self._batches.setdefault(label, []).append(_decode(payload))
+                    changed = True
+        return changed
+
+    def findings(self) -> list[Finding]:
+        """The latest version of each, in order of first step."""
+        latest: dict[_Key, Finding] = {}
+        for label in sorted(self._batches):
+            for replace, findings in self._batches[label]:
+                if replace:
+                    latest.clear()
+                for finding in findings:
+                    latest[finding.code, finding.rank, finding.first_step, (finding.sites or ("",))[0]] = (
+                        finding
+                    )
+        return sorted(latest.values(), key=lambda f: (f.first_step, -f.severity.rank, f.code))
+
+    def problems(self) -> list[Problem]:
+        """Damage in the findings' files."""
+        found = list(self._problems)
+        for file in self._files.values():
+            found += file.damage + ([file.tail] if file.tail else [])
+        return found
+
+
+def _decode(payload: bytes) -> tuple[bool, list[Finding]]:
+    body = decode_json(payload)
+    try:
+        return bool(body["replace"]), [Finding.from_json(finding) for finding in body["findings"]]
+    except (KeyError, TypeError, ValueError) as error:
+        raise EncodingError(f"these are not findings: {error}") from error

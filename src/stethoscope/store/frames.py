@@ -1,0 +1,157 @@
+"""Frames: the unit of every file that is written as it goes (journals, findings).
+
+A frame is an 80-byte header and a payload. The header carries a checksum of itself and one of the payload,
+both 64 bits (blake2b), so a single flipped bit anywhere is seen. It names the file it belongs to (a random
+id) and its place in it (a sequence without gaps), so that after damage the next true frame can be found and
+the number of lost ones is known; a stray copy of another file's bytes is never taken for a frame. `serial` counts
+frames over all files of a process start: a frame written twice (after a failed fsync) is read once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import struct
+from enum import IntEnum
+from typing import Final
+
+import zstandard
+
+FORMAT_VERSION: Final = 1
+MAGIC: Final = b"\x93StF"
+MAX_PAYLOAD: Final = 1 << 30
+"""No payload is larger, stored or unpacked: a length beyond it is refused before anything is allocated."""
+
+_FIELDS: Final = struct.Struct("<4sBBH8sQQqdQQ8s")
+_CHECKSUM_BYTES: Final = 8
+HEADER_BYTES: Final = _FIELDS.size + _CHECKSUM_BYTES
+_ZSTD: Final = 1
+_SMALLEST_COMPRESSED: Final = 96
+
+
+class FrameKind(IntEnum):
+    """What a frame holds. Numbers are never reused."""
+
+    FILE = 1
+    SITES = 2
+    ROWS = 3
+    SCALARS = 4
+    VECTORS = 5
+    EVENT = 6
+    HEALTH = 7
+    NEXT = 8
+    END = 9
+    FINDINGS = 10
+
+
+class FrameError(ValueError):
+    """Bytes that are not a frame, or a payload that does not match its header."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Frame:
+    """A frame that is not yet in a file: its payload is packed, its place not known."""
+
+    kind: int
+    step: int
+    time: float
+    serial: int
+    payload: bytes
+    raw_bytes: int
+    is_compressed: bool
+
+    def pack(self, file_id: bytes, sequence: int) -> bytes:
+        """The frame's bytes at a place in a file."""
+        fields = _FIELDS.pack(
+            MAGIC,
+            self.kind,
+            _ZSTD if self.is_compressed else 0,
+            0,
+            file_id,
+            sequence,
+            self.serial,
+            self.step,
+            self.time,
+            len(self.payload),
+            self.raw_bytes,
+            checksum(self.payload),
+        )
+        return fields + checksum(fields) + self.payload
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Header:
+    """A frame's header as read, its checksum found good."""
+
+    kind: int
+    is_compressed: bool
+    file_id: bytes
+    sequence: int
+    serial: int
+    step: int
+    time: float
+    stored_bytes: int
+    raw_bytes: int
+    payload_checksum: bytes
+
+    @property
+    def frame_bytes(self) -> int:
+        """Header and payload together."""
+        return HEADER_BYTES + self.stored_bytes
+
+
+def checksum(data: bytes | memoryview) -> bytes:
+    """64 bits of blake2b."""
+    return hashlib.blake2b(data, digest_size=_CHECKSUM_BYTES).digest()
+
+
+def build(
+    kind: FrameKind,
+    step: int,
+    time: float,
+    raw: bytes,
+    *,
+    serial: int = 0,
+    compressor: zstandard.ZstdCompressor | None = None,
+) -> Frame:
+    """A frame of these payload bytes, compressed where that makes it smaller."""
+    if len(raw) > MAX_PAYLOAD:
+        raise FrameError(f"a payload of {len(raw)} bytes is over the limit of {MAX_PAYLOAD}")
+    packed = raw
+    if compressor is not None and len(raw) >= _SMALLEST_COMPRESSED:
+        packed = compressor.compress(raw)
+    is_compressed = len(packed) < len(raw)
+    return Frame(int(kind), step, time, serial, packed if is_compressed else raw, len(raw), is_compressed)
+
+
+def read_header(data: bytes | memoryview, offset: int = 0) -> Header:
+    """The header at `offset`; FrameError where there is none that can be trusted."""
+    raw = bytes(data[offset : offset + HEADER_BYTES])
+    if len(raw) < HEADER_BYTES:
+        raise FrameError("too short for a header")
+    if raw[:4] != MAGIC:
+        raise FrameError("no frame begins here")
+    if checksum(raw[: _FIELDS.size]) != raw[_FIELDS.size :]:
+        raise FrameError("the header does not match its checksum")
+    _, kind, flags, _, file_id, sequence, serial, step, time, stored, raw_bytes, payload = (
+        _FIELDS.unpack_from(raw)
+    )
+    if stored > MAX_PAYLOAD or raw_bytes > MAX_PAYLOAD:
+        raise FrameError(f"a payload of {max(stored, raw_bytes)} bytes is over the limit of {MAX_PAYLOAD}")
+    return Header(
+        kind, bool(flags & _ZSTD), file_id, sequence, serial, step, time, stored, raw_bytes, payload
+    )
+
+
+def unpack(header: Header, stored: bytes | memoryview) -> bytes:
+    """The payload of a frame, its checksum tested first; FrameError where it does not match."""
+    if len(stored) != header.stored_bytes or checksum(stored) != header.payload_checksum:
+        raise FrameError("the payload does not match its checksum")
+    if not header.is_compressed:
+        return bytes(stored)
+    if zstandard.frame_content_size(stored) != header.raw_bytes:
+        raise FrameError("the payload's size does not match its header")
+    try:
+        return zstandard.ZstdDecompressor().decompress(stored, max_output_size=header.raw_bytes)
+    except zstandard.ZstdError as error:
+        raise FrameError(f"the payload cannot be decompressed: {error}") from error

@@ -1,0 +1,126 @@
+"""Rows laid out as steps by sites, from any number of pieces, process starts and ranks."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from stethoscope.kernels.columns import COLUMNS, INDEX, NUM_COLUMNS, Table, merge, stat
+from stethoscope.record import FloatArray, IntArray, SiteInfo
+from stethoscope.store.pieces import Chunk
+
+_DERIVED_FROM: Final = {
+    "num_nonfinite": ("num_nan", "num_posinf", "num_neginf"),
+    "rms": ("norm", "count", "num_nan", "num_posinf", "num_neginf"),
+    "zero_fraction": ("num_zero", "count"),
+}
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Matrix:
+    """One statistic: `values[s, n]` is of `steps[s]` and `sites[n]`, NaN where `missing[s, n]`."""
+
+    steps: IntArray
+    sites: tuple[SiteInfo, ...]
+    values: FloatArray
+    missing: npt.NDArray[np.bool_]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Block:
+    """All statistics: `rows[s, n]` is the row of `steps[s]` and `sites[n]`, NaN where not `present[s, n]`."""
+
+    steps: IntArray
+    sites: tuple[SiteInfo, ...]
+    rows: FloatArray
+    present: npt.NDArray[np.bool_]
+    calls: IntArray
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class Grid:
+    """Values [steps, sites, columns] and which of them are there."""
+
+    steps: IntArray
+    values: Table
+    present: npt.NDArray[np.bool_]
+    calls: IntArray
+
+
+def columns_of(name: str) -> tuple[int, ...]:
+    """The columns that a statistic is read from; KeyError with the known names where there is none such."""
+    if name in INDEX:
+        return (INDEX[name],)
+    if name in _DERIVED_FROM:
+        return tuple(INDEX[part] for part in _DERIVED_FROM[name])
+    raise KeyError(f"unknown statistic {name!r}; known: {', '.join((*COLUMNS, *_DERIVED_FROM))}")
+
+
+def statistic(values: Table, name: str, places: tuple[int, ...]) -> FloatArray:
+    """A statistic of rows that hold only the columns `places`."""
+    if places == (INDEX.get(name),):
+        return values[..., 0]
+    table = np.full((*values.shape[:-1], NUM_COLUMNS), np.nan)
+    table[..., list(places)] = values
+    return stat(table, name)
+
+
+def lay_out(chunks: Iterable[Chunk], sites: IntArray, num_sites: int, width: int) -> Grid:
+    """Chunks in order of writing as one grid: a later row replaces an earlier one of the same step and site."""
+    kept = list(chunks)
+    steps = _all_steps(kept)
+    column = np.full(num_sites, -1, np.int64)
+    column[sites] = np.arange(len(sites))
+    grid = Grid(
+        steps,
+        np.full((len(steps), len(sites), width), np.nan),
+        np.zeros((len(steps), len(sites)), bool),
+        np.zeros((len(steps), len(sites)), np.int64),
+    )
+    for chunk in kept:
+        rows = np.searchsorted(steps, chunk.steps)
+        columns = column[chunk.sites]
+        grid.values[rows, columns] = chunk.values
+        grid.present[rows, columns] = True
+        grid.calls[rows, columns] = chunk.calls
+    return grid
+
+
+def _all_steps(chunks: Sequence[Chunk]) -> IntArray:
+    single = np.unique(np.array([chunk.steps for chunk in chunks if isinstance(chunk.steps, int)], np.int64))
+    several = [np.unique(chunk.steps) for chunk in chunks if not isinstance(chunk.steps, int)]
+    return np.unique(np.concatenate([single, *several]))
+
+
+def merge_ranks(grids: Sequence[Grid]) -> Grid:
+    """The grids of several ranks (all columns) added up, step by step and site by site."""
+    steps = np.unique(np.concatenate([grid.steps for grid in grids]))
+    total = _spread(grids[0], steps)
+    for grid in grids[1:]:
+        other = _spread(grid, steps)
+        both = total.present & other.present
+        only = other.present & ~total.present
+        total.values[both] = merge(total.values[both], other.values[both])
+        total.values[only] = other.values[only]
+        total.calls += other.calls
+        total.present |= other.present
+    return total
+
+
+def _spread(grid: Grid, steps: IntArray) -> Grid:
+    if len(grid.steps) == len(steps):
+        return grid
+    num_sites, width = grid.values.shape[1:]
+    out = Grid(
+        steps,
+        np.full((len(steps), num_sites, width), np.nan),
+        np.zeros((len(steps), num_sites), bool),
+        np.zeros((len(steps), num_sites), np.int64),
+    )
+    places = np.searchsorted(steps, grid.steps)
+    out.values[places], out.present[places], out.calls[places] = grid.values, grid.present, grid.calls
+    return out

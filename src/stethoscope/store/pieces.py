@@ -1,0 +1,288 @@
+"""A run's rows lie in pieces: journal files and sealed segments. Here is what every piece can do, and journals.
+
+A piece belongs to one process start. `chunks` yields its rows in the order they were written, so that laying them
+down one after the other leaves the latest value of each site and step.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import OrderedDict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from stethoscope.kernels.columns import COLUMNS, INDEX, NUM_COLUMNS, NUM_COUNTS, Table, merge
+from stethoscope.record import IntArray, SiteInfo
+from stethoscope.store.encoding import (
+    EncodingError,
+    Rows,
+    decode_json,
+    decode_rows,
+    decode_scalars,
+    decode_vectors,
+)
+from stethoscope.store.frames import FrameError, FrameKind
+from stethoscope.store.scan import FrameAt, FrameFile, Problem
+from stethoscope.store.sitetable import SiteTable
+
+ALL_COLUMNS: Final = tuple(range(NUM_COLUMNS))
+
+
+@dataclasses.dataclass(frozen=True, slots=True, order=True)
+class StartKey:
+    """Which process start of which rank; ordered as they came."""
+
+    rank: int
+    ordinal: int
+    token: str
+
+
+@dataclasses.dataclass(slots=True)
+class Chunk:
+    """Some rows: `steps` is one step for all of them or one for each."""
+
+    steps: int | IntArray
+    sites: IntArray
+    values: npt.NDArray[np.float64]
+    calls: IntArray
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Event:
+    """A discrete fact of a run."""
+
+    step: int
+    kind: str
+    body: dict[str, Any]
+    rank: int
+    time: float
+
+
+class Piece(Protocol):
+    """What the reader needs of a journal or a segment."""
+
+    key: StartKey
+
+    def steps(self) -> IntArray:
+        """The steps that have rows, rising."""
+
+    def chunks(
+        self, places: tuple[int, ...], wanted: npt.NDArray[np.bool_], first: int, last: int
+    ) -> Iterator[Chunk]:
+        """The rows of the wanted sites and steps, with these columns."""
+
+    def scalars(self) -> Iterator[tuple[int, dict[str, float]]]:
+        """Steps and their named numbers, in order."""
+
+    def events(self) -> Iterator[tuple[int, Event]]:
+        """Serials and events, in order."""
+
+    def vectors(self, name: str, site: int) -> Iterator[tuple[int, npt.NDArray[Any]]]:
+        """Steps and vectors of one site, in order."""
+
+
+class PayloadCache:
+    """Unpacked payloads, the latest used ones, up to a number of bytes."""
+
+    def __init__(self, limit_bytes: int = 192 << 20) -> None:
+        self._limit_bytes = limit_bytes
+        self._num_bytes = 0
+        self._items: OrderedDict[tuple[str, int], bytes] = OrderedDict()
+
+    def get(self, file: FrameFile, frame: FrameAt) -> bytes:
+        """The payload, from memory or from the file."""
+        key = file.label, frame.offset
+        found = self._items.get(key)
+        if found is not None:
+            self._items.move_to_end(key)
+            return found
+        payload = file.payload(frame)
+        self.put(file, frame, payload)
+        return payload
+
+    def put(self, file: FrameFile, frame: FrameAt, payload: bytes) -> None:
+        """Keeps a payload, forgetting the least used ones where there are too many."""
+        key = file.label, frame.offset
+        if key not in self._items:
+            self._items[key] = payload
+            self._num_bytes += len(payload)
+        while self._num_bytes > self._limit_bytes and self._items:
+            self._num_bytes -= len(self._items.popitem(last=False)[1])
+
+    def clear(self) -> None:
+        """Forgets everything."""
+        self._items.clear()
+        self._num_bytes = 0
+
+
+class JournalPiece:
+    """One journal file."""
+
+    def __init__(
+        self, path: Path, label: str, key: StartKey, part: int, table: SiteTable, cache: PayloadCache
+    ) -> None:
+        self.key, self.part = key, part
+        self.file = FrameFile(path, label)
+        self.ended: dict[str, Any] | None = None
+        self.losses: dict[str, int] = {}
+        self.last_time = 0.0
+        self.problems: list[Problem] = []
+        self._table, self._cache = table, cache
+        self._numbers = np.empty(0, np.int64)
+        self._has_twins = False
+        self._rows: list[tuple[int, FrameAt]] = []
+        self._scalars: list[tuple[int, dict[str, float]]] = []
+        self._events: list[tuple[int, Event]] = []
+        self._vectors: dict[str, list[FrameAt]] = {}
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether its last frame says that nothing follows."""
+        return self.file.is_closed
+
+    def advance(self) -> bool:
+        """Reads what came since; True where that is anything."""
+        new = self.file.advance()
+        for frame, payload in new:
+            self.last_time = max(self.last_time, frame.header.time)
+            try:
+                self._take(frame, payload)
+            except (EncodingError, KeyError, TypeError, ValueError) as error:
+                self.problems.append(
+                    Problem(self.file.label, frame.offset, f"a frame cannot be understood: {error}", 1)
+                )
+        return bool(new)
+
+    def all_problems(self, *, is_live: bool) -> list[Problem]:
+        """Damage, and the torn tail where the file is not being written right now."""
+        tail = self.file.tail
+        found = self.file.damage + self.problems
+        return found if tail is None or (is_live and tail.is_torn_tail) else [*found, tail]
+
+    def _take(self, frame: FrameAt, payload: bytes) -> None:
+        kind, step = frame.header.kind, frame.header.step
+        if kind == FrameKind.ROWS:
+            self._check_sites(decode_rows(payload).index, frame)
+            self._cache.put(self.file, frame, payload)
+            self._rows.append((step, frame))
+        elif kind == FrameKind.SCALARS:
+            self._scalars.append((step, decode_scalars(payload)))
+        elif kind == FrameKind.EVENT:
+            body = decode_json(payload)
+            event = Event(step, str(body["kind"]), body["body"], self.key.rank, frame.header.time)
+            self._events.append((frame.header.serial, event))
+        elif kind == FrameKind.VECTORS:
+            self._vectors.setdefault(decode_vectors(payload)[0], []).append(frame)
+        elif kind == FrameKind.SITES:
+            self._learn_sites(decode_json(payload))
+        elif kind == FrameKind.HEALTH:
+            self.losses = {str(name): int(value) for name, value in decode_json(payload).items()}
+        elif kind == FrameKind.END:
+            self.ended = decode_json(payload)
+            self.losses = {str(name): int(value) for name, value in self.ended["losses"].items()}
+
+    def _learn_sites(self, body: dict[str, Any]) -> None:
+        first, infos = int(body["first"]), [SiteInfo.from_json(info) for info in body["sites"]]
+        size = max(len(self._numbers), first + len(infos))
+        numbers = np.full(size, -1, np.int64)
+        numbers[: len(self._numbers)] = self._numbers
+        numbers[first : first + len(infos)] = [self._table.add(info) for info in infos]
+        self._numbers = numbers
+        known = numbers[numbers >= 0]
+        self._has_twins = len(np.unique(known)) < len(known)
+
+    def _check_sites(self, index: npt.NDArray[np.uint32], frame: FrameAt) -> None:
+        unknown = int((self._site_numbers(index) < 0).sum())
+        if unknown:
+            what = f"{unknown} rows of step {frame.header.step} are of sites whose description was lost"
+            self.problems.append(Problem(self.file.label, frame.offset, what, 0))
+
+    def _site_numbers(self, index: npt.NDArray[np.uint32]) -> IntArray:
+        if not len(self._numbers):
+            return np.full(len(index), -1, np.int64)
+        places = np.minimum(index, len(self._numbers) - 1)
+        return np.where(index < len(self._numbers), self._numbers[places], -1)
+
+    def steps(self) -> IntArray:
+        """The steps that have rows, rising."""
+        return np.unique(np.array([step for step, _ in self._rows], np.int64))
+
+    def chunks(
+        self, places: tuple[int, ...], wanted: npt.NDArray[np.bool_], first: int, last: int
+    ) -> Iterator[Chunk]:
+        """The rows of the wanted sites and steps, with these columns."""
+        for step, frame in self._rows:
+            if not first <= step <= last:
+                continue
+            try:
+                rows = decode_rows(self._cache.get(self.file, frame))
+            except (FrameError, EncodingError) as error:
+                problem = Problem(self.file.label, frame.offset, f"{error}, since it was first read", 1)
+                if problem not in self.problems:
+                    self.problems.append(problem)
+                continue
+            numbers = self._site_numbers(rows.index)
+            kept = numbers >= 0
+            kept[kept] = wanted[numbers[kept]]
+            if not kept.any():
+                continue
+            yield self._chunk(step, rows, numbers, kept, places)
+
+    def _chunk(
+        self, step: int, rows: Rows, numbers: IntArray, kept: npt.NDArray[np.bool_], places: tuple[int, ...]
+    ) -> Chunk:
+        sites, calls = numbers[kept], rows.calls[kept].astype(np.int64)
+        if self._has_twins and len(np.unique(sites)) < len(sites):
+            table = self._columns(rows, ALL_COLUMNS)[kept]
+            sites, table, calls = merge_twins(sites, table, calls)
+            return Chunk(step, sites, table[:, list(places)], calls)
+        return Chunk(step, sites, self._columns(rows, places)[kept], calls)
+
+    def _columns(self, rows: Rows, places: tuple[int, ...]) -> Table:
+        """The asked columns by name: a file written with other columns still gives those it has."""
+        names = (self.file.head or {}).get("columns", list(COLUMNS))
+        out = np.empty((len(rows), len(places)))
+        for k, place in enumerate(places):
+            if names == list(COLUMNS):
+                out[:, k] = rows.column(place)
+            elif COLUMNS[place] in names:
+                out[:, k] = rows.column(names.index(COLUMNS[place]))
+            else:
+                out[:, k] = 0.0 if place < NUM_COUNTS and place != INDEX["count"] else np.nan
+        return out
+
+    def scalars(self) -> Iterator[tuple[int, dict[str, float]]]:
+        """Steps and their named numbers, in order."""
+        yield from self._scalars
+
+    def events(self) -> Iterator[tuple[int, Event]]:
+        """Serials and events, in order."""
+        yield from self._events
+
+    def vectors(self, name: str, site: int) -> Iterator[tuple[int, npt.NDArray[Any]]]:
+        """Steps and vectors of one site, in order."""
+        for frame in self._vectors.get(name, ()):
+            _, index, values = decode_vectors(self._cache.get(self.file, frame))
+            for place in np.flatnonzero(self._site_numbers(index) == site):
+                yield frame.header.step, values[place]
+
+
+def merge_twins(sites: IntArray, table: Table, calls: IntArray) -> tuple[IntArray, Table, IntArray]:
+    """Rows of sites that bear the same name, taken together as one tensor's."""
+    order = np.argsort(sites, kind="stable")
+    kept_sites: list[int] = []
+    kept_rows: list[npt.NDArray[np.float64]] = []
+    kept_calls: list[int] = []
+    for place in order:
+        if kept_sites and kept_sites[-1] == sites[place]:
+            kept_rows[-1] = merge(kept_rows[-1], table[place])
+            kept_calls[-1] += int(calls[place])
+        else:
+            kept_sites.append(int(sites[place]))
+            kept_rows.append(table[place])
+            kept_calls.append(int(calls[place]))
+    return np.array(kept_sites, np.int64), np.array(kept_rows), np.array(kept_calls, np.int64)

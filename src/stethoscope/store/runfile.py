@@ -1,0 +1,100 @@
+"""Small JSON files that are replaced whole: run.json and the manifests.
+
+Promises: a reader sees the old file or the new one, never half of one; every byte is under a SHA-256 that the
+file carries in its last line; a file of a newer format is refused by name instead of being misread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import secrets
+from pathlib import Path
+from typing import Any, Final
+
+from stethoscope.record import RunDamagedError, RunFormatError, RunNotFoundError
+from stethoscope.store.frames import FORMAT_VERSION
+
+RUN_FILE: Final = "run.json"
+_MARK: Final = b'\n"sha256": "'
+_TAIL: Final = b'"}\n'
+
+
+def dump(body: dict[str, Any]) -> bytes:
+    """The file's bytes: readable JSON whose last line is the hash of all that comes before it."""
+    versioned = {"format_version": FORMAT_VERSION, **body}
+    text = json.dumps(versioned, ensure_ascii=True, default=str, indent=1).encode("ascii")
+    head = text[: text.rindex(b"}")].rstrip() + b","
+    return head + _MARK + hashlib.sha256(head).hexdigest().encode("ascii") + _TAIL
+
+
+def parse(data: bytes, where: object) -> dict[str, Any]:
+    """The body of the file; RunDamagedError where the hash does not match, RunFormatError where it is newer."""
+    head, mark, _ = data.rpartition(_MARK)
+    if not mark or data != head + _MARK + hashlib.sha256(head).hexdigest().encode("ascii") + _TAIL:
+        raise RunDamagedError(
+            "The file does not match its own checksum",
+            where=where,
+            do="Restore it from a copy; the recorded rows can still be read with open_run(path, trust_description=False)",
+        )
+    body = json.loads(data)
+    version = body.get("format_version")
+    if not isinstance(version, int) or version > FORMAT_VERSION:
+        raise RunFormatError(
+            f"The run has format {version}, this program reads up to {FORMAT_VERSION}",
+            where=where,
+            do="Read it with a newer version: pip install -U stethoscope",
+        )
+    del body["sha256"]
+    return dict(body)
+
+
+def load(path: Path) -> dict[str, Any]:
+    """The body of a file on disk."""
+    try:
+        data = path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise RunNotFoundError(
+            "There is no run here", where=path, do="`stethoscope list` shows what there is"
+        ) from error
+    except OSError as error:
+        raise RunDamagedError(f"The file cannot be read ({error.strerror})", where=path) from error
+    return parse(data, path)
+
+
+def write_durably(path: Path, data: bytes) -> None:
+    """Puts a whole file in place: written beside it, fsynced, renamed, the folder fsynced."""
+    beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.new")
+    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0), 0o644)
+    try:
+        try:
+            write_all(descriptor, data)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        os.replace(beside, path)  # noqa: PTH105 - one name for the system call that the fault tests count
+    except BaseException:
+        with contextlib.suppress(OSError):
+            beside.unlink()
+        raise
+    sync_folder(path.parent)
+
+
+def write_all(descriptor: int, data: bytes) -> None:
+    """Every byte, or OSError."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+def sync_folder(folder: Path) -> None:
+    """Makes names in a folder durable, where the system has a way to."""
+    if os.name == "nt":
+        return
+    descriptor = os.open(folder, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,43 @@
+"""The sites of a whole run: one number each, whichever rank and process start named them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import numpy.typing as npt
+
+from stethoscope.record import Kind, Site, SiteInfo, select
+
+
+class SiteTable:
+    """From site to its run-wide number and back. Numbers are given in order of first appearance."""
+
+    def __init__(self) -> None:
+        self.infos: list[SiteInfo] = []
+        self._numbers: dict[Site, int] = {}
+
+    def add(self, info: SiteInfo) -> int:
+        """The site's number; what is newly known about it replaces what was known."""
+        number = self._numbers.get(info.site)
+        if number is None:
+            number = self._numbers[info.site] = len(self.infos)
+            self.infos.append(info)
+        else:
+            self.infos[number] = info
+        return number
+
+    def number(self, site: Site) -> int | None:
+        """The site's number, None where the run does not know it."""
+        return self._numbers.get(site)
+
+    def select(self, pattern: str = "*", kind: Kind | str | None = None) -> npt.NDArray[np.int64]:
+        """The numbers of the sites that a glob and a kind name, rising."""
+        if pattern == "*" and kind is None:
+            return np.arange(len(self.infos))
+        chosen = [self._numbers[info.site] for info in select(self.infos, pattern, kind)]
+        return np.array(chosen, np.int64)
+
+    def of(self, numbers: Iterable[int]) -> tuple[SiteInfo, ...]:
+        """What is known about these sites."""
+        return tuple(self.infos[number] for number in numbers)

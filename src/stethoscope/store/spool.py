@@ -1,0 +1,205 @@
+"""The journal files of one process start: which one is written, what to do when that fails.
+
+Promises: a frame leaves memory only after an fsync that succeeded. A full disk: the file is cut back to its
+last good frame and frames wait here. A broken file, a failed fsync, a deleted journal: the next file, and everything
+since the last good fsync is written again (readers know frames by their serial, so none counts twice). No
+method raises OSError; what went wrong is in `trouble`, and the next call tries again.
+"""
+
+from __future__ import annotations
+
+import errno
+import time
+from collections import deque
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from stethoscope.store.encoding import encode_json
+from stethoscope.store.frames import Frame, FrameKind, build
+from stethoscope.store.journal import Journal
+from stethoscope.store.locate import journal_name
+
+ROTATE_BYTES: Final = 4 << 20
+ROTATE_STEPS: Final = 512
+_WAITS_FOR_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+"""Errors after which the same file can go on; after any other one a new file is begun."""
+
+
+class Spool:
+    """Frames in order, on their way to disk. Used by one thread."""
+
+    def __init__(
+        self,
+        folder: Path,
+        ordinal: int,
+        token: str,
+        head: Mapping[str, Any],
+        counters: dict[str, int],
+        *,
+        rotate_bytes: int = ROTATE_BYTES,
+        rotate_steps: int = ROTATE_STEPS,
+    ) -> None:
+        self.folder, self.ordinal, self.token = folder, ordinal, token
+        self.trouble = ""
+        self._head = dict(head)
+        self._counters = counters
+        self._rotate_bytes, self._rotate_steps = rotate_bytes, rotate_steps
+        self._journal: Journal | None = None
+        self._part = 0
+        self._waiting: deque[Frame] = deque()
+        self._unsynced: list[Frame] = []
+        self._sites: list[Frame] = []
+        self._steps: set[int] = set()
+
+    @property
+    def num_waiting(self) -> int:
+        """Frames not yet written to a file."""
+        return len(self._waiting)
+
+    @property
+    def num_unsynced(self) -> int:
+        """Frames written and not yet known to be durable."""
+        return len(self._unsynced)
+
+    @property
+    def unsynced_bytes(self) -> int:
+        """Memory held by frames that are written and not yet durable."""
+        return sum(len(frame.payload) for frame in self._unsynced)
+
+    def open(self) -> bool:
+        """Begins the first file now, so that a folder that cannot be written is known at once."""
+        return self._journal is not None or self._begin()
+
+    def push(self, frame: Frame) -> None:
+        """Takes a frame; `drain` writes it."""
+        self._waiting.append(frame)
+
+    def drain(self) -> bool:
+        """Writes every waiting frame; False where some still wait, with `trouble` saying why."""
+        attempts = 0
+        while self._waiting:
+            if self._journal is None and not self._begin():
+                return False
+            if self._write(self._waiting[0]):
+                self._note(self._waiting.popleft())
+                if self._is_full() and not self._rotate():
+                    return False
+                continue
+            attempts += 1
+            if self._journal is not None or attempts > 1:
+                return False
+        self.trouble = ""
+        return True
+
+    def sync(self) -> bool:
+        """Makes what was written durable; after a failure everything unsynced goes to a new file, once."""
+        for _ in range(2):
+            if not self.drain():
+                return False
+            if self._journal is None:
+                return not self._unsynced
+            try:
+                self._journal.sync()
+            except OSError as error:
+                self._counters["fsync_errors"] += 1
+                self._abandon(error)
+                continue
+            self._unsynced.clear()
+            return True
+        return False
+
+    def finish(self, frame: Frame) -> bool:
+        """Writes the last frame, makes all durable and closes the file."""
+        self.push(frame)
+        done = self.sync()
+        self.close()
+        return done
+
+    def close(self) -> None:
+        """Closes the file as it is."""
+        if self._journal is not None:
+            self._journal.close()
+            self._journal = None
+
+    def _begin(self) -> bool:
+        """The next file, opened with its head and the sites so far: each file can be read alone."""
+        journal = None
+        try:
+            if self.folder.parent.is_dir():  # a run folder that someone deleted is not made again
+                self.folder.mkdir(exist_ok=True)
+            journal = Journal(self.folder / journal_name(self.ordinal, self.token, self._part))
+            body = encode_json({**self._head, "part": self._part})
+            journal.append(build(FrameKind.FILE, 0, time.time(), body))
+            for frame in self._sites:
+                journal.append(frame)
+        except OSError as error:
+            self._failed(error)
+            if journal is not None:
+                journal.discard()
+            if isinstance(error, FileExistsError):
+                self._part += 1
+            return False
+        self._journal = journal
+        self._part += 1
+        self._steps.clear()
+        return True
+
+    def _write(self, frame: Frame) -> bool:
+        journal = self._journal
+        if journal is None:
+            return False
+        try:
+            journal.append(frame)
+        except OSError as error:
+            self._failed(error)
+            if journal.is_broken or error.errno not in _WAITS_FOR_ROOM:
+                self._abandon(error)
+            return False
+        self._counters["bytes_written"] += len(frame.payload)
+        return True
+
+    def _note(self, frame: Frame) -> None:
+        self._unsynced.append(frame)
+        if frame.kind == FrameKind.SITES:
+            self._sites.append(frame)
+        if frame.kind == FrameKind.ROWS:
+            self._steps.add(frame.step)
+
+    def _is_full(self) -> bool:
+        journal = self._journal
+        return journal is not None and (
+            journal.num_bytes >= self._rotate_bytes or len(self._steps) >= self._rotate_steps
+        )
+
+    def _rotate(self) -> bool:
+        """Closes a full file with a frame that says so."""
+        if not self._write(build(FrameKind.NEXT, 0, time.time(), b"{}")):
+            return False
+        journal = self._journal
+        if journal is None:
+            return False
+        try:
+            journal.sync()
+        except OSError as error:
+            self._counters["fsync_errors"] += 1
+            self._abandon(error)
+            return True
+        self._unsynced.clear()
+        self.close()
+        return True
+
+    def _abandon(self, error: OSError) -> None:
+        """Leaves a file that can no longer be trusted; what it was not known to hold is written again."""
+        self._say(error)
+        self.close()
+        again = [frame for frame in self._unsynced if frame.kind != FrameKind.SITES]
+        self._waiting.extendleft(reversed(again))
+        self._unsynced.clear()
+
+    def _failed(self, error: OSError) -> None:
+        self._counters["write_errors"] += 1
+        self._say(error)
+
+    def _say(self, error: OSError) -> None:
+        self.trouble = f"{error.strerror or error}: {error.filename or self.folder}"
