@@ -1,0 +1,91 @@
+"""The command line: one command a file, each loaded only when it is asked for.
+
+Exit codes: 0 clean, 1 findings, 2 usage or a path that cannot be used, 3 no data. Reading a run never
+imports torch. A reader that goes away (`| head`) is no error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+from stethoscope import __version__
+
+COMMANDS = {
+    "demo": ("demo", "a short tour: trains a small model with a hidden fault, finds it, shows it"),
+    "list": ("listing", "the runs here"),
+    "show": ("show", "one run: verdict, metrics, layers, layers by steps"),
+    "diagnose": ("diagnose", "what is wrong, where, since when; exit 1 where something is"),
+    "get": ("get", "the recorded numbers of some sites"),
+    "query": ("query", "SQL over one run"),
+    "doctor": ("doctor", "how this installation, or a run's recording, is doing"),
+    "rm": ("rm", "remove runs"),
+    "prune": ("prune", "remove old runs"),
+}
+"""From a command's name to its module in this package and what it does."""
+
+EXIT_USAGE = 2
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command and returns its exit code."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    parser = build_parser(words)
+    try:
+        args = parser.parse_args(words)
+    except SystemExit as stop:
+        return int(stop.code or 0)
+    if args.command is None:
+        parser.print_help()
+        return EXIT_USAGE
+    from stethoscope.cli.errors import report_error
+    from stethoscope.record import StethoscopeError
+
+    try:
+        code = int(_module(args.command).run(args) or 0)
+        sys.stdout.flush()
+    except StethoscopeError as error:
+        return report_error(error)
+    except BrokenPipeError:
+        return _reader_gone()
+    except KeyboardInterrupt:
+        return 130
+    return code
+
+
+def build_parser(words: Sequence[str]) -> argparse.ArgumentParser:
+    """The parser; only the command that `words` names has its arguments filled in."""
+    parser = argparse.ArgumentParser(
+        prog="stethoscope",
+        description="Listens to a training run, says what is wrong, where and since when.",
+        epilog="RUN is a path, an id, or the beginning of an id or name; without it, the latest run.",
+    )
+    parser.add_argument("--version", action="version", version=f"stethoscope {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
+    chosen = next((word for word in words if not word.startswith("-")), None)
+    for name, (_, help_text) in COMMANDS.items():
+        child = commands.add_parser(name, help=help_text, description=_sentence(help_text))
+        if name == chosen:
+            add = getattr(_module(name), "add_arguments", None)
+            if add is not None:
+                add(child)
+    return parser
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:] + "."
+
+
+def _module(name: str) -> object:
+    return import_module(f"stethoscope.cli.{COMMANDS[name][0]}")
+
+
+def _reader_gone() -> int:
+    """The other end of the pipe is closed: nothing more can be said, and that is fine."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
+    return 0

@@ -1,0 +1,143 @@
+"""How a run stands: its state in words, and the line that says how much was measured and at what cost."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from stethoscope.explain.diagnosis import LookedAt
+from stethoscope.record import StethoscopeError
+from stethoscope.views.terminal import ink, numbers
+from stethoscope.views.terminal.glyphs import STATE_STYLE, Screen
+
+if TYPE_CHECKING:
+    from stethoscope.store import Run
+
+
+def clock(seconds: float) -> str:
+    """A moment on the local clock, with its date."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
+
+
+def started_at(run: Run) -> float | None:
+    """When the run first began, in seconds since 1970."""
+    times = [float(start.started_at) for start in run.starts if start.started_at]
+    if times:
+        return min(times)
+    created = run.info.get("created_at")
+    return float(created) if isinstance(created, int | float) else None
+
+
+def ended_by(run: Run) -> str:
+    """What ended a run that did not finish: the exception's or signal's name, "" where nobody knows."""
+    ended: Mapping[str, Any] = run.ended or {}
+    body = ended.get("body") if isinstance(ended.get("body"), Mapping) else ended
+    for key in ("exception", "error", "type", "signal", "message"):
+        word = str((body or {}).get(key) or "")
+        if word:
+            return word.splitlines()[0]
+    return ""
+
+
+def step_cost(run: Run) -> float | None:
+    """The share of a step that recording takes, by the medians of what the run itself measured."""
+    if not {"overhead_ms", "step_ms"} <= set(run.metrics()):
+        return None
+    ours, step = run.metric("overhead_ms").values, run.metric("step_ms").values
+    if not len(ours) or not len(step) or not np.median(step) > 0:
+        return None
+    return float(np.median(ours) / np.median(step))
+
+
+def num_rows_lost(run: Run) -> int:
+    """Rows that were handed in and never written."""
+    return int(run.losses.get("dropped_rows", 0))
+
+
+def num_frames_lost(run: Run) -> int:
+    """Frames on disk that cannot be trusted and are left out."""
+    return sum(int(problem.frames_lost or 0) for problem in run.problems)
+
+
+def state_text(run: Run) -> str:
+    """The state in words: "crashed at step 1,946, FloatingPointError"."""
+    step = run.last_step
+    if run.state == "live":
+        return f"live, step {numbers.count(step)}" if step is not None else "live, no step yet"
+    if step is None:
+        return f"{run.state}, without a step"
+    if run.state == "finished":
+        return f"finished, {numbers.plural(len(run.steps), 'step')}, the last {numbers.count(step)}"
+    if run.state == "crashed":
+        cause = ended_by(run)
+        return f"crashed at step {numbers.count(step)}" + (f", {cause}" if cause else "")
+    if run.state == "stale":
+        return f"stale, no data for a minute, last step {numbers.count(step)}"
+    lost = num_frames_lost(run)
+    what = f"{numbers.plural(lost, 'frame')} cannot be read" if lost else "some bytes cannot be read"
+    return f"damaged, {what} and {'is' if lost == 1 else 'are'} left out"
+
+
+def title_line(run: Run, screen: Screen) -> ink.Line:
+    """State, name, id, and the state in words."""
+    sign = ink.pad(screen.glyphs.state.get(run.state, "?"), 2)
+    name = screen.name(run.name, max(16, screen.width // 3))
+    head: ink.Line = [(sign, STATE_STYLE.get(run.state, "")), (name, ink.STRONG)]
+    if screen.text(run.id) not in name:
+        head += [("  ", ""), (screen.name(run.id, 16), ink.NOTE)]
+    room = screen.width - ink.line_width(head) - 2
+    return [*head, ("  ", ""), (screen.name(state_text(run), room), ink.NOTE)]
+
+
+def coverage(run: Run, looked_at: LookedAt | None = None) -> tuple[int, int]:
+    """Sites that reported at least once, and sites that were expected to."""
+    if looked_at is not None and looked_at.num_sites_expected:
+        return looked_at.num_sites, looked_at.num_sites_expected
+    silent = {"meta", "unsupported", "capped"}
+    return sum(info.measured not in silent for info in run.sites), len(run.sites)
+
+
+def status_parts(run: Run, looked_at: LookedAt | None = None) -> list[str]:
+    """What an instrument says of itself: coverage, losses, cost."""
+    reporting, expected = coverage(run, looked_at)
+    parts = [f"{numbers.count(reporting)} of {numbers.plural(expected, 'site')} reporting"]
+    read = f"{numbers.plural(len(run.steps), 'step')} read"
+    rows, frames = num_rows_lost(run), num_frames_lost(run)
+    if rows:
+        read += f", {numbers.plural(rows, 'row')} lost"
+    if frames:
+        read += f", {numbers.plural(frames, 'frame')} unreadable"
+    parts.append(read)
+    cost = _quietly(step_cost, run)
+    if cost is not None:
+        parts.append(f"recording costs {numbers.percent(cost)} of a step")
+    begun = started_at(run)
+    if begun is not None:
+        parts.append(f"begun {clock(begun)}")
+    return parts
+
+
+def _quietly(measure: Any, run: Run) -> float | None:
+    try:
+        value: float | None = measure(run)
+    except (StethoscopeError, KeyError):
+        return None
+    return value
+
+
+def status_lines(run: Run, screen: Screen, looked_at: LookedAt | None = None) -> list[ink.Line]:
+    """The status line, on as many lines as it needs; no part is broken."""
+    lines: list[ink.Line] = []
+    current = ""
+    joint = f" {screen.glyphs.dot} "
+    for part in status_parts(run, looked_at):
+        joined = f"{current}{joint}{part}" if current else part
+        if current and ink.cell_width(joined) > screen.width:
+            lines.append([(current, ink.NOTE)])
+            current = part
+        else:
+            current = joined
+    return [*lines, [(current, ink.NOTE)]] if current else lines

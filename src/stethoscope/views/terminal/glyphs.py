@@ -1,0 +1,110 @@
+"""The signs of the terminal, in Unicode and in ASCII: shape says it, color repeats it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Final
+
+from stethoscope.record import Severity
+from stethoscope.views.terminal import ink
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Glyphs:
+    """One set of signs; every field is what is printed."""
+
+    severity: Mapping[Severity, str]
+    clear: str
+    state: Mapping[str, str]
+    heat: str
+    """Five signs from usual to far from usual."""
+    spark: str
+    nan: str
+    inf: str
+    missing: str
+    dead: str
+    frozen: str
+    skipped: str
+    arrow: str
+    dot: str
+    numbers: tuple[str, ...]
+    """Signs of the numbered events, the first for the cause itself."""
+    marks_direction: bool
+    """Whether a heat row ends in ^ or v, because its signs alone cannot say larger or smaller."""
+
+
+UNICODE: Final = Glyphs(
+    severity={Severity.CRITICAL: "◆", Severity.WARNING: "▲", Severity.INFO: "●"},
+    clear="✓",
+    state={"live": "●", "finished": "□", "crashed": "✕", "stale": "◌", "damaged": "▨"},
+    heat="·░▒▓█",
+    spark="▁▂▃▄▅▆▇█",
+    nan="╳",
+    inf="∞",
+    missing=" ",
+    dead="_",
+    frozen="|",
+    skipped="-",
+    arrow="→",
+    dot="·",
+    numbers=tuple("①②③④⑤⑥⑦⑧⑨"),
+    marks_direction=False,
+)
+
+ASCII: Final = Glyphs(
+    severity={Severity.CRITICAL: "X", Severity.WARNING: "!", Severity.INFO: "i"},
+    clear="ok",
+    state={"live": "*", "finished": "-", "crashed": "X", "stale": "~", "damaged": "%"},
+    heat=".:+*#",
+    spark="_.-=+*%#",
+    nan="X",
+    inf="I",
+    missing=" ",
+    dead="_",
+    frozen="|",
+    skipped="-",
+    arrow="->",
+    dot="-",
+    numbers=tuple("123456789"),
+    marks_direction=True,
+)
+
+SEVERITY_STYLE: Final = {
+    Severity.CRITICAL: ink.CRITICAL,
+    Severity.WARNING: ink.WARNING,
+    Severity.INFO: ink.INFO,
+}
+STATE_STYLE: Final = {
+    "live": ink.LIVE,
+    "finished": ink.PLAIN,
+    "crashed": ink.BROKEN,
+    "stale": ink.WARNING,
+    "damaged": ink.WARNING,
+}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Screen:
+    """What we draw on: how wide, which signs, and whether color may be used."""
+
+    width: int = 80
+    ascii: bool = False
+    color: bool = False
+
+    @property
+    def glyphs(self) -> Glyphs:
+        """The signs this screen can show."""
+        return ASCII if self.ascii else UNICODE
+
+    def text(self, text: str) -> str:
+        """Words of our own or from a finding, safe and in this screen's alphabet."""
+        return ink.name_text(text, ascii=self.ascii)
+
+    def name(self, text: str, width: int) -> str:
+        """A name from outside, safe, cut in the middle to `width` cells."""
+        return ink.cut_middle(self.text(text), width, ascii=self.ascii)
+
+    def write(self, lines: list[ink.Line]) -> str:
+        """The lines, none over the width, as the string to print."""
+        return ink.to_text([ink.fit(line, self.width) for line in lines], color=self.color)

@@ -1,0 +1,195 @@
+"""Layers by steps: a healthy run is a field of dots, and the first wrong cell is the first one seen."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from stethoscope.analyse.bins import Mark
+from stethoscope.analyse.history import Grid, History, grid
+from stethoscope.record import FloatArray, Severity
+from stethoscope.views.terminal import axis, ink, numbers
+from stethoscope.views.terminal.glyphs import SEVERITY_STYLE, Screen
+
+LEVELS = (1.5, 3.0, 6.0, 12.0)
+"""How far from usual, as a factor either way, each darker sign begins."""
+
+_GUTTER = 2
+"""Cells left of a name, where a finding's sign stands."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Picture:
+    """What to draw besides the numbers: findings by row, numbered events, raw values instead of ratios."""
+
+    troubled: Mapping[str, Severity] = dataclasses.field(default_factory=dict)
+    """From the name of a row to the worst severity found in it."""
+    events: Sequence[int] = ()
+    raw: bool = False
+    limit: int | None = None
+    """At most so many rows, those with most to show; None for all."""
+
+
+def heatmap_lines(
+    history: History, screen: Screen, picture: Picture | None = None, *, gutter: int | None = None
+) -> list[ink.Line]:
+    """The picture with its axis above and its key below; `gutter` is the width of the names."""
+    picture = picture or Picture()
+    history, num_hidden = _shortened(history, picture)
+    names = [screen.text(row.name) for row in history.rows]
+    gutter = gutter or name_width(names, screen.width, heading=kind_text(history))
+    room = screen.width - _GUTTER - gutter - 2 - (2 if screen.glyphs.marks_direction else 0)
+    cells = grid(history, max(room, 8), raw=picture.raw)
+    lines = _head(history, cells, gutter, screen, picture)
+    levels = _value_levels(cells) if picture.raw else _ratio_levels(cells.levels)
+    for place, row in enumerate(history.rows):
+        severity = picture.troubled.get(row.name)
+        lines.append(
+            _name_spans(row.name, severity, gutter, screen)
+            + _cells(cells, levels, place, screen, picture.raw)
+        )
+    if num_hidden:
+        note = f"and {numbers.plural(num_hidden, 'row')} more, nearer to usual"
+        lines.append([("  ", ""), (note, ink.NOTE)])
+    lines += [[], _key(cells, screen, picture)]
+    return lines
+
+
+def name_width(names: Sequence[str], width: int, heading: str = "") -> int:
+    """Cells for the column of names: what they need, up to a third of the screen."""
+    needed = max((ink.cell_width(name) for name in [*names, heading]), default=8)
+    return max(6, min(needed, width // 3))
+
+
+def kind_text(history: History) -> str:
+    """The words over the names: "gradient", or with the statistic where it is not the norm."""
+    kind = history.kind.replace("_", " ")
+    return kind if history.stat == "norm" else f"{kind} {history.stat}"
+
+
+def _head(history: History, cells: Grid, gutter: int, screen: Screen, picture: Picture) -> list[ink.Line]:
+    left = " " * (_GUTTER + gutter + 2)
+    lines: list[ink.Line] = []
+    marks = axis.flags(cells.bins, picture.events, screen.glyphs)
+    if marks:
+        lines.append([(left, ""), *marks])
+    last = int(history.steps[-1]) if len(history.steps) else 0
+    label = ink.pad(screen.name(kind_text(history), gutter), gutter)
+    return [*lines, [("  ", ""), (f"{label}  {axis.axis(cells.bins, last)}", ink.NOTE)]]
+
+
+def _name_spans(name: str, severity: Severity | None, gutter: int, screen: Screen) -> ink.Line:
+    text = ink.pad(screen.name(name, gutter), gutter) + "  "
+    if severity is None:
+        return [(" " * _GUTTER, ""), (text, ink.PLAIN)]
+    sign = ink.pad(screen.glyphs.severity[severity], _GUTTER)
+    return [(sign, SEVERITY_STYLE[severity]), (text, ink.STRONG)]
+
+
+def _cells(cells: Grid, levels: FloatArray, place: int, screen: Screen, raw: bool) -> ink.Line:
+    marks = cells.marks[place]
+    spans = [_cell(int(mark), float(level), screen) for mark, level in zip(marks, levels[place], strict=True)]
+    if raw:
+        return ink.join_runs(
+            (sign, "" if style in (ink.LARGER, ink.SMALLER) else style) for sign, style in spans
+        )
+    line = ink.join_runs(spans)
+    if screen.glyphs.marks_direction:
+        plain = levels[place][(marks == Mark.PLAIN) & (levels[place] != 0)]
+        if len(plain):
+            farthest = plain[int(np.abs(plain).argmax())]
+            line += [(" ^", ink.LARGER)] if farthest > 0 else [(" v", ink.SMALLER)]
+    return line
+
+
+def _cell(mark: int, level: float, screen: Screen) -> ink.Span:
+    """Level -4 to 4: how many signs away from usual, and which way."""
+    glyphs = screen.glyphs
+    if mark == Mark.PLAIN:
+        if np.isnan(level) or level == 0:
+            return glyphs.heat[0], ink.NOTE
+        style = ink.LARGER if level > 0 else ink.SMALLER
+        return glyphs.heat[min(4, int(abs(level)))], style
+    sign, style = {
+        int(Mark.NAN): (glyphs.nan, ink.BROKEN),
+        int(Mark.INF): (glyphs.inf, ink.BROKEN),
+        int(Mark.DEAD): (glyphs.dead, ink.PLAIN),
+        int(Mark.FROZEN): (glyphs.frozen, ink.NOTE),
+        int(Mark.SKIPPED): (glyphs.skipped, ink.NOTE),
+    }.get(mark, (glyphs.missing, ink.PLAIN))
+    return sign, style
+
+
+def _ratio_levels(ratios: FloatArray) -> FloatArray:
+    """-4 to 4 by the factors of LEVELS."""
+    edges = np.log2(np.array(LEVELS))
+    steps = np.searchsorted(edges, np.abs(np.nan_to_num(ratios, nan=0.0)), side="right")
+    out: FloatArray = np.sign(np.nan_to_num(ratios, nan=0.0)) * steps
+    return out
+
+
+def _value_levels(cells: Grid) -> FloatArray:
+    """0 to 4 from the lowest to the highest value shown."""
+    low, high, log = value_range(cells)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        shown = np.log(np.abs(cells.levels)) if log else cells.levels
+    ends = (np.log(low), np.log(high)) if log else (low, high)
+    if not ends[1] > ends[0]:
+        return np.zeros_like(cells.levels)
+    share = (shown - ends[0]) / (ends[1] - ends[0])
+    out: FloatArray = np.clip(np.floor(np.nan_to_num(share, nan=0.0, neginf=0.0) * 5), 0, 4)
+    return out
+
+
+def value_range(cells: Grid) -> tuple[float, float, bool]:
+    """Lowest and highest value shown, and whether the scale between them is a logarithm."""
+    shown = cells.levels[(cells.marks == Mark.PLAIN) & np.isfinite(cells.levels)]
+    if not len(shown):
+        return 0.0, 0.0, False
+    low, high = float(shown.min()), float(shown.max())
+    return low, high, low > 0 and high / low > 100
+
+
+def _shortened(history: History, picture: Picture) -> tuple[History, int]:
+    """The rows with most to show where there are too many, in model order, and how many are left out."""
+    num_rows = len(history.rows)
+    if picture.limit is None or num_rows <= picture.limit:
+        return history, 0
+    ratios = np.nan_to_num(np.abs(history.ratios), nan=0.0, posinf=64.0)
+    score = ratios.max(axis=0, initial=0.0)
+    score += 100.0 * (history.marks >= Mark.INF).any(axis=0)
+    score += 1000.0 * np.array([row.name in picture.troubled for row in history.rows])
+    kept = sorted(np.argsort(-score, kind="stable")[: picture.limit].tolist())
+    return history.take(kept), num_rows - len(kept)
+
+
+def _key(cells: Grid, screen: Screen, picture: Picture) -> ink.Line:
+    """What the signs mean, only those that are in the picture."""
+    glyphs, marks = screen.glyphs, cells.marks
+    line: ink.Line = [("  ", "")]
+    if picture.raw:
+        low, high, log = value_range(cells)
+        ends = [numbers.number(end, ascii=screen.ascii) for end in (low, high)]
+        line += [
+            (f"{glyphs.heat[0]} {ends[0]}  {glyphs.heat[4]} {ends[1]}{'  log' if log else ''}", ink.NOTE)
+        ]
+    else:
+        line += [(f"{glyphs.heat[0]} usual", ink.NOTE)]
+        line += [("  ", ""), (f"{glyphs.heat[3]} larger", ink.LARGER)]
+        line += [("  ", ""), (f"{glyphs.heat[3]} smaller", ink.SMALLER)]
+    signs = (
+        (Mark.NAN, glyphs.nan, "NaN", ink.BROKEN), (Mark.INF, glyphs.inf, "Inf", ink.BROKEN),
+        (Mark.DEAD, glyphs.dead, "all zero", ink.PLAIN), (Mark.FROZEN, glyphs.frozen, "frozen", ink.NOTE),
+        (Mark.SKIPPED, glyphs.skipped, "step skipped", ink.NOTE),
+    )  # fmt: skip
+    for mark, sign, word, style in signs:
+        if (marks == mark).any():
+            line += [("  ", ""), (f"{sign} {word}", style)]
+    if (marks == Mark.MISSING).any():
+        line += [("  ", ""), ("blank missing", ink.NOTE)]
+    size = cells.bins.size
+    if size > 1:
+        line += [("  ", ""), (f"{numbers.count(size)} steps a cell", ink.NOTE)]
+    return line

@@ -1,0 +1,75 @@
+"""The layers as a table: a small trend each, the value at the last step, and that against the usual."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from stethoscope.analyse.bins import Mark, bins_over, trend
+from stethoscope.analyse.history import History
+from stethoscope.record import Severity
+from stethoscope.views.terminal import ink, numbers
+from stethoscope.views.terminal.glyphs import SEVERITY_STYLE, Screen
+from stethoscope.views.terminal.heatmap import kind_text, name_width
+from stethoscope.views.terminal.sparkline import bars
+
+_VALUE, _RATIO = 12, 8
+
+
+def layers_lines(
+    history: History,
+    screen: Screen,
+    troubled: Mapping[str, Severity] | None = None,
+    *,
+    gutter: int | None = None,
+) -> list[ink.Line]:
+    """One line a row, with a head that names the statistic and the step."""
+    troubled = troubled or {}
+    names = [screen.text(row.name) for row in history.rows]
+    gutter = gutter or name_width(names, screen.width, kind_text(history))
+    room = screen.width - 2 - gutter - 2 - _VALUE - _RATIO - 2
+    bins = bins_over(history.steps, max(8, min(room, 64)))
+    last = int(history.steps[-1]) if len(history.steps) else 0
+    lines: list[ink.Line] = [_head(history, gutter, len(bins), last, screen)]
+    for place, row in enumerate(history.rows):
+        severity = troubled.get(row.name)
+        name = ink.pad(screen.name(row.name, gutter), gutter) + "  "
+        sign = ink.pad(screen.glyphs.severity[severity] if severity else "", 2)
+        line: ink.Line = [(sign, SEVERITY_STYLE[severity]) if severity else (sign, "")]
+        line.append((name, ink.STRONG if severity else ink.PLAIN))
+        values = np.where(history.marks[:, place] == Mark.NAN, np.nan, history.values[:, place])
+        values = np.where(history.marks[:, place] == Mark.INF, np.inf, values)
+        seen = history.marks[:, place] != Mark.MISSING
+        heights, marks = trend(history.steps[seen], values[seen], bins)
+        if row.frozen:
+            marks[:] = Mark.MISSING
+        line += bars(heights, marks, screen.glyphs)
+        line += _numbers(history, place, last, screen)
+        lines.append(line)
+    return lines
+
+
+def _head(history: History, gutter: int, num_bins: int, last: int, screen: Screen) -> ink.Line:
+    label = ink.pad(screen.name(f"{kind_text(history)}", gutter), gutter)
+    value = ink.pad(f"at {numbers.count(last)}", _VALUE, right=True)
+    return [("  ", ""), (f"{label}  {' ' * num_bins}{value}{ink.pad('ratio', _RATIO, right=True)}", ink.NOTE)]
+
+
+def _numbers(history: History, place: int, last: int, screen: Screen) -> ink.Line:
+    found = history.last(place)
+    if found is None:
+        word = "no gradient" if history.rows[place].frozen else "not recorded"
+        return [(ink.pad(word, _VALUE + _RATIO, right=True), ink.NOTE)]
+    step, value = found
+    text = ink.pad(numbers.number(value, ascii=screen.ascii), _VALUE, right=True)
+    if not np.isfinite(value):
+        return [(text, ink.BROKEN)]
+    usual = float(history.usual[place])
+    compared = abs(value) / usual if usual > 0 else float("nan")
+    word = numbers.ratio(compared, ascii=screen.ascii) if usual > 0 else ""
+    style = ink.NOTE if word in ("usual", "") else ink.LARGER if compared > 1 else ink.SMALLER
+    line: ink.Line = [(text, ink.PLAIN), (ink.pad(word, _RATIO, right=True), style)]
+    if step != last:
+        line.append((f"  at {numbers.count(step)}", ink.NOTE))
+    return line

@@ -1,0 +1,87 @@
+"""Loss and the other named numbers of a run: a small trend each, on one axis, first and last value."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from stethoscope.analyse.bins import bins_over
+from stethoscope.record import Series
+from stethoscope.views.terminal import ink, numbers
+from stethoscope.views.terminal.glyphs import Screen
+from stethoscope.views.terminal.heatmap import name_width
+from stethoscope.views.terminal.sparkline import sparkline
+
+if TYPE_CHECKING:
+    from stethoscope.store import Run
+
+_FIRST = ("loss", "grad_norm", "clip_coef", "lr", "loss_scale")
+_LAST = ("step_ms", "overhead_ms", "num_backwards")
+_QUIET = frozenset({"clip_coef", "num_backwards", "overhead_ms"})
+"""Shown only where they change, or where nothing else is asked: they say something when they move."""
+
+
+def metric_order(names: tuple[str, ...]) -> list[str]:
+    """Loss first, then what the optimizer does, then the user's own, then the clock."""
+
+    def place(name: str) -> tuple[int, int, str]:
+        stem = name.split(".")[0]
+        if stem in _FIRST:
+            return 0, _FIRST.index(stem), name
+        if stem in _LAST:
+            return 2, _LAST.index(stem), name
+        return 1, 0, name
+
+    return sorted(names, key=place)
+
+
+def metrics_lines(
+    run: Run,
+    screen: Screen,
+    *,
+    first: int | None = None,
+    last: int | None = None,
+    gutter: int | None = None,
+) -> list[ink.Line]:
+    """One line for each metric that has anything to say."""
+    shown = [(name, _window(run.metric(name), first, last)) for name in metric_order(tuple(run.metrics()))]
+    shown = [(name, series) for name, series in shown if len(series) and not _is_quiet(name, series)]
+    if not shown:
+        return []
+    gutter = gutter or name_width([screen.text(name) for name, _ in shown], screen.width)
+    steps = np.unique(np.concatenate([series.steps for _, series in shown]))
+    room = screen.width - gutter - 4 - 28
+    bins = bins_over(steps, max(8, min(room, 64)))
+    lines = []
+    for name, series in shown:
+        line: ink.Line = [("  ", ""), (ink.pad(screen.name(name, gutter), gutter) + "  ", ink.PLAIN)]
+        line += sparkline(series, room, screen.glyphs, bins=bins)
+        line += _ends(series, screen)
+        lines.append(line)
+    return lines
+
+
+def _window(series: Series, first: int | None, last: int | None) -> Series:
+    keep = np.ones(len(series), dtype=bool)
+    if first is not None:
+        keep &= series.steps >= first
+    if last is not None:
+        keep &= series.steps <= last
+    return Series(series.steps[keep], series.values[keep])
+
+
+def _is_quiet(name: str, series: Series) -> bool:
+    values = series.values
+    return name in _QUIET and bool(np.all(values == values[0]) or name == "overhead_ms")
+
+
+def _ends(series: Series, screen: Screen) -> ink.Line:
+    """First and last value; one where nothing changed."""
+    begin, end = float(series.values[0]), float(series.values[-1])
+    was, now = (numbers.number(value, ascii=screen.ascii) for value in (begin, end))
+    style = ink.BROKEN if not np.isfinite(end) else ink.PLAIN
+    if np.all(series.values == begin):
+        return [(ink.pad(now, 26, right=True), style)]
+    before = ink.pad(was, 12, right=True)
+    return [(f"{before} {screen.glyphs.arrow} ", ink.NOTE), (ink.pad(now, 11, right=True), style)]

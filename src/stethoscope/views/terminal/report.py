@@ -1,0 +1,75 @@
+"""The whole answer to "what is wrong": verdict, picture around where it began, what to look at next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from stethoscope.analyse.history import History, history
+from stethoscope.explain.diagnosis import Diagnosis
+from stethoscope.record import Finding, Kind, Severity
+from stethoscope.views.terminal import ink
+from stethoscope.views.terminal.facts import status_lines
+from stethoscope.views.terminal.glyphs import Screen
+from stethoscope.views.terminal.heatmap import Picture, heatmap_lines
+from stethoscope.views.terminal.verdict import verdict_lines, window_around
+
+if TYPE_CHECKING:
+    from stethoscope.store import Run
+
+HEAT_KINDS = (
+    Kind.GRADIENT, Kind.ACTIVATION, Kind.ACTIVATION_GRADIENT, Kind.UPDATE, Kind.WEIGHT, Kind.OPTIMIZER_STATE,
+)  # fmt: skip
+"""What a picture can show, the most telling first."""
+
+
+def diagnosis_lines(
+    diagnosis: Diagnosis, run: Run, screen: Screen, *, full: bool = False, heatmap: bool = True
+) -> list[ink.Line]:
+    """The verdict, the picture, how much was measured."""
+    lines = verdict_lines(diagnosis, run, screen, full=full)
+    if heatmap and diagnosis.causes:
+        lines += [[], *cause_picture(diagnosis, run, screen)]
+    return [*lines, [], *status_lines(run, screen, diagnosis.looked_at)]
+
+
+def cause_picture(diagnosis: Diagnosis, run: Run, screen: Screen) -> list[ink.Line]:
+    """Layers by steps around the first cause, against what was usual before it."""
+    cause = diagnosis.causes[0]
+    kind = heat_kind(run, [e.kind for e in cause.evidence])
+    whole = history(run, kind, usual_before=cause.first_step)
+    if not len(whole.steps):
+        return []
+    shown = whole.window(*window_around(cause, whole.steps))
+    followed = diagnosis.followed.get(cause.code, ())
+    events = [cause.first_step, *(f.first_step for f in followed)] if followed else [cause.first_step]
+    picture = Picture(troubled_rows(shown, [cause]), events, limit=24)
+    return heatmap_lines(shown, screen, picture)
+
+
+def heat_kind(run: Run, wanted: Sequence[str]) -> Kind:
+    """The kind to draw: one that the evidence speaks of, else the most telling that was recorded."""
+    recorded = {info.site.kind for info in run.sites}
+    for kind in [Kind(word) for word in wanted if word in list(Kind)] + list(HEAT_KINDS):
+        if kind in recorded and kind in HEAT_KINDS:
+            return kind
+    return Kind.GRADIENT
+
+
+def troubled_rows(source: History, findings: Iterable[Finding]) -> dict[str, Severity]:
+    """From the names of rows to the worst severity of the findings that name a site in them."""
+    out: dict[str, Severity] = {}
+    for finding in findings:
+        for name in (row.name for row in source.rows):
+            if any(_is_within(site, name) for site in finding.sites):
+                known = out.get(name)
+                if known is None or known.rank < finding.severity.rank:
+                    out[name] = finding.severity
+    # A fault of every row is a fault of none in particular.
+    return out if len(out) < max(2, len(source.rows)) or np.size(source.values) == 0 else {}
+
+
+def _is_within(site: str, name: str) -> bool:
+    return site == name or site.startswith(name + ".") or name.startswith(site + ".")

@@ -1,0 +1,99 @@
+"""The list of runs: state, name, when it began, how far, loss, what was found; newest last."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from stethoscope.record import Finding, Series, Severity
+from stethoscope.views.terminal import ink, numbers
+from stethoscope.views.terminal.facts import started_at
+from stethoscope.views.terminal.glyphs import SEVERITY_STYLE, STATE_STYLE, Screen
+from stethoscope.views.terminal.sparkline import sparkline
+
+if TYPE_CHECKING:
+    from stethoscope.store import Run
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RunRow:
+    """One run as the list shows it."""
+
+    id: str
+    name: str
+    state: str
+    started_at: float | None
+    last_step: int | None
+    loss: Series | None
+    finding: Finding | None
+    """The worst of what was found while it ran, the earliest of those."""
+    trouble: str = ""
+    """Why it cannot be read, where it cannot."""
+
+
+def run_row(run: Run) -> RunRow:
+    """What the list needs of a run."""
+    found = sorted(run.findings(), key=lambda f: (-f.severity.rank, f.first_step))
+    found = [finding for finding in found if finding.severity != Severity.INFO]
+    loss = run.metric("loss") if "loss" in run.metrics() else None
+    return RunRow(
+        run.id, run.name, run.state, started_at(run), run.last_step, loss, found[0] if found else None
+    )
+
+
+def runs_lines(rows: Sequence[RunRow], screen: Screen) -> list[ink.Line]:
+    """One line a run under a quiet head."""
+    name_cells = max([4, *(ink.cell_width(screen.text(row.name)) for row in rows)])
+    id_cells = max([2, *(ink.cell_width(screen.text(row.id)) for row in rows)])
+    id_cells = min(id_cells, 12)
+    trend = 16 if screen.width >= 110 else 0
+    fixed = 2 + 2 + id_cells + 2 + 16 + 2 + 7 + 2 + 8 + 2 + (trend + 2 if trend else 0)
+    name_cells = max(8, min(name_cells, screen.width - fixed - 16, 40))
+    lines: list[ink.Line] = [_head(name_cells, id_cells, trend)]
+    for row in rows:
+        state: ink.Line = [
+            (ink.pad(screen.glyphs.state.get(row.state, "?"), 2), STATE_STYLE.get(row.state, "")),
+            (ink.pad(screen.name(row.name, name_cells), name_cells) + "  ", ink.PLAIN),
+            (ink.pad(screen.name(row.id, id_cells), id_cells) + "  ", ink.NOTE),
+        ]
+        lines.append(ink.fit(state + _numbers(row, trend, screen) + _verdict(row, screen), screen.width))
+    return lines
+
+
+def _head(name_cells: int, id_cells: int, trend: int) -> ink.Line:
+    cells = [
+        "  " + ink.pad("run", name_cells), ink.pad("id", id_cells), ink.pad("begun", 16),
+        ink.pad("step", 7, right=True), ink.pad("loss", 8, right=True),
+    ]  # fmt: skip
+    if trend:
+        cells.append(" " * trend)
+    return [("  ".join([*cells, "found"]), ink.NOTE)]
+
+
+def _numbers(row: RunRow, trend: int, screen: Screen) -> ink.Line:
+    begun = time.strftime("%Y-%m-%d %H:%M", time.localtime(row.started_at)) if row.started_at else ""
+    step = numbers.count(row.last_step) if row.last_step is not None else ""
+    loss = float(row.loss.values[-1]) if row.loss is not None and len(row.loss) else None
+    text = numbers.number(loss, ascii=screen.ascii)
+    if ink.cell_width(text) > 8 and loss is not None:
+        text = f"{loss:.1e}"
+    line: ink.Line = [
+        (f"{ink.pad(begun, 16)}  {ink.pad(step, 7, right=True)}  ", ink.PLAIN),
+        (ink.pad(text, 8, right=True) + "  ", ink.BROKEN if text in ("NaN", "Inf", "-Inf") else ink.PLAIN),
+    ]
+    if trend:
+        spark = sparkline(row.loss, trend, screen.glyphs) if row.loss is not None else []
+        line += [*spark, (" " * (trend + 2 - ink.line_width(spark)), "")]
+    return line
+
+
+def _verdict(row: RunRow, screen: Screen) -> ink.Line:
+    if row.trouble:
+        return [(screen.text(row.trouble), ink.WARNING)]
+    if row.finding is None:
+        return []
+    sign = screen.glyphs.severity[row.finding.severity]
+    text = screen.text(row.finding.code)
+    return [(f"{sign} ", SEVERITY_STYLE[row.finding.severity]), (text, ink.PLAIN)]

@@ -1,0 +1,53 @@
+"""A series as one row of small bars, on the bins it is given: a spike stays a spike, NaN stays NaN."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from stethoscope.analyse.bins import Bins, Mark, MarkArray, bins_over, trend
+from stethoscope.record import FloatArray, Series
+from stethoscope.views.terminal import ink
+from stethoscope.views.terminal.glyphs import Glyphs
+
+_FLAT = 0.005
+"""A series that moves less than this share of its size is drawn flat: noise is not a trend."""
+
+
+def sparkline(series: Series, width: int, glyphs: Glyphs, *, bins: Bins | None = None) -> ink.Line:
+    """The series in at most `width` cells, or on `bins` where a picture shares its axis."""
+    if bins is None:
+        bins = bins_over(series.steps, width)
+    values, marks = trend(series.steps, series.values, bins)
+    return bars(values, marks, glyphs)
+
+
+def bars(values: FloatArray, marks: MarkArray, glyphs: Glyphs) -> ink.Line:
+    """One cell a bin: its height, or what it is where it is no number."""
+    heights = _heights(values, len(glyphs.spark))
+    return ink.join_runs(_cell(int(h), int(m), glyphs) for h, m in zip(heights, marks, strict=True))
+
+
+def _cell(height: int, mark: int, glyphs: Glyphs) -> ink.Span:
+    if mark == Mark.NAN:
+        return glyphs.nan, ink.BROKEN
+    if mark == Mark.INF:
+        return glyphs.inf, ink.BROKEN
+    if mark in (Mark.PLAIN, Mark.DEAD):
+        return glyphs.spark[height], ink.PLAIN
+    return glyphs.missing, ink.PLAIN
+
+
+def _heights(values: FloatArray, num_levels: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """0 to num_levels - 1 for each value; log where all are positive and pass two decades."""
+    out = np.zeros(len(values), dtype=np.int64)
+    finite = np.isfinite(values)
+    if not finite.any():
+        return out
+    shown = values[finite]
+    if shown.min() > 0 and shown.max() / shown.min() > 100:
+        shown = np.log(shown)
+    low, high = float(shown.min()), float(shown.max())
+    if high - low > _FLAT * max(abs(low), abs(high)):
+        share = (shown - low) / (high - low)
+        out[finite] = np.minimum((share * num_levels).astype(np.int64), num_levels - 1)
+    return out

@@ -1,0 +1,227 @@
+"""The verdict: one sentence a person would say, the numbers that show it, what to try, what followed."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from stethoscope.explain.diagnosis import Diagnosis, LookedAt
+from stethoscope.record import Evidence, Finding, Kind, Series, Severity, StethoscopeError
+from stethoscope.views.terminal import ink, numbers
+from stethoscope.views.terminal.glyphs import SEVERITY_STYLE, Screen
+from stethoscope.views.terminal.sparkline import sparkline
+
+if TYPE_CHECKING:
+    from stethoscope.store import Run
+
+READING_WIDTH = 96
+"""Sentences are not set wider than this, however wide the screen is."""
+
+_MAX_FOLLOWED = 8
+
+
+def verdict_lines(
+    diagnosis: Diagnosis, run: Run | None, screen: Screen, *, full: bool = False
+) -> list[ink.Line]:
+    """The first cause in full, the others as rows (`full`: each in full); or that nothing was found."""
+    notes = [f for f in diagnosis.findings if f.severity == Severity.INFO]
+    if diagnosis.healthy:
+        lines = [clear_line(diagnosis.looked_at, screen)]
+        return lines + (rows_lines(notes, diagnosis, screen) if notes else [])
+    first, *others = diagnosis.causes
+    lines = cause_lines(first, diagnosis, run, screen)
+    if full:
+        for cause in others:
+            lines += [[], *cause_lines(cause, diagnosis, run, screen)]
+        others = []
+    if others or notes:
+        lines += [[], *rows_lines([*others, *notes], diagnosis, screen)]
+    return lines
+
+
+def clear_line(looked_at: LookedAt, screen: Screen) -> ink.Line:
+    """Nothing to report, and how much was looked at."""
+    expected = looked_at.num_sites_expected or looked_at.num_sites
+    text = (
+        f"Nothing to report. {numbers.count(looked_at.num_sites)} of {numbers.plural(expected, 'site')}, "
+        f"{numbers.plural(looked_at.num_steps, 'step')}."
+    )
+    if looked_at.num_rows_lost:
+        text += f" {numbers.plural(looked_at.num_rows_lost, 'row')} lost."
+    return [(f"{screen.glyphs.clear} ", ink.NOTE), (text, ink.NOTE)]
+
+
+def cause_lines(cause: Finding, diagnosis: Diagnosis, run: Run | None, screen: Screen) -> list[ink.Line]:
+    """One cause in full."""
+    width = min(screen.width, READING_WIDTH)
+    message = screen.text(cause.message)
+    lines = [_overline(cause, screen)]
+    lines += [[(text, ink.STRONG)] for text in ink.wrap(message, width)]
+    where = _where(cause, message, screen)
+    if where:
+        lines += [[(text, ink.NOTE)] for text in ink.wrap(where, width)]
+    evidence = evidence_lines(cause, run, screen)
+    if evidence:
+        lines += [[], *evidence]
+    if cause.remedy:
+        lines += [[], *_remedy_lines(cause.remedy, screen)]
+    followed = followed_lines(cause, diagnosis.followed.get(cause.code, ()), screen)
+    if followed:
+        lines += [[], *followed]
+    return lines
+
+
+def _overline(cause: Finding, screen: Screen) -> ink.Line:
+    style = SEVERITY_STYLE[cause.severity]
+    line: ink.Line = [
+        (f"{screen.glyphs.severity[cause.severity]} {cause.severity.lower()}", style),
+        ("  ", ""),
+        (screen.text(cause.code), ink.NOTE),
+    ]
+    if cause.confidence < 0.995:
+        line += [("  ", ""), (f"{numbers.percent(cause.confidence)} sure", ink.PLAIN)]
+    return line
+
+
+def since(finding: Finding) -> str:
+    """ "since step N" where it lasts, "at step N" where it is one."""
+    word = "at" if finding.first_step == finding.last_step else "since"
+    return f"{word} step {numbers.count(finding.first_step)}"
+
+
+def _where(cause: Finding, message: str, screen: Screen) -> str:
+    """The step and the sites that the sentence itself does not name."""
+    parts = []
+    if numbers.count(cause.first_step) not in message and str(cause.first_step) not in message:
+        parts.append(since(cause))
+    if cause.sites and not any(screen.text(site) in message for site in cause.sites):
+        parts.append(_sites_text(cause.sites, screen))
+    if cause.rank is not None:
+        parts.append(f"on rank {cause.rank}")
+    return ", ".join(parts)
+
+
+def _sites_text(sites: Sequence[str], screen: Screen) -> str:
+    names = [screen.name(site, 40) for site in sites[:2]]
+    rest = len(sites) - len(names)
+    text = " and ".join(names) if rest == 0 else ", ".join(names)
+    return f"in {text}" + (f" and {numbers.count(rest)} more" if rest else "")
+
+
+def evidence_lines(cause: Finding, run: Run | None, screen: Screen) -> list[ink.Line]:
+    """The numbers that show it: what, before, after, and a small trend where a series is known."""
+    shown = [e for e in cause.evidence if e.value is not None or e.before is not None]
+    if not shown:
+        return []
+    labels = [screen.text(e.label) for e in shown]
+    label_width = min(max(ink.cell_width(label) for label in labels), max(14, screen.width // 3))
+    before = [numbers.number(e.before, ascii=screen.ascii) for e in shown]
+    after = [_with_unit(e, screen) for e in shown]
+    before_width = max(ink.cell_width(text) for text in before)
+    after_width = max(ink.cell_width(text) for text in after)
+    arrow = screen.glyphs.arrow
+    lines = []
+    for e, label, was, now in zip(shown, labels, before, after, strict=True):
+        line: ink.Line = [("  ", ""), (ink.pad(screen.name(label, label_width), label_width + 2), ink.PLAIN)]
+        if before_width:
+            mark = arrow if was else " " * len(arrow)
+            line.append((f"{ink.pad(was, before_width, right=True)} {mark} ", ink.PLAIN))
+        broken = e.value is not None and not np.isfinite(e.value)
+        line.append((ink.pad(now, after_width), ink.CRITICAL if broken else ink.STRONG))
+        room = min(24, screen.width - ink.line_width(line) - 2)
+        line += [("  ", ""), *_evidence_trend(e, cause, run, room, screen)]
+        lines.append(line)
+    return lines
+
+
+def _with_unit(evidence: Evidence, screen: Screen) -> str:
+    text = numbers.number(evidence.value, ascii=screen.ascii)
+    unit = screen.text(evidence.unit)
+    return text + (unit if unit == "%" else f" {unit}" if unit and text else "")
+
+
+def _evidence_trend(
+    evidence: Evidence, cause: Finding, run: Run | None, room: int, screen: Screen
+) -> ink.Line:
+    series = evidence_series(evidence, run) if run is not None and room >= 8 else None
+    if series is None or len(series) < 2:
+        return []
+    first, last = window_around(cause, series.steps)
+    keep = (series.steps >= first) & (series.steps <= last)
+    return sparkline(Series(series.steps[keep], series.values[keep]), room, screen.glyphs)
+
+
+def evidence_series(evidence: Evidence, run: Run) -> Series | None:
+    """The recorded series that shows this number, None where it names none that is there."""
+    if evidence.site and evidence.kind in list(Kind):
+        with contextlib.suppress(KeyError, ValueError, StethoscopeError):
+            found = run.series(evidence.site, evidence.kind, evidence.stat or "norm")
+            for site, series in found.items():
+                if evidence.site in (site.path, site.module):
+                    return series
+        return None
+    known = run.metrics()
+    for name in (evidence.stat, evidence.site, evidence.label):
+        if name in known:
+            return run.metric(name)
+    return None
+
+
+def window_around(cause: Finding, steps: np.ndarray[tuple[int], np.dtype[np.int64]]) -> tuple[int, int]:
+    """The steps to show for a finding: what came before it, and all that came after."""
+    if not len(steps):
+        return cause.first_step, cause.last_step
+    begin, end = int(steps[0]), int(steps[-1])
+    lead = max(24, (end - cause.first_step) // 2)
+    return max(begin, min(cause.first_step - lead, end - 24)), end
+
+
+def _remedy_lines(remedy: str, screen: Screen) -> list[ink.Line]:
+    """The code line to try, never wrapped inside a word; several lines stay several."""
+    lines: list[ink.Line] = []
+    for text in remedy.strip().splitlines():
+        for piece in (
+            ink.wrap(screen.text(text), screen.width - 7) if len(text) > screen.width - 7 else [text]
+        ):
+            head = [("try  ", ink.NOTE)] if not lines else [("     ", "")]
+            lines.append([("  ", ""), *head, (screen.text(piece), ink.PLAIN)])
+    return lines
+
+
+def followed_lines(cause: Finding, followed: Iterable[Finding], screen: Screen) -> list[ink.Line]:
+    """What followed, numbered as the flags over the picture are."""
+    consequences = list(followed)
+    if not consequences:
+        return []
+    where = f" in {screen.name(cause.sites[0], 40)}" if cause.sites else ""
+    entries = [(cause.first_step, f"it begins{where}")]
+    entries += [(f.first_step, screen.text(f.message)) for f in consequences[:_MAX_FOLLOWED]]
+    width = max(len(numbers.count(step)) for step, _ in entries)
+    lines: list[ink.Line] = [[("  ", ""), ("what followed", ink.NOTE)]]
+    for sign, (step, text) in zip(screen.glyphs.numbers, entries, strict=False):
+        head = f"{sign} {ink.pad(numbers.count(step), width, right=True)}  "
+        pieces = ink.wrap(text, min(screen.width, READING_WIDTH) - 2 - len(head))
+        lines.append([("  ", ""), (head, ink.STRONG), (pieces[0], ink.PLAIN)])
+        lines += [[(" " * (2 + len(head)), ""), (piece, ink.PLAIN)] for piece in pieces[1:]]
+    if len(consequences) > _MAX_FOLLOWED:
+        lines.append([("  ", ""), (f"and {numbers.count(len(consequences) - _MAX_FOLLOWED)} more", ink.NOTE)])
+    return lines
+
+
+def rows_lines(findings: Sequence[Finding], diagnosis: Diagnosis, screen: Screen) -> list[ink.Line]:
+    """Findings as rows: sign and sentence, then code and since when, and how many follow from it."""
+    lines: list[ink.Line] = []
+    for finding in findings:
+        sign = ink.pad(screen.glyphs.severity[finding.severity], 2)
+        pieces = ink.wrap(screen.text(finding.message), min(screen.width, READING_WIDTH) - 2)
+        lines.append([(sign, SEVERITY_STYLE[finding.severity]), (pieces[0], ink.PLAIN)])
+        lines += [[("  ", ""), (piece, ink.PLAIN)] for piece in pieces[1:]]
+        note = f"{screen.text(finding.code)}  {since(finding)}"
+        num_followed = len(diagnosis.followed.get(finding.code, ()))
+        if num_followed:
+            note += f"  {numbers.plural(num_followed, 'consequence')}"
+        lines.append([("  ", ""), (note, ink.NOTE)])
+    return lines
