@@ -1,7 +1,7 @@
 """What a run folder holds right now: its pieces, process starts and problems.
 
-Promises a consistent view: a row is read from its journal or from the segment that replaced it, never from both and
-never from neither, also while another process seals.
+Promises a consistent view: a row is read from its journal or from the segment that replaced it, never from
+both and never from neither, also while another process seals.
 """
 
 from __future__ import annotations

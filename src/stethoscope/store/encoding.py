@@ -3,9 +3,9 @@
 Promises of the round trip: counts are exact; `mean` keeps all 64 bits; every other statistic keeps a 24-bit
 mantissa (relative error at most 2**-24) over the whole range of float64; NaN, Inf and the sign of zero stay.
 
-Each column gets the narrowest form that holds it: one constant, unsigned integers of one to eight bytes, float32,
-float64. `abs_max` costs nothing where it follows from min and max. Bytes are shuffled (all first bytes, then
-all second ones) because that is what makes exponents compress.
+Each column gets the narrowest form that holds it: one constant, unsigned integers of one to eight bytes,
+float32, float64. `abs_max` costs nothing where it follows from min and max. Bytes are shuffled (all first
+bytes, then all second ones) because that is what makes exponents compress.
 """
 
 from __future__ import annotations
@@ -106,7 +106,8 @@ def encode_rows(index: U32Array, table: Table, calls: U32Array | None = None) ->
     columns = np.ascontiguousarray(table.T)
     bits = columns.view(np.uint64)
     constant = (bits == bits[:, :1]).all(axis=1) if num_rows else np.zeros(len(columns), bool)
-    tags, parts = bytearray(), []
+    tags = bytearray()
+    parts: list[bytes] = []
     _add(tags, parts, *_encode_index(index))
     _add(tags, parts, *_encode_calls(calls))
     narrow: dict[int, tuple[int, npt.NDArray[Any]]] = {}

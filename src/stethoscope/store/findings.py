@@ -1,6 +1,6 @@
 """The findings of a run: a framed file of the process that looks for them, durable at every write.
 
-One file for each such process, never one of an earlier process. Readers take the latest version of each finding.
+One file for each such process, never one of an earlier process. Readers take the latest version of each.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class FindingsWriter:
         self._journal: Journal | None = None
 
     def write(self, findings: Sequence[Finding], *, replace: bool = False) -> None:
-        """Adds findings, or newer versions of them, durably. `replace` forgets all that were written before."""
+        """Adds findings, or newer versions of them, durably. `replace` forgets all earlier ones."""
         body = encode_json({"replace": replace, "findings": [finding.to_json() for finding in findings]})
         frame = build(FrameKind.FINDINGS, max((f.last_step for f in findings), default=0), time.time(), body)
         for is_last in (False, True):

@@ -3,8 +3,8 @@
 A frame is an 80-byte header and a payload. The header carries a checksum of itself and one of the payload,
 both 64 bits (blake2b), so a single flipped bit anywhere is seen. It names the file it belongs to (a random
 id) and its place in it (a sequence without gaps), so that after damage the next true frame can be found and
-the number of lost ones is known; a stray copy of another file's bytes is never taken for a frame. `serial` counts
-frames over all files of a process start: a frame written twice (after a failed fsync) is read once.
+the number of lost ones is known; a stray copy of another file's bytes is never taken for a frame. `serial`
+counts frames over all files of a process start: one written twice (after a failed fsync) is read once.
 """
 
 from __future__ import annotations
@@ -42,6 +42,11 @@ class FrameKind(IntEnum):
     NEXT = 8
     END = 9
     FINDINGS = 10
+
+
+def name_of(kind: int) -> str:
+    """A kind's name, also of one that this version does not know."""
+    return FrameKind(kind).name.lower() if kind in set(FrameKind) else f"kind {kind}"
 
 
 class FrameError(ValueError):

@@ -70,7 +70,7 @@ def statistic(values: Table, name: str, places: tuple[int, ...]) -> FloatArray:
 
 
 def lay_out(chunks: Iterable[Chunk], sites: IntArray, num_sites: int, width: int) -> Grid:
-    """Chunks in order of writing as one grid: a later row replaces an earlier one of the same step and site."""
+    """Chunks in order of writing as one grid: a later row replaces an earlier one of its step and site."""
     kept = list(chunks)
     steps = _all_steps(kept)
     column = np.full(num_sites, -1, np.int64)

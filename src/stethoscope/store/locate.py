@@ -1,4 +1,4 @@
-"""Where runs live and what a new one is called. Listing opens no run and imports neither torch nor pyarrow."""
+"""Where runs live and what a new one is called. Listing opens no run, imports no torch, no pyarrow."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A run's rows lie in pieces: journal files and sealed segments. Here is what every piece can do, and journals.
+"""A run's rows lie in pieces: journal files and sealed segments. What every piece can do, and journals.
 
-A piece belongs to one process start. `chunks` yields its rows in the order they were written, so that laying them
-down one after the other leaves the latest value of each site and step.
+A piece belongs to one process start. `chunks` yields its rows in the order they were written, so that laying
+them down one after the other leaves the latest value of each site and step.
 """
 
 from __future__ import annotations

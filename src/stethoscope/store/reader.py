@@ -1,8 +1,8 @@
 """Run: everything that was recorded, as arrays.
 
-Promises: reading never changes the run and never imports torch; a live run and a finished one read alike; what cannot be
-trusted is left out and said in `problems`. Where a later process start recorded a step again (a resume from a
-checkpoint) its value is the one shown; `starts` shows both.
+Promises: reading never changes the run and never imports torch; a live run and a finished one read alike; what
+cannot be trusted is left out and said in `problems`. Where a later process start recorded a step again (a resume
+from a checkpoint) its value is the one shown; `starts` shows both.
 """
 
 from __future__ import annotations
@@ -239,7 +239,7 @@ class Run:
     def vectors(
         self, name: str, site: Site | str, *, rank: int | None = None
     ) -> tuple[IntArray, npt.NDArray[Any]]:
-        """One site's vectors of a name over steps: steps [S], values [S, k]; without a rank, of the lowest that has them."""
+        """One site's vectors: steps [S], values [S, k]; without a rank, of the lowest that has them."""
         number = self._number(site)
         for one in self.ranks if rank is None else (rank,):
             found: dict[int, npt.NDArray[Any]] = {}

@@ -31,13 +31,13 @@ def dump(body: dict[str, Any]) -> bytes:
 
 
 def parse(data: bytes, where: object) -> dict[str, Any]:
-    """The body of the file; RunDamagedError where the hash does not match, RunFormatError where it is newer."""
+    """The body of the file; RunDamagedError where the hash does not match, RunFormatError if newer."""
     head, mark, _ = data.rpartition(_MARK)
     if not mark or data != head + _MARK + hashlib.sha256(head).hexdigest().encode("ascii") + _TAIL:
         raise RunDamagedError(
             "The file does not match its own checksum",
             where=where,
-            do="Restore it from a copy; the recorded rows can still be read with open_run(path, trust_description=False)",
+            do="Restore it from a copy, or read the rows alone: open_run(path, trust_description=False)",
         )
     body = json.loads(data)
     version = body.get("format_version")

@@ -1,8 +1,8 @@
 """Reading a file of frames, as far as it goes, with an account of what is wrong with it.
 
-Promises: bytes are trusted only where their checksums match; damage in the middle is stepped over to the next true
-frame and reported with its place and the number of frames lost; whatever cannot be read at the end is the tail.
-A file that still grows is read on from where the last reading stopped.
+Promises: bytes are trusted only where their checksums match; damage in the middle is stepped over to the next
+true frame and reported with its place and the number of frames lost; whatever cannot be read at the end is
+the tail. A file that still grows is read on from where the last reading stopped.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from stethoscope.store.frames import (
     FrameError,
     FrameKind,
     Header,
+    name_of,
     read_header,
     unpack,
 )
@@ -66,7 +67,7 @@ class FrameFile:
         self._last_sequence = -1
 
     def advance(self) -> list[tuple[FrameAt, bytes]]:
-        """The frames that came since the last call, each with its payload. OSError where it cannot be opened."""
+        """The frames that came since the last call, each with its payload. OSError if it cannot be read."""
         with self.path.open("rb") as file:
             file.seek(self._position)
             data = memoryview(file.read())
@@ -112,7 +113,7 @@ class FrameFile:
                 return None
             self._report(
                 start + place,
-                f"{FrameKind(header.kind).name.lower() if header.kind in FrameKind else 'unknown'} frame: {error}",
+                f"{name_of(header.kind)} frame: {error}",
                 1,
             )
             self._last_sequence = header.sequence
@@ -130,7 +131,7 @@ class FrameFile:
                 raise EncodingError("the file's head is not an object")
             if int(head.get("format_version", 0)) > FORMAT_VERSION:
                 raise RunFormatError(
-                    f"The file has format {head['format_version']}, this program reads up to {FORMAT_VERSION}",
+                    f"The file has format {head['format_version']}, readable are up to {FORMAT_VERSION}",
                     where=self.path,
                     do="Read it with a newer version: pip install -U stethoscope",
                 )

@@ -1,9 +1,9 @@
 """The journal files of one process start: which one is written, what to do when that fails.
 
 Promises: a frame leaves memory only after an fsync that succeeded. A full disk: the file is cut back to its
-last good frame and frames wait here. A broken file, a failed fsync, a deleted journal: the next file, and everything
-since the last good fsync is written again (readers know frames by their serial, so none counts twice). No
-method raises OSError; what went wrong is in `trouble`, and the next call tries again.
+last good frame and frames wait here. A broken file, a failed fsync, a deleted journal: the next file, and
+everything since the last good fsync is written again (readers know frames by their serial, so none counts
+twice). No method raises OSError; what went wrong is in `trouble`, and the next call tries again.
 """
 
 from __future__ import annotations

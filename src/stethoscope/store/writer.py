@@ -1,14 +1,14 @@
 """RunWriter: the training process's end of the store.
 
-Promises to the training thread: every method returns after copying what it was given, does no input or output,
-and never raises. A thread of its own encodes and writes. Whatever is lost is counted in `counters` and, when the
-disk can be written again, in the run itself. A forked child inherits an inert writer: no thread, no lock, no bytes.
+Promises to the training thread: every method returns after copying what it was given, does no input or
+output, and never raises. A thread of its own encodes and writes. Whatever is lost is counted in `counters` and,
+when the disk can be written again, in the run itself. A forked child inherits an inert writer: no thread,
+no lock, no bytes.
 """
 
 from __future__ import annotations
 
 import atexit
-import contextlib
 import logging
 import os
 import secrets
@@ -35,9 +35,9 @@ from stethoscope.store.encoding import (
     encode_vectors,
 )
 from stethoscope.store.frames import FORMAT_VERSION, Frame, FrameError, FrameKind, build
+from stethoscope.store.folder import describe_run, make_folder
 from stethoscope.store.locate import next_ordinal, rank_folder
 from stethoscope.store.queue import ByteQueue, Item
-from stethoscope.store.runfile import RUN_FILE, dump, load, write_durably
 from stethoscope.store.spool import Spool
 
 _log: Final = logging.getLogger("stethoscope.store")
@@ -125,9 +125,9 @@ class RunWriter:
         trouble = ""
         ordinal = 1
         try:
-            _make_folder(folder, rank)
+            make_folder(folder, rank)
             if rank == 0:
-                _describe_run(folder, info, world_size, disk_bytes)
+                describe_run(folder, info, world_size, disk_bytes)
             ordinal = next_ordinal(folder, rank)
         except OSError as error:
             trouble = f"{error.strerror or error}: {error.filename or folder}"
@@ -279,7 +279,7 @@ class RunWriter:
                 return
 
     def _turn(self, last_sync: float) -> float:
-        """Takes, encodes and writes until the queue is empty; syncs when it is time. Returns the last sync's time."""
+        """Takes, encodes and writes until the queue is empty; syncs when due. Returns the last sync's time."""
         succeeded = self._spool.drain()
         while succeeded and not self._is_inert:
             batch = self._queue.take(_BATCH_BYTES)
@@ -362,31 +362,6 @@ def _payload(kind: FrameKind, content: tuple[Any, ...]) -> bytes:
         first, infos = content
         return encode_json({"first": first, "sites": [info.to_json() for info in infos]})
     return bytes(content[0])
-
-
-def _make_folder(folder: Path, rank: int) -> None:
-    rank_folder(folder, rank).mkdir(parents=True, exist_ok=True)
-    ignore = folder / ".gitignore"
-    if not ignore.exists():
-        with contextlib.suppress(FileExistsError), ignore.open("x", encoding="ascii") as file:
-            file.write("*\n")
-
-
-def _describe_run(folder: Path, info: Mapping[str, Any], world_size: int, disk_bytes: int) -> None:
-    path = folder / RUN_FILE
-    if path.exists():
-        load(path)
-        return
-    given = dict(info)
-    body = {
-        "id": str(given.pop("id", folder.name.rpartition("-")[2])),
-        "name": str(given.pop("name", folder.name)),
-        "created_at": time.time(),
-        "world_size": world_size,
-        "disk_bytes": disk_bytes,
-        "info": given,
-    }
-    write_durably(path, dump(body))
 
 
 def _close_at_exit(reference: weakref.ref[RunWriter]) -> None:
