@@ -1,0 +1,39 @@
+"""Making a run folder: OSError where it cannot be made, RunError where what lies there is not ours to continue."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from stethoscope.store.locate import rank_folder
+from stethoscope.store.runfile import RUN_FILE, dump, load, write_durably
+
+
+def make_folder(folder: Path, rank: int) -> None:
+    """The run's folder, hidden from git, and one rank's folder in it."""
+    rank_folder(folder, rank).mkdir(parents=True, exist_ok=True)
+    ignore = folder / ".gitignore"
+    if not ignore.exists():
+        with contextlib.suppress(FileExistsError), ignore.open("x", encoding="ascii") as file:
+            file.write("*\n")
+
+
+def describe_run(folder: Path, info: Mapping[str, Any], world_size: int, disk_bytes: int) -> None:
+    """Writes run.json once; that of an earlier process start stays as it is, and must be readable."""
+    path = folder / RUN_FILE
+    if path.exists():
+        load(path)
+        return
+    given = dict(info)
+    body = {
+        "id": str(given.pop("id", folder.name.rpartition("-")[2])),
+        "name": str(given.pop("name", folder.name)),
+        "created_at": time.time(),
+        "world_size": world_size,
+        "disk_bytes": disk_bytes,
+        "info": given,
+    }
+    write_durably(path, dump(body))
