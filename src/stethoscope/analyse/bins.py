@@ -46,7 +46,8 @@ class Bins:
         """The bin of each step."""
         if not len(self):
             return np.zeros(len(steps), dtype=np.int64)
-        return (np.asarray(steps, dtype=np.int64) - self.starts[0]) // self.size
+        places: IntArray = (np.asarray(steps, dtype=np.int64) - self.starts[0]) // self.size
+        return places
 
     def column(self, step: int) -> int | None:
         """The bin of one step, None where it lies outside."""
@@ -72,6 +73,8 @@ def trend(steps: IntArray, values: FloatArray, bins: Bins) -> tuple[FloatArray, 
     out = np.full(len(bins), np.nan)
     marks = np.full(len(bins), Mark.MISSING, dtype=np.uint8)
     at = bins.index(steps)
+    everywhere = values[np.isfinite(values)]
+    middle = float(np.median(everywhere)) if len(everywhere) else 0.0
     for place in range(len(bins)):
         inside = values[at == place]
         if not len(inside):
@@ -84,15 +87,14 @@ def trend(steps: IntArray, values: FloatArray, bins: Bins) -> tuple[FloatArray, 
         else:
             marks[place] = Mark.PLAIN
         if len(finite):
-            out[place] = _mean_or_spike(finite)
+            out[place] = _mean_or_spike(finite, middle)
     return out, marks
 
 
-def _mean_or_spike(values: FloatArray) -> float:
+def _mean_or_spike(values: FloatArray, usual: float) -> float:
+    """The mean; but where some values stand apart from the others, the one farthest from usual."""
     middle = float(np.median(values))
     distance = np.abs(values - middle)
-    spread = float(np.median(distance))
-    place = int(distance.argmax())
-    if len(values) > 2 and distance[place] > 6 * spread + 1e-3 * abs(middle):
-        return float(values[place])
+    if len(values) > 2 and distance.max() > 6 * float(np.median(distance)) + 1e-3 * abs(middle):
+        return float(values[int(np.abs(values - usual).argmax())])
     return float(values.mean())

@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from types import ModuleType
 
 from stethoscope import __version__
 
@@ -79,7 +80,7 @@ def _sentence(text: str) -> str:
     return text[:1].upper() + text[1:] + "."
 
 
-def _module(name: str) -> object:
+def _module(name: str) -> ModuleType:
     return import_module(f"stethoscope.cli.{COMMANDS[name][0]}")
 
 

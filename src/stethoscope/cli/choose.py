@@ -1,4 +1,4 @@
-"""From what a user typed to a run: a path, an id, the beginning of an id or name; nothing means the latest."""
+"""From what a user typed to a run: a path, an id, the beginning of an id or name; by default the latest."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ def choose_path(word: str | None) -> Path:
     if word is None or word == "latest":
         latest = latest_run(base)
         if latest is None:
-            raise NoDataError("No runs here yet", where=base, do="Watch a training script, or try: stethoscope demo")
+            raise NoDataError(
+                "No runs here yet", where=base, do="Watch a training script, or try: stethoscope demo"
+            )
         return latest
     path = Path(word)
     if is_run(path):
@@ -40,7 +42,9 @@ def choose_path(word: str | None) -> Path:
         names = ", ".join(folder.name for folder in found[:4])
         raise UsageError(f"{len(found)} runs begin like this", where=word, do=f"Say more of it: {names}")
     if path.exists():
-        raise UsageError("This is not a run folder", where=path, do="stethoscope list shows the runs there are")
+        raise UsageError(
+            "This is not a run folder", where=path, do="stethoscope list shows the runs there are"
+        )
     raise RunNotFoundError("There is no such run", where=word, do="stethoscope list shows the runs there are")
 
 

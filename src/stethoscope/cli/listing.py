@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from stethoscope.cli.errors import EXIT_NO_DATA, NoDataError
 from stethoscope.cli.options import add_output, emit, emit_json, screen_of
+
+if TYPE_CHECKING:
+    from stethoscope.views.terminal.runs import RunRow
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,7 +35,9 @@ def run(args: argparse.Namespace) -> int:
         emit_json({"folder": str(base), "num_runs": len(folders), "runs": [_json(f, r) for f, r in rows]})
         return 0 if rows else EXIT_NO_DATA
     if not rows:
-        raise NoDataError("No runs here yet", where=base, do="Watch a training script, or try: stethoscope demo")
+        raise NoDataError(
+            "No runs here yet", where=base, do="Watch a training script, or try: stethoscope demo"
+        )
     screen = screen_of(args)
     lines = runs_lines([row for _, row in rows], screen)
     hidden = len(folders) - len(shown)
@@ -41,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def row_of(folder: Path):  # type: ignore[no-untyped-def]
+def row_of(folder: Path) -> RunRow:
     """The run's row; one that cannot be opened says why instead of hiding."""
     from stethoscope.record import RunError
     from stethoscope.store import open_run
@@ -54,7 +60,7 @@ def row_of(folder: Path):  # type: ignore[no-untyped-def]
         return RunRow("", folder.name, "damaged", None, None, None, None, trouble=error.what)
 
 
-def _json(folder: Path, row) -> dict[str, object]:  # type: ignore[no-untyped-def]
+def _json(folder: Path, row: RunRow) -> dict[str, object]:
     return {
         "path": str(folder), "id": row.id, "name": row.name, "state": row.state, "started_at": row.started_at,
         "last_step": row.last_step, "loss": float(row.loss.values[-1]) if row.loss else None,

@@ -130,14 +130,5 @@ def _quietly(measure: Any, run: Run) -> float | None:
 
 def status_lines(run: Run, screen: Screen, looked_at: LookedAt | None = None) -> list[ink.Line]:
     """The status line, on as many lines as it needs; no part is broken."""
-    lines: list[ink.Line] = []
-    current = ""
-    joint = f" {screen.glyphs.dot} "
-    for part in status_parts(run, looked_at):
-        joined = f"{current}{joint}{part}" if current else part
-        if current and ink.cell_width(joined) > screen.width:
-            lines.append([(current, ink.NOTE)])
-            current = part
-        else:
-            current = joined
-    return [*lines, [(current, ink.NOTE)]] if current else lines
+    parts: list[ink.Line] = [[(part, ink.NOTE)] for part in status_parts(run, looked_at)]
+    return ink.flow(parts, screen.width, (f" {screen.glyphs.dot} ", ink.NOTE))

@@ -53,7 +53,7 @@ def heatmap_lines(
     if num_hidden:
         note = f"and {numbers.plural(num_hidden, 'row')} more, nearer to usual"
         lines.append([("  ", ""), (note, ink.NOTE)])
-    lines += [[], _key(cells, screen, picture)]
+    lines += [[], *ink.flow(_key(cells, screen, picture), screen.width, indent="  ")]
     return lines
 
 
@@ -165,31 +165,25 @@ def _shortened(history: History, picture: Picture) -> tuple[History, int]:
     return history.take(kept), num_rows - len(kept)
 
 
-def _key(cells: Grid, screen: Screen, picture: Picture) -> ink.Line:
+def _key(cells: Grid, screen: Screen, picture: Picture) -> list[ink.Line]:
     """What the signs mean, only those that are in the picture."""
     glyphs, marks = screen.glyphs, cells.marks
-    line: ink.Line = [("  ", "")]
     if picture.raw:
         low, high, log = value_range(cells)
         ends = [numbers.number(end, ascii=screen.ascii) for end in (low, high)]
-        line += [
-            (f"{glyphs.heat[0]} {ends[0]}  {glyphs.heat[4]} {ends[1]}{'  log' if log else ''}", ink.NOTE)
-        ]
+        words = [(f"{glyphs.heat[0]} {ends[0]}", ink.NOTE), (f"{glyphs.heat[4]} {ends[1]}", ink.PLAIN)]
+        words += [("log scale", ink.NOTE)] if log else []
     else:
-        line += [(f"{glyphs.heat[0]} usual", ink.NOTE)]
-        line += [("  ", ""), (f"{glyphs.heat[3]} larger", ink.LARGER)]
-        line += [("  ", ""), (f"{glyphs.heat[3]} smaller", ink.SMALLER)]
+        words = [(f"{glyphs.heat[0]} usual", ink.NOTE), (f"{glyphs.heat[3]} larger", ink.LARGER)]
+        words += [(f"{glyphs.heat[3]} smaller", ink.SMALLER)]
     signs = (
         (Mark.NAN, glyphs.nan, "NaN", ink.BROKEN), (Mark.INF, glyphs.inf, "Inf", ink.BROKEN),
         (Mark.DEAD, glyphs.dead, "all zero", ink.PLAIN), (Mark.FROZEN, glyphs.frozen, "frozen", ink.NOTE),
         (Mark.SKIPPED, glyphs.skipped, "step skipped", ink.NOTE),
     )  # fmt: skip
-    for mark, sign, word, style in signs:
-        if (marks == mark).any():
-            line += [("  ", ""), (f"{sign} {word}", style)]
+    words += [(f"{sign} {word}", style) for mark, sign, word, style in signs if (marks == mark).any()]
     if (marks == Mark.MISSING).any():
-        line += [("  ", ""), ("blank missing", ink.NOTE)]
-    size = cells.bins.size
-    if size > 1:
-        line += [("  ", ""), (f"{numbers.count(size)} steps a cell", ink.NOTE)]
-    return line
+        words.append(("blank missing", ink.NOTE))
+    if cells.bins.size > 1:
+        words.append((f"{numbers.count(cells.bins.size)} steps a cell", ink.NOTE))
+    return [[word] for word in words]

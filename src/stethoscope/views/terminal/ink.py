@@ -128,6 +128,19 @@ def fit(line: Line, width: int) -> Line:
     return out
 
 
+def flow(parts: Sequence[Line], width: int, joint: Span = ("  ", ""), indent: str = "") -> list[Line]:
+    """The parts joined on as many lines as they need; no part is broken unless it is wider than a line."""
+    lines: list[Line] = []
+    current: Line = []
+    for part in parts:
+        joined = [*current, joint, *part] if current else [(indent, ""), *part]
+        if current and line_width(joined) > width:
+            lines.append(current)
+            joined = [(indent, ""), *part]
+        current = joined
+    return [*lines, current] if current else lines
+
+
 def join_runs(spans: Iterable[Span]) -> Line:
     """Neighbors of one style made one span, so that a row of cells costs few escape codes."""
     out: Line = []

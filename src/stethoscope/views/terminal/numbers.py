@@ -75,6 +75,8 @@ def _factor(value: float, *, ascii: bool) -> str:  # noqa: A002
 def percent(share: float) -> str:
     """A share of one in percent: 96%, 0.7%."""
     value = 100 * share
+    if 0 < value < 0.05:
+        return "under 0.1%"
     return f"{value:.0f}%" if value >= 9.95 or value == 0 else f"{value:.1f}%"
 
 

@@ -58,7 +58,7 @@ def cause_lines(cause: Finding, diagnosis: Diagnosis, run: Run | None, screen: S
     """One cause in full."""
     width = min(screen.width, READING_WIDTH)
     message = screen.text(cause.message)
-    lines = [_overline(cause, screen)]
+    lines = _overline(cause, screen)
     lines += [[(text, ink.STRONG)] for text in ink.wrap(message, width)]
     where = _where(cause, message, screen)
     if where:
@@ -74,16 +74,15 @@ def cause_lines(cause: Finding, diagnosis: Diagnosis, run: Run | None, screen: S
     return lines
 
 
-def _overline(cause: Finding, screen: Screen) -> ink.Line:
-    style = SEVERITY_STYLE[cause.severity]
-    line: ink.Line = [
-        (f"{screen.glyphs.severity[cause.severity]} {cause.severity.lower()}", style),
-        ("  ", ""),
-        (screen.text(cause.code), ink.NOTE),
+def _overline(cause: Finding, screen: Screen) -> list[ink.Line]:
+    sign = screen.glyphs.severity[cause.severity]
+    parts: list[ink.Line] = [
+        [(f"{sign} {cause.severity.lower()}", SEVERITY_STYLE[cause.severity])],
+        [(screen.name(cause.code, screen.width), ink.NOTE)],
     ]
     if cause.confidence < 0.995:
-        line += [("  ", ""), (f"{numbers.percent(cause.confidence)} sure", ink.PLAIN)]
-    return line
+        parts.append([(f"{numbers.percent(cause.confidence)} sure", ink.PLAIN)])
+    return ink.flow(parts, screen.width)
 
 
 def since(finding: Finding) -> str:
@@ -97,7 +96,8 @@ def _where(cause: Finding, message: str, screen: Screen) -> str:
     parts = []
     if numbers.count(cause.first_step) not in message and str(cause.first_step) not in message:
         parts.append(since(cause))
-    if cause.sites and not any(screen.text(site) in message for site in cause.sites):
+    named = [screen.text(part) for site in cause.sites for part in (site, site.rpartition(".")[0]) if part]
+    if named and not any(name in message for name in named):
         parts.append(_sites_text(cause.sites, screen))
     if cause.rank is not None:
         parts.append(f"on rank {cause.rank}")
@@ -202,7 +202,8 @@ def followed_lines(cause: Finding, followed: Iterable[Finding], screen: Screen) 
     width = max(len(numbers.count(step)) for step, _ in entries)
     lines: list[ink.Line] = [[("  ", ""), ("what followed", ink.NOTE)]]
     for sign, (step, text) in zip(screen.glyphs.numbers, entries, strict=False):
-        head = f"{sign} {ink.pad(numbers.count(step), width, right=True)}  "
+        label = f"{sign})" if screen.ascii else sign
+        head = f"{label} {ink.pad(numbers.count(step), width, right=True)}  "
         pieces = ink.wrap(text, min(screen.width, READING_WIDTH) - 2 - len(head))
         lines.append([("  ", ""), (head, ink.STRONG), (pieces[0], ink.PLAIN)])
         lines += [[(" " * (2 + len(head)), ""), (piece, ink.PLAIN)] for piece in pieces[1:]]

@@ -1,0 +1,85 @@
+"""`stethoscope diagnose`: causes, ranked. Exit 0 clean, 1 findings, 2 usage, 3 no data."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING
+
+from stethoscope.cli.choose import choose_run
+from stethoscope.cli.options import add_output, add_run, emit, emit_json, screen_of
+from stethoscope.cli.show import require_data, run_json
+
+if TYPE_CHECKING:
+    from stethoscope.explain import Diagnosis
+    from stethoscope.store import Run
+    from stethoscope.views.terminal.glyphs import Screen
+    from stethoscope.views.terminal.ink import Line
+
+LEVELS = ("info", "warning", "critical")
+EXIT_FINDINGS = 1
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What to print, and what counts as a failure."""
+    add_run(parser)
+    parser.add_argument("--all", action="store_true", help="every cause in full")
+    parser.add_argument("--no-heatmap", action="store_true", help="without the picture")
+    parser.add_argument(
+        "--fail-on", choices=LEVELS, default="warning", help="exit 1 from this severity on; default: warning"
+    )
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--markdown", action="store_true", help="as Markdown")
+    form.add_argument("--github", action="store_true", help="as annotations for GitHub Actions")
+    add_output(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Diagnoses the run and says so with the exit code."""
+    from stethoscope.explain import diagnose
+
+    with choose_run(args.run) as found:
+        require_data(found)
+        diagnosis = diagnose(found)
+        if args.json:
+            emit_json({**diagnosis.to_json(), "run": run_json(found)})
+        elif args.markdown or args.github:
+            from stethoscope.cli.markup import github, markdown
+
+            write = markdown if args.markdown else github
+            sys.stdout.write(write(diagnosis, found))
+        else:
+            screen = screen_of(args)
+            emit(screen, diagnose_lines(found, diagnosis, screen, full=args.all, heatmap=not args.no_heatmap))
+    return EXIT_FINDINGS if is_failure(diagnosis, args.fail_on) else 0
+
+
+def is_failure(diagnosis: Diagnosis, level: str) -> bool:
+    """Whether anything found is at least as severe as `level`."""
+    worst = diagnosis.worst
+    return worst is not None and worst.rank >= LEVELS.index(level)
+
+
+def diagnose_lines(
+    run: Run, diagnosis: Diagnosis, screen: Screen, *, full: bool, heatmap: bool
+) -> list[Line]:
+    """The run's name, the verdict with its picture, and where to look next."""
+    from stethoscope.views.terminal import ink
+    from stethoscope.views.terminal.facts import title_line
+    from stethoscope.views.terminal.report import diagnosis_lines
+
+    lines: list[Line] = [title_line(run, screen), []]
+    lines += diagnosis_lines(diagnosis, run, screen, full=full, heatmap=heatmap)
+    if diagnosis.causes:
+        command = next_command(run, diagnosis)
+        lines.append([("next  ", ink.NOTE), (screen.name(command, screen.width - 6), ink.PLAIN)])
+    return lines
+
+
+def next_command(run: Run, diagnosis: Diagnosis) -> str:
+    """The command that shows the layer where it began."""
+    sites = diagnosis.causes[0].sites
+    if not sites:
+        return f"stethoscope show {run.id}"
+    module = sites[0].rpartition(".")[0] or sites[0]
+    return f"stethoscope show {run.id} --layers '{module}*' --depth {module.count('.') + 2}"

@@ -1,0 +1,209 @@
+"""`stethoscope doctor`: how this installation is doing, or how a run's recording went."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import os
+import platform
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from stethoscope.cli.choose import choose_run
+from stethoscope.cli.options import add_output, add_run, emit, emit_json, screen_of
+
+if TYPE_CHECKING:
+    from stethoscope.explain import LookedAt
+    from stethoscope.store import Run
+    from stethoscope.views.terminal.glyphs import Screen
+    from stethoscope.views.terminal.ink import Line
+
+PACKAGES = {
+    "numpy": "", "pyarrow": "", "zstandard": "", "rich": "", "torch": "torch", "duckdb": "sql",
+    "matplotlib": "plots", "networkx": "graph", "safetensors": "captures",
+}  # fmt: skip
+"""What is used, and the extra that brings it where it is not always there."""
+
+Fact = tuple[str, str, bool]
+"""What, how it stands, and whether that is fine."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """A run, or none for the installation."""
+    add_run(parser)
+    add_output(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Says what is fine and what is not; the exit code stays 0, for this is a look, not a test."""
+    if args.run is None:
+        facts = installation()
+        body: dict[str, Any] = {"installation": _as_json(facts)}
+        needs: tuple[str, ...] = ()
+    else:
+        from stethoscope.explain import diagnose
+
+        with choose_run(args.run) as found:
+            looked_at = diagnose(found).looked_at
+            facts, needs = recording(found, looked_at), looked_at.unmet_needs
+            body = {"run": found.id, "path": str(found.path), "recording": _as_json(facts)}
+            body["unmet_needs"] = list(needs)
+    if args.json:
+        emit_json(body)
+    else:
+        screen = screen_of(args)
+        emit(screen, fact_lines(facts, screen) + need_lines(needs, screen))
+    return 0
+
+
+def _as_json(facts: list[Fact]) -> list[dict[str, Any]]:
+    return [{"what": what, "how": how, "fine": fine} for what, how, fine in facts]
+
+
+def fact_lines(facts: list[Fact], screen: Screen) -> list[Line]:
+    """A quiet table; only what is not fine has a sign."""
+    from stethoscope.views.terminal import ink
+
+    gutter = max(len(what) for what, _, _ in facts)
+    sign = ink.pad("!" if screen.ascii else "▲", 2)
+    lines: list[Line] = []
+    for what, how, fine in facts:
+        head: Line = [("  ", "")] if fine else [(sign, ink.WARNING)]
+        pieces = ink.wrap(screen.text(how), screen.width - gutter - 4)
+        lines.append([*head, (ink.pad(what, gutter + 2), ink.NOTE), (pieces[0], ink.PLAIN)])
+        lines += [[(" " * (gutter + 4), ""), (piece, ink.PLAIN)] for piece in pieces[1:]]
+    return lines
+
+
+def need_lines(needs: tuple[str, ...], screen: Screen) -> list[Line]:
+    """What one more line in the script would unlock."""
+    from stethoscope.views.terminal import ink
+
+    if not needs:
+        return []
+    lines: list[Line] = [[], [("  one more line would unlock", ink.NOTE)]]
+    for need in needs:
+        first, *rest = ink.wrap(screen.text(need), screen.width - 4)
+        lines.append([(f"  {screen.glyphs.dot} ", ink.NOTE), (first, ink.PLAIN)])
+        lines += [[("    ", ""), (piece, ink.PLAIN)] for piece in rest]
+    return lines
+
+
+def installation() -> list[Fact]:
+    """Versions, the kernels' backend, the folder of runs."""
+    from stethoscope import __version__
+    from stethoscope.store.locate import base_folder, find_runs
+
+    facts: list[Fact] = [
+        ("stethoscope", __version__, True),
+        ("python", f"{platform.python_version()} on {platform.system()} {platform.machine()}", True),
+        ("kernels", kernels_backend(), True),
+    ]
+    for package, extra in PACKAGES.items():
+        try:
+            facts.append((package, importlib.metadata.version(package), True))
+        except importlib.metadata.PackageNotFoundError:
+            how = (
+                f'not installed; pip install "stethoscope[{extra}]"' if extra else "not installed, but needed"
+            )
+            facts.append((package, how, bool(extra)))
+    base = base_folder()
+    facts.append(("runs", f"{base.absolute()}, {len(find_runs(base))} there", True))
+    facts.append(("", *_writable(base)))
+    if os.environ.get("STETHOSCOPE_MODE", "").lower() == "off":
+        facts.append(("mode", "STETHOSCOPE_MODE=off: nothing is watched", False))
+    return facts
+
+
+def kernels_backend() -> str:
+    """What measures tensors on this machine, as far as can be said without importing torch."""
+    try:
+        from stethoscope import kernels
+    except ImportError as error:
+        return f"cannot be loaded ({error})"
+    backend = getattr(kernels, "backend", None)
+    return "portable" if backend is None else str(backend())
+
+
+def _writable(base: Path) -> tuple[str, bool]:
+    """Whether a run could be begun here, by the nearest folder that exists."""
+    place = base.absolute()
+    while not place.exists() and place != place.parent:
+        place = place.parent
+    if not place.is_dir():
+        return f"cannot be used: {place} is not a folder", False
+    if os.access(place, os.W_OK | os.X_OK):
+        return "writable", True
+    return f"not writable: {place}; set STETHOSCOPE_DIR to a folder that is", False
+
+
+def recording(run: Run, looked_at: LookedAt) -> list[Fact]:
+    """Coverage, losses, damage, how it ended, what recording cost."""
+    from stethoscope.views.terminal import facts as standing
+    from stethoscope.views.terminal import numbers
+
+    reporting, expected = standing.coverage(run, looked_at)
+    rows_lost = standing.num_rows_lost(run)
+    cost = standing.step_cost(run)
+    begun = standing.started_at(run)
+    facts: list[Fact] = [
+        ("run", f"{run.name}, {run.id}, {run.path}", True),
+        ("state", standing.state_text(run), run.state in ("live", "finished")),
+        ("begun", standing.clock(begun) if begun is not None else "not known", begun is not None),
+        ("process starts", numbers.plural(len(run.starts), "start") + f", ranks {_ranks(run)}", True),
+        ("steps", _steps(run), len(run.steps) > 0),
+        (
+            "sites",
+            f"{numbers.count(reporting)} of {numbers.count(expected)} reporting",
+            reporting >= expected,
+        ),
+    ]
+    facts += _silent_sites(run)
+    facts.append(("rows lost", numbers.count(rows_lost), rows_lost == 0))
+    facts += [(f"lost: {name.replace('_', ' ')}", numbers.count(int(amount)), False)
+              for name, amount in run.losses.items() if amount and name != "dropped_rows"]  # fmt: skip
+    facts += _damage(run)
+    facts.append(("cost", f"{numbers.percent(cost)} of a step" if cost is not None else "not recorded", True))
+    return facts
+
+
+def _damage(run: Run) -> list[Fact]:
+    """What cannot be trusted on disk; a last frame cut short by a crash is no damage."""
+    from stethoscope.views.terminal import numbers
+
+    problems = run.problems
+    facts: list[Fact] = []
+    for problem in problems[:8]:
+        where = f"{problem.file} at byte {numbers.count(problem.offset)}"
+        torn = bool(getattr(problem, "is_torn_tail", False))
+        facts.append(("torn end" if torn else "damage", f"{where}: {problem.what}", torn))
+    if len(problems) > 8:
+        facts.append(("", f"and {numbers.count(len(problems) - 8)} more", False))
+    return facts or [("damage", "none, every checksum matches", True)]
+
+
+def _ranks(run: Run) -> str:
+    return ", ".join(str(rank) for rank in run.ranks) or "none"
+
+
+def _steps(run: Run) -> str:
+    from stethoscope.views.terminal import numbers
+
+    steps = run.steps
+    if not len(steps):
+        return "none"
+    ends = f"from {numbers.count(int(steps[0]))} to {numbers.count(int(steps[-1]))}"
+    return f"{numbers.plural(len(steps), 'step')} {ends}"
+
+
+def _silent_sites(run: Run) -> list[Fact]:
+    """Sites that are not measured whole, by reason."""
+    from stethoscope.views.terminal import numbers
+
+    reasons: dict[str, int] = {}
+    for info in run.sites:
+        if info.measured != "all":
+            reasons[info.measured] = reasons.get(info.measured, 0) + 1
+    return [
+        (f"{reason}", numbers.plural(num, "site"), reason == "sampled") for reason, num in reasons.items()
+    ]

@@ -1,0 +1,89 @@
+"""`stethoscope query`: SQL over one run, with the views rows, scalars, events, sites and findings."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import sys
+from typing import Any
+
+from stethoscope.cli.choose import choose_run
+from stethoscope.cli.errors import UsageError
+from stethoscope.cli.options import add_output, emit, emit_json, screen_of
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """A run, which may be left out, and a statement."""
+    parser.add_argument(
+        "words", nargs="+", metavar="[RUN] SQL", help='such as: query latest "select * from sites"'
+    )
+    parser.add_argument("--csv", action="store_true", help="every row, as CSV")
+    parser.add_argument("--limit", type=int, default=50, metavar="N", help="rows on the screen; default: 50")
+    add_output(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Runs the statement and prints its rows."""
+    if len(args.words) > 2:
+        raise UsageError(
+            "Expected a run and one statement", do='Quote the SQL: stethoscope query RUN "select ..."'
+        )
+    word = args.words[0] if len(args.words) == 2 else None
+    with choose_run(word) as found:
+        table = found.sql(args.words[-1])
+        names = list(table.column_names)
+        if args.json:
+            emit_json({"columns": names, "rows": table.to_pylist()})
+        elif args.csv:
+            writer = csv.writer(sys.stdout, lineterminator="\n")
+            writer.writerow(names)
+            writer.writerows([_cell(value) for value in row.values()] for row in table.to_pylist())
+        else:
+            _print(table.slice(0, max(args.limit, 0)), table.num_rows, args)
+    return 0
+
+
+def _cell(value: Any) -> Any:
+    from stethoscope.record import printable
+
+    return printable(value, limit=20_000) if isinstance(value, str) else value
+
+
+def _print(table: Any, num_rows: int, args: argparse.Namespace) -> None:
+    from stethoscope.views.terminal import ink, numbers
+
+    screen = screen_of(args)
+    names = [screen.text(name) for name in table.column_names]
+    columns = [[_text(value, screen) for value in column.to_pylist()] for column in table.columns]
+    numeric = [all(isinstance(v, int | float | None) for v in column.to_pylist()) for column in table.columns]
+    most = max(8, (screen.width - 2 * len(names)) // max(len(names), 1))
+    widths = [
+        min(max([ink.cell_width(name), *map(ink.cell_width, column)]), max(most, 24))
+        for name, column in zip(names, columns, strict=True)
+    ]
+
+    def line(cells: list[str], style: str) -> ink.Line:
+        parts = [
+            ink.pad(ink.cut_middle(cell, width, ascii=screen.ascii), width, right=right)
+            for cell, width, right in zip(cells, widths, numeric, strict=True)
+        ]
+        return [("  ".join(parts), style)]
+
+    lines = [line(names, ink.NOTE)]
+    lines += [line([column[place] for column in columns], ink.PLAIN) for place in range(table.num_rows)]
+    hidden = num_rows - table.num_rows
+    if hidden:
+        lines.append(
+            [(f"and {numbers.plural(hidden, 'row')} more; --limit, --csv and --json show them", ink.NOTE)]
+        )
+    emit(screen, lines)
+
+
+def _text(value: Any, screen: Any) -> str:
+    from stethoscope.views.terminal import numbers
+
+    if isinstance(value, float):
+        return numbers.number(value, ascii=screen.ascii)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return numbers.count(value)
+    return "" if value is None else screen.text(str(value))

@@ -1,0 +1,150 @@
+"""`stethoscope show`: one run on one screen: verdict, metrics, layers, layers by steps."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from stethoscope.cli.choose import choose_run
+from stethoscope.cli.errors import NoDataError, UsageError
+from stethoscope.cli.options import add_output, add_run, emit, emit_json, parse_steps, screen_of
+
+if TYPE_CHECKING:
+    from stethoscope.analyse.history import History
+    from stethoscope.explain import Diagnosis
+    from stethoscope.store import Run
+    from stethoscope.views.terminal.glyphs import Screen
+    from stethoscope.views.terminal.ink import Line
+
+KINDS = (
+    "gradient", "weight", "update", "activation", "activation_gradient", "optimizer_state", "buffer", "input",
+    "target", "output", "loss",
+)  # fmt: skip
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What to show of the run."""
+    add_run(parser)
+    parser.add_argument("--kind", choices=KINDS, help="default: gradient, or what was recorded")
+    parser.add_argument(
+        "--stat", default="norm", help="a statistic, such as norm, abs_max or mean; default: norm"
+    )
+    parser.add_argument(
+        "--value", action="store_true", help="values instead of ratios to the site's own median"
+    )
+    parser.add_argument("--steps", metavar="A:B", help="only these steps, both inclusive")
+    parser.add_argument("--layers", default="*", metavar="PATTERN", help="only these, such as 'layers.3.*'")
+    parser.add_argument("--depth", type=int, metavar="N", help="group by the first N parts of the name")
+    add_output(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Shows the run."""
+    from stethoscope.analyse.history import history
+    from stethoscope.explain import diagnose
+    from stethoscope.views.terminal.report import heat_kind
+
+    with choose_run(args.run) as found:
+        require_data(found)
+        check_stat(args.stat)
+        first, last = parse_steps(args.steps)
+        kind = args.kind or heat_kind(found, ())
+        whole = history(found, kind, args.stat, pattern=args.layers, depth=args.depth)
+        shown = whole.window(first, last)
+        diagnosis = diagnose(found)
+        if args.json:
+            emit_json(show_json(found, shown, diagnosis))
+            return 0
+        screen = screen_of(args)
+        emit(screen, show_lines(found, shown, diagnosis, screen, raw=args.value, steps=(first, last)))
+    return 0
+
+
+def show_lines(
+    run: Run,
+    shown: History,
+    diagnosis: Diagnosis,
+    screen: Screen,
+    *,
+    raw: bool = False,
+    steps: tuple[int | None, int | None] = (None, None),
+) -> list[Line]:
+    """The whole screen, top to bottom; names share one column."""
+    from stethoscope.views.terminal import facts, ink
+    from stethoscope.views.terminal.heatmap import Picture, heatmap_lines, kind_text, name_width
+    from stethoscope.views.terminal.layers import layers_lines
+    from stethoscope.views.terminal.metrics import metrics_lines
+    from stethoscope.views.terminal.report import troubled_rows
+
+    causes = diagnosis.causes
+    troubled = troubled_rows(shown, causes)
+    names = [screen.text(name) for name in [*(row.name for row in shown.rows), *run.metrics()]]
+    gutter = name_width(names, screen.width, kind_text(shown))
+    lines = [facts.title_line(run, screen), *_verdict(diagnosis, screen)]
+    metrics = metrics_lines(run, screen, first=steps[0], last=steps[1], gutter=gutter)
+    lines += [[], *metrics] if metrics else []
+    if len(shown.steps) and shown.rows:
+        events = [cause.first_step for cause in causes]
+        lines += [[], *layers_lines(shown, screen, troubled, gutter=gutter)]
+        lines += [[], *heatmap_lines(shown, screen, Picture(troubled, events, raw), gutter=gutter)]
+    else:
+        words = f"Nothing recorded here of kind {shown.kind.replace('_', ' ')}."
+        lines += [[], [("  ", ""), (words, ink.NOTE)]]
+    return [*lines, [], *facts.status_lines(run, screen, diagnosis.looked_at)]
+
+
+def _verdict(diagnosis: Diagnosis, screen: Screen) -> list[Line]:
+    """The causes as rows: the full verdict belongs to `diagnose`."""
+    from stethoscope.views.terminal.verdict import clear_line, rows_lines
+
+    if diagnosis.healthy:
+        return [clear_line(diagnosis.looked_at, screen)]
+    return rows_lines(diagnosis.causes, diagnosis, screen)
+
+
+def require_data(run: Run) -> None:
+    """NoDataError where the run has neither rows nor metrics."""
+    if not len(run.steps) and not run.metrics():
+        raise NoDataError(
+            "The run holds no data yet" if run.state == "live" else "The run holds no data", where=run.path,
+            do="stethoscope doctor RUN says how it ended",
+        )  # fmt: skip
+
+
+def check_stat(stat: str) -> None:
+    """UsageError for a statistic nobody knows."""
+    from stethoscope.kernels.columns import COLUMNS, DERIVED
+
+    if stat not in COLUMNS and stat not in DERIVED:
+        raise UsageError("Unknown statistic", where=stat, do=f"Known: {', '.join((*COLUMNS, *DERIVED))}")
+
+
+def show_json(run: Run, shown: History, diagnosis: Diagnosis) -> dict[str, Any]:
+    """The same, as data."""
+    from stethoscope.views.terminal.metrics import metric_order
+
+    metrics = {}
+    for name in metric_order(tuple(run.metrics())):
+        series = run.metric(name)
+        metrics[name] = {"num_steps": len(series), "first": series.values[0], "last": series.values[-1],
+                         "last_step": series.steps[-1]}  # fmt: skip
+    layers = []
+    for place, row in enumerate(shown.rows):
+        latest = shown.last(place)
+        layers.append({
+            "name": row.name, "sites": [site.path for site in row.sites], "frozen": row.frozen,
+            "usual": shown.usual[place], "last_step": latest[0] if latest else None,
+            "last": latest[1] if latest else None,
+        })  # fmt: skip
+    return {
+        "run": run_json(run), "kind": str(shown.kind), "stat": shown.stat, "metrics": metrics,
+        "layers": layers, "diagnosis": diagnosis.to_json(),
+    }  # fmt: skip
+
+
+def run_json(run: Run) -> dict[str, Any]:
+    """What identifies a run and how it stands."""
+    return {
+        "path": str(run.path), "id": run.id, "name": run.name, "state": run.state, "last_step": run.last_step,
+        "num_steps": len(run.steps), "num_sites": len(run.sites), "ended": run.ended,
+    }  # fmt: skip
