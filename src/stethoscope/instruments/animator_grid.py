@@ -1,0 +1,147 @@
+"""Layers x steps as one grid, binned to what a screen can show, and its drawing as text.
+
+Promises: a cell that stands for several shows the worst of them, NaN before Inf before the largest value;
+a cell that nothing was measured for is missing, not zero.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from stethoscope.record import FloatArray, IntArray, printable
+
+GLYPHS = " ░▒▓█"
+NAN_GLYPH, INF_GLYPH = "╳", "∞"
+MEASURED, MISSING, INF, NAN = 0, 1, 2, 3
+
+Column = tuple[int, tuple[str, ...], FloatArray, FloatArray, Mapping[int, str]]
+"""step, sorted layer names, norms, intensities, and which of them hold "NaN" or "Inf"."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Grid:
+    """Layers in rows, steps in columns."""
+
+    labels: tuple[str, ...]
+    """A layer's name, or "first … last (n)" where n layers share a row."""
+    first_steps: IntArray
+    """The first step of each column."""
+    last_step: int
+    norms: FloatArray
+    """[rows, columns]; NaN where nothing finite was measured. A binned cell shows its largest."""
+    intensities: FloatArray
+    state: npt.NDArray[np.uint8]
+    """MEASURED, MISSING, INF or NAN."""
+    num_layers: int
+    num_steps: int
+
+    @property
+    def binned(self) -> bool:
+        """Whether a cell stands for more than one layer or step."""
+        return self.num_layers > len(self.labels) or self.num_steps > len(self.first_steps)
+
+
+def build_grid(
+    columns: Sequence[Column], max_rows: int | None, max_columns: int | None, *, natural: bool = False
+) -> Grid:
+    """The grid of these frames, at most `max_rows` by `max_columns` cells."""
+    known = {name for layer_names in {column[1] for column in columns} for name in layer_names}
+    names = sorted(known, key=natural_key) if natural else sorted(known)
+    steps = np.array([step for step, *_ in columns], dtype=np.int64)
+    row_of = {name: place for place, name in enumerate(names)}
+    row_starts, col_starts = _starts(len(names), max_rows), _starts(len(columns), max_columns)
+    row_bin = _bin_of(row_starts, len(names))
+    shape = (len(row_starts), len(col_starts))
+    norms, intensities = np.full(shape, np.nan), np.full(shape, np.nan)
+    state = np.full(shape, MISSING, dtype=np.uint8)
+    seen: dict[tuple[str, ...], IntArray] = {}
+    for col, block in enumerate(np.split(np.arange(len(columns)), col_starts[1:])):
+        for place in block:
+            _, layer_names, norm, intensity, broken = columns[place]
+            rows = seen.get(layer_names)
+            if rows is None:
+                rows = row_bin[np.array([row_of[n] for n in layer_names], dtype=np.int64)]
+                seen[layer_names] = rows
+            np.fmax.at(norms[:, col], rows, norm)
+            np.fmax.at(intensities[:, col], rows, intensity)
+            state[rows, col] = np.where(state[rows, col] == MISSING, MEASURED, state[rows, col])
+            for layer, what in broken.items():
+                code = NAN if what == "NaN" else INF
+                state[rows[layer], col] = max(code, int(state[rows[layer], col]))
+    return Grid(
+        labels=_labels(names, row_starts),
+        first_steps=steps[col_starts] if len(steps) else steps,
+        last_step=int(steps[-1]) if len(steps) else 0,
+        norms=norms,
+        intensities=intensities,
+        state=state,
+        num_layers=len(names),
+        num_steps=len(columns),
+    )
+
+
+def natural_key(name: str) -> list[tuple[int, int, str]]:
+    """For sorting: runs of digits compare as numbers."""
+    parts = re.split(r"([0-9]+)", name)
+    return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in parts]
+
+
+def _starts(count: int, limit: int | None) -> IntArray:
+    """Where each bin begins; bins hold a power of two of cells so that two grids line up."""
+    size = 1
+    while limit is not None and -(-count // size) > max(limit, 1):
+        size *= 2
+    return np.arange(0, count, size, dtype=np.int64)
+
+
+def _bin_of(starts: IntArray, count: int) -> IntArray:
+    bins: IntArray = np.searchsorted(starts, np.arange(count), side="right").astype(np.int64) - 1
+    return bins
+
+
+def _labels(names: Sequence[str], starts: IntArray) -> tuple[str, ...]:
+    ends = [*starts[1:].tolist(), len(names)]
+    labels = []
+    for start, end in zip(starts.tolist(), ends, strict=False):
+        first, last, count = names[start], names[end - 1], end - start
+        labels.append(printable(first if count == 1 else f"{first} … {last} ({count})"))
+    return tuple(labels)
+
+
+def draw_rows(grid: Grid, label_width: int | None = None) -> str:
+    """Title, step axis, rule, then a line per row: name right-aligned, two spaces, a glyph per column."""
+    labels = [shorten(label, label_width) if label_width else label for label in grid.labels]
+    width = max((len(label) for label in labels), default=5)
+    num_columns = len(grid.first_steps)
+    per = f", {-(-grid.num_steps // num_columns)} steps a column" if grid.num_steps > num_columns else ""
+    first = int(grid.first_steps[0]) if num_columns else 0
+    lines = [
+        f"Gradient flow: {grid.num_layers:,} layers by {grid.num_steps:,} steps{per}",
+        f"{'layer':>{width}}  step {first:,} to {grid.last_step:,}",
+        "─" * (width + 2 + num_columns),
+    ]
+    for row, label in enumerate(labels):
+        lines.append(f"{label:>{width}}  {''.join(row_glyphs(grid, row))}")
+    return "\n".join(lines) + "\n"
+
+
+def row_glyphs(grid: Grid, row: int) -> list[str]:
+    """One glyph a column; missing is a space."""
+    levels = np.floor(np.nan_to_num(grid.intensities[row], nan=0.0) * (len(GLYPHS) - 1) + 0.5).astype(int)
+    glyphs = [GLYPHS[level] for level in np.clip(levels, 0, len(GLYPHS) - 1)]
+    for col in np.flatnonzero(grid.state[row] >= INF):
+        glyphs[col] = NAN_GLYPH if grid.state[row, col] == NAN else INF_GLYPH
+    return glyphs
+
+
+def shorten(name: str, width: int) -> str:
+    """The name cut in the middle to `width` characters."""
+    if len(name) <= width:
+        return name
+    tail = (width - 1) // 2
+    return f"{name[: width - 1 - tail]}…{name[len(name) - tail :]}"

@@ -1,0 +1,270 @@
+"""The flow as text and as a picture: layers in columns along the data, ribbons as wide as the gradient.
+
+Every mark has a shape before it has a color, so each color scheme, and none, can be read.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+from rich.text import Text
+
+from stethoscope.instruments.animator_grid import shorten
+from stethoscope.instruments.files import write_atomically, write_json, write_text
+from stethoscope.instruments.flow_types import (
+    CriticalGradientPath,
+    FlowNode,
+    GradientFlowVisualization,
+    NodeType,
+)
+from stethoscope.record import ConfigError, printable
+from stethoscope.views.plot_data import number
+from stethoscope.views.style import FlowPalette, figure_style, flow_palette, heading_weight, tokens
+
+NODE_MARKS = {
+    NodeType.BOTTLENECK: "▸◂",
+    NodeType.AMPLIFIER: "◂▸",
+    NodeType.SINK: "_",
+    NodeType.SOURCE: "◆",
+    NodeType.NORMAL: "·",
+}
+SPARKS = "▁▂▃▄▅▆▇█"
+
+
+def to_text(shown: GradientFlowVisualization, width: int) -> Text:
+    """A line a layer: mark, name, spark of the last steps, mean norm; then paths and regions in words."""
+    palette = flow_palette(shown.visualization_config.color_scheme)
+    text = Text(no_wrap=True, overflow="crop")
+    nodes = shown.flow_network.nodes
+    broken = {where.layer_name for where in shown.non_finite}
+    exploding = {name for region in shown.exploding_regions for name in region.affected_layers}
+    vanishing = {name for region in shown.vanishing_regions for name in region.affected_layers}
+    label_width = min(max((len(node.layer_name) for node in nodes), default=5), max(width // 3, 8))
+    room = max(width - label_width - 18, 4)
+    window = min(shown.visualization_config.temporal_window, room)
+    for node in nodes:
+        style = _style(node.layer_name, broken | exploding, vanishing, palette)
+        text.append(f"{NODE_MARKS[node.node_type]:>2} ", style=style)
+        text.append(f"{shorten(printable(node.layer_name), label_width):<{label_width}} ", style=style)
+        flow = shown.layer_flows.get(node.layer_name)
+        norms = flow.gradient_magnitudes[-window:] if flow else []
+        text.append(f"{spark(norms):<{window}} ", style=style)
+        text.append(f"{number(node.gradient_strength):>12}\n", style=style)
+    for line in sentences(shown):
+        text.append(line + "\n")
+    return text
+
+
+def _style(name: str, larger: set[str], smaller: set[str], palette: FlowPalette) -> str:
+    if name in larger:
+        return palette.terminal[2]
+    return palette.terminal[1] if name in smaller else ""
+
+
+def spark(norms: list[float]) -> str:
+    """Eight heights on a log scale between the smallest and largest; ╳ NaN, ∞ infinite, _ zero."""
+    logs = [math.log(n) for n in norms if math.isfinite(n) and n > 0]
+    low, high = (min(logs), max(logs)) if logs else (0.0, 0.0)
+    out = []
+    for norm in norms:
+        if math.isnan(norm):
+            out.append("╳")
+        elif math.isinf(norm):
+            out.append("∞")
+        elif norm <= 0:
+            out.append("_")
+        else:
+            share = (math.log(norm) - low) / (high - low) if high - low > 0.1 else 0.4
+            out.append(SPARKS[min(int(share * 8), 7)])
+    return "".join(out)
+
+
+def sentences(shown: GradientFlowVisualization) -> list[str]:
+    """What was found, worst first; the words of edges and directions kept for parity are not among them."""
+    found = [
+        f"◆ {printable(where.layer_name)}: the gradient is not finite since step {where.step:,}"
+        for where in shown.non_finite[:5]
+    ]
+    for word, regions in (("explode", shown.exploding_regions), ("vanish", shown.vanishing_regions)):
+        found += [
+            f"▲ Gradients {word} in {_span(region.affected_layers)}, {region.severity_level.lower()}"
+            for region in regions
+        ]
+    found += [
+        f"▲ {_span(zone.affected_layers)}: no gradient at {zone.dead_duration:,} steps"
+        for zone in shown.dead_zones
+    ]
+    found += [_path_sentence(path) for path in shown.critical_paths[:1] if path.transmission < 0.5]
+    return found or ["✓ Nothing to report"]
+
+
+def _span(layers: list[str]) -> str:
+    ends = [printable(layers[0]), printable(layers[-1])]
+    return ends[0] if len(layers) == 1 else f"{ends[0]} to {ends[1]} ({len(layers)} layers)"
+
+
+def _path_sentence(path: CriticalGradientPath) -> str:
+    first, second = (printable(name) for name in path.weakest_edge or path.layers[:2])
+    lost = "all of it" if path.weakest_gain == 0 else f"×{number(1 / path.weakest_gain)}"
+    line = f"● The gradient reaches {printable(path.layers[0])} at {number(path.transmission)} of its size; "
+    line += f"it loses most ({lost}) from {second} to {first}"
+    if path.skip is not None:
+        more = "" if math.isinf(path.skip.factor) else f" ×{number(path.skip.factor)}"
+        ends = f"{printable(path.skip.from_layer)} to {printable(path.skip.to_layer)}"
+        line += f"; a skip from {ends} would carry{more} more"
+    return line
+
+
+def save(shown: GradientFlowVisualization, path: Path, dark: bool) -> Path:
+    """By the name's ending."""
+    match path.suffix.lower():
+        case ".json":
+            return write_json(path, shown.to_json())
+        case ".txt":
+            return write_text(path, to_text(shown, 120).plain)
+        case ".png" | ".svg":
+            from stethoscope.views import plots
+
+            figure = draw(shown, dark)
+            kind = path.suffix.lower()[1:]
+            return write_atomically(path, lambda file: plots.save(figure, file, kind))
+    raise ConfigError(
+        "cannot save a flow like this", where=path, do="End the name in .png, .svg, .json or .txt"
+    )
+
+
+def place_nodes(shown: GradientFlowVisualization) -> dict[str, tuple[float, float]]:
+    """x is the longest way from an input, y spreads the layers that share it, centered on 0."""
+    names = [node.layer_name for node in shown.flow_network.nodes]
+    order = {name: i for i, name in enumerate(names)}
+    depth = dict.fromkeys(names, 0)
+    for edge in sorted(shown.flow_network.edges, key=lambda e: order[e.from_layer]):
+        if order[edge.to_layer] > order[edge.from_layer]:
+            depth[edge.to_layer] = max(depth[edge.to_layer], depth[edge.from_layer] + 1)
+    lanes: dict[int, list[str]] = {}
+    for name in names:
+        lanes.setdefault(depth[name], []).append(name)
+    return {
+        name: (float(level), (len(group) - 1) / 2.0 - place)
+        for level, group in lanes.items()
+        for place, name in enumerate(group)
+    }
+
+
+def draw(shown: GradientFlowVisualization, dark: bool = False) -> Any:
+    """The network as a matplotlib figure: ribbons by gradient, critical path cased, troubles outlined."""
+    from stethoscope.views import plots
+
+    palette = flow_palette(shown.visualization_config.color_scheme, dark)
+    look = tokens(dark)
+    places = place_nodes(shown)
+    levels = max((x for x, _ in places.values()), default=0.0) + 1
+    lanes = max((abs(y) for _, y in places.values()), default=0.0) * 2 + 1
+    with figure_style(dark):
+        figure = plots.new_figure(
+            min(max(1.0 * levels + 1, 6.0), 24.0), min(max(0.9 * lanes + 1.9, 2.6), 14.0)
+        )
+        axis = figure.subplots()
+        axis.set_axis_off()
+        _draw_edges(axis, shown, places, palette, look.sheet)
+        for node in shown.flow_network.nodes:
+            _draw_node(axis, shown, node, places[node.layer_name], palette, look)
+        axis.set_xlim(-0.7, levels - 0.3)
+        axis.set_ylim(-lanes / 2 - 0.1, lanes / 2 + 0.6)
+        title = sentences(shown)[0].lstrip("◆▲●✓ ")
+        axis.set_title(plots.plain_text(title), fontweight=heading_weight())
+    return figure
+
+
+def _ramp(palette: FlowPalette) -> Any:
+    from matplotlib.colors import LinearSegmentedColormap
+
+    return LinearSegmentedColormap.from_list("flow", list(palette.ramp))
+
+
+def _shares(shown: GradientFlowVisualization) -> dict[float, float]:
+    """Each distinct gradient as a share of the range from smallest to largest, on a log scale."""
+    values = [edge.gradient for edge in shown.flow_network.edges]
+    values += [node.gradient_strength for node in shown.flow_network.nodes]
+    largest = max(values, default=0.0)
+    if largest <= 0:
+        return dict.fromkeys(values, 0.0)
+    smallest = max(min((v for v in values if v > 0), default=largest), largest * 1e-6)
+    span = math.log(largest / smallest) or 1.0
+    return {v: 0.0 if v <= 0 else min(max(math.log(v / smallest) / span, 0.0), 1.0) for v in values}
+
+
+def _draw_edges(
+    axis: Any,
+    shown: GradientFlowVisualization,
+    places: dict[str, tuple[float, float]],
+    palette: FlowPalette,
+    sheet: str,
+) -> None:
+    from matplotlib.patches import FancyArrowPatch
+
+    ramp, shares = _ramp(palette), _shares(shown)
+    critical: set[tuple[str, str]] = set()
+    for path in shown.critical_paths[:1]:
+        critical.update(zip(path.layers, path.layers[1:], strict=False))
+    for edge in shown.flow_network.edges:
+        start, end = places[edge.from_layer], places[edge.to_layer]
+        bend = 0.0 if end[0] - start[0] <= 1 else -min(0.22 + 0.04 * (end[0] - start[0]), 0.45)
+        width = (0.8 + 6.0 * shares[edge.gradient]) * palette.line_scale if edge.carries_flow else 0.8
+        settings: dict[str, Any] = {
+            "arrowstyle": "-",
+            "connectionstyle": f"arc3,rad={bend}",
+            "shrinkA": 0,
+            "shrinkB": 0,
+        }
+        if (edge.from_layer, edge.to_layer) in critical:
+            axis.add_patch(
+                FancyArrowPatch(start, end, color=palette.critical_path, lw=width + 3, zorder=1, **settings)
+            )
+            axis.add_patch(FancyArrowPatch(start, end, color=sheet, lw=width + 1, zorder=1, **settings))
+        color = ramp(0.15 + 0.85 * shares[edge.gradient]) if edge.carries_flow else palette.outline
+        dashes = "solid" if edge.carries_flow else (0, (2, 2))
+        axis.add_patch(
+            FancyArrowPatch(start, end, color=color, lw=width, linestyle=dashes, zorder=2, **settings)
+        )
+
+
+def _draw_node(
+    axis: Any,
+    shown: GradientFlowVisualization,
+    node: FlowNode,
+    place: tuple[float, float],
+    palette: FlowPalette,
+    look: Any,
+) -> None:
+    from matplotlib.patches import FancyBboxPatch
+
+    from stethoscope.views import plots
+
+    share = _shares(shown)[node.gradient_strength]
+    exploding = any(node.layer_name in region.affected_layers for region in shown.exploding_regions)
+    vanishing = any(node.layer_name in region.affected_layers for region in shown.vanishing_regions)
+    edge = palette.exploding if exploding else palette.vanishing if vanishing else palette.outline
+    x, y = place
+    axis.add_patch(
+        FancyBboxPatch(
+            (x - 0.16, y - 0.13), 0.32, 0.26, boxstyle="round,pad=0,rounding_size=0.05",
+            facecolor=_ramp(palette)(share), edgecolor=edge, zorder=3,
+            linewidth=(2.2 if exploding else 1.0) * palette.line_scale,
+            linestyle="dashed" if vanishing else "solid",
+        )
+    )  # fmt: skip
+    label = shorten(printable(node.layer_name), 16)
+    axis.annotate(
+        plots.plain_text(label), (x, y - 0.2), ha="center", va="top", fontsize=6.5, fontfamily="monospace",
+        color=look.ink2, zorder=5,
+    )  # fmt: skip
+    value = number(node.gradient_strength)
+    if node.node_type in (NodeType.BOTTLENECK, NodeType.AMPLIFIER):
+        value = f"{NODE_MARKS[node.node_type]} {value}"
+    axis.annotate(
+        value, (x, y + 0.19), ha="center", va="bottom", fontsize=7, color=look.ink, zorder=5,
+        bbox={"facecolor": look.sheet, "edgecolor": "none", "pad": 0.6, "alpha": 0.85},
+    )  # fmt: skip
