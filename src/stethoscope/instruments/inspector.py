@@ -1,0 +1,270 @@
+"""TensorInspector: looks at arrays one at a time and remembers what it saw.
+
+Promises: takes NumPy, torch and JAX arrays and lists; never changes or keeps the array itself (only its
+statistics and a weak reference); remembers at most `max_tracked_tensors`, oldest out first; an array that
+cannot be read is refused with its name.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import numpy as np
+
+from stethoscope.instruments.alerts import TensorAlert, TensorAlertKind, value_alerts
+from stethoscope.instruments.comparison import TensorComparison, compare
+from stethoscope.instruments.distribution import TensorDistribution, distribution
+from stethoscope.instruments.intake import as_numpy, shape_of
+from stethoscope.instruments.memory import MemoryBook, num_bytes
+from stethoscope.instruments.rows import measure_rows
+from stethoscope.kernels.columns import INDEX
+from stethoscope.record import Severity, StethoscopeError
+
+DRIFT_GROUP: Final = 5
+"""Drift compares the first five looks at a tensor with its last five."""
+DRIFT_MIN: Final = 10
+DRIFT_LIMIT: Final = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class TensorStats:
+    """The statistics of one array; None where no finite value speaks for them."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    device: str
+    total_elements: int
+    memory_usage_bytes: int
+    mean: float | None
+    std: float | None
+    """Population standard deviation: divides by n."""
+    min: float | None
+    max: float | None
+    median: float | None
+    abs_max: float | None
+    mean_abs: float | None
+    l1_norm: float | None
+    l2_norm: float | None
+    skewness: float | None
+    kurtosis: float | None
+    """Excess kurtosis: 0 for a normal distribution."""
+    nan_count: int
+    inf_count: int
+    zero_count: int
+
+    @property
+    def sparsity(self) -> float | None:
+        """The share of elements that are exactly zero."""
+        return self.zero_count / self.total_elements if self.total_elements else None
+
+    @property
+    def infinity_norm(self) -> float | None:
+        """The largest magnitude."""
+        return self.abs_max
+
+
+@dataclass(frozen=True, slots=True)
+class TensorInfo:
+    """One look at one tensor."""
+
+    id: int
+    name: str
+    layer: str | None
+    operation: str | None
+    step: int | None
+    timestamp: float
+    stats: TensorStats
+    distribution: TensorDistribution | None
+    alerts: tuple[TensorAlert, ...]
+
+    @property
+    def healthy(self) -> bool:
+        """Whether there is nothing to warn of."""
+        return not any(alert.severity.rank >= Severity.WARNING.rank for alert in self.alerts)
+
+
+@dataclass(slots=True)
+class _Course:
+    """The first and last few looks at one tensor."""
+
+    first: list[TensorStats] = field(default_factory=list)
+    last: deque[TensorStats] = field(default_factory=lambda: deque(maxlen=DRIFT_GROUP))
+    num_looks: int = 0
+
+    def add(self, stats: TensorStats) -> None:
+        self.num_looks += 1
+        if len(self.first) < DRIFT_GROUP:
+            self.first.append(stats)
+        self.last.append(stats)
+
+
+def tensor_stats(
+    value: Any, name: str = "array"
+) -> tuple[TensorStats, TensorDistribution | None, np.ndarray[Any, Any]]:
+    """Statistics and distribution of an array of any kind, and the array as NumPy."""
+    array = as_numpy(value, name)
+    row = measure_rows([array], [name])[0]
+    spread = distribution(array)
+
+    def known(column: str) -> float | None:
+        number = float(row[INDEX[column]])
+        return None if np.isnan(number) else number
+
+    count = int(row[INDEX["count"]])
+    finite = count - int(row[INDEX["num_nan"]] + row[INDEX["num_posinf"]] + row[INDEX["num_neginf"]])
+    mean_abs = known("mean_abs")
+    stats = TensorStats(
+        shape=shape_of(value),
+        dtype=str(getattr(value, "dtype", array.dtype)).removeprefix("torch."),
+        device=str(getattr(value, "device", "cpu")),
+        total_elements=count,
+        memory_usage_bytes=num_bytes(value, array),
+        mean=known("mean"),
+        std=known("std"),
+        min=known("min"),
+        max=known("max"),
+        median=spread.median if spread else None,
+        abs_max=known("abs_max"),
+        mean_abs=mean_abs,
+        l1_norm=None if mean_abs is None else mean_abs * finite,
+        l2_norm=known("norm"),
+        skewness=known("skewness"),
+        kurtosis=known("kurtosis"),
+        nan_count=int(row[INDEX["num_nan"]]),
+        inf_count=int(row[INDEX["num_posinf"]] + row[INDEX["num_neginf"]]),
+        zero_count=int(row[INDEX["num_zero"]]),
+    )
+    return stats, spread, array
+
+
+class TensorInspector:
+    """Inspects arrays, keeps the latest looks, and says what is wrong, what drifts and what memory they
+    hold."""
+
+    def __init__(self, max_tracked_tensors: int = 1000, *, clock: Callable[[], float] = time.time) -> None:
+        if max_tracked_tensors < 1:
+            raise StethoscopeError("max_tracked_tensors must be at least 1", where=max_tracked_tensors)
+        self.max_tracked_tensors = max_tracked_tensors
+        self.memory = MemoryBook(max_tracked_tensors)
+        self.num_inspected = 0
+        self.num_forgotten = 0
+        """Looks that were dropped because there were more than `max_tracked_tensors`."""
+        self._clock = clock
+        self._ids = itertools.count(1)
+        self._infos: OrderedDict[int, TensorInfo] = OrderedDict()
+        self._courses: OrderedDict[tuple[str | None, str], _Course] = OrderedDict()
+
+    def inspect_tensor(
+        self,
+        tensor: Any,
+        name: str,
+        layer: str | None = None,
+        operation: str | None = None,
+        *,
+        step: int | None = None,
+    ) -> int:
+        """Looks at a tensor and returns the id under which `get_tensor_info` knows it."""
+        stats, spread, array = tensor_stats(tensor, name)
+        tensor_id = next(self._ids)
+        course = self._course(layer, name)
+        course.add(stats)
+        alerts = value_alerts(array, name)
+        drifted = self._drift_alert(course, name)
+        if drifted is not None:
+            alerts.append(drifted)
+        info = TensorInfo(
+            id=tensor_id,
+            name=name,
+            layer=layer,
+            operation=operation,
+            step=step,
+            timestamp=self._clock(),
+            stats=stats,
+            distribution=spread,
+            alerts=tuple(replace(alert, tensor_id=tensor_id) for alert in alerts),
+        )
+        self._infos[tensor_id] = info
+        self.num_inspected += 1
+        self.memory.add(tensor, name, layer, stats.memory_usage_bytes, step)
+        while len(self._infos) > self.max_tracked_tensors:
+            self._infos.popitem(last=False)
+            self.num_forgotten += 1
+        return tensor_id
+
+    def get_tensor_info(self, tensor_id: int) -> TensorInfo | None:
+        """What was seen under this id, or None where it is unknown or forgotten."""
+        return self._infos.get(tensor_id)
+
+    def infos(self, name: str | None = None, *, layer: str | None = None) -> list[TensorInfo]:
+        """The looks still remembered, oldest first, by name and layer where given."""
+        return [
+            info
+            for info in self._infos.values()
+            if (name is None or info.name == name) and (layer is None or info.layer == layer)
+        ]
+
+    def alerts(self, severity: Severity | str = Severity.INFO) -> list[TensorAlert]:
+        """Every alert of the remembered looks that matters at least this much."""
+        least = Severity(severity).rank
+        return [a for info in self._infos.values() for a in info.alerts if a.severity.rank >= least]
+
+    def drift(self, name: str, *, layer: str | None = None) -> float | None:
+        """How far the mean has moved between the first five and the last five looks; None before ten.
+
+        In units of the mean's own size or of the spread around it, whichever is larger: a mean near zero does
+        not drift because it changes sign.
+        """
+        course = self._courses.get((layer, name))
+        return None if course is None else _drift_of(course)
+
+    def compare(self, first: Any, second: Any) -> TensorComparison:
+        """Compares two arrays element by element and as distributions; see `comparison.compare`."""
+        return compare(first, second)
+
+    def clear(self) -> None:
+        """Forgets everything that was seen."""
+        self._infos.clear()
+        self._courses.clear()
+        self.memory.clear()
+        self.num_inspected = self.num_forgotten = 0
+
+    def __len__(self) -> int:
+        return len(self._infos)
+
+    def _course(self, layer: str | None, name: str) -> _Course:
+        course = self._courses.setdefault((layer, name), _Course())
+        self._courses.move_to_end((layer, name))
+        while len(self._courses) > self.max_tracked_tensors:
+            self._courses.popitem(last=False)
+        return course
+
+    @staticmethod
+    def _drift_alert(course: _Course, name: str) -> TensorAlert | None:
+        moved = _drift_of(course)
+        if moved is None or moved <= DRIFT_LIMIT:
+            return None
+        first, last = _mean_of(course.first), _mean_of(course.last)
+        message = f"the mean of {name} drifted from {first:.3g} to {last:.3g} over {course.num_looks:,} looks"
+        return TensorAlert(TensorAlertKind.DRIFT, Severity.INFO, message, course.num_looks, value=moved)
+
+
+def _mean_of(group: list[TensorStats] | deque[TensorStats], column: str = "mean") -> float:
+    values = [value for stats in group if (value := getattr(stats, column)) is not None]
+    return float(np.mean(values)) if values else float("nan")
+
+
+def _drift_of(course: _Course) -> float | None:
+    if course.num_looks < DRIFT_MIN:
+        return None
+    before, after = _mean_of(course.first), _mean_of(course.last)
+    scale = max(abs(before), _mean_of(course.first, "std"))
+    if not np.isfinite(before + after + scale):
+        return None
+    if scale == 0:
+        return 0.0 if after == before else float("inf")
+    return abs(after - before) / scale
