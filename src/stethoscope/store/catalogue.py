@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from stethoscope.store.locate import parse_journal_name, rank_folders
+from stethoscope.store.locate import journal_name, parse_journal_name, rank_folders
 from stethoscope.store.pieces import JournalPiece, PayloadCache, Piece, StartKey
 from stethoscope.store.scan import Problem
 from stethoscope.store.sitetable import SiteTable
@@ -82,10 +82,22 @@ class Catalogue:
     def problems(self) -> list[Problem]:
         """Everything that cannot be trusted or is not there."""
         live = {(s.rank, s.ordinal, s.token) for s in self.starts if s.how == "live"}
-        found = list(self._problems)
+        found = self._problems + self._missing_parts()
         for piece in sorted(self._journals.values(), key=lambda piece: (piece.key, piece.part)):
             key = piece.key.rank, piece.key.ordinal, piece.key.token
             found += piece.all_problems(is_live=key in live)
+        return found
+
+    def _missing_parts(self) -> list[Problem]:
+        """Files of a start are numbered without gaps: one that is not there was lost."""
+        parts: dict[StartKey, set[int]] = {}
+        for piece in self._journals.values():
+            parts.setdefault(piece.key, set()).add(piece.part)
+        found = []
+        for key, there in sorted(parts.items()):
+            for part in sorted(set(range(max(there))) - there):
+                label = f"rank-{key.rank}/{journal_name(key.ordinal, key.token, part)}"
+                found.append(Problem(label, 0, "the file is missing"))
         return found
 
     def _list_starts(self) -> list[Start]:

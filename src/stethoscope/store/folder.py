@@ -1,4 +1,4 @@
-"""Making a run folder: OSError where it cannot be made, RunError where what lies there is not ours to continue."""
+"""Making a run folder: OSError where it cannot be made, RunError where what is there cannot be continued."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """What the training thread hands over and the writer thread takes: bounded in bytes, never blocking.
 
-Over the bound the oldest rows and vectors go first, and each one lost is counted; sites, scalars and
-events are small and are kept longer, up to twice the bound, so that what happened outlives how much it was.
+Rows and vectors have one bound, everything else (sites, scalars, events) has another of the same size, so that a
+flood of rows never costs an event, nor the other way round. Over a bound the oldest go, and each one is counted.
 """
 
 from __future__ import annotations
@@ -25,6 +25,19 @@ class Item:
     num_bytes: int
     num_rows: int = 0
 
+    @property
+    def is_bulk(self) -> bool:
+        """Whether it is one of many alike, and so the first to go."""
+        return self.kind in (FrameKind.ROWS, FrameKind.VECTORS)
+
+
+class _Lane:
+    """The waiting items under one bound, oldest first."""
+
+    def __init__(self) -> None:
+        self.items: deque[Item] = deque()
+        self.num_bytes = 0
+
 
 class ByteQueue:
     """First in, first out; the lock is re-entrant because a signal handler may come in between."""
@@ -34,39 +47,32 @@ class ByteQueue:
         self._counters = counters
         self._lock = threading.RLock()
         self._items: deque[Item] = deque()
-        self._droppable: deque[Item] = deque()
-        self._num_bytes = 0
+        self._lanes = {True: _Lane(), False: _Lane()}
         self.num_put = 0
         self.num_taken = 0
 
     @property
     def num_bytes(self) -> int:
         """Bytes now waiting."""
-        return self._num_bytes
+        return self._lanes[True].num_bytes + self._lanes[False].num_bytes
 
     def put(self, item: Item) -> None:
         """Adds an item, dropping older ones where the bound asks for it."""
         with self._lock:
+            lane = self._lanes[item.is_bulk]
             self._items.append(item)
-            self._num_bytes += item.num_bytes
+            lane.items.append(item)
+            lane.num_bytes += item.num_bytes
             self.num_put += 1
-            if item.kind in (FrameKind.ROWS, FrameKind.VECTORS):
-                self._droppable.append(item)
-            while self._num_bytes > self._limit_bytes and self._droppable:
-                self._drop(self._droppable.popleft())
-            while self._num_bytes > 2 * self._limit_bytes and len(self._items) > 1:
-                self._drop(self._items.popleft())
-                self.num_taken += 1
+            while lane.num_bytes > self._limit_bytes and len(lane.items) > 1:
+                self._drop(lane, lane.items.popleft())
 
-    def _drop(self, item: Item) -> None:
-        if item.content is None:
-            return
+    def _drop(self, lane: _Lane, item: Item) -> None:
         item.content = None
-        self._num_bytes -= item.num_bytes
+        lane.num_bytes -= item.num_bytes
+        name = "dropped_rows" if item.kind == FrameKind.ROWS else "dropped_other"
+        self._counters[name] += max(item.num_rows, 1)
         self._counters["dropped_bytes"] += item.num_bytes
-        self._counters["dropped_rows" if item.kind == FrameKind.ROWS else "dropped_other"] += max(
-            item.num_rows, 1
-        )
 
     def take(self, about_bytes: int) -> list[Item]:
         """The oldest items, about that many bytes of them."""
@@ -78,9 +84,9 @@ class ByteQueue:
                 self.num_taken += 1
                 if item.content is None:
                     continue
-                if self._droppable and self._droppable[0] is item:
-                    self._droppable.popleft()
-                self._num_bytes -= item.num_bytes
+                lane = self._lanes[item.is_bulk]
+                lane.items.popleft()  # both keep their order, so what is first here is first there
+                lane.num_bytes -= item.num_bytes
                 size += item.num_bytes
                 taken.append(item)
         return taken

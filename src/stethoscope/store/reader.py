@@ -1,8 +1,8 @@
 """Run: everything that was recorded, as arrays.
 
-Promises: reading never changes the run and never imports torch; a live run and a finished one read alike; what
-cannot be trusted is left out and said in `problems`. Where a later process start recorded a step again (a resume
-from a checkpoint) its value is the one shown; `starts` shows both.
+Promises: reading never changes the run and never imports torch; a live run and a finished one read alike;
+what cannot be trusted is left out and said in `problems`. Where a later process start recorded a step again
+(a resume from a checkpoint) its value is the one shown; `starts` shows both.
 """
 
 from __future__ import annotations

@@ -36,15 +36,11 @@ class Spool:
         token: str,
         head: Mapping[str, Any],
         counters: dict[str, int],
-        *,
-        rotate_bytes: int = ROTATE_BYTES,
-        rotate_steps: int = ROTATE_STEPS,
     ) -> None:
         self.folder, self.ordinal, self.token = folder, ordinal, token
         self.trouble = ""
         self._head = dict(head)
         self._counters = counters
-        self._rotate_bytes, self._rotate_steps = rotate_bytes, rotate_steps
         self._journal: Journal | None = None
         self._part = 0
         self._waiting: deque[Frame] = deque()
@@ -83,6 +79,7 @@ class Spool:
                 return False
             if self._write(self._waiting[0]):
                 self._note(self._waiting.popleft())
+                attempts = 0
                 if self._is_full() and not self._rotate():
                     return False
                 continue
@@ -153,7 +150,9 @@ class Spool:
             journal.append(frame)
         except OSError as error:
             self._failed(error)
-            if journal.is_broken or error.errno not in _WAITS_FOR_ROOM:
+            if error.errno == errno.EFBIG and not journal.is_broken:
+                self._leave()  # nothing is wrong with the file, it just may not grow
+            elif journal.is_broken or error.errno not in _WAITS_FOR_ROOM:
                 self._abandon(error)
             return False
         self._counters["bytes_written"] += len(frame.payload)
@@ -168,26 +167,26 @@ class Spool:
 
     def _is_full(self) -> bool:
         journal = self._journal
-        return journal is not None and (
-            journal.num_bytes >= self._rotate_bytes or len(self._steps) >= self._rotate_steps
-        )
+        return journal is not None and (journal.num_bytes >= ROTATE_BYTES or len(self._steps) >= ROTATE_STEPS)
 
     def _rotate(self) -> bool:
         """Closes a full file with a frame that says so."""
-        if not self._write(build(FrameKind.NEXT, 0, time.time(), b"{}")):
-            return False
-        journal = self._journal
-        if journal is None:
-            return False
+        if self._write(build(FrameKind.NEXT, 0, time.time(), b"{}")):
+            self._leave()
+        return self._journal is None
+
+    def _leave(self) -> None:
+        """Makes a file durable and goes on to the next."""
+        if self._journal is None:
+            return
         try:
-            journal.sync()
+            self._journal.sync()
         except OSError as error:
             self._counters["fsync_errors"] += 1
             self._abandon(error)
-            return True
-        self._unsynced.clear()
-        self.close()
-        return True
+        else:
+            self._unsynced.clear()
+            self.close()
 
     def _abandon(self, error: OSError) -> None:
         """Leaves a file that can no longer be trusted; what it was not known to hold is written again."""

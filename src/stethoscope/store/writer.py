@@ -1,9 +1,9 @@
 """RunWriter: the training process's end of the store.
 
 Promises to the training thread: every method returns after copying what it was given, does no input or
-output, and never raises. A thread of its own encodes and writes. Whatever is lost is counted in `counters` and,
-when the disk can be written again, in the run itself. A forked child inherits an inert writer: no thread,
-no lock, no bytes.
+output, and never raises. A thread of its own encodes and writes. Whatever is lost is counted in `counters`
+and, when the disk can be written again, in the run itself. A forked child inherits an inert writer: no
+thread, no lock, no bytes.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from stethoscope.store.encoding import (
     encode_scalars,
     encode_vectors,
 )
-from stethoscope.store.frames import FORMAT_VERSION, Frame, FrameError, FrameKind, build
 from stethoscope.store.folder import describe_run, make_folder
+from stethoscope.store.frames import FORMAT_VERSION, Frame, FrameError, FrameKind, build
 from stethoscope.store.locate import next_ordinal, rank_folder
 from stethoscope.store.queue import ByteQueue, Item
 from stethoscope.store.spool import Spool
@@ -279,7 +279,7 @@ class RunWriter:
                 return
 
     def _turn(self, last_sync: float) -> float:
-        """Takes, encodes and writes until the queue is empty; syncs when due. Returns the last sync's time."""
+        """Takes, encodes and writes until the queue is empty; syncs when due. Returns when it last did."""
         succeeded = self._spool.drain()
         while succeeded and not self._is_inert:
             batch = self._queue.take(_BATCH_BYTES)
