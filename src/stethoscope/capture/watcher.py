@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import torch
 
-from stethoscope.capture import boundary
+from stethoscope.capture import batches, boundary
 from stethoscope.capture.boundary import Boundary
 from stethoscope.capture.clock import Clock
 from stethoscope.capture.guard import Guard
@@ -108,6 +108,23 @@ class Watcher:
         """A metric that is still a tensor: read when it is there, without a synchronisation."""
         rows = StepRows(self.log_step, pending_scalars=[(name, start([value.detach()]))])
         self.ring.put(rows)
+
+    def log_batch(self, inputs: Any, targets: Any) -> None:
+        """Statistics and fingerprints of a batch, for the Step that is about to use it."""
+        self._rows.batches.extend(batches.rows(self.table, inputs, targets))
+        facts = batches.facts(inputs, targets)
+        if facts:
+            self.sink.event(self.clock.step, "eval_batch" if self.evaluating else "batch", facts)
+
+    def evaluation_begins(self) -> None:
+        """Validation starts: which modules are in training mode is a fact worth keeping."""
+        self.taps.recording = False
+        training = [path for path, module in self.names.root.named_modules() if module.training]
+        self.sink.event(self.log_step, "eval_begin", {"num_training": len(training), "training": training[:20]})
+
+    def evaluation_ends(self) -> None:
+        """Validation is over."""
+        self.sink.event(self.log_step, "eval_end", {})
 
     # ---- the seams ----
 

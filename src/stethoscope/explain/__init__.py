@@ -1,5 +1,6 @@
 """Findings into a Diagnosis: ranked causes, evidence, remedies."""
 
 from stethoscope.explain.diagnosis import Diagnosis, LookedAt
+from stethoscope.explain.verdict import diagnose
 
-__all__ = ["Diagnosis", "LookedAt"]
+__all__ = ["Diagnosis", "LookedAt", "diagnose"]

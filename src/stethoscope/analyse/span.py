@@ -1,0 +1,112 @@
+"""A run as detectors read it: spans of consecutive steps, all rows, metrics and events of them together.
+
+How a run is cut into spans never changes what is found: a detector that sees one step at a time and one that
+sees the whole run at once end in the same state. The live run and the finished one are read by this same code.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from stethoscope.kernels.columns import NUM_COLUMNS, num_finite, stat
+from stethoscope.record import FloatArray, IntArray, Kind, SiteInfo
+from stethoscope.store import Event, Run
+
+SPAN_STEPS: Final = 128
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Span:
+    """Some steps of a run, of one rank or merged over ranks."""
+
+    steps: IntArray
+    sites: tuple[SiteInfo, ...]
+    """Every site known by the end of this span; a site keeps its place, later spans only append."""
+    rows: FloatArray
+    """[steps, sites, columns], NaN where not present."""
+    present: npt.NDArray[np.bool_]
+    metrics: Mapping[str, tuple[FloatArray, npt.NDArray[np.bool_]]]
+    """From a metric's name to its values and where they were recorded."""
+    events: tuple[Event, ...]
+
+    def stat(self, name: str) -> FloatArray:
+        """One statistic as [steps, sites]."""
+        return stat(self.rows, name)
+
+    def metric(self, name: str) -> FloatArray:
+        """A metric at the span's steps, NaN where it was not recorded."""
+        found = self.metrics.get(name)
+        return np.full(len(self.steps), np.nan) if found is None else np.where(found[1], found[0], np.nan)
+
+    def recorded(self, name: str) -> npt.NDArray[np.bool_]:
+        """Where a metric was recorded."""
+        found = self.metrics.get(name)
+        return np.zeros(len(self.steps), dtype=bool) if found is None else found[1]
+
+    def places(self, kind: Kind) -> IntArray:
+        """The places of the sites of one kind, in their order."""
+        return np.array([n for n, info in enumerate(self.sites) if info.site.kind is kind], dtype=np.int64)
+
+    def finite_count(self) -> FloatArray:
+        """How many finite values each row speaks of, [steps, sites]."""
+        return num_finite(self.rows)
+
+
+def spans(
+    run: Run, *, after: int | None = None, upto: int | None = None, size: int = SPAN_STEPS, rank: int | None = None
+) -> Iterator[Span]:
+    """The run's steps after one and up to another, cut into spans; one without rows where there are only events."""
+    metrics = {name: run.metric(name, rank=rank) for name in run.metrics()}
+    known = [run.steps, *(series.steps for series in metrics.values())]
+    steps = np.unique(np.concatenate(known)) if known else np.empty(0, np.int64)
+    events = run.events()
+    if after is not None:
+        steps = steps[steps > after]
+        events = [event for event in events if event.step > after]
+    if upto is not None:
+        steps = steps[steps <= upto]
+        events = [event for event in events if event.step <= upto]
+    if not len(steps):
+        if events:
+            yield _span(run, steps, {}, tuple(events), rank)
+        return
+    cuts = [steps[start : start + size] for start in range(0, len(steps), size)]
+    for number, cut in enumerate(cuts):
+        low = -(2**62) if number == 0 else int(cut[0])
+        high = 2**62 if number == len(cuts) - 1 else int(cuts[number + 1][0])
+        inside = tuple(event for event in events if low <= event.step < high)
+        found = {name: _at(series.steps, series.values, cut) for name, series in metrics.items()}
+        yield _span(run, cut, found, inside, rank)
+
+
+def _at(steps: IntArray, values: FloatArray, wanted: IntArray) -> tuple[FloatArray, npt.NDArray[np.bool_]]:
+    out = np.full(len(wanted), np.nan)
+    if not len(steps):
+        return out, np.zeros(len(wanted), dtype=bool)
+    place = np.searchsorted(steps, wanted)
+    there = (place < len(steps)) & (steps[np.minimum(place, len(steps) - 1)] == wanted)
+    out[there] = values[place[there]]
+    return out, there
+
+
+def _span(
+    run: Run, steps: IntArray, metrics: Mapping[str, tuple[FloatArray, npt.NDArray[np.bool_]]],
+    events: tuple[Event, ...], rank: int | None,
+) -> Span:
+    if not len(steps):
+        shape = (0, len(run.sites))
+        return Span(steps, run.sites, np.empty((*shape, NUM_COLUMNS)), np.empty(shape, bool), metrics, events)
+    block = run.block(int(steps[0]), int(steps[-1]), rank=rank)
+    if len(block.steps) == len(steps):
+        return Span(steps, block.sites, block.rows, block.present, metrics, events)
+    # Steps that have metrics but no rows: a share of the steps was sampled out.
+    rows = np.full((len(steps), *block.rows.shape[1:]), np.nan)
+    present = np.zeros((len(steps), len(block.sites)), dtype=bool)
+    place = np.searchsorted(steps, block.steps)
+    rows[place], present[place] = block.rows, block.present
+    return Span(steps, block.sites, rows, present, metrics, events)

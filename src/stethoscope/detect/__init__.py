@@ -1,0 +1,54 @@
+"""Series into Findings. One mechanism a file; the registry is this list."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from stethoscope.analyse.span import Span
+from stethoscope.detect.applied import Applied
+from stethoscope.detect.detector import Detector
+from stethoscope.detect.flow import Flow
+from stethoscope.detect.ledger import GradientAccounts, Ownership
+from stethoscope.detect.nonfinite import Nonfinite
+from stethoscope.detect.update_size import UpdateSize
+from stethoscope.record import Finding
+
+DETECTORS: tuple[Callable[[], Detector], ...] = (GradientAccounts, Ownership, Applied, Nonfinite, Flow, UpdateSize)
+CODES: tuple[str, ...] = tuple(code for detector in DETECTORS for code in detector.codes)  # type: ignore[attr-defined]
+
+
+class Detection:
+    """All detectors over one run, fed as the run grows."""
+
+    def __init__(self) -> None:
+        self._detectors = [make() for make in DETECTORS]
+        self.errors: dict[str, str] = {}
+        """Detectors that failed, and how: a broken detector says nothing and is shown by `doctor`."""
+
+    def observe(self, spans: Iterable[Span]) -> None:
+        """Take in the next steps."""
+        for span in spans:
+            for detector in self._detectors:
+                self._feed(detector, span)
+
+    def findings(self) -> list[Finding]:
+        """Everything found so far, in the order it began."""
+        found = [
+            finding
+            for detector in self._detectors
+            if type(detector).__name__ not in self.errors
+            for finding in detector.findings()
+        ]
+        return sorted(found, key=lambda f: (f.first_step, -f.severity.rank, f.code))
+
+    def _feed(self, detector: Detector, span: Span) -> None:
+        name = type(detector).__name__
+        if name in self.errors:
+            return
+        try:
+            detector.observe(span)
+        except Exception as error:  # one broken detector must not silence the others
+            self.errors[name] = repr(error)
+
+
+__all__ = ["CODES", "DETECTORS", "Detection", "Detector"]

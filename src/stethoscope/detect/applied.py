@@ -1,0 +1,113 @@
+"""F23, F68: a gradient and a rate, and yet the weight does not change.
+
+The applied update is read on a fixed sample of coordinates, where an exact zero means that not one bit changed.
+Silence is only suspicious where a change was due: the gradient is dense enough that the sample must have met it, and
+lr x gradient (or Adam's step, which is about lr) is above the weight's own precision.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Final
+
+import numpy as np
+
+from stethoscope.analyse.span import Span
+from stethoscope.detect.detector import Streak, name_list
+from stethoscope.kernels.columns import INDEX
+from stethoscope.record import Evidence, Finding, Kind, Severity
+
+SURE_AFTER: Final = 5
+DENSE: Final = 0.9
+"""At most this share of the gradient may be zero: of 1,024 coordinates, 0.9 ** 1024 have none, about 10 ** -47."""
+RELATIVE_PRECISION: Final = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
+
+
+class Applied:
+    """Watches every trained tensor's update beside its gradient."""
+
+    codes: ClassVar = ("silent_no_update", "update_below_precision")
+
+    def __init__(self) -> None:
+        self._still: dict[str, Streak] = {}
+        self._ever_moved: set[str] = set()
+        self._dtype: dict[str, str] = {}
+        self._ratio: dict[str, float] = {}
+        self._rates: dict[str, str] = {}
+
+    def observe(self, span: Span) -> None:
+        """Pair updates with gradients, weights and rates, tensor by tensor."""
+        for event in span.events:
+            if event.kind == "ownership":
+                self._rates = {
+                    site: "lr" if number == 0 else f"lr.{number}"
+                    for number, group in enumerate(event.body.get("groups", ()))
+                    for site in group["sites"]
+                }
+        by_path: dict[str, dict[Kind, int]] = {}
+        for place, info in enumerate(span.sites):
+            if info.site.kind in (Kind.UPDATE, Kind.GRADIENT, Kind.WEIGHT):
+                by_path.setdefault(info.site.path, {})[info.site.kind] = place
+        skipped = np.nan_to_num(span.metric("found_inf")) > 0
+        for path, places in by_path.items():
+            if len(places) == 3 and path in self._rates:
+                self._follow(span, path, places, skipped)
+
+    def _follow(self, span: Span, path: str, places: dict[Kind, int], skipped: np.ndarray) -> None:
+        update, gradient = span.rows[:, places[Kind.UPDATE]], span.rows[:, places[Kind.GRADIENT]]
+        weight = span.rows[:, places[Kind.WEIGHT]]
+        rates = span.metric(self._rates[path])
+        self._dtype[path] = span.sites[places[Kind.WEIGHT]].dtype
+        streak = self._still.setdefault(path, Streak())
+        dense = gradient[:, INDEX["num_zero"]] <= DENSE * gradient[:, INDEX["count"]]
+        dense |= update[:, INDEX["count"]] == gradient[:, INDEX["count"]]
+        due = (rates > 0) & dense & (gradient[:, INDEX["norm"]] > 0) & ~skipped
+        known = ~np.isnan(update[:, INDEX["abs_max"]]) & ~np.isnan(gradient[:, INDEX["norm"]])
+        for step in np.flatnonzero(known):
+            moved = update[step, INDEX["abs_max"]] > 0
+            if moved:
+                self._ever_moved.add(path)
+            streak.see(int(span.steps[step]), bool(due[step] and not moved))
+            if due[step] and not moved:
+                size = weight[step, INDEX["mean_abs"]]
+                step_size = rates[step] * gradient[step, INDEX["abs_max"]]
+                self._ratio[path] = float(step_size / size) if size > 0 else float("inf")
+
+    def findings(self) -> list[Finding]:
+        """Tensors that stand still although a change was due."""
+        stuck = {p: s for p, s in self._still.items() if s.longest >= SURE_AFTER and p not in self._ever_moved}
+        if not stuck:
+            return []
+        too_fine = {p: s for p, s in stuck.items() if self._is_below_precision(p)}
+        others = {p: s for p, s in stuck.items() if p not in too_fine}
+        found = []
+        if others:
+            found.append(self._finding(
+                "silent_no_update", others,
+                f"{name_list(sorted(others))} {'does' if len(others) == 1 else 'do'} not change although "
+                f"{'its' if len(others) == 1 else 'their'} gradient and learning rate are not zero.",
+                "param.copy_(new)  # write into the parameter the optimizer holds, do not replace or restore it",
+            ))  # fmt: skip
+        if too_fine:
+            found.append(self._finding(
+                "update_below_precision", too_fine,
+                f"Updates of {name_list(sorted(too_fine))} are smaller than one unit of {self._dtype[min(too_fine)]} and "
+                "round to nothing.",
+                "model.float()  # keep weights in float32 and compute in bf16 under torch.autocast",
+            ))  # fmt: skip
+        return found
+
+    def _is_below_precision(self, path: str) -> bool:
+        return self._ratio.get(path, np.inf) < RELATIVE_PRECISION.get(self._dtype[path], 0.0)
+
+    def _finding(self, code: str, stuck: dict[str, Streak], message: str, remedy: str) -> Finding:
+        first = min(s.start_of_longest for s in stuck.values())
+        worst = min(stuck)
+        return Finding(
+            code=code, severity=Severity.CRITICAL, message=message, first_step=first,
+            last_step=max(s.last_step for s in stuck.values()), sites=tuple(sorted(stuck)),
+            evidence=(
+                Evidence("steps in a row without a change", float(max(s.longest for s in stuck.values()))),
+                Evidence("largest lr × gradient / mean weight", self._ratio.get(worst), site=worst),
+            ),
+            remedy=remedy,
+        )  # fmt: skip

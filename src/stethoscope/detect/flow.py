@@ -1,0 +1,139 @@
+"""Vanishing and exploding gradients: how the gradient changes with depth, and with time.
+
+With depth: a chain of layers each of which multiplies the gradient by less (or more) than one gives a trend in the
+logarithm that every layer takes part in. One odd layer is not a trend. With time: a norm far above the run's own recent
+median, again and again, with nothing that clips it.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Final
+
+import numpy as np
+
+from stethoscope.analyse.span import Span
+from stethoscope.detect.detector import Recent, is_matrix
+from stethoscope.record import Evidence, Finding, FloatArray, Kind, Severity
+
+LAYERS_NEEDED: Final = 5
+DECADES: Final = 4.0
+"""Four orders of magnitude between the ends of the chain: the first layers learn ten thousand times slower."""
+TREND: Final = 0.8
+"""Rank correlation between depth and the logarithm of the gradient."""
+STEPS_NEEDED: Final = 20
+SPIKE: Final = 100.0
+HISTORY: Final = 50
+SPIKES_NEEDED: Final = 3
+
+
+class Flow:
+    """Follows the gradients of weight matrices in the order of depth, and their total over time."""
+
+    codes: ClassVar = ("vanishing_gradients", "exploding_gradients")
+
+    def __init__(self) -> None:
+        self._decades: list[float] = []
+        self._trends: list[float] = []
+        self._num_steps = 0
+        self._ends: tuple[str, str] = ("", "")
+        self._first_last: tuple[float, float] = (0.0, 0.0)
+        self._steepest: str = ""
+        self._sums: FloatArray = np.zeros(0)
+        self._paths: list[str] = []
+        self._recent = Recent(HISTORY)
+        self._spikes: list[tuple[int, float, float, str]] = []
+        self._clips = False
+        self._last_step = 0
+        self._first_step = 0
+
+    def observe(self, span: Span) -> None:
+        """One value of slope and one of size for every step."""
+        self._clips = self._clips or bool(span.recorded("clip_norm").any() or span.recorded("clip_value").any())
+        places = [n for n in span.places(Kind.GRADIENT) if is_matrix(span.sites[n])]
+        if not places:
+            return
+        rms = span.stat("rms")[:, places]
+        norms = span.stat("norm")[:, places]
+        sparse = span.stat("zero_fraction")[:, places] > 0.5
+        paths = [span.sites[n].site.path for n in places]
+        for row, step in enumerate(span.steps):
+            sizes = np.where(sparse[row], np.nan, rms[row])
+            if np.isnan(norms[row]).all():
+                continue
+            self._last_step = int(step)
+            self._size(int(step), norms[row], paths)
+            self._slope(int(step), sizes, paths)
+
+    def _slope(self, step: int, sizes: FloatArray, paths: list[str]) -> None:
+        live = np.flatnonzero(sizes > 0)
+        if len(live) < LAYERS_NEEDED:
+            return
+        logs = np.log10(sizes[live])
+        depth = np.arange(len(live))
+        ranks = np.argsort(np.argsort(logs))
+        trend = float(np.corrcoef(depth, ranks)[0, 1])
+        third = max(1, len(live) // 5)
+        decades = float(np.median(logs[-third:]) - np.median(logs[:third]))
+        if self._num_steps == 0:
+            self._first_step = step
+        self._num_steps += 1
+        self._decades.append(decades)
+        self._trends.append(trend)
+        chosen = [paths[n] for n in live]
+        if chosen != self._paths:
+            self._paths, self._sums = chosen, np.zeros(len(chosen))
+        self._sums += logs
+
+    def _size(self, step: int, norms: FloatArray, paths: list[str]) -> None:
+        total = float(np.sqrt(np.nansum(norms**2)))
+        usual = self._recent.median()
+        if len(self._recent) >= STEPS_NEEDED and total > SPIKE * usual and np.isfinite(total):
+            self._spikes.append((step, total, usual, paths[int(np.nanargmax(norms))]))
+        else:
+            self._recent.add(total)
+
+    def findings(self) -> list[Finding]:
+        """The trend with depth, then the jumps in time."""
+        found = []
+        if self._num_steps >= STEPS_NEEDED:
+            decades, trend = float(np.median(self._decades)), float(np.median(self._trends))
+            if abs(decades) >= DECADES and abs(trend) >= TREND and decades * trend > 0:
+                found.append(self._by_depth(decades))
+        if len(self._spikes) >= SPIKES_NEEDED and not self._clips:
+            found.append(self._in_time())
+        return found
+
+    def _by_depth(self, decades: float) -> Finding:
+        mean = self._sums / max(self._num_steps, 1)
+        drops = np.diff(mean)
+        turn = self._paths[int(np.argmax(drops) if decades > 0 else np.argmin(drops))]
+        first, last = self._paths[0], self._paths[-1]
+        vanishing = decades > 0
+        verb = "fade" if vanishing else "grow"
+        return Finding(
+            code="vanishing_gradients" if vanishing else "exploding_gradients",
+            severity=Severity.CRITICAL if abs(decades) > 6 else Severity.WARNING,
+            message=f"Gradients {verb} on their way back from {last} to {first}, to {_ratio(decades)} of their size; "
+            f"the steepest loss is at {turn}." if vanishing else
+            f"Gradients grow on their way back from {last} to {first}, by a factor of {10 ** -decades:,.0f}; "
+            f"the steepest rise is at {turn}.",
+            first_step=self._first_step, last_step=self._last_step, sites=(turn, first),
+            evidence=(Evidence(f"gradient of {first} / gradient of {last}", 10.0 ** -decades),),
+            remedy="nn.ReLU() or nn.GELU(), a residual connection x + f(x), or nn.LayerNorm"
+            if vanishing else "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # and a smaller initialisation",
+        )  # fmt: skip
+
+    def _in_time(self) -> Finding:
+        step, total, usual, path = self._spikes[0]
+        return Finding(
+            code="exploding_gradients", severity=Severity.CRITICAL,
+            message=f"The gradient explodes: {len(self._spikes)} times over {SPIKE:.0f} times its usual size since step "
+            f"{step:,}, most of it in {path}, and nothing clips it.",
+            first_step=step, last_step=self._spikes[-1][0], sites=(path,),
+            evidence=(Evidence("gradient norm", total, usual, site=path, kind="gradient", stat="norm"),),
+            remedy="torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # before optimizer.step()",
+        )  # fmt: skip
+
+
+def _ratio(decades: float) -> str:
+    return f"1/{10**decades:,.0f}" if decades < 7 else f"10^-{decades:.0f}"

@@ -1,0 +1,197 @@
+"""The exact ledger: gradients cleared, kept, thrown away; parameters that no optimizer holds; rates of zero.
+
+All of these are counts, not estimates: they come from identities and version counters of gradients, and from which
+tensor is in which list.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Final
+
+import numpy as np
+
+from stethoscope.analyse.span import Span
+from stethoscope.detect.detector import Streak, name_list
+from stethoscope.record import Evidence, Finding, Kind, Severity
+
+SURE_AFTER: Final = 3
+"""Steps in a row before a broken account is called a habit and not an accident."""
+NEVER_STEPS_AFTER: Final = 4
+"""Times that gradients were thrown away by an optimizer that never stepped."""
+OWNERSHIP_AFTER: Final = 4
+"""Steps to wait before saying that nobody trains a parameter: the optimizer may come later."""
+ZERO_RATE_AFTER: Final = 10
+"""Steps for which a group's rate is 0 from the start while others' are not, or all are: longer than a warm-up from 0."""
+
+
+class GradientAccounts:
+    """F01, F02, F03: what happens to gradients between backward and step."""
+
+    codes: ClassVar = ("gradients_not_cleared", "gradients_cleared_before_step", "optimizer_never_steps")
+
+    def __init__(self) -> None:
+        self._kept, self._lost = Streak(), Streak()
+        self._kept_share = 0.0
+        self._discarded = 0
+        self._discarded_step = 0
+        self._totals: dict[str, Any] = {}
+        self._num_steps = 0
+
+    def observe(self, span: Span) -> None:
+        """Follow the accounts of every step."""
+        for event in span.events:
+            if event.kind == "gradients_discarded":
+                self._discarded, self._discarded_step = int(event.body["times"]), event.step
+            elif event.kind == "totals":
+                self._totals = event.body
+        arrived, kept = span.metric("ledger/arrived"), span.metric("ledger/kept")
+        vanished, touched = span.metric("ledger/vanished"), span.metric("ledger/touched")
+        gradients = span.places(Kind.GRADIENT)
+        largest = span.stat("abs_max")[:, gradients] if len(gradients) else np.empty((len(span.steps), 0))
+        for place, step in enumerate(span.steps):
+            if not np.isfinite(arrived[place]):
+                continue
+            self._num_steps += 1
+            some = arrived[place] > 0
+            live = largest[place][~np.isnan(largest[place])]
+            moved = bool(len(live)) and bool((live > 0).any())
+            self._kept.see(int(step), bool(some and kept[place] > 0 and moved))
+            if some and kept[place] > 0:
+                self._kept_share = kept[place] / arrived[place]
+            all_gone = vanished[place] == arrived[place]
+            all_zero = touched[place] == arrived[place] and bool(len(live)) and not moved
+            self._lost.see(int(step), bool(some and (all_gone or all_zero)))
+
+    def findings(self) -> list[Finding]:
+        """The accounts that are broken as a habit."""
+        found = []
+        if self._kept.longest >= SURE_AFTER:
+            found.append(self._not_cleared())
+        if self._lost.longest >= SURE_AFTER:
+            found.append(self._cleared_early())
+        backwards = int(self._totals.get("num_backwards", 0))
+        never = self._num_steps == 0 and (
+            self._discarded >= NEVER_STEPS_AFTER or (self._totals and not self._totals.get("num_steps") and backwards >= 8)
+        )
+        if never:
+            found.append(self._never_steps(max(backwards, self._discarded)))
+        return found
+
+    def _not_cleared(self) -> Finding:
+        return Finding(
+            code="gradients_not_cleared", severity=Severity.CRITICAL,
+            message=f"Gradients are not cleared between steps since step {self._kept.start_of_longest:,}: "
+            "each step uses the sum of all gradients so far.",
+            first_step=self._kept.start_of_longest, last_step=self._kept.last_step,
+            evidence=(
+                Evidence("share of gradients kept from the step before", self._kept_share),
+                Evidence("steps in a row", float(self._kept.longest)),
+            ),
+            remedy="optimizer.zero_grad()  # before each backward",
+        )  # fmt: skip
+
+    def _cleared_early(self) -> Finding:
+        return Finding(
+            code="gradients_cleared_before_step", severity=Severity.CRITICAL,
+            message=f"Gradients are cleared between backward and step since step {self._lost.start_of_longest:,}: "
+            "the optimizer has nothing to apply.",
+            first_step=self._lost.start_of_longest, last_step=self._lost.last_step,
+            evidence=(Evidence("steps in a row without a gradient", float(self._lost.longest)),),
+            remedy="loss.backward(); optimizer.step(); optimizer.zero_grad()  # in this order",
+        )  # fmt: skip
+
+    def _never_steps(self, num_backwards: int) -> Finding:
+        return Finding(
+            code="optimizer_never_steps", severity=Severity.CRITICAL,
+            message=f"The optimizer never steps: {num_backwards:,} backward passes made gradients and no weight ever moved.",
+            first_step=0, last_step=self._discarded_step,
+            evidence=(Evidence("backward passes", float(num_backwards)), Evidence("optimizer steps", 0.0)),
+            remedy="optimizer.step()  # after loss.backward()",
+        )  # fmt: skip
+
+
+class Ownership:
+    """F04, F05, F79: which optimizer holds which parameter, at which rate."""
+
+    codes: ClassVar = ("optimizer_params_not_in_model", "trainable_params_not_in_optimizer", "zero_lr_group")
+
+    def __init__(self) -> None:
+        self._latest: dict[str, Any] = {}
+        self._step = -1
+        self._orphans: dict[str, int] = {}
+        self._zero: dict[str, Streak] = {}
+        self._ever_positive: set[str] = set()
+        self._last_step = 0
+
+    def observe(self, span: Span) -> None:
+        """Keep the latest lists and every rate."""
+        for event in span.events:
+            if event.kind == "ownership":
+                self._latest, self._step = event.body, event.step
+        for name in [name for name in span.metrics if name == "lr" or name.startswith("lr.")]:
+            rates = span.metric(name)
+            streak = self._zero.setdefault(name, Streak())
+            for place in np.flatnonzero(~np.isnan(rates)):
+                streak.see(int(span.steps[place]), bool(rates[place] == 0))
+                if rates[place] != 0:
+                    self._ever_positive.add(name)
+        if len(span.steps):
+            self._last_step = int(span.steps[-1])
+
+    def findings(self) -> list[Finding]:
+        """What no optimizer holds, what no model holds, what has no rate."""
+        found = [*self._zero_rates()]
+        if self._step < OWNERSHIP_AFTER:
+            return found
+        orphans = [
+            p["site"] for p in self._latest.get("not_in_optimizer", ()) if p["trainable"] and p["has_gradient"]
+        ]
+        strangers = [p for p in self._latest.get("not_in_model", ()) if not p["has_gradient"]]
+        if strangers:
+            found.append(self._strangers(strangers, orphans))
+        elif orphans:
+            found.append(self._left_out(orphans))
+        return found
+
+    def _left_out(self, orphans: list[str]) -> Finding:
+        verb = "gets" if len(orphans) == 1 else "get"
+        return Finding(
+            code="trainable_params_not_in_optimizer", severity=Severity.CRITICAL,
+            message=f"{name_list(orphans)} {verb} gradients, and no optimizer holds "
+            f"{'it' if len(orphans) == 1 else 'them'}: never trained.",
+            first_step=0, last_step=self._last_step, sites=tuple(orphans),
+            evidence=(Evidence("trainable tensors outside every optimizer", float(len(orphans))),),
+            remedy="torch.optim.AdamW(model.parameters(), ...)  # made after the last layer was added",
+        )  # fmt: skip
+
+    def _strangers(self, strangers: list[dict[str, Any]], orphans: list[str]) -> Finding:
+        where = f", while {name_list(orphans)} {'is' if len(orphans) == 1 else 'are'} in none" if orphans else ""
+        return Finding(
+            code="optimizer_params_not_in_model", severity=Severity.CRITICAL,
+            message=f"The optimizer holds {len(strangers)} tensors that the model does not use{where}: "
+            "it was made from an older model or layer.",
+            first_step=0, last_step=self._last_step, sites=tuple(orphans),
+            evidence=(
+                Evidence("tensors in the optimizer and not in the model", float(len(strangers))),
+                Evidence("trainable tensors of the model in no optimizer", float(len(orphans))),
+            ),
+            remedy="optimizer = torch.optim.AdamW(model.parameters(), ...)  # again, after replacing a layer",
+        )  # fmt: skip
+
+    def _zero_rates(self) -> list[Finding]:
+        groups = self._latest.get("groups", ())
+        found = []
+        for name, streak in sorted(self._zero.items()):
+            if name in self._ever_positive or streak.longest < ZERO_RATE_AFTER:
+                continue
+            number = int(name.partition(".")[2] or 0)
+            sites = tuple(groups[number]["sites"]) if number < len(groups) else ()
+            found.append(Finding(
+                code="zero_lr_group", severity=Severity.CRITICAL,
+                message=f"The learning rate of {name_list(sites) or 'a parameter group'} is 0 and has been since step "
+                f"{streak.start_of_longest:,}: never trained.",
+                first_step=streak.start_of_longest, last_step=streak.last_step, sites=sites,
+                evidence=(Evidence("learning rate", 0.0), Evidence("steps", float(streak.longest))),
+                remedy=f'optimizer.param_groups[{number}]["lr"] = 1e-3  # or leave the group out',
+            ))  # fmt: skip
+        return found

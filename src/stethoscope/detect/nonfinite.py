@@ -1,0 +1,185 @@
+"""Where the first NaN or Inf came from: the batch, a module's forward, its backward, the optimizer, or a buffer.
+
+A non-finite value spreads to everything within a step or two, so only the first bad step is asked, and there the order
+in which things happen: inputs, module outputs in the order they ran, the loss, gradients from the loss backwards, then
+weights. A module whose output holds Inf while loss and gradients stay finite is masking on purpose and is not blamed.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from stethoscope.analyse.span import Span
+from stethoscope.kernels.columns import INDEX
+from stethoscope.record import ROOT_NAME, Evidence, Finding, Kind, Severity
+
+SYMPTOMS: Final = (Kind.GRADIENT, Kind.WEIGHT, Kind.UPDATE, Kind.OPTIMIZER_STATE, Kind.ACTIVATION_GRADIENT)
+FORWARD: Final = (Kind.ACTIVATION, Kind.OUTPUT)
+
+
+class Nonfinite:
+    """Finds the first bad step and who began it."""
+
+    codes: ClassVar = ("nonfinite_origin", "nonfinite_batch", "nonfinite_buffer")
+
+    def __init__(self) -> None:
+        self._habitual: set[str] = set()
+        self._origin: Finding | None = None
+        self._buffer: Finding | None = None
+        self._buffer_sites: list[str] = []
+        self._last_bad = 0
+        self._previous_loss: float | None = None
+
+    def observe(self, span: Span) -> None:
+        """Go through the steps until the first bad one; after it only note how long it lasts."""
+        bad = span.stat("num_nonfinite") > 0
+        loss, has_loss = span.metric("loss"), span.recorded("loss")
+        skipped = np.nan_to_num(span.metric("found_inf")) > 0
+        symptoms = np.isin([str(s.site.kind) for s in span.sites], [str(k) for k in SYMPTOMS])
+        forward = np.isin([str(s.site.kind) for s in span.sites], [str(k) for k in FORWARD])
+        buffers = span.places(Kind.BUFFER)
+        for place, step in enumerate(span.steps):
+            if skipped[place]:
+                continue
+            loss_bad = bool(has_loss[place] and not np.isfinite(loss[place]))
+            if loss_bad or bad[place, symptoms].any():
+                self._last_bad = int(step)
+                if self._origin is None:
+                    self._origin = self._find(span, place, bad[place], loss[place] if has_loss[place] else None)
+            elif self._origin is None:
+                self._habitual.update(span.sites[n].site.path for n in np.flatnonzero(bad[place] & forward))
+                self._look_at_buffers(span, place, buffers[bad[place, buffers]] if len(buffers) else buffers)
+                if has_loss[place]:
+                    self._previous_loss = float(loss[place])
+
+    def findings(self) -> list[Finding]:
+        """At most one origin, and the buffers that were bad before it."""
+        found = []
+        if self._origin is not None:
+            found.append(_until(self._origin, self._last_bad))
+        if self._buffer is not None:
+            found.append(self._buffer)
+        return found
+
+    def _find(self, span: Span, place: int, bad: npt.NDArray[np.bool_], loss: float | None) -> Finding:
+        step = int(span.steps[place])
+        of_kind = {kind: [n for n in span.places(kind) if bad[n]] for kind in Kind}
+        evidence = [Evidence("loss", loss, self._previous_loss)] if loss is not None else []
+        if of_kind[Kind.INPUT]:
+            return self._in_batch(span, place, of_kind[Kind.INPUT], evidence)
+        outputs = [n for kind in FORWARD for n in of_kind[kind] if span.sites[n].site.path not in self._habitual]
+        if outputs:
+            return self._in_forward(span, place, min(outputs), evidence)
+        if loss is not None and not np.isfinite(loss):
+            looked = bool(span.present[place, span.places(Kind.OUTPUT)].any())
+            where = "every module's output is finite" if looked else "module outputs were not looked at in this step"
+            return _origin(
+                f"The loss became {_name(loss)} at step {step:,} although {where}: it begins in the loss itself.",
+                step, ("(loss)",), evidence, "loss = loss_fn(output.clamp(min=1e-8), target)  # keep log and division away from 0",
+            )
+        if of_kind[Kind.ACTIVATION_GRADIENT] or of_kind[Kind.GRADIENT]:
+            return self._in_backward(span, place, of_kind, evidence)
+        sites = of_kind[Kind.UPDATE] or of_kind[Kind.WEIGHT] or of_kind[Kind.OPTIMIZER_STATE]
+        first = span.sites[sites[0]].site.path
+        return _origin(
+            f"The optimizer wrote {_kind_of(span, place, sites[0])} into {first} at step {step:,} from finite gradients.",
+            step, (first,), [*evidence, *_counts(span, place, sites[:1])], "torch.optim.AdamW(..., eps=1e-8)  # and a smaller learning rate",
+        )
+
+    def _in_batch(self, span: Span, place: int, sites: list[int], evidence: list[Evidence]) -> Finding:
+        step = int(span.steps[place])
+        name = span.sites[sites[0]].site.path
+        return Finding(
+            code="nonfinite_batch", severity=Severity.CRITICAL,
+            message=f"The batch of step {step:,} holds {_kind_of(span, place, sites[0])} in input {name}, before the model "
+            "touched it.",
+            first_step=step, last_step=step, sites=(name,), evidence=(*evidence, *_counts(span, place, sites)),
+            remedy="assert torch.isfinite(inputs).all()  # in the data pipeline, and drop or mend the sample",
+        )  # fmt: skip
+
+    def _in_forward(self, span: Span, place: int, first: int, evidence: list[Evidence]) -> Finding:
+        step = int(span.steps[place])
+        name = span.sites[first].site.path
+        return _origin(
+            f"{name} was the first to produce {_kind_of(span, place, first)}, in the forward pass of step {step:,}.",
+            step, (name,), [*evidence, *_counts(span, place, [first])],
+            "torch.autograd.set_detect_anomaly(True)  # one step, to see the line",
+        )
+
+    def _in_backward(self, span: Span, place: int, of_kind: dict[Kind, list[int]], evidence: list[Evidence]) -> Finding:
+        step = int(span.steps[place])
+        flows = [n for n in span.places(Kind.ACTIVATION_GRADIENT) if span.present[place, n]]
+        bad = set(of_kind[Kind.ACTIVATION_GRADIENT])
+        if bad:
+            # Gradient sites are numbered in the order backward reached them: the last finite one before the first bad
+            # one is the module whose backward made it.
+            order = flows.index(min(bad))
+            maker = flows[order - 1] if order else flows[0]
+            names = (span.sites[maker].site.path, span.sites[min(bad)].site.path)
+            where = f"between {names[0]}, still finite, and {names[1]}" if order else f"at {names[1]}"
+            sites = tuple(dict.fromkeys(names))
+        else:
+            last = max(of_kind[Kind.GRADIENT])
+            sites, where = (span.sites[last].site.path,), f"at the gradient of {span.sites[last].site.path}"
+        chosen = [min(bad)] if bad else of_kind[Kind.GRADIENT][-1:]
+        return _origin(
+            f"Backward made {_kind_of(span, place, chosen[0])} {where} at step {step:,}; the forward pass was finite.",
+            step, sites, [*evidence, *_counts(span, place, chosen)],
+            "x.clamp(min=1e-12).sqrt()  # the derivative of sqrt, norm or division is infinite at 0",
+        )
+
+    def _look_at_buffers(self, span: Span, place: int, bad: npt.NDArray[np.int64]) -> None:
+        for number in bad:
+            name = span.sites[number].site.path
+            if name not in self._buffer_sites:
+                self._buffer_sites.append(name)
+        if not len(bad):
+            return
+        step = int(span.steps[place])
+        first = self._buffer.first_step if self._buffer is not None else step
+        named = ", ".join(self._buffer_sites[:3])
+        self._buffer = Finding(
+            code="nonfinite_buffer", severity=Severity.CRITICAL,
+            message=f"{named} holds {_kind_of(span, place, int(bad[0]))} since step {first:,}. Training looks fine; "
+            "evaluation will not.",
+            first_step=first, last_step=step, sites=tuple(self._buffer_sites),
+            evidence=tuple(_counts(span, place, [int(bad[0])])),
+            remedy="module.reset_running_stats()  # and keep non-finite batches away from it",
+        )  # fmt: skip
+
+
+def _origin(message: str, step: int, sites: tuple[str, ...], evidence: list[Evidence], remedy: str) -> Finding:
+    return Finding(
+        code="nonfinite_origin", severity=Severity.CRITICAL, message=message, first_step=step, last_step=step,
+        sites=sites, evidence=tuple(evidence), remedy=remedy,
+    )  # fmt: skip
+
+
+def _until(finding: Finding, last: int) -> Finding:
+    return Finding.from_json(finding.to_json() | {"last_step": max(last, finding.last_step)})
+
+
+def _name(value: float) -> str:
+    return "NaN" if np.isnan(value) else "Inf" if value > 0 else "-Inf"
+
+
+def _kind_of(span: Span, place: int, site: int) -> str:
+    row = span.rows[place, site]
+    found = [
+        label for label, column in (("NaN", "num_nan"), ("Inf", "num_posinf"), ("-Inf", "num_neginf"))
+        if row[INDEX[column]] > 0
+    ]  # fmt: skip
+    return " and ".join(found) or "a non-finite value"
+
+
+def _counts(span: Span, place: int, sites: list[int]) -> list[Evidence]:
+    return [
+        Evidence(
+            f"non-finite values in {span.sites[n].site.path or ROOT_NAME}", float(span.stat("num_nonfinite")[place, n]), 0.0,
+            site=span.sites[n].site.path, kind=str(span.sites[n].site.kind), stat="num_nonfinite",
+        )
+        for n in sites[:3]
+    ]  # fmt: skip

@@ -1,0 +1,142 @@
+"""Updates against the weights they change: so large that they destroy, so small that nothing is learned.
+
+The ratio is root mean square of the update over that of the weight, per weight matrix. Large alone is no fault (early
+steps of a small net are large): it is one when the loss is worse for it. Small alone is no fault late in training: it is
+one when it was never otherwise.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Final
+
+import numpy as np
+
+from stethoscope.analyse.span import Span
+from stethoscope.detect.detector import is_matrix, name_list
+from stethoscope.record import Evidence, Finding, FloatArray, Kind, Severity
+
+LARGE: Final = 0.1
+SMALL: Final = 1e-5
+STEPS_NEEDED: Final = 20
+LARGE_STEPS: Final = 5
+WORSE: Final = 2.0
+"""A loss above this many times the best it had been, and above where it began, is divergence and not noise."""
+
+
+class UpdateSize:
+    """Follows update/weight of every matrix, beside the loss."""
+
+    codes: ClassVar = ("update_too_large", "update_too_small")
+
+    def __init__(self) -> None:
+        self._num_steps = 0
+        self._large_streak = 0
+        self._large_since: int | None = None
+        self._large_ratio = 0.0
+        self._large_sites: tuple[str, ...] = ()
+        self._diverged: tuple[int, float, float] | None = None
+        self._first_loss: float | None = None
+        self._best_loss = np.inf
+        self._largest_ever = 0.0
+        self._ratios: list[float] = []
+        self._rising_rate = False
+        self._last_rate = 0.0
+        self._last_step = 0
+        self._losses: list[float] = []
+
+    def observe(self, span: Span) -> None:
+        """One median ratio for every step that has one."""
+        pairs = _pairs(span)
+        rms = span.stat("rms")
+        loss, rates = span.metric("loss"), span.metric("lr")
+        spoiled = span.stat("zero_fraction")
+        for row, step in enumerate(span.steps):
+            self._follow_loss(int(step), float(loss[row]))
+            ratios = _ratios(rms[row], spoiled[row], pairs)
+            if not ratios:
+                continue
+            self._last_step = int(step)
+            self._num_steps += 1
+            if rates[row] > self._last_rate * (1 + 1e-9) and self._num_steps > 1:
+                self._rising_rate = True
+            self._last_rate = float(rates[row]) if np.isfinite(rates[row]) else self._last_rate
+            self._follow_ratio(int(step), ratios, [path for _, _, path in pairs])
+
+    def _follow_ratio(self, step: int, ratios: dict[str, float], _paths: list[str]) -> None:
+        values = np.array(list(ratios.values()))
+        middle = float(np.median(values))
+        self._largest_ever = max(self._largest_ever, float(values.max()))
+        if len(self._ratios) < STEPS_NEEDED:
+            self._ratios.append(float(values.max()))
+        if middle <= LARGE:
+            self._large_streak = 0
+            return
+        self._large_streak += 1
+        if self._large_streak >= LARGE_STEPS and self._large_since is None:
+            self._large_since = step - LARGE_STEPS + 1
+            self._large_ratio = middle
+            order = sorted(ratios, key=lambda path: -ratios[path])
+            self._large_sites = tuple(order[:3])
+
+    def _follow_loss(self, step: int, loss: float) -> None:
+        if np.isnan(loss):
+            return
+        if self._first_loss is None:
+            self._first_loss = loss
+        self._losses.append(loss)
+        # The middle of the last three, so that one bad batch is not divergence.
+        recent = float(np.median(self._losses[-3:]))
+        worse = recent > WORSE * abs(self._best_loss) and recent > self._first_loss + abs(self._first_loss)
+        if self._diverged is None and len(self._losses) > 3 and worse:
+            self._diverged = (step, recent, float(self._best_loss))
+        self._best_loss = min(self._best_loss, loss)
+
+    def findings(self) -> list[Finding]:
+        """Too large and harmful, or too small from the first step on."""
+        if self._large_since is not None and self._diverged is not None and self._diverged[0] >= self._large_since:
+            return [self._too_large(*self._diverged)]
+        never = len(self._ratios) >= STEPS_NEEDED and self._largest_ever < SMALL
+        return [self._too_small()] if never and not self._rising_rate else []
+
+    def _too_large(self, step: int, loss: float, best: float) -> Finding:
+        assert self._large_since is not None
+        return Finding(
+            code="update_too_large", severity=Severity.CRITICAL,
+            message=f"Each step changes the weights by {self._large_ratio:.0%} of their size since step "
+            f"{self._large_since:,}, and the loss diverges at step {step:,}: the learning rate is too high.",
+            first_step=self._large_since, last_step=self._last_step, sites=self._large_sites,
+            evidence=(
+                Evidence("update / weight", self._large_ratio, site=name_list(self._large_sites, 1), kind="update", stat="rms"),
+                Evidence("loss", loss, best),
+                Evidence("learning rate", self._last_rate),
+            ),
+            remedy=f"lr={self._last_rate / max(self._large_ratio / 1e-3, 1):.1g}  # brings update/weight near 0.001",
+        )  # fmt: skip
+
+    def _too_small(self) -> Finding:
+        ratio = float(np.median(self._ratios))
+        return Finding(
+            code="update_too_small", severity=Severity.WARNING,
+            message=f"No step changes any weight by more than {self._largest_ever:.1e} of its size: the learning rate is "
+            "too low to learn anything.",
+            first_step=0, last_step=self._last_step,
+            evidence=(Evidence("update / weight", ratio), Evidence("learning rate", self._last_rate)),
+            remedy=f"lr={self._last_rate * 1e-3 / max(ratio, 1e-12):.1g}  # brings update/weight near 0.001",
+        )  # fmt: skip
+
+
+def _pairs(span: Span) -> list[tuple[int, int, str]]:
+    weights = {span.sites[n].site.path: n for n in span.places(Kind.WEIGHT) if is_matrix(span.sites[n])}
+    return [
+        (n, weights[span.sites[n].site.path], span.sites[n].site.path)
+        for n in span.places(Kind.UPDATE) if span.sites[n].site.path in weights
+    ]  # fmt: skip
+
+
+def _ratios(rms: FloatArray, spoiled: FloatArray, pairs: list[tuple[int, int, str]]) -> dict[str, float]:
+    """Update over weight for matrices that are not mostly zero, in either."""
+    found = {}
+    for update, weight, path in pairs:
+        if rms[weight] > 0 and np.isfinite(rms[update]) and spoiled[weight] < 0.5 and spoiled[update] < 0.9:
+            found[path] = float(rms[update] / rms[weight])
+    return found

@@ -1,0 +1,197 @@
+"""Before the first step: is this something that can be watched, where does the run go, what is written about it."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+import platform
+import sys
+import time
+from collections.abc import Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from stethoscope.config import DebugConfig
+from stethoscope.record import ConfigError, WatchError
+
+if TYPE_CHECKING:
+    from stethoscope.capture import Watcher
+
+PACKAGES = ("stethoscope", "torch", "numpy", "pyarrow", "triton")
+JOIN_SECONDS = 10.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Place:
+    """Where this process writes, and which of how many ranks it is."""
+
+    folder: Path
+    rank: int
+    world_size: int
+    launch_id: str
+
+
+def check_model(model: Any) -> None:
+    """Refuse at once what can never be watched."""
+    import torch
+
+    if not isinstance(model, torch.nn.Module):
+        raise WatchError(
+            f"watch got a {type(model).__name__} as model", do="Pass the torch.nn.Module that you train: watch(model, optimizer)"
+        )
+
+
+def check_optimizers(given: Any) -> list[Any]:
+    """One optimizer, several, or none, as a list."""
+    import torch
+
+    optimizers = [] if given is None else list(given) if isinstance(given, (list, tuple, set)) else [given]
+    for number, optimizer in enumerate(optimizers):
+        inner = getattr(optimizer, "optimizer", optimizer)
+        if isinstance(optimizer, torch.optim.Optimizer):
+            continue
+        if isinstance(inner, torch.optim.Optimizer):
+            optimizers[number] = inner
+            continue
+        raise WatchError(
+            f"watch got a {type(optimizer).__name__} as optimizer",
+            do="Pass a torch.optim.Optimizer or a list of them, or leave it out to have it found",
+        )
+    return optimizers
+
+
+def place(config: DebugConfig, run: Path | None) -> Place:
+    """Where the run goes; ranks after the first join the folder that rank 0 made."""
+    from stethoscope.store import new_run_folder
+
+    rank, world_size = _rank()
+    launch_id = "-".join(os.environ.get(key, "") for key in ("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT"))
+    if run is not None:
+        bare = len(run.parts) == 1 and not run.exists()
+        return Place(Path(config.dir) / run if bare else run, rank, world_size, launch_id)
+    base = Path(config.dir)
+    if rank > 0:
+        found = _join(base, launch_id)
+        if found is not None:
+            return Place(found, rank, world_size, launch_id)
+    return Place(new_run_folder(base, config.name or _script_name()), rank, world_size, launch_id)
+
+
+def _rank() -> tuple[int, int]:
+    try:
+        return int(os.environ.get("RANK", "0")), max(int(os.environ.get("WORLD_SIZE", "1")), 1)
+    except ValueError:
+        return 0, 1
+
+
+def _join(base: Path, launch_id: str) -> Path | None:
+    """The folder that rank 0 of this launch made; waits a little for it, without a collective."""
+    from stethoscope.record import RunError
+    from stethoscope.store import find_runs, open_run
+
+    until = time.monotonic() + JOIN_SECONDS
+    while time.monotonic() < until:
+        for folder in reversed(find_runs(base)):
+            try:
+                info = open_run(folder).info
+            except RunError:
+                continue
+            if info.get("launch_id") == launch_id and time.time() - float(info.get("created", 0)) < 600:
+                return folder
+        time.sleep(0.1)
+    return None
+
+
+def _script_name() -> str:
+    main = sys.modules.get("__main__")
+    file = getattr(main, "__file__", None)
+    return Path(file).stem if file else "run"
+
+
+def describe(model: Any, optimizers: Sequence[Any], config: DebugConfig, place: Place) -> dict[str, Any]:
+    """What run.json says: the model tree, the settings, the versions."""
+    from stethoscope.capture.sites import unwrap
+
+    root = unwrap(model)
+    info: dict[str, Any] = {
+        "name": config.name or _script_name(),
+        "created": time.time(),
+        "launch_id": place.launch_id,
+        "world_size": place.world_size,
+        "config": dataclasses.asdict(config),
+        "versions": {"python": platform.python_version()} | _versions(),
+        "model": {"type": type(root).__name__, "modules": [_module(path, m) for path, m in root.named_modules()]},
+        "optimizers": [type(optimizer).__name__ for optimizer in optimizers],
+    }
+    if config.record_command:
+        info["command"] = sys.argv
+        info["environment"] = dict(os.environ)
+    return info
+
+
+def _module(path: str, module: Any) -> dict[str, Any]:
+    own = [p for p in module._parameters.values() if p is not None]
+    return {
+        "path": path,
+        "type": type(module).__name__,
+        "detail": module.extra_repr()[:200],
+        "num_parameters": sum(p.numel() for p in own),
+        "trainable": any(p.requires_grad for p in own),
+    }
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for package in PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def complain(model: Any, optimizers: Sequence[Any], watcher: Watcher) -> None:
+    """Say at the start what will be missing, and what to do about it; training goes on."""
+    parameters = watcher.names.tensors
+    if not parameters:
+        warn(
+            f"{type(model).__name__} has no parameters, so only its outputs are watched. If it should have some, assign "
+            "its layers as attributes or in a torch.nn.ModuleList"
+        )
+        return
+    num_meta = sum(p.is_meta for p in parameters)
+    if num_meta:
+        warn(
+            f"{num_meta} of {len(parameters)} parameters of {type(model).__name__} are on the meta device and hold no "
+            "values; they are measured once they are materialised. Call watch after model.to_empty(...) to see all of them"
+        )
+    known = {id(p) for p in parameters}
+    for optimizer in optimizers:
+        held = [p for group in optimizer.param_groups for p in group["params"]]
+        if held and not any(id(p) in known for p in held):
+            warn(
+                f"the {type(optimizer).__name__} given to watch holds none of {type(model).__name__}'s parameters: it "
+                "trains another model. Make it from this model's parameters()"
+            )
+
+
+def warn(message: str) -> None:
+    """A warning that can never become an exception."""
+    from stethoscope.capture.guard import warn as guarded_warn
+
+    guarded_warn(message)
+
+
+def number(name: str, value: Any) -> float:
+    """A metric as a number."""
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        raise ConfigError(f"log got {name}={value!r}", do="Log a number or a tensor of one element") from None
+
+
+def is_number(value: float) -> bool:
+    """Whether a metric is finite."""
+    return math.isfinite(value)

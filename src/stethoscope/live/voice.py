@@ -1,0 +1,69 @@
+"""What a session says: a line at the start, one for each new cause, one at the end. On stderr, beside any progress bar."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from stethoscope.record import Finding, Severity, printable
+
+if TYPE_CHECKING:
+    from stethoscope.explain import Diagnosis
+
+GLYPHS = {Severity.CRITICAL: "◆", Severity.WARNING: "▲", Severity.INFO: "●"}
+ASCII_GLYPHS = {Severity.CRITICAL: "X", Severity.WARNING: "!", Severity.INFO: "i"}
+
+
+def say(line: str) -> None:
+    """Print a line without breaking a progress bar or a closed stream."""
+    stream = sys.stderr
+    if stream is None:
+        return
+    encoding = getattr(stream, "encoding", None) or "ascii"
+    line = line.encode(encoding, "replace").decode(encoding)
+    try:
+        bars = sys.modules.get("tqdm")
+        if bars is not None and getattr(bars.tqdm, "_instances", None):
+            bars.tqdm.write(line, file=stream)
+        else:
+            print(line, file=stream, flush=True)  # noqa: T201 - this is the one place that speaks
+    except (OSError, ValueError):
+        return
+
+
+def opening(folder: Path, root: Any) -> str:
+    """What is watched and where it goes."""
+    num_parameters = sum(p.numel() for p in root.parameters())
+    return f"stethoscope: watching {type(root).__name__} ({num_parameters:,} parameters), run {shown(folder)}"
+
+
+def cause(finding: Finding) -> str:
+    """One new cause."""
+    return f"stethoscope: {_glyph(finding.severity)} {finding.message} [{finding.code}]"
+
+
+def closing(diagnosis: Diagnosis, folder: Path) -> str:
+    """How it went and where to look."""
+    looked = diagnosis.looked_at
+    extent = f"{looked.num_steps:,} steps, {looked.num_sites} of {looked.num_sites_expected} sites"
+    if diagnosis.healthy:
+        return f"stethoscope: nothing to report. {extent}. stethoscope show {shown(folder)}"
+    first = diagnosis.causes[0]
+    more = f" and {len(diagnosis.causes) - 1} more" if len(diagnosis.causes) > 1 else ""
+    return (
+        f"stethoscope: {_glyph(first.severity)} {first.message.rstrip(".")}{more}. {extent}. stethoscope diagnose {shown(folder)}"
+    )
+
+
+def shown(folder: Path) -> str:
+    """The folder as a user would type it."""
+    try:
+        return printable(str(folder.resolve().relative_to(Path.cwd())))
+    except ValueError:
+        return printable(str(folder))
+
+
+def _glyph(severity: Severity) -> str:
+    encoding = (getattr(sys.stderr, "encoding", None) or "").lower()
+    return (GLYPHS if encoding.startswith("utf") else ASCII_GLYPHS)[severity]

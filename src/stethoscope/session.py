@@ -1,0 +1,264 @@
+"""DebugSession: the live attachment. Wiring, nothing else.
+
+`watch(model, optimizer)` attaches; `stop()` detaches and leaves nothing behind. No exception of ours reaches the
+training loop; wrong arguments to `watch` itself are told at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from stethoscope.config import DebugConfig
+from stethoscope.instruments.kit import Kit
+from stethoscope.live import endings, launch, voice
+from stethoscope.live.companions import CompanionHandle
+from stethoscope.record import Finding, WatchError
+
+if TYPE_CHECKING:
+    import torch
+
+    from stethoscope.capture import Watcher
+    from stethoscope.explain import Diagnosis
+    from stethoscope.store import Run, RunWriter
+
+_SESSIONS: weakref.WeakKeyDictionary[Any, DebugSession] = weakref.WeakKeyDictionary()
+
+
+class DebugSession(Kit):
+    """A model under observation, or the instruments alone where there is no model."""
+
+    def __init__(
+        self, config: DebugConfig | None = None, *, model: Any = None, optimizers: Sequence[Any] = (),
+        run: str | Path | None = None, extras: dict[str, Any] | None = None,
+    ) -> None:
+        self.config = config or DebugConfig.load()
+        super().__init__(self.config)
+        self._model, self._optimizers = model, list(optimizers)
+        self._run_folder = Path(run) if run is not None else None
+        self._extras = extras or {}
+        self._writer: RunWriter | None = None
+        self._place: launch.Place | None = None
+        self._watcher: Watcher | None = None
+        self._companion: CompanionHandle | None = None
+        self._run: Run | None = None
+        self._started = self._stopped = False
+
+    # ---- life ----
+
+    def start(self) -> DebugSession:
+        """Attach. Starting twice does nothing."""
+        if self._started or self.config.mode == "off":
+            return self
+        self._started = True
+        if self._model is None:
+            return self
+        from stethoscope.capture import Watcher
+        from stethoscope.store import RunWriter
+
+        place = launch.place(self.config, self._run_folder)
+        info = launch.describe(self._model, self._optimizers, self.config, place)
+        self._writer = RunWriter.create(
+            place.folder, info, rank=place.rank, world_size=place.world_size, disk_bytes=self.config.disk
+        )
+        if self._writer.state == "memory":
+            launch.warn(
+                f"the run cannot be written ({self._writer.trouble}), so it is kept in memory only. Training goes on; "
+                "set STETHOSCOPE_DIR to a folder that can be written"
+            )
+        self._place = place
+        self._watcher = Watcher(self._model, self._optimizers, self.config, self._writer)
+        self._watcher.start()
+        launch.complain(self._model, self._optimizers, self._watcher)
+        self._companion = CompanionHandle(place.folder, self.config, self._say, rank=place.rank)
+        if self._writer.state == "writing":
+            self._companion.start()
+        endings.remember(self)
+        self._say(voice.opening(place.folder, self._watcher.names.root))
+        return self
+
+    def stop(self, ended: str = "finished", reason: dict[str, Any] | None = None) -> SessionReport:
+        """Detach, write the end, let the last findings come in, say one line."""
+        if self._stopped or not self._started:
+            return self._report()
+        self._stopped = True
+        endings.forget(self)
+        if self._watcher is not None and self._writer is not None:
+            self._watcher.stop()
+            kept = self._writer.state == "writing"
+            self._writer.close(ended, reason)
+            if self._companion is not None:
+                self._companion.finish()
+            if kept:
+                self._say(voice.closing(self.diagnosis, self._folder))
+        if self._model is not None and _SESSIONS.get(self._model) is self:
+            del _SESSIONS[self._model]
+        return self._report()
+
+    def abandon(self) -> None:
+        """In a forked child: the run is the parent's, so do nothing from now on."""
+        self._stopped = True
+        if self._watcher is not None:
+            self._watcher.taps.recording = self._watcher.taps.open = False
+        if self._companion is not None:
+            self._companion.abandon()
+
+    def __enter__(self) -> DebugSession:
+        return self.start()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
+        if kind is None or kind is SystemExit:
+            self.stop()
+        else:
+            self.stop("exception", {"exception": kind.__name__, "message": str(error)[:500]})
+
+    # ---- while training ----
+
+    @property
+    def step(self) -> int:
+        """How many steps the optimizer has taken."""
+        return self._watcher.clock.step if self._watcher is not None else 0
+
+    def log(self, **metrics: Any) -> None:
+        """Record metrics of the current step; tensors are read without a synchronisation."""
+        if self._watcher is None or self._writer is None or self._stopped:
+            return
+        prefix = "eval/" if self._watcher.evaluating else ""
+        plain: dict[str, float] = {}
+        for name, value in metrics.items():
+            if hasattr(value, "detach") and hasattr(value, "device"):
+                self._watcher.guard(self._watcher.log, prefix + name, value)
+            else:
+                plain[prefix + name] = launch.number(name, value)
+        if plain:
+            self._writer.scalars(self._watcher.log_step, plain)
+
+    def log_batch(self, inputs: Any, targets: Any = None) -> None:
+        """Record what goes in: statistics of inputs and targets, and a fingerprint of every sample."""
+        if self._watcher is not None and not self._stopped:
+            self._watcher.guard(self._watcher.log_batch, inputs, targets)
+
+    @contextlib.contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """Mark validation: nothing inside counts as training, and metrics logged inside are validation's."""
+        watcher, writer = self._watcher, self._writer
+        if watcher is None or writer is None:
+            yield
+            return
+        before = watcher.evaluating
+        watcher.evaluating = True
+        watcher.guard(watcher.evaluation_begins)
+        try:
+            yield
+        finally:
+            watcher.evaluating = before
+            watcher.guard(watcher.evaluation_ends)
+
+    def flush(self, timeout: float = 30.0) -> bool:
+        """Wait until everything recorded so far is durable; False where that could not be had."""
+        if self._watcher is None or self._writer is None:
+            return True
+        return self._watcher.ring.drain(timeout) and self._writer.flush(timeout)
+
+    # ---- reading ----
+
+    @property
+    def run(self) -> Run:
+        """The run as a reader sees it, up to what was flushed."""
+        from stethoscope.store import open_run
+
+        if self._writer is None:
+            raise WatchError("this session watches no model", do="Use stethoscope.watch(model, optimizer)")
+        if not self._stopped:
+            self.flush()
+        if self._run is None:
+            self._run = open_run(self._folder)
+        else:
+            self._run.refresh()
+        return self._run
+
+    @property
+    def diagnosis(self) -> Diagnosis:
+        """Causes and findings of what was recorded so far."""
+        from stethoscope.explain import Diagnosis, diagnose
+
+        if self._writer is None or self._writer.state == "memory":
+            return Diagnosis()
+        return diagnose(self.run)
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """Everything found so far."""
+        return self.diagnosis.findings
+
+    @property
+    def _folder(self) -> Path:
+        assert self._place is not None
+        return self._place.folder
+
+    def _say(self, line: str) -> None:
+        if line and not self.config.quiet and (self._place is None or self._place.rank == 0):
+            voice.say(line)
+
+    def _report(self) -> SessionReport:
+        return SessionReport(self)
+
+
+class SessionReport:
+    """What `stop` returns: the diagnosis and where the run lies."""
+
+    def __init__(self, session: DebugSession) -> None:
+        self._session = session
+        self.path = session._place.folder if session._place is not None else None
+        self.num_steps = session.step
+
+    @property
+    def diagnosis(self) -> Diagnosis:
+        """Causes and findings of the run."""
+        return self._session.diagnosis
+
+    def summary(self) -> dict[str, Any]:
+        """The session in a few facts."""
+        return {"num_steps": self.num_steps, "run": str(self.path) if self.path else None} | self._session.facts() | (
+            {"causes": [cause.message for cause in self.diagnosis.causes]} if self.path else {}
+        )
+
+
+def watch(
+    model: torch.nn.Module,
+    optimizer: Any = None,
+    *,
+    run: str | Path | None = None,
+    name: str | None = None,
+    scaler: Any = None,
+    scheduler: Any = None,
+    ema: Any = None,
+    loss_fn: Any = None,
+    expect: Any = None,
+    ignore: Any = None,
+    config: DebugConfig | None = None,
+    **config_fields: Any,
+) -> DebugSession:
+    """Watch a model train: every step recorded, findings as they appear. Returns the started session.
+
+    `optimizer` may be one, a list, or None (then every optimizer that holds a parameter of the model counts).
+    `run` continues or names a run folder. Watching the same model again replaces its session.
+    """
+    settings = DebugConfig.load(config, name=name, expect=expect, ignore=ignore, **config_fields)
+    launch.check_model(model)
+    optimizers = launch.check_optimizers(optimizer)
+    old = _SESSIONS.pop(model, None)
+    if old is not None:
+        old.stop()
+    extras = {"scaler": scaler, "scheduler": scheduler, "ema": ema, "loss_fn": loss_fn}
+    session = DebugSession(settings, model=model, optimizers=optimizers, run=run, extras=extras)
+    _SESSIONS[model] = session
+    return session.start()
+
+
+def debug_session(config: DebugConfig | None = None) -> DebugSession:
+    """A session without a model: the instruments, to be fed by hand."""
+    return DebugSession(config)
