@@ -87,10 +87,10 @@ def _unknown(layer: int | str, matrix: FloatArray) -> SpectralAnalysis:
 
 def power_iteration(matrix: FloatArray) -> tuple[float, int, bool]:
     """The largest singular value, rounds taken, and whether it settled."""
-    scale = float(np.abs(matrix).max())
+    scale = float(np.max(np.abs(matrix)))
     if scale == 0.0:
         return 0.0, 0, True
-    matrix = np.asarray(matrix / scale)
+    matrix = matrix / scale
     if matrix.shape[0] < matrix.shape[1]:
         matrix = matrix.T
     vector: FloatArray = np.random.default_rng(0).standard_normal(matrix.shape[1])

@@ -148,13 +148,18 @@ def _lines(axis: Any, plot: Lines, look: Tokens) -> None:
             drawn.append((label, float(x[finite[-1]]), float(y[finite[-1]]), color))
     if len(plot.series) > 1:
         _direct_labels(axis, drawn[:6], look)
-    if not plot.log:
+    if plot.log:
+        axis.minorticks_off()
+    else:
         _few_ticks(axis)
+    if all(bool(np.all(x == np.round(x))) for x, _ in plot.series.values()):
+        axis.xaxis.get_major_locator().set_params(integer=True)
     axis.set_xlabel(plain_text(plot.x_label))
 
 
 def _direct_labels(axis: Any, drawn: list[tuple[str, float, float, str]], look: Tokens) -> None:
     """Names at the line ends, pushed apart where they would touch."""
+    readable = [look.series[i] for i in (0, 1, 3, 4)]
     axis.margins(x=0.02)
     axis.figure.canvas.draw()
     to_pixels = axis.transData.transform
@@ -168,7 +173,7 @@ def _direct_labels(axis: Any, drawn: list[tuple[str, float, float, str]], look: 
         taken.append(place)
         axis.annotate(
             plain_text(label), (1.01, place), xycoords="axes fraction", va="center", fontsize=8,
-            color=look.ink2 if color == look.ink3 else color, annotation_clip=False,
+            color=color if color in readable else look.ink2, annotation_clip=False,
         )  # fmt: skip
 
 
