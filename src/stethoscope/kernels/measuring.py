@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from stethoscope.kernels import portable, reference
-from stethoscope.kernels.columns import Table, empty_rows
-from stethoscope.kernels.pending import Assembled, Done, Extras, Part, Pending
+import numpy as np
+import numpy.typing as npt
+
+from stethoscope.kernels import cpu, portable, reference
+from stethoscope.kernels.columns import NUM_COLUMNS, Table, empty_rows
+from stethoscope.kernels.pending import Assembled, Done, Extras, Measured, Part, Pending
 from stethoscope.kernels.tensors import is_tensor, plain
 
 if TYPE_CHECKING:
@@ -22,22 +25,13 @@ def measure(arrays: Sequence[Any], *, limits: Limits | None = None) -> Table:
     Takes NumPy arrays, torch tensors, JAX arrays, lists and numbers, mixed.
     Raises `UnsupportedArrayError` where one of them holds no numbers that can be read.
     """
-    out = empty_rows(len(arrays))
     tensors = [place for place, array in enumerate(arrays) if is_tensor(array)]
+    others = [place for place, array in enumerate(arrays) if not is_tensor(array)]
+    out = np.empty((len(arrays), NUM_COLUMNS))
     if tensors:
-        chosen = None if limits is None else [limits[place] for place in tensors]
-        measured = start([arrays[place] for place in tensors], limits=chosen).result()
-        if measured.unsupported:
-            place = tensors[measured.unsupported[0]]
-            raise reference.UnsupportedArrayError(
-                f"the numbers of tensor {place} cannot be read",
-                where=f"{arrays[place].dtype} on {arrays[place].device}, {arrays[place].layout}",
-                do="Hand in a dense, unquantised tensor that holds data",
-            )
-        out[tensors] = measured.rows
-    for place in sorted(set(range(len(arrays))) - set(tensors)):
-        limit = None if limits is None else limits[place]
-        out[place] = reference.row(arrays[place], limit)
+        out[tensors] = _measure_tensors([arrays[place] for place in tensors], _pick(limits, tensors))
+    if others:
+        out[others] = _measure_arrays([arrays[place] for place in others], _pick(limits, others))
     return out
 
 
@@ -49,6 +43,18 @@ def start(
     Tensors on the CPU are measured before this returns, so the caller may change them at once. Elsewhere the
     work is queued on the current stream and nothing is synchronised.
     """
+    if not tensors:
+        return Pending(Done(Measured(empty_rows(0))))
+    loaded = cpu.library()
+    if loaded is not None:
+        table = cpu.collect(tensors, ordered=extras is not None and extras.sketch)
+        if table is not None:
+            return Pending(Done(_measure_table(loaded, table, limits, extras)))
+    return _start_mixed(tensors, limits, extras)
+
+
+def _start_mixed(tensors: Sequence[Any], limits: Limits | None, extras: Extras | None) -> Pending:
+    """For what the pointer table does not take as it is: looks at each tensor, then goes device by device."""
     places: dict[Any, list[int]] = {}
     sources: list[Any] = []
     implicit_zeros: dict[int, int] = {}
@@ -64,11 +70,73 @@ def start(
         places.setdefault(found.tensor.device, []).append(place)
     parts: list[tuple[Sequence[int], Part]] = []
     for device, members in places.items():
-        chosen = None if limits is None else [limits[place] for place in members]
-        parts.append((members, _launch(device, [sources[place] for place in members], chosen, extras)))
+        part = _launch(device, [sources[place] for place in members], _pick(limits, members), extras)
+        parts.append((members, part))
     return Pending(Assembled(len(sources), parts, implicit_zeros, unsupported))
 
 
 def _launch(device: Any, tensors: list[Any], limits: Limits | None, extras: Extras | None) -> Part:
-    launched = portable.launch(tensors, limits, extras)
-    return Done(launched.result()) if device.type == "cpu" else launched
+    """Measures plain tensors of one device with the best kernel there is for it."""
+    if device.type != "cpu":
+        return portable.launch(tensors, limits, extras)
+    loaded = cpu.library()
+    if loaded is not None:
+        ordered = extras is not None and extras.sketch
+        table = cpu.collect(tensors, ordered=ordered)
+        if table is None:
+            table = cpu.collect([tensor.contiguous() for tensor in tensors], ordered=ordered)
+        if table is not None:
+            return Done(_measure_table(loaded, table, limits, extras))
+    return Done(portable.launch(tensors, limits, extras).result())
+
+
+def _measure_table(
+    loaded: cpu.Library, table: cpu.Collected, limits: Limits | None, extras: Extras | None
+) -> Measured:
+    rows = cpu.rows(loaded, table, limits)
+    if extras is None:
+        return Measured(rows)
+    return Measured(
+        rows,
+        cpu.histograms(loaded, table) if extras.histogram else None,
+        cpu.sketches(loaded, table, extras.seed) if extras.sketch else None,
+    )
+
+
+def _measure_tensors(tensors: list[Any], limits: Limits | None) -> Table:
+    measured = start(tensors, limits=limits).result()
+    if measured.unsupported:
+        tensor = tensors[measured.unsupported[0]]
+        raise reference.UnsupportedArrayError(
+            "the numbers of a tensor cannot be read",
+            where=f"{tensor.dtype} on {tensor.device}, {tensor.layout}",
+            do="Hand in a dense, unquantised tensor that holds data",
+        )
+    return measured.rows
+
+
+def _measure_arrays(arrays: list[Any], limits: Limits | None) -> Table:
+    loaded = cpu.library()
+    readable = [_readable(array) for array in arrays]
+    if loaded is None or any(array is None for array in readable):
+        return reference.rows(arrays, limits)
+    return cpu.rows(loaded, cpu.collect_arrays([a for a in readable if a is not None]), limits)
+
+
+def _readable(array: Any) -> npt.NDArray[Any] | None:
+    """The array in a form the library reads, elements in any order; None where only the reference reads it."""
+    try:
+        found = np.asarray(array)
+    except (ValueError, TypeError) as problem:
+        raise reference.UnsupportedArrayError(
+            f"this is not an array of numbers ({problem})", do="Hand in numbers, or arrays of them"
+        ) from problem
+    if found.dtype.name in ("complex64", "complex128"):
+        found = np.ascontiguousarray(found).view("f4" if found.dtype.name == "complex64" else "f8")
+    if found.dtype.name not in cpu.CODE or not found.dtype.isnative:
+        return None
+    return found if found.flags.forc else np.ascontiguousarray(found)
+
+
+def _pick(limits: Limits | None, places: list[int]) -> Limits | None:
+    return None if limits is None else [limits[place] for place in places]

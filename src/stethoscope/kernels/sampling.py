@@ -4,27 +4,34 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Sequence
+from array import array
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from stethoscope.kernels import portable
-from stethoscope.kernels.columns import empty_rows
+from stethoscope.kernels import cpu, portable
 from stethoscope.kernels.measuring import start
-from stethoscope.kernels.pending import Done, Measured, Pending
+from stethoscope.kernels.pending import Assembled, Done, Measured, Part, Pending
 from stethoscope.kernels.tensors import plain
 
 if TYPE_CHECKING:
     import torch
 
+Coordinates = npt.NDArray[np.int64]
+
 
 @dataclasses.dataclass(frozen=True, eq=False, slots=True)
 class Snapshot:
-    """The sampled values of every tensor at one moment, float64; None where a tensor was unreadable."""
+    """The sampled values of every tensor at one moment, as float64."""
 
-    values: tuple[Any, ...]
+    host: npt.NDArray[np.float64]
+    """Of the tensors on the CPU, one after the other; the places of all others are zero."""
+    elsewhere: Mapping[int, Any]
+    """By the tensor's place, the values of tensors on other devices, still there."""
+    missing: tuple[int, ...] = ()
+    """Places that could not be read: another size than at first, sparse, without storage."""
 
 
 class Sample:
@@ -36,46 +43,88 @@ class Sample:
 
     def __init__(self, tensors: Sequence[Any], *, size: int = 1024, seed: int = 0) -> None:
         """`tensors` may be tensors or their shapes."""
-        self._counts = [_num_values(item) for item in tensors]
-        self._coordinates = [
-            coordinates(count, size, seed, place) for place, count in enumerate(self._counts)
-        ]
+        counts = [_num_values(item) for item in tensors]
+        self._coordinates = [coordinates(count, size, seed, place) for place, count in enumerate(counts)]
+        self._counts = array("q", counts)
         self.sizes: tuple[int, ...] = tuple(len(chosen) for chosen in self._coordinates)
+        self._starts = np.concatenate([[0], np.cumsum(self.sizes, dtype=np.int64)]).astype(np.int64)
+        self._offsets: dict[tuple[tuple[int, tuple[int, ...]], ...], Coordinates] = {}
         self._on_device: dict[tuple[int, Any], Any] = {}
 
     def read(self, tensors: Sequence[torch.Tensor]) -> Snapshot:
-        """The sampled values as they are now, copied; a tensor that changed its size reads as unreadable."""
-        return Snapshot(tuple(self._read_one(place, tensor) for place, tensor in enumerate(tensors)))
+        """The sampled values as they are now, copied; without waiting for any device."""
+        loaded = cpu.library()
+        if loaded is not None and tensors:
+            table = cpu.collect(tensors)
+            if table is not None and table.counts == self._counts:
+                layout = tuple((place, tuple(tensors[place].stride())) for place in table.bent)
+                offsets = self._offsets.get(layout)
+                if offsets is None:
+                    offsets = self._offsets[layout] = self._lay_out(tensors, table.bent)
+                return Snapshot(cpu.gather(loaded, table, self._starts, offsets), {})
+        return self._read_mixed(tensors)
 
     def difference(self, before: Snapshot, after: Snapshot) -> Pending:
         """Rows of `after - before`; an exact zero is a coordinate that did not change."""
-        torch = sys.modules.get("torch")
-        if torch is None or not self.sizes:
-            return Pending(Done(Measured(empty_rows(len(self.sizes)))))
-        missing = [
-            place for place, pair in enumerate(zip(before.values, after.values, strict=True)) if None in pair
-        ]
-        changes = [
-            torch.empty(0) if old is None or new is None else new - old
-            for old, new in zip(before.values, after.values, strict=True)
-        ]
-        pending = start(changes)
-        return Pending(
-            pending, lambda measured: dataclasses.replace(measured, unsupported=tuple(missing))
-        )
+        moved = before.elsewhere.keys() ^ after.elsewhere.keys()
+        missing = sorted({*before.missing, *after.missing, *moved})
+        elsewhere = [place for place in after.elsewhere if place not in missing]
+        skipped = {*missing, *elsewhere}
+        with np.errstate(invalid="ignore", over="ignore"):
+            host = self._host_part(after.host - before.host)
+        if not skipped:
+            return Pending(host)
+        kept = [place for place in range(len(self.sizes)) if place not in skipped]
+        parts: list[tuple[Sequence[int], Part]] = [(kept, Done(Measured(host.result().rows[kept])))]
+        if elsewhere:
+            changes = [after.elsewhere[place] - before.elsewhere[place] for place in elsewhere]
+            parts.append((elsewhere, start(changes)))
+        return Pending(Assembled(len(self.sizes), parts, {}, missing))
 
-    def _read_one(self, place: int, tensor: Any) -> Any:
-        found = plain(tensor)
-        if found is None or found.implicit_zeros or found.tensor.numel() != self._counts[place]:
-            return None
-        key = (place, found.tensor.device)
+    def _host_part(self, change: npt.NDArray[np.float64]) -> Part:
+        loaded = cpu.library()
+        if loaded is not None:
+            return Done(Measured(cpu.rows(loaded, cpu.collect_pieces(change, self._starts))))
+        torch = sys.modules["torch"]
+        pieces = [torch.from_numpy(piece) for piece in np.split(change, self._starts[1:-1])]
+        return Done(portable.launch(pieces[: len(self.sizes)], None, None).result())
+
+    def _lay_out(self, tensors: Sequence[Any], bent: Sequence[int]) -> Coordinates:
+        """Where the coordinates lie in memory, in elements from each tensor's pointer."""
+        chosen = list(self._coordinates)
+        for place in bent:
+            index = np.unravel_index(chosen[place], tuple(tensors[place].shape))
+            strides = tensors[place].stride()
+            chosen[place] = sum(
+                (axis * stride for axis, stride in zip(index, strides, strict=True)),
+                start=np.zeros(len(chosen[place]), dtype=np.int64),
+            )
+        return np.ascontiguousarray(np.concatenate([np.zeros(0, dtype=np.int64), *chosen]), dtype=np.int64)
+
+    def _read_mixed(self, tensors: Sequence[Any]) -> Snapshot:
+        host = np.zeros(int(self._starts[-1]))
+        elsewhere: dict[int, Any] = {}
+        missing: list[int] = []
+        for place, tensor in enumerate(tensors):
+            found = plain(tensor)
+            if found is None or found.implicit_zeros or found.tensor.numel() != self._counts[place]:
+                missing.append(place)
+                continue
+            values = portable.gather(found.tensor, self._coordinates_on(place, found.tensor.device))
+            if found.tensor.device.type == "cpu":
+                host[self._starts[place] : self._starts[place + 1]] = values.numpy()
+            else:
+                elsewhere[place] = values
+        return Snapshot(host, elsewhere, tuple(missing))
+
+    def _coordinates_on(self, place: int, device: Any) -> Any:
+        key = (place, device)
         if key not in self._on_device:
-            torch = sys.modules["torch"]
-            self._on_device[key] = torch.as_tensor(self._coordinates[place]).to(found.tensor.device)
-        return portable.gather(found.tensor, self._on_device[key])
+            self._on_device[key] = sys.modules["torch"].as_tensor(self._coordinates[place]).to(device)
+        return self._on_device[key]
 
 
-def coordinates(count: int, size: int, seed: int, place: int) -> npt.NDArray[np.int64]:
+def coordinates(count: int, size: int, seed: int, place: int) -> Coordinates:
     """Sorted coordinates of a tensor with `count` values: `size` of them, or all where there are no more."""
     if count <= size:
         return np.arange(count, dtype=np.int64)

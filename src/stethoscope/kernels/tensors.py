@@ -43,7 +43,7 @@ def plain(tensor: Any) -> Plain | None:
 
     DTensors give their local shard. Sparse tensors give their values and the count of what they leave out
     (an uncoalesced one is coalesced first, which waits for the device). None for meta, fake, nested,
-    quantised and packed sub-byte tensors, for those inside vmap or grad transforms, and where the storage was freed.
+    quantised and packed sub-byte tensors, inside vmap or grad transforms, and where the storage was freed.
     """
     torch = sys.modules["torch"]
     try:
