@@ -144,13 +144,16 @@ def history(
     infos: tuple[SiteInfo, ...] = tuple(matrix.sites)
     frozen = _frozen_sites(run.sites, source.kind, pattern) if infos else []
     rows, members = _rows([info.site for info in infos], frozen, depth, max_rows)
+    asleep = np.array([info.measured == "frozen" for info in infos], dtype=bool)
+    rows = tuple(
+        dataclasses.replace(row, frozen=bool(asleep[part].all()))
+        for row, part in zip(rows, members, strict=True)
+    )
     steps = np.asarray(matrix.steps, dtype=np.int64)
     present = ~np.asarray(matrix.missing, dtype=bool)
     values = _combined(source, matrix, members)
     marks = _marks(source, present, members)
-    for place, row in enumerate(rows):
-        if row.frozen:
-            marks[:, place] = Mark.FROZEN
+    marks[:, [row.frozen for row in rows]] = Mark.FROZEN
     if stat in SIZES:
         marks[(values == 0) & (marks == Mark.PLAIN)] = Mark.DEAD
     values[marks == Mark.MISSING] = np.nan

@@ -72,7 +72,7 @@ def diagnose_lines(
     lines += diagnosis_lines(diagnosis, run, screen, full=full, heatmap=heatmap)
     if diagnosis.causes:
         command = next_command(run, diagnosis)
-        lines.append([("next  ", ink.NOTE), (screen.name(command, screen.width - 6), ink.PLAIN)])
+        lines += [[], [("next  ", ink.NOTE), (screen.name(command, screen.width - 6), ink.PLAIN)]]
     return lines
 
 

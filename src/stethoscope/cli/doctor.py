@@ -93,6 +93,7 @@ def installation() -> list[Fact]:
     """Versions, the kernels' backend, the folder of runs."""
     from stethoscope import __version__
     from stethoscope.store.locate import base_folder, find_runs
+    from stethoscope.views.terminal import numbers
 
     facts: list[Fact] = [
         ("stethoscope", __version__, True),
@@ -108,8 +109,9 @@ def installation() -> list[Fact]:
             )
             facts.append((package, how, bool(extra)))
     base = base_folder()
-    facts.append(("runs", f"{base.absolute()}, {len(find_runs(base))} there", True))
-    facts.append(("", *_writable(base)))
+    how, fine = _writable(base)
+    facts.append(("runs", str(base.absolute()), True))
+    facts.append(("", f"{numbers.plural(len(find_runs(base)), 'run')}, {how}", fine))
     if os.environ.get("STETHOSCOPE_MODE", "").lower() == "off":
         facts.append(("mode", "STETHOSCOPE_MODE=off: nothing is watched", False))
     return facts
@@ -205,5 +207,6 @@ def _silent_sites(run: Run) -> list[Fact]:
         if info.measured != "all":
             reasons[info.measured] = reasons.get(info.measured, 0) + 1
     return [
-        (f"{reason}", numbers.plural(num, "site"), reason == "sampled") for reason, num in reasons.items()
+        (f"{reason}", numbers.plural(num, "site"), reason in ("sampled", "frozen"))
+        for reason, num in reasons.items()
     ]

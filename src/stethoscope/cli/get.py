@@ -126,23 +126,22 @@ def _one_lines(item: Found, screen: Screen) -> list[Line]:
 
 
 def _many_lines(series: list[Found], screen: Screen) -> list[Line]:
-    """One line a series: its trend, smallest, median, largest and last value."""
+    """One line a series: its trend, smallest, largest and last value."""
     import numpy as np
 
     from stethoscope.views.terminal import ink, numbers
     from stethoscope.views.terminal.heatmap import name_width
     from stethoscope.views.terminal.sparkline import sparkline
 
-    labels = [
-        screen.text(item.path if item.kind == "metric" else f"{item.path} {item.kind}") for item in series
-    ]
+    several = len({item.kind for item in series}) > 1
+    labels = [screen.text(f"{item.path} {item.kind}" if several else item.path) for item in series]
     gutter = name_width(labels, screen.width)
-    trend = max(0, min(24, screen.width - gutter - 2 - 4 * 13))
-    head = "".join(ink.pad(word, 13, right=True) for word in ("min", "median", "max", "last"))
+    trend = max(0, min(24, screen.width - gutter - 2 - 3 * 13))
+    head = "".join(ink.pad(word, 13, right=True) for word in ("min", "max", "last"))
     lines: list[Line] = [[(f"{ink.pad('', gutter + 2)}{ink.pad('', trend)}{head}", ink.NOTE)]]
     for label, item in zip(labels, series, strict=True):
         finite = item.series.values[np.isfinite(item.series.values)]
-        ends = (finite.min(), np.median(finite), finite.max()) if len(finite) else (np.nan,) * 3
+        ends = (finite.min(), finite.max()) if len(finite) else (np.nan, np.nan)
         spark = sparkline(item.series, trend, screen.glyphs) if trend else []
         texts = [numbers.number(float(v), ascii=screen.ascii) for v in (*ends, item.series.values[-1])]
         cells = "".join(ink.pad(text, 13, right=True) for text in texts)

@@ -71,15 +71,15 @@ def show_lines(
 ) -> list[Line]:
     """The whole screen, top to bottom; names share one column."""
     from stethoscope.views.terminal import facts, ink
-    from stethoscope.views.terminal.heatmap import Picture, heatmap_lines, kind_text, name_width
-    from stethoscope.views.terminal.layers import layers_lines
+    from stethoscope.views.terminal.heatmap import Picture, heatmap_lines, name_width
+    from stethoscope.views.terminal.layers import heading, layers_lines
     from stethoscope.views.terminal.metrics import metrics_lines
     from stethoscope.views.terminal.report import troubled_rows
 
     causes = diagnosis.causes
     troubled = troubled_rows(shown, causes)
     names = [screen.text(name) for name in [*(row.name for row in shown.rows), *run.metrics()]]
-    gutter = name_width(names, screen.width, kind_text(shown))
+    gutter = name_width(names, screen.width, heading(shown))
     lines = [facts.title_line(run, screen), *_verdict(diagnosis, screen)]
     metrics = metrics_lines(run, screen, first=steps[0], last=steps[1], gutter=gutter)
     lines += [[], *metrics] if metrics else []
@@ -99,7 +99,7 @@ def _verdict(diagnosis: Diagnosis, screen: Screen) -> list[Line]:
 
     if diagnosis.healthy:
         return [clear_line(diagnosis.looked_at, screen)]
-    return rows_lines(diagnosis.causes, diagnosis, screen)
+    return rows_lines(diagnosis.causes, diagnosis, screen, numbered=True)
 
 
 def require_data(run: Run) -> None:

@@ -9,18 +9,18 @@ from stethoscope.views.terminal import ink, numbers
 from stethoscope.views.terminal.glyphs import Glyphs
 
 
-def axis(bins: Bins, last_step: int) -> str:
+def axis(bins: Bins, first_step: int, last_step: int) -> str:
     """First, middle and last step, each where its column is, as many as there is room for."""
     width = len(bins)
     if not width:
         return ""
     cells = [" "] * width
-    first, last = numbers.count(int(bins.starts[0])), numbers.count(last_step)
+    first, last = numbers.count(first_step), numbers.count(last_step)
     if len(first) > width:
         return first
     cells[: len(first)] = first
     end = width - len(last)
-    if last_step != int(bins.starts[0]) and end > len(first):
+    if last_step != first_step and end > len(first):
         cells[end:] = last
     middle = width // 2
     label = numbers.count(int(bins.starts[middle]))

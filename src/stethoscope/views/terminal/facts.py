@@ -70,7 +70,9 @@ def state_text(run: Run) -> str:
     if step is None:
         return f"{run.state}, without a step"
     if run.state == "finished":
-        return f"finished, {numbers.plural(len(run.steps), 'step')}, the last {numbers.count(step)}"
+        num_steps = len(run.steps)
+        last = "" if step == num_steps else f", the last {numbers.count(step)}"
+        return f"finished, {numbers.plural(num_steps, 'step')}{last}"
     if run.state == "crashed":
         cause = ended_by(run)
         return f"crashed at step {numbers.count(step)}" + (f", {cause}" if cause else "")
@@ -97,7 +99,8 @@ def coverage(run: Run, looked_at: LookedAt | None = None) -> tuple[int, int]:
     if looked_at is not None and looked_at.num_sites_expected:
         return looked_at.num_sites, looked_at.num_sites_expected
     silent = {"meta", "unsupported", "capped"}
-    return sum(info.measured not in silent for info in run.sites), len(run.sites)
+    expected = [info for info in run.sites if info.measured != "frozen"]
+    return sum(info.measured not in silent for info in expected), len(expected)
 
 
 def status_parts(run: Run, looked_at: LookedAt | None = None) -> list[str]:

@@ -75,9 +75,9 @@ def _head(history: History, cells: Grid, gutter: int, screen: Screen, picture: P
     marks = axis.flags(cells.bins, picture.events, screen.glyphs)
     if marks:
         lines.append([(left, ""), *marks])
-    last = int(history.steps[-1]) if len(history.steps) else 0
+    ends = (int(history.steps[0]), int(history.steps[-1])) if len(history.steps) else (0, 0)
     label = ink.pad(screen.name(kind_text(history), gutter), gutter)
-    return [*lines, [("  ", ""), (f"{label}  {axis.axis(cells.bins, last)}", ink.NOTE)]]
+    return [*lines, [("  ", ""), (f"{label}  {axis.axis(cells.bins, *ends)}", ink.NOTE)]]
 
 
 def _name_spans(name: str, severity: Severity | None, gutter: int, screen: Screen) -> ink.Line:

@@ -11,10 +11,12 @@ from stethoscope.analyse.history import History
 from stethoscope.record import Severity
 from stethoscope.views.terminal import ink, numbers
 from stethoscope.views.terminal.glyphs import SEVERITY_STYLE, Screen
-from stethoscope.views.terminal.heatmap import kind_text, name_width
+from stethoscope.views.terminal.heatmap import name_width
 from stethoscope.views.terminal.sparkline import bars
 
 _VALUE, _RATIO = 12, 8
+_STEADY = 2.2
+"""The least a trend's scale spans, as a factor either way: a tenth of noise then stays in one row of bars."""
 
 
 def layers_lines(
@@ -27,7 +29,7 @@ def layers_lines(
     """One line a row, with a head that names the statistic and the step."""
     troubled = troubled or {}
     names = [screen.text(row.name) for row in history.rows]
-    gutter = gutter or name_width(names, screen.width, kind_text(history))
+    gutter = gutter or name_width(names, screen.width, heading(history))
     room = screen.width - 2 - gutter - 2 - _VALUE - _RATIO - 2
     bins = bins_over(history.steps, max(8, min(room, 64)))
     last = int(history.steps[-1]) if len(history.steps) else 0
@@ -44,14 +46,19 @@ def layers_lines(
         heights, marks = trend(history.steps[seen], values[seen], bins)
         if row.frozen:
             marks[:] = Mark.MISSING
-        line += bars(heights, marks, screen.glyphs)
+        line += bars(heights, marks, screen.glyphs, usual=_STEADY)
         line += _numbers(history, place, last, screen)
         lines.append(line)
     return lines
 
 
+def heading(history: History) -> str:
+    """What the table is of."""
+    return f"{history.kind.replace('_', ' ')} {history.stat}"
+
+
 def _head(history: History, gutter: int, num_bins: int, last: int, screen: Screen) -> ink.Line:
-    label = ink.pad(screen.name(f"{kind_text(history)}", gutter), gutter)
+    label = ink.pad(screen.name(heading(history), gutter), gutter)
     value = ink.pad(f"at {numbers.count(last)}", _VALUE, right=True)
     return [("  ", ""), (f"{label}  {' ' * num_bins}{value}{ink.pad('ratio', _RATIO, right=True)}", ink.NOTE)]
 

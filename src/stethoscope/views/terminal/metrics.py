@@ -82,6 +82,6 @@ def _ends(series: Series, screen: Screen) -> ink.Line:
     was, now = (numbers.number(value, ascii=screen.ascii) for value in (begin, end))
     style = ink.BROKEN if not np.isfinite(end) else ink.PLAIN
     if np.all(series.values == begin):
-        return [(ink.pad(now, 26, right=True), style)]
-    before = ink.pad(was, 12, right=True)
-    return [(f"{before} {screen.glyphs.arrow} ", ink.NOTE), (ink.pad(now, 11, right=True), style)]
+        return [(" " * (15 + len(screen.glyphs.arrow)), ""), (now, style)]
+    before = ink.pad(was, 13, right=True)
+    return [(f"{before} {screen.glyphs.arrow} ", ink.NOTE), (now, style)]

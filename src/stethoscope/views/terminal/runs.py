@@ -31,6 +31,8 @@ class RunRow:
     """The worst of what was found while it ran, the earliest of those."""
     trouble: str = ""
     """Why it cannot be read, where it cannot."""
+    was_examined: bool = False
+    """Whether anything looked for findings while it ran."""
 
 
 def run_row(run: Run) -> RunRow:
@@ -39,7 +41,14 @@ def run_row(run: Run) -> RunRow:
     found = [finding for finding in found if finding.severity != Severity.INFO]
     loss = run.metric("loss") if "loss" in run.metrics() else None
     return RunRow(
-        run.id, run.name, run.state, started_at(run), run.last_step, loss, found[0] if found else None
+        run.id,
+        run.name,
+        run.state,
+        started_at(run),
+        run.last_step,
+        loss,
+        found[0] if found else None,
+        was_examined=(run.path / "findings").is_dir(),
     )
 
 
@@ -58,7 +67,8 @@ def runs_lines(rows: Sequence[RunRow], screen: Screen) -> list[ink.Line]:
             (ink.pad(screen.name(row.name, name_cells), name_cells) + "  ", ink.PLAIN),
             (ink.pad(screen.name(row.id, id_cells), id_cells) + "  ", ink.NOTE),
         ]
-        lines.append(ink.fit(state + _numbers(row, trend, screen) + _verdict(row, screen), screen.width))
+        rest = [(screen.text(row.trouble), ink.WARNING)] if row.trouble else _numbers(row, trend, screen)
+        lines.append(ink.fit(state + rest + _verdict(row, screen), screen.width))
     return lines
 
 
@@ -90,10 +100,8 @@ def _numbers(row: RunRow, trend: int, screen: Screen) -> ink.Line:
 
 
 def _verdict(row: RunRow, screen: Screen) -> ink.Line:
-    if row.trouble:
-        return [(screen.text(row.trouble), ink.WARNING)]
     if row.finding is None:
-        return []
+        return [(screen.glyphs.clear, ink.NOTE)] if row.was_examined else []
     sign = screen.glyphs.severity[row.finding.severity]
     text = screen.text(row.finding.code)
     return [(f"{sign} ", SEVERITY_STYLE[row.finding.severity]), (text, ink.PLAIN)]

@@ -21,9 +21,13 @@ def sparkline(series: Series, width: int, glyphs: Glyphs, *, bins: Bins | None =
     return bars(values, marks, glyphs)
 
 
-def bars(values: FloatArray, marks: MarkArray, glyphs: Glyphs) -> ink.Line:
-    """One cell a bin: its height, or what it is where it is no number."""
-    heights = _heights(values, len(glyphs.spark))
+def bars(values: FloatArray, marks: MarkArray, glyphs: Glyphs, *, usual: float = 1.0) -> ink.Line:
+    """One cell a bin: its height, or what it is where it is no number.
+
+    `usual` keeps the scale from being finer than this factor either way of the median: what stays well within
+    it is drawn as the steady thing it is.
+    """
+    heights = _heights(np.where(marks == Mark.PLAIN, values, np.nan), len(glyphs.spark), usual)
     return ink.join_runs(_cell(int(h), int(m), glyphs) for h, m in zip(heights, marks, strict=True))
 
 
@@ -37,16 +41,20 @@ def _cell(height: int, mark: int, glyphs: Glyphs) -> ink.Span:
     return glyphs.missing, ink.PLAIN
 
 
-def _heights(values: FloatArray, num_levels: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+def _heights(values: FloatArray, num_levels: int, usual: float) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     """0 to num_levels - 1 for each value; log where all are positive and pass two decades."""
     out = np.zeros(len(values), dtype=np.int64)
     finite = np.isfinite(values)
     if not finite.any():
         return out
     shown = values[finite]
-    if shown.min() > 0 and shown.max() / shown.min() > 100:
-        shown = np.log(shown)
-    low, high = float(shown.min()), float(shown.max())
+    middle = float(np.median(shown))
+    ends = np.array([shown.min(), shown.max()])
+    if usual > 1.0 and middle > 0:
+        ends = np.array([min(ends[0], middle / usual), max(ends[1], middle * usual)])
+    if ends[0] > 0 and ends[1] / ends[0] > 100:
+        shown, ends = np.log(shown), np.log(ends)
+    low, high = float(ends[0]), float(ends[1])
     if high - low > _FLAT * max(abs(low), abs(high)):
         share = (shown - low) / (high - low)
         out[finite] = np.minimum((share * num_levels).astype(np.int64), num_levels - 1)

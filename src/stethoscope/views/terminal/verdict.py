@@ -212,15 +212,21 @@ def followed_lines(cause: Finding, followed: Iterable[Finding], screen: Screen) 
     return lines
 
 
-def rows_lines(findings: Sequence[Finding], diagnosis: Diagnosis, screen: Screen) -> list[ink.Line]:
-    """Findings as rows: sign and sentence, then code and since when, and how many follow from it."""
+def rows_lines(
+    findings: Sequence[Finding], diagnosis: Diagnosis, screen: Screen, *, numbered: bool = False
+) -> list[ink.Line]:
+    """Findings as rows: sign and sentence, then code and since when, and how many follow from it.
+
+    `numbered` puts the numbers of the flags over the picture before the steps.
+    """
     lines: list[ink.Line] = []
-    for finding in findings:
+    for place, finding in enumerate(findings):
         sign = ink.pad(screen.glyphs.severity[finding.severity], 2)
         pieces = ink.wrap(screen.text(finding.message), min(screen.width, READING_WIDTH) - 2)
         lines.append([(sign, SEVERITY_STYLE[finding.severity]), (pieces[0], ink.PLAIN)])
         lines += [[("  ", ""), (piece, ink.PLAIN)] for piece in pieces[1:]]
-        note = f"{screen.text(finding.code)}  {since(finding)}"
+        sign = screen.glyphs.numbers[place] + " " if numbered and place < len(screen.glyphs.numbers) else ""
+        note = f"{sign}{screen.text(finding.code)}  {since(finding)}"
         num_followed = len(diagnosis.followed.get(finding.code, ()))
         if num_followed:
             note += f"  {numbers.plural(num_followed, 'consequence')}"

@@ -1,0 +1,107 @@
+"""The demo's patient: a small character-level transformer with one mistake in one block, and the text it learns.
+
+The mistake is one people make: an attention written by hand that multiplies by the square root of the width where it
+should divide, and takes the exponential without subtracting the largest score first. It trains well, until the scores
+have grown past 88, the logarithm of the largest float32.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import nn
+
+WIDTH, HEADS, BLOCKS, CONTEXT = 48, 4, 4, 48
+FAULTY_BLOCK = 2
+NAMES = ("ada", "bob", "eve", "kim", "leo", "mia", "noa", "sam")
+THINGS = ("keys", "map", "lamp", "coin", "book", "cup", "ring", "shoe")
+PLACES = ("attic", "cellar", "garden", "kitchen", "office", "tower")
+
+
+def text(num_sentences: int, generator: torch.Generator) -> str:
+    """Sentences whose last words repeat the first ones: to finish them, a model must look back."""
+    pick = torch.randint(0, 1 << 30, (num_sentences, 3), generator=generator).tolist()
+    return "".join(
+        f"{(n := NAMES[a % len(NAMES)])} put the {(t := THINGS[b % len(THINGS)])} in the {(p := PLACES[c % len(PLACES)])}. "
+        f"the {t} of {n} is in the {p}. "
+        for a, b, c in pick
+    )
+
+
+class Attention(nn.Module):
+    """Causal self-attention."""
+
+    def __init__(self, *, careless: bool) -> None:
+        super().__init__()
+        self.qkv = nn.Linear(WIDTH, 3 * WIDTH)
+        self.scores = Scores(scaled=not careless)
+        self.weights = CarelessSoftmax() if careless else nn.Softmax(dim=-1)
+        self.proj = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Mix every position with those before it."""
+        batch, length, _ = x.shape
+        q, k, v = self.qkv(x).view(batch, length, 3, HEADS, WIDTH // HEADS).permute(2, 0, 3, 1, 4)
+        mask = torch.ones(length, length, dtype=torch.bool, device=x.device).tril()
+        weights = self.weights(self.scores(q, k).masked_fill(~mask, -math.inf))
+        mixed: torch.Tensor = self.proj((weights @ v).transpose(1, 2).reshape(batch, length, WIDTH))
+        return mixed
+
+
+class Scores(nn.Module):
+    """How much each position attends to each other, with a learned sharpness per head."""
+
+    def __init__(self, *, scaled: bool) -> None:
+        super().__init__()
+        self.sharpness = nn.Parameter(torch.ones(HEADS, 1, 1))
+        self._factor = (WIDTH // HEADS) ** (-0.5 if scaled else 0.5)
+
+    def forward(self, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+        """Scores [batch, heads, length, length]."""
+        return q @ k.transpose(-1, -2) * (self._factor * self.sharpness)
+
+
+class CarelessSoftmax(nn.Module):
+    """The mistake: exp(88.8) is Inf in float32, and Inf / Inf is NaN."""
+
+    def forward(self, scores: torch.Tensor) -> torch.Tensor:
+        """Weights that add up to one, as long as no score is large."""
+        exponentials = scores.exp()
+        return exponentials / exponentials.sum(dim=-1, keepdim=True)
+
+
+class Block(nn.Module):
+    """Attention, then an MLP, each added to what came in."""
+
+    def __init__(self, *, careless: bool) -> None:
+        super().__init__()
+        self.ln_1, self.ln_2 = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
+        self.attn = Attention(careless=careless)
+        self.mlp = nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """One layer of the transformer."""
+        x = x + self.attn(self.ln_1(x))
+        out: torch.Tensor = x + self.mlp(self.ln_2(x))
+        return out
+
+
+class TinyGPT(nn.Module):
+    """The patient."""
+
+    def __init__(self, num_characters: int) -> None:
+        super().__init__()
+        self.wte = nn.Embedding(num_characters, WIDTH)
+        self.wpe = nn.Embedding(CONTEXT, WIDTH)
+        self.blocks = nn.ModuleList(Block(careless=number == FAULTY_BLOCK) for number in range(BLOCKS))
+        self.ln_f = nn.LayerNorm(WIDTH)
+        self.head = nn.Linear(WIDTH, num_characters, bias=False)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Logits of the next character."""
+        x = self.wte(tokens) + self.wpe(torch.arange(tokens.shape[1], device=tokens.device))
+        for block in self.blocks:
+            x = block(x)
+        logits: torch.Tensor = self.head(self.ln_f(x))
+        return logits

@@ -1,0 +1,123 @@
+"""The verdict as a person reads it."""
+
+import dataclasses
+import math
+
+import pytest
+import synthetic
+from synthetic import CAUSE, FOLLOWED, write_run
+
+from stethoscope.explain.diagnosis import Diagnosis, LookedAt
+from stethoscope.record import Evidence, Finding, Severity
+from stethoscope.store import open_run
+from stethoscope.views.terminal import ink, render_diagnosis, render_finding, render_verdict
+
+LOOKED = LookedAt(num_sites=148, num_sites_expected=148, num_steps=10_000, first_step=1, last_step=10_000)
+SICK = Diagnosis(
+    causes=(CAUSE,), findings=(CAUSE, *FOLLOWED), followed={CAUSE.code: FOLLOWED}, looked_at=LOOKED
+)
+
+
+@pytest.fixture
+def run(tmp_path):
+    path = write_run(tmp_path / "run", synthetic.exploding, metrics=synthetic.exploding_metrics)
+    with open_run(path) as opened:
+        yield opened
+
+
+def test_the_verdict_word_for_word(run):
+    assert render_verdict(SICK, run) == (
+        "◆ critical  exploding_gradients  96% sure\n"
+        "The gradient of layers.2.attn grew without bound from step 150.\n"
+        "\n"
+        "  gradient norm     0.406 → 76.8    ▁▁▁▁▁▁▁▁▁▁▁▂▂▄▅█╳╳╳╳\n"
+        "  clip coefficient   1.00 → 0.0124  ████████▇▆▅▅▄▃▂▁▁▁▁▁\n"
+        "  loss               1.66 → NaN     ▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁█╳╳╳╳\n"
+        "\n"
+        "  try  torch.nn.utils.clip_grad_norm_(model.layers[2].parameters(), 1.0)\n"
+        "\n"
+        "  what followed\n"
+        "  ① 150  it begins in layers.2.attn.weight\n"
+        "  ② 171  Clipping leaves the other layers a third of their usual gradient.\n"
+        "  ③ 185  Loss jumps from 1.64 to 7.86 in one step.\n"
+        "  ④ 190  NaN in layers.2.attn, then in all 10 sites.\n"
+    )
+
+
+def test_the_numbers_of_the_text_are_the_flags_of_the_picture(run):
+    text = render_diagnosis(SICK, run)
+    (flags,) = [line for line in text.splitlines() if line.split() == ["①", "②", "③", "④"]]
+    (head,) = [line for line in text.splitlines() if line.startswith("  gradient  ")]
+    begin = head.index("125")
+    assert flags.index("①") - begin == (150 - 124) // 2
+    assert flags.index("④") - begin == (190 - 124) // 2
+
+
+def test_colors_are_named_ones_and_only_where_asked(run):
+    plain, painted = render_diagnosis(SICK, run), render_diagnosis(SICK, run, color=True)
+    assert "\x1b" not in plain
+    assert painted.startswith("\x1b[1;31m◆ critical\x1b[0m  \x1b[90mexploding_gradients\x1b[0m  96% sure\n")
+    assert "\x1b[1;31mNaN" in painted
+
+
+@pytest.mark.parametrize("width", [40, 57, 80, 200])
+def test_nothing_passes_the_width(run, width):
+    for plain in (False, True):
+        text = render_diagnosis(SICK, run, width=width, ascii=plain)
+        assert max(map(ink.cell_width, text.splitlines())) <= width
+        assert text.isascii() == plain
+
+
+def test_nothing_to_report_says_how_much_was_looked_at():
+    assert (
+        render_verdict(Diagnosis(looked_at=LOOKED))
+        == "✓ Nothing to report. 148 of 148 sites, 10,000 steps.\n"
+    )
+    lost = dataclasses.replace(LOOKED, num_rows_lost=15)
+    assert render_verdict(Diagnosis(looked_at=lost), ascii=True) == (
+        "ok Nothing to report. 148 of 148 sites, 10,000 steps. 15 rows lost.\n"
+    )
+
+
+def test_other_causes_are_rows_below_the_first():
+    second = Finding("dead_units", Severity.WARNING, "38% of the units in layer3.2.relu never fire", 410, 900)
+    note = Finding("plateau", Severity.INFO, "The loss has not moved for 400 steps", 6210, 6210)
+    text = render_verdict(Diagnosis((CAUSE, second), (CAUSE, second, note), {}, LOOKED))
+    assert text.endswith(
+        "\n▲ 38% of the units in layer3.2.relu never fire\n  dead_units  since step 410\n"
+        "● The loss has not moved for 400 steps\n  plateau  at step 6,210\n"
+    )
+
+
+def test_what_the_sentence_leaves_out_is_added_under_it():
+    bare = Finding("x", Severity.WARNING, "Something is off.", 1840, 1840, sites=("a.b", "a.c", "a.d"))
+    text = render_verdict(Diagnosis((bare,), (bare,)))
+    assert text.splitlines()[2] == "at step 1,840, in a.b, a.c and 1 more"
+
+
+def test_hostile_words_do_nothing(run):
+    evil = Finding(
+        "c\x1b[31m", Severity.CRITICAL, "m\x1b]0;x\x07\u202e" + "w" * 500, 3, 9,
+        sites=("s\x1b[2J",), evidence=(Evidence("l\x9b", math.inf, unit="u\x1b"),), remedy="r\x1b[1m\nsecond",
+    )  # fmt: skip
+    text = render_diagnosis(Diagnosis((evil,), (evil,)), run, width=80)
+    assert all(char.isprintable() or char == "\n" for char in text)
+    assert max(map(ink.cell_width, text.splitlines())) <= 80
+    assert "       second\n" in text
+
+
+def test_one_line_for_a_session_to_print():
+    assert render_finding(CAUSE) == (
+        "◆ The gradient of layers.2.attn grew without bound from step 150."
+        "  exploding_gradients, since step 150"
+    )
+    assert render_finding(CAUSE, ascii=True).startswith("X The gradient")
+
+
+def test_evidence_without_series_or_run_still_reads():
+    found = Finding(
+        "x", Severity.WARNING, "At step 1.", 1, 1,
+        evidence=(Evidence("share", 0.38), Evidence("rate", 12.0, 3.0, unit="ms"), Evidence("none", None)),
+    )  # fmt: skip
+    lines = render_verdict(Diagnosis((found,), (found,))).splitlines()
+    assert lines[3:] == ["  share         0.380", "  rate   3.00 → 12.0 ms"]
