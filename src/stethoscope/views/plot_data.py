@@ -82,7 +82,7 @@ class Histogram:
         peak = int(np.argmax(self.counts))
         span = f"{number(float(self.edges[0]))} to {number(float(self.edges[-1]))}"
         most = f"{number(float(self.edges[peak]))} to {number(float(self.edges[peak + 1]))}"
-        return f"{printable(self.name)}: {total:,} values from {span}, the fullest bin from {most}{self._broken()}"
+        return f"{printable(self.name)}: {total:,} values from {span}, most from {most}{self._broken()}"
 
     def _broken(self) -> str:
         parts = [f"{n:,} {word}" for n, word in ((self.num_nan, "NaN"), (self.num_inf, "Inf")) if n]
