@@ -93,8 +93,9 @@ def _falling(values: FloatArray, recent: FloatArray, window: int, improvement: f
         enough = len(part) >= window
         trend = mann_kendall(part, alpha=0.01 if enough else 0.05, correlated=enough)
         fall = -trend.slope * (len(part) - 1)
-        level, middle = float(np.median(part)), len(recent) // 2
-        goes_on = part is recent or np.median(recent[middle:]) < np.median(recent[:middle])
+        level = float(np.median(part))
+        late = mann_kendall(recent)
+        goes_on = part is recent or (late.tau < 0 and late.p_value < 0.3)
         large = fall > improvement * max(abs(level), abs(level + fall))
         if trend.direction is Direction.FALLING and large and goes_on:
             reason = f"fell by {fall:.3g} over the last {len(part)} losses (p = {trend.p_value:.1g})"
@@ -172,7 +173,7 @@ def stability(losses: npt.ArrayLike, *, window: int = WINDOW, variance: float = 
     scale = abs(float(np.median(recent))) + 0.1 * float(high - low) + 0.5 * float(np.ptp(course))
     spread = 1.4826 * float(np.median(np.abs(residual)))
     before = np.array(
-        [values[max(0, i - 5) : i].max() for i in range(len(values) - len(recent), len(values)) if i]
+        [np.median(values[max(0, i - 5) : i]) for i in range(len(values) - len(recent), len(values)) if i]
     )
     jumps = int((recent[-len(before) :] - before > max(8.0 * spread, 0.5 * scale)).sum()) if scale > 0 else 0
     relative = float(np.var(residual)) / scale**2 if scale > 0 else 0.0
@@ -310,12 +311,11 @@ def degradation(
         return None
     signed = values if higher_is_better else -values
     before, after = signed[:-window], signed[-window:]
-    usual, now = float(np.median(before)), float(np.median(after))
-    spread = 1.4826 * float(np.median(np.abs(before - usual)))
+    usual, now = float(_block_medians(before, window).max()), float(np.median(after))
     lost = usual - now
-    if not usual or lost <= max(drop * abs(usual), 4.0 * spread):
+    if not usual or lost <= max(drop * abs(usual), 4.0 * noise(before)):
         return None
-    if float(np.mean(after < np.percentile(before, 10))) < 0.8:
+    if float(np.mean(after < usual - lost / 2.0)) < 0.8:
         return None
     below = running_median(signed, 5) < usual - lost / 2.0
     above = np.flatnonzero(~below)

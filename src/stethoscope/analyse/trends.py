@@ -111,9 +111,11 @@ def variance_inflation(residuals: FloatArray) -> float:
     ranks[np.argsort(residuals, kind="stable")] = np.arange(n)
     correlation = autocorrelation(ranks)
     lags = np.arange(1, len(correlation))
-    counted = np.abs(correlation[1:]) > 1.96 / math.sqrt(n)
+    # Up to the first lag that could be chance: beyond it the trend taken out leaves spurious negative ones.
+    small = np.flatnonzero(correlation[1:] < 1.64 / math.sqrt(n))
+    counted = int(small[0]) if len(small) else len(lags)
     weights = (n - lags) * (n - lags - 1.0) * (n - lags - 2.0)
-    extra = float((weights * correlation[1:])[counted].sum())
+    extra = float((weights * correlation[1:])[:counted].sum())
     return max(1.0, 1.0 + 2.0 * extra / (n * (n - 1.0) * (n - 2.0)))
 
 
