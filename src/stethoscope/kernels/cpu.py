@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
 KINDS: Final = (
     "float32", "bfloat16", "float16", "float64", "bool", "uint8", "int8", "uint16", "int16", "uint32",
-    "int32", "uint64", "int64", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu",
+    "int32", "uint64", "int64", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz",
+    "float8_e8m0fnu",
 )  # fmt: skip
 """The dtypes the library reads, in the order of its `enum kind`."""
 

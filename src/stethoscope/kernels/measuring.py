@@ -124,7 +124,7 @@ def _measure_arrays(arrays: list[Any], limits: Limits | None) -> Table:
 
 
 def _readable(array: Any) -> npt.NDArray[Any] | None:
-    """The array in a form the library reads, elements in any order; None where only the reference reads it."""
+    """The array in a form the library reads, elements in any order; None where only the reference can."""
     try:
         found = np.asarray(array)
     except (ValueError, TypeError) as problem:
