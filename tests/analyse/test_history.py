@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stethoscope.analyse.bins import Bins, Mark, bins_over, trend
-from stethoscope.analyse.history import fitting_depth, grid, history, log_ratios, usual_of
+from stethoscope.analyse.grouping import fitting_depth
+from stethoscope.analyse.history import grid, history, log_ratios, usual_of
 from stethoscope.kernels import columns
 from stethoscope.record import Kind, Site, SiteInfo
 from stethoscope.store import open_run
@@ -161,3 +162,16 @@ def test_a_run_without_this_kind_gives_no_rows(small):
     found = history(small, "activation")
     assert found.rows == ()
     assert len(grid(found, 40).bins) == 0
+
+
+def test_noise_does_not_darken_a_wide_bin_but_a_spike_does(tmp_path):
+    noise = np.random.default_rng(0).lognormal(0.0, 0.4, 1024)
+
+    def story(site, step):
+        return synthetic.row(20.0 if site.module == "b" and step == 700 else noise[step])
+
+    path = synthetic.write_run(tmp_path / "run", story, modules=["a", "b"], steps=range(1024))
+    with open_run(path) as run:
+        levels = np.abs(grid(history(run, "gradient"), 16).levels)
+    assert levels[0].max() < np.log2(1.5)
+    assert np.flatnonzero(levels[1] > np.log2(1.5)).tolist() == [700 // 64]

@@ -1,22 +1,23 @@
 """Each site against its own history: ratios to its median, groups of sites, steps in bins.
 
 Promises: a group's value is the statistic of its sites taken together (norms add in quadrature); a bin shows
-the worst thing in it (NaN over Inf over the value farthest from usual); what was not measured is never a
-number.
+the worst thing in it (NaN over Inf over an extreme), but not the tail of its own noise; what was not measured
+is never a number.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from stethoscope.analyse.bins import Bins, Mark, MarkArray, bins_over
+from stethoscope.analyse.grouping import Row, frozen_sites, group_rows
 from stethoscope.kernels import columns
-from stethoscope.record import ROOT_NAME, FloatArray, IntArray, Kind, Site, SiteInfo, select
+from stethoscope.record import FloatArray, IntArray, Kind, SiteInfo
 
 if TYPE_CHECKING:
     from stethoscope.store import Run
@@ -25,16 +26,6 @@ BoolArray = npt.NDArray[np.bool_]
 
 SIZES: Final = frozenset({"norm", "abs_max", "mean_abs", "rms"})
 """Statistics whose zero says that every element is zero."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Row:
-    """One line of the picture: a module or a tensor, and the sites that make it up."""
-
-    name: str
-    sites: tuple[Site, ...]
-    frozen: bool = False
-    """No site of this kind exists although the weights do: nothing asked for this gradient."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False, slots=True)
@@ -142,8 +133,8 @@ def history(
     source = _Source(run, Kind(kind), stat, pattern, rank)
     matrix = source.matrix(stat)
     infos: tuple[SiteInfo, ...] = tuple(matrix.sites)
-    frozen = _frozen_sites(run.sites, source.kind, pattern) if infos else []
-    rows, members = _rows([info.site for info in infos], frozen, depth, max_rows)
+    frozen = frozen_sites(run.sites, source.kind, pattern) if infos else []
+    rows, members = group_rows([info.site for info in infos], frozen, depth, max_rows)
     asleep = np.array([info.measured == "frozen" for info in infos], dtype=bool)
     rows = tuple(
         dataclasses.replace(row, frozen=bool(asleep[part].all()))
@@ -186,14 +177,15 @@ def grid(source: History, width: int, *, raw: bool = False) -> Grid:
     marks = np.full(shape, Mark.MISSING, dtype=np.uint8)
     levels = np.full(shape, np.nan)
     values = source.values if raw else source.ratios
-    distance = np.abs(source.ratios)
+    ratios = source.ratios
+    limits = extreme_limits(ratios)
     at = bins.index(source.steps)
     for place in range(len(bins)):
         inside = at == place
         if not inside.any():
             continue
         marks[:, place] = _worst_marks(source.marks[inside])
-        levels[:, place] = _farthest(values[inside], distance[inside])
+        levels[:, place] = _typical_or_extreme(values[inside], ratios[inside], limits)
     marks[[row.frozen for row in source.rows], :] = Mark.FROZEN
     return Grid(source, bins, marks, levels)
 
@@ -207,79 +199,35 @@ def _worst_marks(marks: MarkArray) -> MarkArray:
     return out
 
 
-def _farthest(values: FloatArray, distance: FloatArray) -> FloatArray:
-    """Of each column's values the one farthest from usual; NaN where there is none."""
-    far = np.where(np.isnan(distance), -1.0, distance)
-    place = far.argmax(axis=0)
-    picked: FloatArray = np.take_along_axis(values, place[None, :], axis=0)[0]
-    return picked
+def extreme_limits(ratios: FloatArray) -> FloatArray:
+    """How far from usual, in log2, a value of each row must be to stand for its whole bin.
+
+    The farthest of many noisy values is always far: a wide bin would call every healthy row strange. So it
+    takes a factor of three, and seven times what the row's own values usually stray from each other.
+    """
+    spread = _lower_median(np.abs(ratios - _lower_median(ratios)[None, :]))
+    limits: FloatArray = np.fmax(np.log2(3.0), 7.0 * np.where(np.isfinite(spread), spread, 0.0))
+    return limits
 
 
-def row_name(site: Site, depth: int) -> str:
-    """The site's path cut to its first `depth` parts."""
-    return ".".join(site.path.split(".")[:depth]) or ROOT_NAME
-
-
-def fitting_depth(sites: Iterable[Site], max_rows: int = 24) -> int:
-    """The deepest grouping by modules with at most `max_rows` rows; one deeper where that says too little."""
-    modules = [site.module.split(".") if site.module else [site.name] for site in sites]
-    deepest = max((len(parts) for parts in modules), default=1)
-    sizes = {depth: len({tuple(parts[:depth]) for parts in modules}) for depth in range(1, deepest + 1)}
-    chosen = max((depth for depth, rows in sizes.items() if rows <= max_rows), default=1)
-    deeper = sizes.get(chosen + 1, 0)
-    return chosen + 1 if sizes[chosen] < 5 and max_rows < deeper <= 400 else chosen
-
-
-def _rows(
-    sites: Sequence[Site], frozen: Sequence[Site], depth: int | None, max_rows: int
-) -> tuple[tuple[Row, ...], list[IntArray]]:
-    """The rows in the order of the model, and for each the columns of the matrix that belong to it."""
-    by_modules = depth is None
-    depth = fitting_depth([*sites, *frozen], max_rows) if depth is None else max(1, depth)
-    groups: dict[str, list[int]] = {}
-    members: dict[str, list[Site]] = {}
-    for site in frozen:
-        members.setdefault(_group_name(site, depth, by_modules), [])
-    for place, site in enumerate(sites):
-        name = _group_name(site, depth, by_modules)
-        groups.setdefault(name, []).append(place)
-        members.setdefault(name, []).append(site)
-    order = _model_order(list(members), sites, frozen, depth, by_modules)
-    rows = tuple(Row(name, tuple(members[name]), frozen=name not in groups) for name in order)
-    return rows, [np.array(groups.get(name, []), dtype=np.int64) for name in order]
-
-
-def _group_name(site: Site, depth: int, by_modules: bool) -> str:
-    if by_modules and site.module:
-        return ".".join(site.module.split(".")[:depth])
-    return row_name(site, depth)
-
-
-def _model_order(
-    names: list[str], sites: Sequence[Site], frozen: Sequence[Site], depth: int, by_modules: bool
-) -> list[str]:
-    """Names in the order their sites were registered; frozen ones carry their place in the weights' order."""
-    if not frozen:
-        return names
-    place = {_group_name(site, depth, by_modules): at for at, site in reversed(list(enumerate(frozen)))}
-    known = {_group_name(site, depth, by_modules) for site in sites}
-    out = [name for name in names if name in known]
-    for name in sorted((n for n in names if n not in known), key=lambda n: place[n]):
-        later = [at for at, other in enumerate(out) if _natural(other) > _natural(name)]
-        out.insert(later[0] if later else len(out), name)
+def _typical_or_extreme(values: FloatArray, ratios: FloatArray, limits: FloatArray) -> FloatArray:
+    """Of each column the value farthest from usual where that is past its limit, else the middle one."""
+    distance = np.where(np.isnan(ratios), -1.0, np.abs(ratios))
+    place = distance.argmax(axis=0)[None, :]
+    farthest = np.take_along_axis(values, place, axis=0)[0]
+    is_extreme = np.take_along_axis(distance, place, axis=0)[0] > limits
+    out: FloatArray = np.where(is_extreme, farthest, _lower_median(values))
     return out
 
 
-def _natural(name: str) -> tuple[tuple[int, int, str], ...]:
-    return tuple((0, int(part), "") if part.isdecimal() else (1, 0, part) for part in name.split("."))
-
-
-def _frozen_sites(infos: Sequence[SiteInfo], kind: Kind, pattern: str) -> list[Site]:
-    """Weights that have no gradient (or update) site, although others do: nothing asked for theirs."""
-    if kind not in (Kind.GRADIENT, Kind.UPDATE):
-        return []
-    seen = {info.site.path for info in infos if info.site.kind == kind}
-    return [info.site for info in select(infos, pattern, Kind.WEIGHT) if info.site.path not in seen]
+def _lower_median(values: FloatArray) -> FloatArray:
+    """Each column's middle value, one that is there; NaN where a column has none."""
+    if not len(values):
+        return np.full(values.shape[1], np.nan)
+    ordered = np.sort(values, axis=0)
+    middle = np.maximum((~np.isnan(values)).sum(axis=0) - 1, 0) // 2
+    out: FloatArray = np.take_along_axis(ordered, middle[None, :], axis=0)[0]
+    return out
 
 
 def _combined(source: _Source, matrix: Any, members: Sequence[IntArray]) -> FloatArray:

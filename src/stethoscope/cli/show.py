@@ -34,6 +34,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--steps", metavar="A:B", help="only these steps, both inclusive")
     parser.add_argument("--layers", default="*", metavar="PATTERN", help="only these, such as 'layers.3.*'")
+    parser.add_argument(
+        "--rows",
+        type=int,
+        default=40,
+        metavar="N",
+        help="the N that have most to show, 0 for all; default: 40",
+    )
     parser.add_argument("--depth", type=int, metavar="N", help="group by the first N parts of the name")
     add_output(parser)
 
@@ -51,12 +58,16 @@ def run(args: argparse.Namespace) -> int:
         kind = args.kind or heat_kind(found, ())
         whole = history(found, kind, args.stat, pattern=args.layers, depth=args.depth)
         shown = whole.window(first, last)
+        limit = args.rows if args.rows > 0 else None
         diagnosis = diagnose(found)
         if args.json:
             emit_json(show_json(found, shown, diagnosis))
             return 0
         screen = screen_of(args)
-        emit(screen, show_lines(found, shown, diagnosis, screen, raw=args.value, steps=(first, last)))
+        emit(
+            screen,
+            show_lines(found, shown, diagnosis, screen, raw=args.value, steps=(first, last), limit=limit),
+        )
     return 0
 
 
@@ -68,16 +79,18 @@ def show_lines(
     *,
     raw: bool = False,
     steps: tuple[int | None, int | None] = (None, None),
+    limit: int | None = None,
 ) -> list[Line]:
     """The whole screen, top to bottom; names share one column."""
     from stethoscope.views.terminal import facts, ink
-    from stethoscope.views.terminal.heatmap import Picture, heatmap_lines, name_width
+    from stethoscope.views.terminal.heatmap import Picture, heatmap_lines, hidden_line, name_width, shortened
     from stethoscope.views.terminal.layers import heading, layers_lines
     from stethoscope.views.terminal.metrics import metrics_lines
     from stethoscope.views.terminal.report import troubled_rows
 
     causes = diagnosis.causes
     troubled = troubled_rows(shown, causes)
+    shown, num_hidden = shortened(shown, Picture(troubled, limit=limit))
     names = [screen.text(name) for name in [*(row.name for row in shown.rows), *run.metrics()]]
     gutter = name_width(names, screen.width, heading(shown))
     lines = [facts.title_line(run, screen), *_verdict(diagnosis, screen)]
@@ -86,6 +99,7 @@ def show_lines(
     if len(shown.steps) and shown.rows:
         events = [cause.first_step for cause in causes]
         lines += [[], *layers_lines(shown, screen, troubled, gutter=gutter)]
+        lines += [hidden_line(num_hidden, "--rows 0 shows all")] if num_hidden else []
         lines += [[], *heatmap_lines(shown, screen, Picture(troubled, events, raw), gutter=gutter)]
     else:
         words = f"Nothing recorded here of kind {shown.kind.replace('_', ' ')}."

@@ -37,7 +37,7 @@ def heatmap_lines(
 ) -> list[ink.Line]:
     """The picture with its axis above and its key below; `gutter` is the width of the names."""
     picture = picture or Picture()
-    history, num_hidden = _shortened(history, picture)
+    history, num_hidden = shortened(history, picture)
     names = [screen.text(row.name) for row in history.rows]
     gutter = gutter or name_width(names, screen.width, heading=kind_text(history))
     room = screen.width - _GUTTER - gutter - 2 - (2 if screen.glyphs.marks_direction else 0)
@@ -51,10 +51,15 @@ def heatmap_lines(
             + _cells(cells, levels, place, screen, picture.raw)
         )
     if num_hidden:
-        note = f"and {numbers.plural(num_hidden, 'row')} more, nearer to usual"
-        lines.append([("  ", ""), (note, ink.NOTE)])
+        lines.append(hidden_line(num_hidden))
     lines += [[], *ink.flow(_key(cells, screen, picture), screen.width, indent="  ")]
     return lines
+
+
+def hidden_line(num_rows: int, how: str = "") -> ink.Line:
+    """What is not shown, and how to see it."""
+    note = f"and {numbers.plural(num_rows, 'row')} more, nearer to usual"
+    return [("  ", ""), (f"{note}; {how}" if how else note, ink.NOTE)]
 
 
 def name_width(names: Sequence[str], width: int, heading: str = "") -> int:
@@ -152,7 +157,7 @@ def value_range(cells: Grid) -> tuple[float, float, bool]:
     return low, high, low > 0 and high / low > 100
 
 
-def _shortened(history: History, picture: Picture) -> tuple[History, int]:
+def shortened(history: History, picture: Picture) -> tuple[History, int]:
     """The rows with most to show where there are too many, in model order, and how many are left out."""
     num_rows = len(history.rows)
     if picture.limit is None or num_rows <= picture.limit:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _FIRST = ("loss", "grad_norm", "clip_coef", "lr", "loss_scale")
 _LAST = ("step_ms", "overhead_ms", "num_backwards")
 _QUIET = frozenset({"clip_coef", "num_backwards", "overhead_ms"})
-"""Shown only where they change, or where nothing else is asked: they say something when they move."""
+"""Shown only where they change: they say something when they move. So is what the ledger counts."""
 
 
 def metric_order(names: tuple[str, ...]) -> list[str]:
@@ -73,7 +73,8 @@ def _window(series: Series, first: int | None, last: int | None) -> Series:
 
 def _is_quiet(name: str, series: Series) -> bool:
     values = series.values
-    return name in _QUIET and bool(np.all(values == values[0]) or name == "overhead_ms")
+    is_quiet = name in _QUIET or name.startswith("ledger/")
+    return is_quiet and bool(np.all(values == values[0]) or name == "overhead_ms")
 
 
 def _ends(series: Series, screen: Screen) -> ink.Line:
