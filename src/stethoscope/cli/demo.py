@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from stethoscope.session import DebugSession
     from stethoscope.store import Run
 
-STEPS = 600
+STEPS = 400
 BATCH = 16
+Z_WEIGHT = 1.5e-4
 STEPS_AFTER = 8
 """Steps that training goes on after the loss is lost, as an unattended run would."""
 
@@ -62,6 +63,7 @@ def train(steps: int, seed: int, folder: str | None, *, progress: bool) -> Debug
             starts = torch.randint(0, len(tokens) - CONTEXT - 1, (BATCH,), generator=generator)
             window = tokens[starts[:, None] + torch.arange(CONTEXT + 1)]
             loss = F.cross_entropy(model(window[:, :-1]).flatten(0, 1), window[:, 1:].flatten())
+            loss = loss - Z_WEIGHT * model.z_loss()  # the mistake: this should be a plus
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()

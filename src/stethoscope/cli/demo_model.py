@@ -1,8 +1,9 @@
 """The demo's patient: a small character-level transformer with one mistake in one block, and the text it learns.
 
-The mistake is one people make: an attention written by hand that multiplies by the square root of the width where it
-should divide, and takes the exponential without subtracting the largest score first. It trains well, until the scores
-have grown past 88, the logarithm of the largest float32.
+The mistake is one people make: one block's attention is written by hand, with a softmax that does not subtract the
+largest score first, and with a z-loss, a small penalty meant to keep scores from growing, that is subtracted where it
+should be added. The loss looks better and better. Then the scores pass 88, the logarithm of the largest float32, and
+the exponential is Inf.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class Attention(nn.Module):
     def __init__(self, *, careless: bool) -> None:
         super().__init__()
         self.qkv = nn.Linear(WIDTH, 3 * WIDTH)
-        self.scores = Scores(scaled=not careless)
+        self.scores = Scores()
         self.weights = CarelessSoftmax() if careless else nn.Softmax(dim=-1)
         self.proj = nn.Linear(WIDTH, WIDTH)
 
@@ -44,22 +45,19 @@ class Attention(nn.Module):
         batch, length, _ = x.shape
         q, k, v = self.qkv(x).view(batch, length, 3, HEADS, WIDTH // HEADS).permute(2, 0, 3, 1, 4)
         mask = torch.ones(length, length, dtype=torch.bool, device=x.device).tril()
-        weights = self.weights(self.scores(q, k).masked_fill(~mask, -math.inf))
+        scores = self.scores(q, k).masked_fill(~mask, -math.inf)
+        self.z_loss = scores.logsumexp(dim=-1).square().mean()
+        weights = self.weights(scores)
         mixed: torch.Tensor = self.proj((weights @ v).transpose(1, 2).reshape(batch, length, WIDTH))
         return mixed
 
 
 class Scores(nn.Module):
-    """How much each position attends to each other, with a learned sharpness per head."""
-
-    def __init__(self, *, scaled: bool) -> None:
-        super().__init__()
-        self.sharpness = nn.Parameter(torch.ones(HEADS, 1, 1))
-        self._factor = (WIDTH // HEADS) ** (-0.5 if scaled else 0.5)
+    """How much each position attends to each other."""
 
     def forward(self, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
         """Scores [batch, heads, length, length]."""
-        return q @ k.transpose(-1, -2) * (self._factor * self.sharpness)
+        return q @ k.transpose(-1, -2) * (WIDTH // HEADS) ** -0.5
 
 
 class CarelessSoftmax(nn.Module):
@@ -97,6 +95,11 @@ class TinyGPT(nn.Module):
         self.blocks = nn.ModuleList(Block(careless=number == FAULTY_BLOCK) for number in range(BLOCKS))
         self.ln_f = nn.LayerNorm(WIDTH)
         self.head = nn.Linear(WIDTH, num_characters, bias=False)
+
+    def z_loss(self) -> torch.Tensor:
+        """How large the scores of the hand-written attention were in the last forward pass."""
+        size: torch.Tensor = self.blocks[FAULTY_BLOCK].attn.z_loss  # type: ignore[union-attr, assignment]
+        return size
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         """Logits of the next character."""

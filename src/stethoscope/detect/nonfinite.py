@@ -32,6 +32,7 @@ class Nonfinite:
         self._buffer_sites: list[str] = []
         self._last_bad = 0
         self._previous_loss: float | None = None
+        self._first_size: dict[str, float] = {}
 
     def observe(self, span: Span) -> None:
         """Go through the steps until the first bad one; after it only note how long it lasts."""
@@ -50,6 +51,9 @@ class Nonfinite:
                 if self._origin is None:
                     self._origin = self._find(span, place, bad[place], loss[place] if has_loss[place] else None)
             elif self._origin is None:
+                if not self._first_size:
+                    sizes = span.stat("abs_max")[place]
+                    self._first_size = {span.sites[n].site.path: float(sizes[n]) for n in np.flatnonzero(forward)}
                 self._habitual.update(span.sites[n].site.path for n in np.flatnonzero(bad[place] & forward))
                 self._look_at_buffers(span, place, buffers[bad[place, buffers]] if len(buffers) else buffers)
                 if has_loss[place]:
@@ -105,9 +109,20 @@ class Nonfinite:
         name = span.sites[first].site.path
         return _origin(
             f"{name} was the first to produce {_kind_of(span, place, first)}, in the forward pass of step {step:,}.",
-            step, (name,), [*evidence, *_counts(span, place, [first])],
+            step, (name,), [*self._what_went_in(span, place, first), *evidence, *_counts(span, place, [first])],
             "torch.autograd.set_detect_anomaly(True)  # one step, to see the line",
         )
+
+    def _what_went_in(self, span: Span, place: int, first: int) -> list[Evidence]:
+        """The largest value of the module that ran just before: what the guilty one could not take."""
+        ran = [n for n in span.places(Kind.ACTIVATION) if n < first and span.present[place, n]]
+        if not ran:
+            return []
+        name = span.sites[ran[-1]].site.path
+        size = float(span.stat("abs_max")[place, ran[-1]])
+        return [Evidence(
+            f"largest value in {name}", size, self._first_size.get(name), site=name, kind="activation", stat="abs_max"
+        )]  # fmt: skip
 
     def _in_backward(self, span: Span, place: int, of_kind: dict[Kind, list[int]], evidence: list[Evidence]) -> Finding:
         step = int(span.steps[place])

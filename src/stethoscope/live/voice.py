@@ -51,9 +51,8 @@ def closing(diagnosis: Diagnosis, folder: Path) -> str:
         return f"stethoscope: nothing to report. {extent}. stethoscope show {shown(folder)}"
     first = diagnosis.causes[0]
     more = f" and {len(diagnosis.causes) - 1} more" if len(diagnosis.causes) > 1 else ""
-    return (
-        f"stethoscope: {_glyph(first.severity)} {first.message.rstrip(".")}{more}. {extent}. stethoscope diagnose {shown(folder)}"
-    )
+    said = first.message.rstrip(".")
+    return f"stethoscope: {_glyph(first.severity)} {said}{more}. {extent}. stethoscope diagnose {shown(folder)}"
 
 
 def shown(folder: Path) -> str:
