@@ -7,6 +7,7 @@ finite values; nothing is drawn or imported until asked for.
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,6 +26,9 @@ from stethoscope.record import ConfigError, FloatArray
 
 if TYPE_CHECKING:
     from stethoscope.instruments.animator_live import LiveView
+
+
+logger = logging.getLogger(__name__)
 
 
 class GradientHealth(StrEnum):
@@ -92,23 +96,20 @@ class _Frame:
             return np.zeros(len(norms))
         return np.clip(norms / largest, 0.0, 1.0)
 
+    def rows(self) -> Iterator[tuple[str, float, float, float, bool, bool, float, NonFinite | None]]:
+        """A layer at a time, in the order of LayerGradientInfo's fields."""
+        columns = (
+            self.names,
+            *self.values.T.tolist(),
+            self.vanishing.tolist(),
+            self.exploding.tolist(),
+            self.intensities().tolist(),
+            (self.non_finite.get(place) for place in range(len(self.names))),
+        )
+        return zip(*columns, strict=True)
+
     def public(self) -> GradientFrame:
-        layers = [
-            LayerGradientInfo(
-                name,
-                float(row[0]),
-                float(row[1]),
-                float(row[2]),
-                bool(self.vanishing[i]),
-                bool(self.exploding[i]),
-                float(intensity),
-                self.non_finite.get(i),
-            )
-            for i, (name, row, intensity) in enumerate(
-                zip(self.names, self.values, self.intensities(), strict=True)
-            )
-        ]
-        return GradientFrame(self.step, tuple(layers))
+        return GradientFrame(self.step, tuple(LayerGradientInfo(*row) for row in self.rows()))
 
 
 class Frames(Sequence[GradientFrame]):
@@ -183,8 +184,20 @@ class GradientFlowAnimator:
             {i: where for i, where in found.items() if where is not None},
         )
         self._kept.append(frame)
-        for view in self._listeners:
+        for view in list(self._listeners):
+            self._show(view)
+
+    def _show(self, view: LiveView) -> None:
+        """Redraws; a terminal that fails is left alone from then on, because training must go on."""
+        try:
             view.refresh()
+        except Exception:
+            logger.exception("the live view failed and is switched off")
+            self._listeners.remove(view)
+
+    def rows(self) -> Iterator[tuple[int, Iterator[tuple[Any, ...]]]]:
+        """Step by step: every layer's fields as a tuple; what exports read, without an object a cell."""
+        return ((frame.step, frame.rows()) for frame in self._kept)
 
     def clear(self) -> None:
         """Forgets every frame."""

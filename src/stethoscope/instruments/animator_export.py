@@ -16,6 +16,11 @@ CSV_HEADER = (
     "step", "layer", "mean_abs_grad", "max_abs_grad", "grad_norm", "is_vanishing", "is_exploding",
 )  # fmt: skip
 
+JSON_FIELDS = (
+    "name", "mean_abs_grad", "max_abs_grad", "grad_norm", "is_vanishing", "is_exploding", "flow_intensity",
+    "non_finite",
+)  # fmt: skip
+
 
 def export_json(animator: GradientFlowAnimator, path: str | Path) -> Path:
     """A list of frames, one to a line, so that a long recording is written as it is read."""
@@ -23,8 +28,9 @@ def export_json(animator: GradientFlowAnimator, path: str | Path) -> Path:
 
     def write(file: BinaryIO) -> None:
         file.write(b"[")
-        for place, frame in enumerate(animator.frames):
-            line = json.dumps(plain(frame), allow_nan=False, ensure_ascii=False)
+        for place, (step, rows) in enumerate(animator.rows()):
+            layers = [dict(zip(JSON_FIELDS, (*row[:-1], plain(row[-1])), strict=True)) for row in rows]
+            line = json.dumps({"step": step, "layers": layers}, allow_nan=False, ensure_ascii=False)
             file.write(("\n" if place == 0 else ",\n").encode() + line.encode())
         file.write(b"\n]\n")
 
@@ -38,18 +44,10 @@ def export_csv(animator: GradientFlowAnimator, path: str | Path) -> Path:
         text = io.TextIOWrapper(file, encoding="utf-8", newline="")
         lines = csv.writer(text, lineterminator="\n")
         lines.writerow(CSV_HEADER)
-        for frame in animator.frames:
+        for step, rows in animator.rows():
             lines.writerows(
-                (
-                    frame.step,
-                    layer.name,
-                    f"{layer.mean_abs_grad:.8e}",
-                    f"{layer.max_abs_grad:.8e}",
-                    f"{layer.grad_norm:.8e}",
-                    int(layer.is_vanishing),
-                    int(layer.is_exploding),
-                )
-                for layer in frame.layers
+                (step, name, f"{mean:.8e}", f"{largest:.8e}", f"{norm:.8e}", int(vanishing), int(exploding))
+                for name, mean, largest, norm, vanishing, exploding, *_ in rows
             )
         text.flush()
         text.detach()

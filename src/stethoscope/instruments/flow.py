@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from stethoscope.instruments.flow_network import build_network
+from stethoscope.instruments.flow_network import build_network, mean_in_order
 from stethoscope.instruments.flow_paths import find_critical_paths
 from stethoscope.instruments.flow_types import (
     FlowDirection,
@@ -156,14 +156,14 @@ def flow_consistency(norms: FloatArray) -> float:
     if len(norms) < 2:
         return 1.0
     change = np.abs(np.diff(norms)) / (norms[:-1] + EPSILON)
-    return min(1.0 / (1.0 + float(change.mean())), 1.0)
+    return min(1.0 / (1.0 + mean_in_order(change)), 1.0)
 
 
 def bottleneck_score(norms: FloatArray) -> float:
     """How far the norm falls below its own mean at worst: 1 - min/mean; 1 where it is all zero."""
     if not len(norms):
         return 0.0
-    mean = float(norms.mean())
+    mean = mean_in_order(norms)
     return 1.0 if mean == 0.0 else 1.0 - min(float(norms.min()) / mean, 1.0)
 
 

@@ -20,6 +20,7 @@ from stethoscope.instruments.flow_types import (
     NodeType,
 )
 from stethoscope.instruments.model_graph import ModelGraph, networkx
+from stethoscope.record import FloatArray
 
 TENFOLD = 10.0
 
@@ -68,7 +69,15 @@ def mean_finite(flow: GradientLayerFlow) -> float:
     """The mean of the finite norms; 0 where there is none."""
     norms = np.asarray(flow.gradient_magnitudes, dtype=np.float64)
     finite = norms[np.isfinite(norms)]
-    return float(finite.mean()) if len(finite) else 0.0
+    return mean_in_order(finite)
+
+
+def mean_in_order(values: FloatArray) -> float:
+    """The mean, added up one by one, so that a constant's mean is off by the same last bit as the ancestor's.
+
+    NumPy adds in pairs, which turns a score of exactly 0 into 1e-16 and back.
+    """
+    return float(np.add.accumulate(values)[-1]) / len(values) if len(values) else 0.0
 
 
 def _ordered_edges(model: ModelGraph) -> list[tuple[str, str]]:

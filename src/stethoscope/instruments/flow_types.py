@@ -77,7 +77,7 @@ class GradientHistory:
 
     step_numbers: Sequence[int] = ()
     gradient_norms: Sequence[float] = ()
-    sketches: Any = None
+    sketches: Any = field(default=None, compare=False)
     num_parameters: int | None = None
 
     def __post_init__(self) -> None:
