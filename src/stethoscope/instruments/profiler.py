@@ -1,0 +1,261 @@
+"""Profiler: how long layers and operations take, and what holds training up.
+
+Timers measure with a clock that can be replaced; times are seconds. Bottlenecks come from what was recorded
+and nothing else, each with its numbers and a suggestion. All memory is bounded: the latest events are kept,
+totals are kept for all.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import StrEnum
+from typing import Any, Final, TypeVar
+
+from stethoscope.instruments.bottlenecks import Bottleneck, find_bottlenecks
+from stethoscope.record import StethoscopeError
+
+MAX_EVENTS: Final = 10_000
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+class Category(StrEnum):
+    """What kind of work a timer or event is about."""
+
+    OPERATION = "operation"
+    CPU = "cpu"
+    GPU = "gpu"
+    MEMORY = "memory"
+    IO = "io"
+    NETWORK = "network"
+    DATA_LOADING = "data_loading"
+    FORWARD = "forward"
+    BACKWARD = "backward"
+
+
+class TimerError(StethoscopeError, KeyError):
+    """A timer was ended that is not running."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileEvent:
+    """One thing that took time."""
+
+    name: str
+    category: Category
+    start_s: float
+    duration_s: float
+    path: str
+    """The names of the timers it ran inside, joined by "/"."""
+
+
+@dataclass(slots=True)
+class Totals:
+    """All runs of one timer or one kind of event."""
+
+    name: str
+    category: Category
+    count: int = 0
+    total_s: float = 0.0
+    self_s: float = 0.0
+    """Time not spent in timers that ran inside this one."""
+    longest_s: float = 0.0
+
+    @property
+    def mean_s(self) -> float:
+        """Mean duration."""
+        return self.total_s / self.count if self.count else 0.0
+
+    def add(self, duration_s: float, self_s: float) -> None:
+        """Takes in one run."""
+        self.count += 1
+        self.total_s += duration_s
+        self.self_s += self_s
+        self.longest_s = max(self.longest_s, duration_s)
+
+
+@dataclass(slots=True)
+class LayerProfile:
+    """All executions of one layer."""
+
+    name: str
+    type: str
+    count: int = 0
+    forward_s: float = 0.0
+    backward_s: float = 0.0
+    num_backward: int = 0
+    peak_memory_bytes: int = 0
+    parameter_count: int = 0
+
+    @property
+    def mean_forward_s(self) -> float:
+        """Mean time of a forward pass."""
+        return self.forward_s / self.count if self.count else 0.0
+
+    @property
+    def mean_backward_s(self) -> float:
+        """Mean time of a backward pass; 0 where none was recorded."""
+        return self.backward_s / self.num_backward if self.num_backward else 0.0
+
+
+@dataclass(slots=True)
+class _Running:
+    name: str
+    category: Category
+    start_s: float
+    inside_s: float = 0.0
+
+
+class Profiler:
+    """Timers, layer executions and events, and the bottlenecks they show."""
+
+    def __init__(
+        self, *, clock: Callable[[], float] = time.perf_counter, max_events: int = MAX_EVENTS
+    ) -> None:
+        self.events: deque[ProfileEvent] = deque(maxlen=max_events)
+        self.totals: dict[tuple[str, Category], Totals] = {}
+        self.layers: dict[str, LayerProfile] = {}
+        self.memory_used_bytes: int | None = None
+        self.memory_total_bytes: int | None = None
+        self._clock = clock
+        self._stacks = threading.local()
+        self._lock = threading.Lock()
+
+    def start_timer(self, name: str, category: Category | str = Category.OPERATION) -> None:
+        """Starts a timer; timers that start inside it are part of it."""
+        self._stack().append(_Running(name, Category(category), self._clock()))
+
+    def end_timer(self, name: str) -> float:
+        """Ends the newest timer of this name and returns how long it ran, in seconds."""
+        now, stack = self._clock(), self._stack()
+        place = next((i for i in range(len(stack) - 1, -1, -1) if stack[i].name == name), None)
+        if place is None:
+            raise TimerError(
+                "no such timer is running in this thread", where=name, do="Call start_timer first"
+            )
+        running = stack.pop(place)
+        duration = max(0.0, now - running.start_s)
+        if place:
+            stack[place - 1].inside_s += duration
+        path = "/".join([*(outer.name for outer in stack[:place]), name])
+        self._add(ProfileEvent(name, running.category, running.start_s, duration, path), running.inside_s)
+        return duration
+
+    @contextmanager
+    def timer(self, name: str, category: Category | str = Category.OPERATION) -> Iterator[None]:
+        """Times what runs inside the `with`, also where it raises."""
+        self.start_timer(name, category)
+        try:
+            yield
+        finally:
+            self.end_timer(name)
+
+    def timed(
+        self, name: str = "", category: Category | str = Category.OPERATION
+    ) -> Callable[[Function], Function]:
+        """A decorator that times every call of a function."""
+
+        def decorate(function: Function) -> Function:
+            title = name or getattr(function, "__qualname__", "function")
+
+            @functools.wraps(function)
+            def wrapper(*args: Any, **kwargs: Any) -> Any:
+                with self.timer(title, category):
+                    return function(*args, **kwargs)
+
+            return wrapper  # type: ignore[return-value]
+
+        return decorate
+
+    def record_event(
+        self, name: str, duration: float | timedelta, category: Category | str = Category.OPERATION
+    ) -> None:
+        """Records something that was timed elsewhere; seconds or a timedelta."""
+        duration_s = _seconds(duration, name)
+        path = "/".join([*(outer.name for outer in self._stack()), name])
+        self._add(ProfileEvent(name, Category(category), self._clock() - duration_s, duration_s, path), 0.0)
+
+    def record_layer_execution(
+        self,
+        name: str,
+        type: str,  # noqa: A002 - the name the seeds gave it
+        forward_time: float | timedelta,
+        backward_time: float | timedelta | None = None,
+        memory_usage: int = 0,
+        parameter_count: int = 0,
+    ) -> None:
+        """Records one execution of a layer: times in seconds or as timedeltas, memory in bytes."""
+        forward_s = _seconds(forward_time, name)
+        backward_s = None if backward_time is None else _seconds(backward_time, name)
+        with self._lock:
+            layer = self.layers.setdefault(name, LayerProfile(name, type))
+            layer.type = type
+            layer.count += 1
+            layer.forward_s += forward_s
+            if backward_s is not None:
+                layer.num_backward += 1
+                layer.backward_s += backward_s
+            layer.peak_memory_bytes = max(layer.peak_memory_bytes, int(memory_usage))
+            layer.parameter_count = int(parameter_count)
+
+    def record_memory(self, used_bytes: int, total_bytes: int | None = None) -> None:
+        """Records the memory in use; the largest is kept."""
+        self.memory_used_bytes = max(self.memory_used_bytes or 0, int(used_bytes))
+        self.memory_total_bytes = total_bytes if total_bytes is not None else self.memory_total_bytes
+
+    def bottlenecks(self) -> list[Bottleneck]:
+        """What holds training up, the largest loss of time first."""
+        with self._lock:
+            return find_bottlenecks(
+                layers=list(self.layers.values()),
+                totals=list(self.totals.values()),
+                memory_used_bytes=self.memory_used_bytes,
+                memory_total_bytes=self.memory_total_bytes,
+            )
+
+    def suggestions(self) -> list[str]:
+        """What to do about them, each advice once."""
+        return list(dict.fromkeys(bottleneck.suggestion for bottleneck in self.bottlenecks()))
+
+    def slowest(self, limit: int = 10) -> list[Totals]:
+        """Timers and events by the time they took themselves."""
+        return sorted(self.totals.values(), key=lambda totals: -totals.self_s)[:limit]
+
+    def clear(self) -> None:
+        """Forgets everything that was recorded; running timers go on."""
+        with self._lock:
+            self.events.clear()
+            self.totals.clear()
+            self.layers.clear()
+            self.memory_used_bytes = self.memory_total_bytes = None
+
+    def _stack(self) -> list[_Running]:
+        """The running timers of this thread, outermost first."""
+        stack: list[_Running] | None = getattr(self._stacks, "running", None)
+        if stack is None:
+            stack = self._stacks.running = []
+        return stack
+
+    def _add(self, event: ProfileEvent, inside_s: float) -> None:
+        with self._lock:
+            self.events.append(event)
+            key = (event.name, event.category)
+            totals = self.totals.setdefault(key, Totals(event.name, event.category))
+            totals.add(event.duration_s, max(0.0, event.duration_s - inside_s))
+
+
+def _seconds(value: float | timedelta, name: str) -> float:
+    seconds = value.total_seconds() if isinstance(value, timedelta) else float(value)
+    if not math.isfinite(seconds) or seconds < 0:
+        raise StethoscopeError(f"{seconds} is no duration", where=name, do="Give seconds, 0 or more")
+    return seconds
