@@ -195,14 +195,14 @@ def test_unknown_statistic_is_exit_2_and_names_the_known(cli, sick):
 
 def test_query(cli, sick):
     pytest.importorskip("duckdb")
-    from stethoscope.store import Run
-
-    if not hasattr(Run, "sql"):
-        pytest.skip("this store has no sql")
     code, out, _ = cli("query", "latest", "select count(*) as n, max(step) as last from rows")
     assert code == 0
     assert out.splitlines()[0].split() == ["n", "last"]
     assert out.splitlines()[1].split() == ["4,000", "200"]
+    code, _, err = cli("query", "select nonsense from rows")
+    assert code == 2
+    assert err.startswith("stethoscope: The query failed: ")
+    assert "\\n" not in err
     body = strict(cli("query", "select distinct kind from sites order by kind", "--json")[1])
     assert body["schema_version"] == 1
     assert body["rows"] == [{"kind": "gradient"}, {"kind": "weight"}]

@@ -8,6 +8,7 @@ from stethoscope.record import StethoscopeError, printable
 
 EXIT_USAGE = 2
 EXIT_NO_DATA = 3
+_MOST_LINES = 4
 
 
 class UsageError(StethoscopeError):
@@ -20,13 +21,12 @@ class NoDataError(StethoscopeError):
 
 def report_error(error: StethoscopeError) -> int:
     """Prints the error to stderr and returns the exit code that belongs to it."""
-    what = printable(error.what.rstrip("."), limit=1000)
+    what, *more = [line for line in error.what.rstrip(".").splitlines() if line.strip()] or [""]
     if error.where is not None:
-        what += f": {printable(str(error.where))}"
-    lines = [f"stethoscope: {what}"]
-    if error.do:
-        lines.append(printable(error.do, limit=1000).rstrip("."))
+        what += f": {error.where}"
+    lines = [f"stethoscope: {what}", *more[:_MOST_LINES], *([error.do.rstrip(".")] if error.do else [])]
+    encoding = sys.stderr.encoding or "utf-8"
     for line in lines:
-        sys.stderr.write(line.encode(sys.stderr.encoding or "utf-8", "backslashreplace").decode(
-            sys.stderr.encoding or "utf-8") + "\n")  # fmt: skip
+        safe = printable(line, limit=1000).encode(encoding, "backslashreplace").decode(encoding)
+        sys.stderr.write(safe + "\n")
     return EXIT_NO_DATA if isinstance(error, NoDataError) else EXIT_USAGE
