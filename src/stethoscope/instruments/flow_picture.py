@@ -21,7 +21,7 @@ from stethoscope.instruments.flow_types import (
 )
 from stethoscope.record import ConfigError, printable
 from stethoscope.views.plot_data import number
-from stethoscope.views.style import FlowPalette, figure_style, flow_palette, heading_weight, tokens
+from stethoscope.views.style import FlowPalette, Tokens, figure_style, flow_palette, heading_weight, tokens
 
 NODE_MARKS = {
     NodeType.BOTTLENECK: "▸◂",
@@ -169,8 +169,7 @@ def draw(shown: GradientFlowVisualization, dark: bool = False) -> Any:
         axis = figure.subplots()
         axis.set_axis_off()
         _draw_edges(axis, shown, places, palette, look.sheet)
-        for node in shown.flow_network.nodes:
-            _draw_node(axis, shown, node, places[node.layer_name], palette, look)
+        _draw_nodes(axis, shown, places, palette, look)
         axis.set_xlim(-0.7, levels - 0.3)
         axis.set_ylim(-lanes / 2 - 0.1, lanes / 2 + 0.6)
         title = sentences(shown)[0].lstrip("◆▲●✓ ")
@@ -231,40 +230,48 @@ def _draw_edges(
         )
 
 
-def _draw_node(
+def _draw_nodes(
     axis: Any,
     shown: GradientFlowVisualization,
-    node: FlowNode,
-    place: tuple[float, float],
+    places: dict[str, tuple[float, float]],
     palette: FlowPalette,
-    look: Any,
+    look: Tokens,
 ) -> None:
+    """Boxes filled by the ramp; past 24 columns only every few, and those in trouble, carry their name."""
     from matplotlib.patches import FancyBboxPatch
 
+    ramp, shares = _ramp(palette), _shares(shown)
+    exploding = {name for region in shown.exploding_regions for name in region.affected_layers}
+    vanishing = {name for region in shown.vanishing_regions for name in region.affected_layers}
+    columns = max((x for x, _ in places.values()), default=0.0) + 1
+    every = math.ceil(columns / 24)
+    for node in shown.flow_network.nodes:
+        name, (x, y) = node.layer_name, places[node.layer_name]
+        bad, weak = name in exploding, name in vanishing
+        edge = palette.exploding if bad else palette.vanishing if weak else palette.outline
+        axis.add_patch(
+            FancyBboxPatch(
+                (x - 0.16, y - 0.13), 0.32, 0.26, boxstyle="round,pad=0,rounding_size=0.05",
+                facecolor=ramp(shares[node.gradient_strength]), edgecolor=edge, zorder=3,
+                linewidth=(2.2 if bad else 1.0) * palette.line_scale, linestyle="dashed" if weak else "solid",
+            )
+        )  # fmt: skip
+        if x % every == 0 or bad:
+            _label_node(axis, node, (x, y), look)
+
+
+def _label_node(axis: Any, node: FlowNode, place: tuple[float, float], look: Tokens) -> None:
+    """The name under the box, the mean norm over it, on patches of sheet that keep ribbons off them."""
     from stethoscope.views import plots
 
-    share = _shares(shown)[node.gradient_strength]
-    exploding = any(node.layer_name in region.affected_layers for region in shown.exploding_regions)
-    vanishing = any(node.layer_name in region.affected_layers for region in shown.vanishing_regions)
-    edge = palette.exploding if exploding else palette.vanishing if vanishing else palette.outline
     x, y = place
-    axis.add_patch(
-        FancyBboxPatch(
-            (x - 0.16, y - 0.13), 0.32, 0.26, boxstyle="round,pad=0,rounding_size=0.05",
-            facecolor=_ramp(palette)(share), edgecolor=edge, zorder=3,
-            linewidth=(2.2 if exploding else 1.0) * palette.line_scale,
-            linestyle="dashed" if vanishing else "solid",
-        )
-    )  # fmt: skip
-    label = shorten(printable(node.layer_name), 16)
-    axis.annotate(
-        plots.plain_text(label), (x, y - 0.2), ha="center", va="top", fontsize=6.5, fontfamily="monospace",
-        color=look.ink2, zorder=5,
-    )  # fmt: skip
     value = number(node.gradient_strength)
     if node.node_type in (NodeType.BOTTLENECK, NodeType.AMPLIFIER):
         value = f"{NODE_MARKS[node.node_type]} {value}"
+    patch = {"facecolor": look.sheet, "edgecolor": "none", "pad": 0.6, "alpha": 0.85}
+    settings: dict[str, Any] = {"ha": "center", "zorder": 5, "bbox": patch}
+    axis.annotate(value, (x, y + 0.19), va="bottom", fontsize=7, color=look.ink, **settings)
     axis.annotate(
-        value, (x, y + 0.19), ha="center", va="bottom", fontsize=7, color=look.ink, zorder=5,
-        bbox={"facecolor": look.sheet, "edgecolor": "none", "pad": 0.6, "alpha": 0.85},
+        plots.plain_text(shorten(printable(node.layer_name), 16)), (x, y - 0.2), va="top", fontsize=6.5,
+        fontfamily="monospace", color=look.ink2, **settings,
     )  # fmt: skip
