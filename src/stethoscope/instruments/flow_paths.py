@@ -29,6 +29,9 @@ BLOCKED_LOSS = 1e4
 UNUSED_LOSS = 1e3
 """Added to a connection under the flow threshold: taken only where there is no other way."""
 WORTH_A_SKIP = 0.1
+"""A path that loses less than this share needs none."""
+LEAST_FACTOR = 1.5
+"""A skip that carries less than this times more is not worth a change to the model."""
 
 Incoming = Mapping[str, list[tuple[str, float]]]
 """Per layer: the layers it feeds, with the loss of the gradient coming back from each."""
@@ -159,7 +162,7 @@ def best_skip(
     saved, _, source, target = best
     after = math.exp(-max(total - saved, 0.0))
     factor = math.inf if transmission == 0.0 else after / transmission
-    return SkipConnection(source, target, after, factor)
+    return SkipConnection(source, target, after, factor) if factor >= LEAST_FACTOR else None
 
 
 def _named(path: CriticalGradientPath, path_id: str) -> CriticalGradientPath:

@@ -30,6 +30,8 @@ NODE_MARKS = {
     NodeType.SOURCE: "◆",
     NodeType.NORMAL: "·",
 }
+WORTH_SAYING = 0.01
+"""A path that lets less through than this is worth a sentence; norms differ tenfold in any healthy model."""
 SPARKS = "▁▂▃▄▅▆▇█"
 
 
@@ -96,7 +98,7 @@ def sentences(shown: GradientFlowVisualization) -> list[str]:
         f"▲ {_span(zone.affected_layers)}: no gradient at {zone.dead_duration:,} steps"
         for zone in shown.dead_zones
     ]
-    found += [_path_sentence(path) for path in shown.critical_paths[:1] if path.transmission < 0.5]
+    found += [_path_sentence(path) for path in shown.critical_paths[:1] if path.transmission < WORTH_SAYING]
     return found or ["✓ Nothing to report"]
 
 

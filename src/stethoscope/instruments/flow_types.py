@@ -258,7 +258,7 @@ class CriticalGradientPath:
     """Where it loses most, in the order of the data."""
     weakest_gain: float = 1.0
     skip: SkipConnection | None = None
-    """The single added connection that would help most; None where the path loses little."""
+    """The single added connection that would help most; None where none would help much."""
 
 
 @dataclass(frozen=True, slots=True)

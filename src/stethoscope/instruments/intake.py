@@ -117,7 +117,8 @@ def locate(value: Any, name: str, step: int | None = None) -> NonFinite | None:
 def named_arrays(source: Any) -> tuple[list[str] | None, list[Any]]:
     """Names (None where there are none) and arrays of a sequence, mapping, model or `.safetensors` file.
 
-    A model is anything with `state_dict()`; only floating-point entries with elements count as weights.
+    A model is anything with `state_dict()`; only its floating-point entries count as weights. One array alone
+    is one layer.
     """
     if isinstance(source, str | Path):
         return _split(read_safetensors(Path(source)))
@@ -125,6 +126,8 @@ def named_arrays(source: Any) -> tuple[list[str] | None, list[Any]]:
         return _split({k: v for k, v in source.state_dict().items() if _is_floating(v)})
     if isinstance(source, Mapping):
         return _split(source)
+    if hasattr(source, "dtype") and hasattr(source, "shape"):
+        return None, [source]
     if isinstance(source, Sequence | Iterator) or hasattr(source, "__iter__"):
         items = list(source)
         if items and all(isinstance(i, tuple) and len(i) == 2 and isinstance(i[0], str) for i in items):
