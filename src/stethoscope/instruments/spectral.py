@@ -93,8 +93,8 @@ def power_iteration(matrix: FloatArray) -> tuple[float, int, bool]:
     matrix = matrix / scale
     if matrix.shape[0] < matrix.shape[1]:
         matrix = matrix.T
-    vector: FloatArray = np.random.default_rng(0).standard_normal(matrix.shape[1])
-    vector = vector / np.linalg.norm(vector)
+    vector = np.random.default_rng(0).standard_normal((matrix.shape[1],))
+    vector /= float(np.linalg.norm(vector))
     sigma = 0.0
     for done in range(1, MAX_ROUNDS + 1):
         image = matrix @ vector

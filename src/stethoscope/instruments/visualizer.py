@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 from stethoscope.instruments.files import write_atomically, write_json, write_text
 from stethoscope.instruments.intake import as_floats
@@ -26,6 +26,8 @@ from stethoscope.views.style import Tokens, tokens
 
 FORMATS = ("png", "svg", "html", "json", "csv", "txt")
 MAX_TABLE_ROWS = 200
+
+Kept = TypeVar("Kept", Histogram, Lines, Heatmap)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -98,7 +100,7 @@ class DebugVisualizer:
         """Rows by columns; with `history` each row against its own median."""
         return self._keep(name, Heatmap.of(name, values, labels, columns, history))
 
-    def _keep(self, name: str, plot: Any) -> Any:
+    def _keep(self, name: str, plot: Kept) -> Kept:
         self._plots[name] = plot
         for kind in self.config.formats:
             self.save(name, kind)
