@@ -1,4 +1,4 @@
-"""Files cut, flipped, padded and overwritten: the valid part is read, the rest is named, no number is wrong."""
+"""Files cut, flipped, padded, overwritten: the valid part is read, the rest is named, no number is wrong."""
 
 import shutil
 

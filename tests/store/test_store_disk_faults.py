@@ -7,6 +7,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -214,7 +215,7 @@ def test_no_file_descriptors_left(tmp_path):
         print(second.flush(), second.state)
         second.close(); writer.close()
         print(len(open_run(folder / "second", trust_description=False).steps))
-    """.format(tests=os.path.dirname(__file__), folder=str(tmp_path / "run"))
+    """.format(tests=str(Path(__file__).parent), folder=str(tmp_path / "run"))
     shown = subprocess.run(
         ["bash", "-c", f"ulimit -n 64; exec {sys.executable} -c \"$0\"", textwrap.dedent(code)],
         capture_output=True, text=True, timeout=60,
@@ -276,7 +277,7 @@ def test_a_read_only_file_system_at_the_start_and_later(tmp_path, monkeypatch):
 def test_a_limit_on_file_sizes_means_more_files(tmp_path):
     code = f"""
         import resource, sys
-        sys.path.insert(0, {os.path.dirname(__file__)!r})
+        sys.path.insert(0, {str(Path(__file__).parent)!r})
         from pathlib import Path
         from run_making import some_sites, write_steps
         from stethoscope.store import RunWriter

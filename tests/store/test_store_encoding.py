@@ -1,5 +1,6 @@
 """What a row is after a trip through the file."""
 
+import contextlib
 import math
 
 import numpy as np
@@ -94,10 +95,8 @@ def test_vectors_of_objects_are_refused():
 @given(st.binary(max_size=200))
 def test_no_bytes_make_a_decoder_do_anything_but_refuse(raw):
     for decode in (encoding.decode_rows, encoding.decode_scalars, encoding.decode_vectors):
-        try:
-            decode(raw)
-        except encoding.EncodingError as error:
-            assert str(error)
+        with contextlib.suppress(encoding.EncodingError):
+            assert decode(raw) is not None
 
 
 def test_a_payload_over_the_limit_is_refused_before_anything_is_allocated():

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -40,7 +41,7 @@ while True:
 def kill_once(folder, seed):
     """Starts a writing process, kills it at a random moment; returns how many steps it was promised."""
     process = subprocess.Popen(
-        [sys.executable, "-c", WRITE_FOREVER, str(folder), os.path.dirname(__file__)],
+        [sys.executable, "-c", WRITE_FOREVER, str(folder), str(Path(__file__).parent)],
         stdout=subprocess.PIPE,
         text=True,
     )
@@ -112,7 +113,7 @@ def test_a_forked_child_is_inert(tmp_path):
 def run_script(folder, body):
     code = f"""
         import sys
-        sys.path.insert(0, {os.path.dirname(__file__)!r})
+        sys.path.insert(0, {str(Path(__file__).parent)!r})
         from pathlib import Path
         from run_making import some_sites, write_steps
         from stethoscope.store import RunWriter

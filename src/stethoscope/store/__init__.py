@@ -10,7 +10,9 @@ from stethoscope.store.locate import base_folder, find_runs, latest_run, new_run
 from stethoscope.store.pieces import Event
 from stethoscope.store.reader import Run, open_run
 from stethoscope.store.scan import Problem
+from stethoscope.store.seal import SealReport, seal
 from stethoscope.store.starts import Start
+from stethoscope.store.thin import ThinReport, thin
 from stethoscope.store.writer import RunWriter
 
 __all__ = [
@@ -21,10 +23,14 @@ __all__ = [
     "Problem",
     "Run",
     "RunWriter",
+    "SealReport",
     "Start",
+    "ThinReport",
     "base_folder",
     "find_runs",
     "latest_run",
     "new_run_folder",
     "open_run",
+    "seal",
+    "thin",
 ]

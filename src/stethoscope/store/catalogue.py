@@ -1,89 +1,175 @@
 """What a run folder holds right now: its pieces, process starts and problems.
 
 Promises a consistent view: a row is read from its journal or from the segment that replaced it, never from
-both and never from neither, also while another process seals.
+both and never from neither, also while another process seals. Journals are listed before the manifest is
+read, so one that was sealed in between is found in the manifest; where one goes later, the look is repeated.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+import numpy as np
+
+from stethoscope.record import RunDamagedError, RunFormatError
+from stethoscope.store import manifest as manifests
 from stethoscope.store.locate import journal_name, parse_journal_name, rank_folders
+from stethoscope.store.manifest import Manifest, StartNote
 from stethoscope.store.pieces import JournalPiece, PayloadCache, Piece, StartKey
 from stethoscope.store.scan import Problem
+from stethoscope.store.segment import ColumnCache, SegmentPiece
 from stethoscope.store.sitetable import SiteTable
 from stethoscope.store.starts import Start, how
+
+_MOST_LOOKS: Final = 5
+
+
+class _Rank:
+    """One rank's manifest as last read, and its pieces."""
+
+    def __init__(self) -> None:
+        self.stamp: tuple[int, ...] | None = None
+        self.manifest = Manifest()
+        self.segments: list[SegmentPiece] = []
+        self.problems: list[Problem] = []
 
 
 class Catalogue:
     """The pieces of a run, kept up to date by `update`."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, only_rank: int | None = None) -> None:
         self.folder = folder
         self.sites = SiteTable()
         self.cache = PayloadCache()
+        self.columns = ColumnCache()
         self.starts: list[Start] = []
+        self._only_rank = only_rank
+        self._ranks: dict[int, _Rank] = {}
         self._journals: dict[str, JournalPiece] = {}
-        self._problems: list[Problem] = []
+        self._unreadable: dict[str, Problem] = {}
 
     def update(self) -> bool:
         """Looks at the folder again; True where anything is new."""
         changed = False
-        self._problems = []
+        self._unreadable = {}
         for rank, folder in rank_folders(self.folder).items():
-            changed |= self._update_journals(rank, folder)
+            if self._only_rank in (None, rank):
+                changed |= self._update_rank(rank, folder)
         self.starts = self._list_starts()
         return changed
 
-    def _update_journals(self, rank: int, folder: Path) -> bool:
+    def _update_rank(self, rank: int, folder: Path) -> bool:
         changed = False
-        for path in sorted(folder.glob("journal-*.stj")):
-            named = parse_journal_name(path.name)
-            if named is None:
-                continue
-            label = f"{folder.name}/{path.name}"
-            piece = self._journals.get(label)
-            if piece is None:
-                key = StartKey(rank, named[0], named[1])
-                piece = self._journals[label] = JournalPiece(
-                    path, label, key, named[2], self.sites, self.cache
-                )
-                changed = True
-            if piece.is_closed and piece.file.tail is None:
-                continue
+        for _ in range(_MOST_LOOKS):
+            paths = sorted(folder.glob("journal-*.stj"))
+            changed |= self._update_manifest(rank, folder)
+            sealed = self._ranks[rank].manifest.sealed_parts()
             try:
-                changed |= piece.advance()
-            except OSError as error:
-                self._problems.append(Problem(label, 0, f"cannot be read: {error.strerror}"))
+                changed |= self._update_journals(rank, folder, paths, sealed)
+            except FileNotFoundError:
+                continue
+            break
         return changed
+
+    def _update_manifest(self, rank: int, folder: Path) -> bool:
+        """Reads the manifest where it is not the one read last."""
+        mine = self._ranks.setdefault(rank, _Rank())
+        path = folder / manifests.NAME
+        stamp: tuple[int, ...] = ()
+        try:
+            found = path.stat()
+            stamp = found.st_ino, found.st_mtime_ns, found.st_size
+        except OSError:
+            stamp = ()  # none yet
+        if stamp == mine.stamp:
+            return False
+        try:
+            manifest = Manifest.load(folder)
+        except RunFormatError:
+            raise
+        except RunDamagedError as error:
+            mine.problems = [Problem(f"{folder.name}/{manifests.NAME}", 0, error.what)]
+            return False
+        mine.stamp, mine.manifest, mine.problems = stamp, manifest, list(manifest.problems)
+        numbers = np.array([self.sites.add(info) for info in manifest.sites], np.int64)
+        known = {
+            piece.segment.files.get("rows"): piece
+            for piece in mine.segments
+            if piece.segment.files.get("rows")
+        }
+        mine.segments = []
+        for segment in manifest.segments:
+            old = known.get(segment.files.get("rows"))
+            if old is not None and old.segment == segment:
+                mine.segments.append(old)
+            else:
+                mine.segments.append(SegmentPiece(self.folder, segment, numbers, self.columns))
+        return True
+
+    def _update_journals(
+        self, rank: int, folder: Path, paths: list[Path], sealed: set[tuple[StartKey, int]]
+    ) -> bool:
+        changed = False
+        there = {f"{folder.name}/{path.name}": path for path in paths}
+        for label in [label for label in self._journals if label.startswith(f"{folder.name}/")]:
+            piece = self._journals[label]
+            if (piece.key, piece.part) in sealed or label not in there:
+                del self._journals[label]
+        for label, path in there.items():
+            named = parse_journal_name(path.name)
+            if named is None or (StartKey(rank, *named[:2]), named[2]) in sealed:
+                continue
+            piece_or_none = self._journals.get(label)
+            if piece_or_none is None:
+                key = StartKey(rank, *named[:2])
+                piece_or_none = JournalPiece(path, label, key, named[2], self.sites, self.cache)
+                changed = True
+            if not (piece_or_none.is_closed and piece_or_none.file.tail is None):
+                try:
+                    changed |= piece_or_none.advance()
+                except FileNotFoundError:
+                    raise
+                except OSError as error:
+                    self._unreadable[label] = Problem(label, 0, f"cannot be read: {error.strerror}")
+            self._journals[label] = piece_or_none
+        return changed
+
+    def journals(self) -> list[JournalPiece]:
+        """The journals that are not sealed, in the order in which they were written."""
+        return sorted(self._journals.values(), key=lambda piece: (piece.key, piece.part))
+
+    def segments(self) -> list[SegmentPiece]:
+        """The sealed pieces, in the order in which they were written."""
+        found = [piece for rank in self._ranks.values() for piece in rank.segments]
+        return sorted(found, key=lambda piece: (piece.key, piece.part))
 
     def pieces(self, rank: int | None = None) -> list[Piece]:
         """All pieces in the order in which they were written, of one rank or of all."""
-        journals = sorted(self._journals.values(), key=lambda piece: (piece.key, piece.part))
-        return [piece for piece in journals if rank is None or piece.key.rank == rank]
+        found: list[Piece] = [*self.journals(), *self.segments()]
+        found.sort(key=lambda piece: (piece.key, piece.part))
+        return [piece for piece in found if rank is None or piece.key.rank == rank]
 
     def ranks(self) -> tuple[int, ...]:
         """The ranks that wrote anything."""
-        return tuple(sorted({piece.key.rank for piece in self.pieces()}))
+        return tuple(sorted({start.rank for start in self.starts}))
 
     def losses(self) -> dict[str, int]:
         """What the writers say they lost, added up over process starts."""
-        latest: dict[StartKey, dict[str, int]] = {}
-        for piece in sorted(self._journals.values(), key=lambda piece: (piece.key, piece.part)):
-            if piece.losses:
-                latest[piece.key] = piece.losses
         total: dict[str, int] = {}
-        for losses in latest.values():
-            for name, value in losses.items():
+        for note in self._notes().values():
+            for name, value in note.losses.items():
                 total[name] = total.get(name, 0) + value
         return total
 
     def problems(self) -> list[Problem]:
         """Everything that cannot be trusted or is not there."""
         live = {(s.rank, s.ordinal, s.token) for s in self.starts if s.how == "live"}
-        found = self._problems + self._missing_parts()
-        for piece in sorted(self._journals.values(), key=lambda piece: (piece.key, piece.part)):
+        found = [*self._unreadable.values(), *self._missing_parts()]
+        for rank in self._ranks.values():
+            found += rank.problems
+            found += [problem for piece in rank.segments for problem in piece.problems]
+        for piece in self.journals():
             key = piece.key.rank, piece.key.ordinal, piece.key.token
             found += piece.all_problems(is_live=key in live)
         return found
@@ -91,6 +177,9 @@ class Catalogue:
     def _missing_parts(self) -> list[Problem]:
         """Files of a start are numbered without gaps: one that is not there was lost."""
         parts: dict[StartKey, set[int]] = {}
+        for rank in self._ranks.values():
+            for key, part in rank.manifest.sealed_parts():
+                parts.setdefault(key, set()).add(part)
         for piece in self._journals.values():
             parts.setdefault(piece.key, set()).add(piece.part)
         found = []
@@ -100,27 +189,38 @@ class Catalogue:
                 found.append(Problem(label, 0, "the file is missing"))
         return found
 
+    def _notes(self) -> dict[StartKey, StartNote]:
+        """What is known about each process start, from manifests and journals."""
+        notes: dict[StartKey, StartNote] = {}
+        for rank in self._ranks.values():
+            for key, note in rank.manifest.starts.items():
+                notes[key] = StartNote(dict(note.head), note.ended, dict(note.losses), note.last_time)
+        for piece in self.journals():
+            note = notes.setdefault(piece.key, StartNote())
+            note.head = note.head or dict(piece.file.head or {})
+            note.ended = piece.ended or note.ended
+            note.losses = piece.losses or note.losses
+            note.last_time = max(note.last_time, piece.last_time)
+        return notes
+
     def _list_starts(self) -> list[Start]:
-        grouped: dict[StartKey, list[JournalPiece]] = {}
-        for piece in self._journals.values():
-            grouped.setdefault(piece.key, []).append(piece)
-        return [_start(key, sorted(pieces, key=lambda p: p.part)) for key, pieces in sorted(grouped.items())]
+        steps: dict[StartKey, list[Any]] = {}
+        for piece in self.pieces():
+            steps.setdefault(piece.key, []).append(piece.steps())
+        return [_start(key, note, steps.get(key, [])) for key, note in sorted(self._notes().items())]
 
 
-def _start(key: StartKey, pieces: list[JournalPiece]) -> Start:
-    head: dict[str, Any] = next((piece.file.head for piece in pieces if piece.file.head), {})
-    ended = next((piece.ended for piece in reversed(pieces) if piece.ended), None)
-    who = head.get("process", {})
-    steps = [piece.steps() for piece in pieces]
+def _start(key: StartKey, note: StartNote, steps: list[Any]) -> Start:
+    who = note.head.get("process", {})
     return Start(
         rank=key.rank,
         ordinal=key.ordinal,
         token=key.token,
         pid=who.get("pid"),
         host=str(who.get("host", "")),
-        started_at=head.get("started_at"),
-        ended=ended,
-        how=how(head, ended, max(piece.last_time for piece in pieces)),
+        started_at=note.head.get("started_at"),
+        ended=note.ended,
+        how=how(note.head, note.ended, note.last_time),
         first_step=min((int(s[0]) for s in steps if len(s)), default=None),
         last_step=max((int(s[-1]) for s in steps if len(s)), default=None),
     )

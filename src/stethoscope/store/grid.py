@@ -84,6 +84,12 @@ def lay_out(chunks: Iterable[Chunk], sites: IntArray, num_sites: int, width: int
     for chunk in kept:
         rows = np.searchsorted(steps, chunk.steps)
         columns = column[chunk.sites]
+        if chunk.is_dense:
+            where = np.ix_(np.atleast_1d(rows), columns)
+            grid.values[where] = chunk.values.transpose(1, 0, 2)
+            grid.present[where] = True
+            grid.calls[where] = chunk.calls.T
+            continue
         grid.values[rows, columns] = chunk.values
         grid.present[rows, columns] = True
         grid.calls[rows, columns] = chunk.calls
@@ -92,7 +98,11 @@ def lay_out(chunks: Iterable[Chunk], sites: IntArray, num_sites: int, width: int
 
 def _all_steps(chunks: Sequence[Chunk]) -> IntArray:
     single = np.unique(np.array([chunk.steps for chunk in chunks if isinstance(chunk.steps, int)], np.int64))
-    several = [np.unique(chunk.steps) for chunk in chunks if not isinstance(chunk.steps, int)]
+    several = [
+        chunk.steps if chunk.is_dense else np.unique(chunk.steps)
+        for chunk in chunks
+        if not isinstance(chunk.steps, int)
+    ]
     return np.unique(np.concatenate([single, *several]))
 
 

@@ -10,13 +10,13 @@ import dataclasses
 from collections import OrderedDict
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from stethoscope.kernels.columns import COLUMNS, INDEX, NUM_COLUMNS, NUM_COUNTS, Table, merge
-from stethoscope.record import IntArray, SiteInfo
+from stethoscope.record import FloatArray, IntArray, SiteInfo
 from stethoscope.store.encoding import (
     EncodingError,
     Rows,
@@ -28,6 +28,9 @@ from stethoscope.store.encoding import (
 from stethoscope.store.frames import FrameError, FrameKind
 from stethoscope.store.scan import FrameAt, FrameFile, Problem
 from stethoscope.store.sitetable import SiteTable
+
+if TYPE_CHECKING:
+    from stethoscope.store.pyramid import Pyramid
 
 ALL_COLUMNS: Final = tuple(range(NUM_COLUMNS))
 
@@ -43,12 +46,16 @@ class StartKey:
 
 @dataclasses.dataclass(slots=True)
 class Chunk:
-    """Some rows: `steps` is one step for all of them or one for each."""
+    """Some rows: `steps` is one step for all of them or one for each.
+
+    Dense ones hold every step of every site: `values` [sites, steps, columns], `calls` [sites, steps].
+    """
 
     steps: int | IntArray
     sites: IntArray
     values: npt.NDArray[np.float64]
     calls: IntArray
+    is_dense: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -66,6 +73,8 @@ class Piece(Protocol):
     """What the reader needs of a journal or a segment."""
 
     key: StartKey
+    part: int
+    problems: list[Problem]
 
     def steps(self) -> IntArray:
         """The steps that have rows, rising."""
@@ -75,14 +84,20 @@ class Piece(Protocol):
     ) -> Iterator[Chunk]:
         """The rows of the wanted sites and steps, with these columns."""
 
-    def scalars(self) -> Iterator[tuple[int, dict[str, float]]]:
-        """Steps and their named numbers, in order."""
+    def metric_names(self) -> set[str]:
+        """The names of the scalars."""
+
+    def metric(self, name: str) -> tuple[IntArray, FloatArray]:
+        """Steps and values of one scalar, in order of writing."""
 
     def events(self) -> Iterator[tuple[int, Event]]:
         """Serials and events, in order."""
 
     def vectors(self, name: str, site: int) -> Iterator[tuple[int, npt.NDArray[Any]]]:
         """Steps and vectors of one site, in order."""
+
+    def pyramid(self, site: int, stat: str) -> Pyramid | None:
+        """One statistic of one site in buckets, where such are stored."""
 
 
 class PayloadCache:
@@ -166,9 +181,11 @@ class JournalPiece:
     def _take(self, frame: FrameAt, payload: bytes) -> None:
         kind, step = frame.header.kind, frame.header.step
         if kind == FrameKind.ROWS:
-            self._check_sites(decode_rows(payload).index, frame)
-            self._cache.put(self.file, frame, payload)
-            self._rows.append((step, frame))
+            index = decode_rows(payload).index
+            self._check_sites(index, frame)
+            if len(index):
+                self._cache.put(self.file, frame, payload)
+                self._rows.append((step, frame))
         elif kind == FrameKind.SCALARS:
             self._scalars.append((step, decode_scalars(payload)))
         elif kind == FrameKind.EVENT:
@@ -259,6 +276,17 @@ class JournalPiece:
         """Steps and their named numbers, in order."""
         yield from self._scalars
 
+    def metric_names(self) -> set[str]:
+        """The names of the scalars."""
+        return {name for _, values in self._scalars for name in values}
+
+    def metric(self, name: str) -> tuple[IntArray, FloatArray]:
+        """Steps and values of one scalar, in order of writing."""
+        found = [(step, values[name]) for step, values in self._scalars if name in values]
+        return np.array([step for step, _ in found], np.int64), np.array(
+            [value for _, value in found], np.float64
+        )
+
     def events(self) -> Iterator[tuple[int, Event]]:
         """Serials and events, in order."""
         yield from self._events
@@ -269,6 +297,18 @@ class JournalPiece:
             _, index, values = decode_vectors(self._cache.get(self.file, frame))
             for place in np.flatnonzero(self._site_numbers(index) == site):
                 yield frame.header.step, values[place]
+
+    def all_vectors(self) -> Iterator[tuple[str, int, IntArray, npt.NDArray[Any]]]:
+        """Name, step, sites and values of every vectors frame, in order of writing."""
+        frames = sorted((f for frames in self._vectors.values() for f in frames), key=lambda f: f.offset)
+        for frame in frames:
+            name, index, values = decode_vectors(self._cache.get(self.file, frame))
+            numbers = self._site_numbers(index)
+            yield name, frame.header.step, numbers[numbers >= 0], values[numbers >= 0]
+
+    def pyramid(self, site: int, stat: str) -> Pyramid | None:  # noqa: ARG002 - a journal stores none
+        """None: a journal's rows are folded by whoever asks."""
+        return None
 
 
 def merge_twins(sites: IntArray, table: Table, calls: IntArray) -> tuple[IntArray, Table, IntArray]:

@@ -1,7 +1,7 @@
 """What the training thread hands over and the writer thread takes: bounded in bytes, never blocking.
 
-Rows and vectors have one bound, everything else (sites, scalars, events) has another of the same size, so that a
-flood of rows never costs an event, nor the other way round. Over a bound the oldest go, and each one is counted.
+Rows and vectors have one bound, everything else (sites, scalars, events) has another of the same size, so
+that a flood of rows never costs an event, nor the other way round. Over a bound the oldest go, each counted.
 """
 
 from __future__ import annotations

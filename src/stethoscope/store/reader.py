@@ -7,10 +7,10 @@ what cannot be trusted is left out and said in `problems`. Where a later process
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import dataclasses
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -29,15 +29,25 @@ from stethoscope.record import (
 )
 from stethoscope.store.catalogue import Catalogue
 from stethoscope.store.findings import FindingsReader
-from stethoscope.store.grid import Block, Grid, Matrix, columns_of, lay_out, merge_ranks, statistic
+from stethoscope.store.grid import Block, Matrix
 from stethoscope.store.locate import is_run
-from stethoscope.store.pieces import ALL_COLUMNS, Chunk, Event
+from stethoscope.store.pieces import Event
+from stethoscope.store.pyramid import BASE_LEVEL, Pyramid, join
+from stethoscope.store.questions import FIRST_STEP, LAST_STEP, Questions
 from stethoscope.store.runfile import RUN_FILE, load
 from stethoscope.store.scan import Problem
 from stethoscope.store.starts import Start, overall
 
-FIRST_STEP: Final = -(2**63)
-LAST_STEP: Final = 2**63 - 1
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Thinned:
+    """Steps of which only the last row of each bucket was kept, outside the ranges kept whole."""
+
+    rank: int
+    first_step: int
+    last_step: int
+    bucket_steps: int
+    rows_dropped: int
 
 
 def open_run(path: str | Path, *, trust_description: bool = True) -> Run:
@@ -60,6 +70,7 @@ class Run:
         self.info: dict[str, Any] = {**body, **body.get("info", {})}
         self.info.pop("info", None)
         self._catalogue = Catalogue(path)
+        self._questions = Questions(self._catalogue)
         self._findings = FindingsReader(path)
         self.refresh()
 
@@ -83,6 +94,7 @@ class Run:
     def close(self) -> None:
         """Forgets what was read."""
         self._catalogue.cache.clear()
+        self._catalogue.columns.clear()
 
     def __enter__(self) -> Self:
         return self
@@ -94,6 +106,11 @@ class Run:
 
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r}, {self.state}, {len(self.sites)} sites, last step {self.last_step})"
+
+    @property
+    def catalogue(self) -> Catalogue:
+        """The pieces that the run is read from."""
+        return self._catalogue
 
     @property
     def starts(self) -> list[Start]:
@@ -146,6 +163,17 @@ class Run:
         steps = self.steps
         return int(steps[-1]) if len(steps) else None
 
+    @property
+    def thinned(self) -> list[Thinned]:
+        """Where rows were thinned out to keep to the disk budget, and how many went."""
+        found = []
+        for piece in self._catalogue.segments():
+            segment = piece.segment
+            if segment.thinned and segment.first_step is not None and segment.last_step is not None:
+                span = segment.first_step, segment.last_step
+                found.append(Thinned(piece.key.rank, *span, segment.thinned, segment.rows_dropped))
+        return found
+
     def series(
         self,
         pattern: str = "*",
@@ -156,14 +184,12 @@ class Run:
     ) -> SeriesMap:
         """One statistic of each site that a glob and a kind name; of one rank, or merged over all."""
         numbers = self._catalogue.sites.select(pattern, kind)
-        places = columns_of(stat)
-        grid = self._grid(numbers, places, FIRST_STEP, LAST_STEP, rank)
-        values = statistic(grid.values, stat, self._places(places, rank))
+        grid, values = self._questions.grid(stat, numbers, FIRST_STEP, LAST_STEP, rank)
         found: dict[Site, Series] = {}
         for column, info in enumerate(self._catalogue.sites.of(numbers)):
             there = grid.present[:, column]
             if there.any():
-                found[info.site] = Series(grid.steps[there], np.ascontiguousarray(values[there, column]))
+                found[info.site] = Series(grid.steps[there], values[there, column])
         return SeriesMap(found)
 
     def matrix(
@@ -178,15 +204,13 @@ class Run:
     ) -> Matrix:
         """One statistic as steps by sites, for the steps first..last inclusive."""
         numbers = self._catalogue.sites.select(pattern, kind)
-        places = columns_of(stat)
-        grid = self._grid(numbers, places, *_bounds(first, last), rank)
-        values = statistic(grid.values, stat, self._places(places, rank))
+        grid, values = self._questions.grid(stat, numbers, *_bounds(first, last), rank)
         return Matrix(grid.steps, self._catalogue.sites.of(numbers), values, ~grid.present)
 
     def block(self, first: int, last: int, *, rank: int | None = None) -> Block:
         """All rows of the steps first..last inclusive."""
         numbers = self._catalogue.sites.select()
-        grid = self._grid(numbers, ALL_COLUMNS, first, last, rank)
+        grid, _ = self._questions.grid(None, numbers, first, last, rank)
         return Block(grid.steps, self._catalogue.sites.of(numbers), grid.values, grid.present, grid.calls)
 
     def record(self, site: Site | str, step: int) -> Record | None:
@@ -194,7 +218,7 @@ class Run:
         number = self._number(site)
         if number is None:
             return None
-        grid = self._grid(np.array([number]), ALL_COLUMNS, step, step, None)
+        grid, _ = self._questions.grid(None, np.array([number]), step, step, None)
         if not grid.present.any():
             return None
         stats = dict(zip(COLUMNS, grid.values[0, 0].tolist(), strict=True))
@@ -202,22 +226,14 @@ class Run:
 
     def metrics(self) -> tuple[str, ...]:
         """The names of the scalars."""
-        names = {
-            name for piece in self._catalogue.pieces() for _, values in piece.scalars() for name in values
-        }
-        return tuple(sorted(names))
+        return tuple(sorted(self._questions.metric_names()))
 
     def metric(self, name: str, *, rank: int | None = None) -> Series:
         """One scalar over steps; without a rank, of the lowest rank that has it."""
         for one in self.ranks if rank is None else (rank,):
-            found: dict[int, float] = {}
-            for piece in self._catalogue.pieces(one):
-                for step, values in piece.scalars():
-                    if name in values:
-                        found[step] = values[name]
-            if found:
-                steps = np.array(sorted(found), np.int64)
-                return Series(steps, np.array([found[int(step)] for step in steps]))
+            found = self._questions.metric(name, one)
+            if len(found):
+                return found
         return Series(np.empty(0, np.int64), np.empty(0))
 
     def events(
@@ -225,16 +241,7 @@ class Run:
     ) -> list[Event]:
         """Discrete facts in order of step, then of writing."""
         low, high = _bounds(first, last)
-        seen: set[tuple[object, int]] = set()
-        found: list[Event] = []
-        for piece in self._catalogue.pieces():
-            for serial, event in piece.events():
-                if (piece.key, serial) in seen:
-                    continue
-                seen.add((piece.key, serial))
-                if kind in (None, event.kind) and low <= event.step <= high:
-                    found.append(event)
-        return sorted(found, key=lambda event: event.step)
+        return [e for e in self._questions.events() if kind in (None, e.kind) and low <= e.step <= high]
 
     def vectors(
         self, name: str, site: Site | str, *, rank: int | None = None
@@ -242,19 +249,45 @@ class Run:
         """One site's vectors: steps [S], values [S, k]; without a rank, of the lowest that has them."""
         number = self._number(site)
         for one in self.ranks if rank is None else (rank,):
-            found: dict[int, npt.NDArray[Any]] = {}
-            for piece in self._catalogue.pieces(one) if number is not None else ():
-                found.update(piece.vectors(name, number if number is not None else -1))
+            found = {} if number is None else self._questions.vectors(name, number, one)
             if found:
-                steps = sorted(found)
-                width = max(len(found[step]) for step in steps)
-                kept = [step for step in steps if len(found[step]) == width]
+                width = max(len(vector) for vector in found.values())
+                kept = [step for step in sorted(found) if len(found[step]) == width]
                 return np.array(kept, np.int64), np.stack([found[step] for step in kept])
         return np.empty(0, np.int64), np.empty((0, 0))
+
+    def pyramid(
+        self, site: Site | str, stat: str = "norm", level: int = BASE_LEVEL, *, rank: int | None = None
+    ) -> Pyramid:
+        """One statistic of one site in buckets of 2**level steps, also of rows thinned out since."""
+        number = self._number(site)
+        return join((), level) if number is None else self._questions.pyramid(number, stat, level, rank)
 
     def findings(self) -> list[Finding]:
         """What was found in the run so far, the latest version of each."""
         return self._findings.findings()
+
+    def verify(self) -> list[Problem]:
+        """Tests every byte of the run, also those that no question has touched yet; returns `problems`."""
+
+        def test() -> None:
+            for piece in self._catalogue.segments():
+                piece.verify()
+
+        self._questions.ask(test)
+        return self.problems
+
+    def to_arrow(self, table: str = "rows") -> Any:
+        """A whole table as Arrow: "rows", "scalars", "events", "sites" or "findings"."""
+        from stethoscope.store import sql
+
+        return sql.arrow_table(self, table)
+
+    def sql(self, query: str) -> Any:
+        """The answer to a query over the tables of `to_arrow`, as Arrow. Needs DuckDB, writes nothing."""
+        from stethoscope.store import sql
+
+        return sql.answer(self, query)
 
     def _number(self, site: Site | str) -> int | None:
         if isinstance(site, Site):
@@ -263,32 +296,6 @@ class Run:
         if len(named) > 1:
             raise KeyError(f"{site!r} names {len(named)} sites; give a Site")
         return named[0] if named else None
-
-    def _places(self, places: tuple[int, ...], rank: int | None) -> tuple[int, ...]:
-        return places if rank is not None or len(self.ranks) < 2 else ALL_COLUMNS
-
-    def _grid(
-        self, numbers: IntArray, places: tuple[int, ...], first: int, last: int, rank: int | None
-    ) -> Grid:
-        """Rows of these sites; of several ranks all columns, because merging needs them."""
-        table = self._catalogue.sites
-        wanted = np.zeros(len(table.infos), bool)
-        wanted[numbers] = True
-        used = self._places(places, rank)
-        ranks = self.ranks if rank is None else (rank,)
-        grids = [
-            lay_out(self._chunks(used, wanted, first, last, one), numbers, len(table.infos), len(used))
-            for one in ranks
-        ]
-        if not grids:
-            return lay_out((), numbers, len(table.infos), len(used))
-        return grids[0] if len(grids) == 1 else merge_ranks(grids)
-
-    def _chunks(
-        self, places: tuple[int, ...], wanted: npt.NDArray[np.bool_], first: int, last: int, rank: int
-    ) -> Iterator[Chunk]:
-        for piece in self._catalogue.pieces(rank):
-            yield from piece.chunks(places, wanted, first, last)
 
 
 def _bounds(first: int | None, last: int | None) -> tuple[int, int]:

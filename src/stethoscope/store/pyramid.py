@@ -1,0 +1,142 @@
+"""Series folded into buckets of 2**level steps: minimum, maximum, mean and last value of each.
+
+Buckets begin at multiples of their size, so those of two runs, or of two pieces of one run, fit together.
+Segments store the level `BASE_LEVEL`; coarser ones follow from it, finer ones from the rows. NaN (null)
+values are left out of minimum, maximum and mean; a bucket of nothing else stays NaN.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from stethoscope.kernels.columns import COLUMNS, NUM_COLUMNS
+from stethoscope.record import FloatArray, IntArray, SiteInfo
+from stethoscope.store.encoding import round_to_24_bits
+from stethoscope.store.tables import SortedRows, float_column, site_strings
+
+BASE_LEVEL: Final = 6
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Pyramid:
+    """One statistic in buckets; `steps` are the first steps that the buckets could hold."""
+
+    level: int
+    steps: IntArray
+    min: FloatArray
+    max: FloatArray
+    mean: FloatArray
+    last: FloatArray
+    count: IntArray
+    """Values that are not null."""
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+
+@dataclasses.dataclass(slots=True)
+class Buckets:
+    """Folded columns: all arrays [buckets, columns]; `sites` and `steps` [buckets]."""
+
+    sites: IntArray
+    steps: IntArray
+    low: FloatArray
+    high: FloatArray
+    mean: FloatArray
+    last: FloatArray
+    count: IntArray
+
+
+def fold_rows(rows: SortedRows, level: int = BASE_LEVEL) -> Buckets:
+    """Rows sorted by site, then step, in buckets."""
+    ones = np.ones(rows.table.shape, np.int64)
+    values = Buckets(rows.sites, rows.steps, rows.table, rows.table, rows.table, rows.table, ones)
+    values.count = (~np.isnan(rows.table)).astype(np.int64)
+    return refold(values, level)
+
+
+def refold(given: Buckets, level: int) -> Buckets:
+    """Buckets (or rows, as buckets of one) sorted by site, then step, in larger buckets."""
+    if not len(given.steps):
+        return given
+    starts = (given.steps >> level) << level
+    edge = np.ones(len(starts), bool)
+    edge[1:] = (starts[1:] != starts[:-1]) | (given.sites[1:] != given.sites[:-1])
+    first = np.flatnonzero(edge)
+    ends = np.append(first[1:], len(starts)) - 1
+    count = np.add.reduceat(given.count, first, axis=0)
+    weighted = np.where(given.count > 0, given.mean, 0.0) * given.count
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        mean = np.where(count > 0, np.add.reduceat(weighted, first, axis=0) / count, np.nan)
+    return Buckets(
+        given.sites[first],
+        starts[first],
+        np.fmin.reduceat(given.low, first, axis=0),
+        np.fmax.reduceat(given.high, first, axis=0),
+        mean,
+        given.last[ends],
+        count,
+    )
+
+
+def fold_series(steps: IntArray, values: FloatArray, level: int) -> Pyramid:
+    """One series in buckets."""
+    column = values[:, None]
+    there = (~np.isnan(column)).astype(np.int64)
+    zeros = np.zeros(len(steps), np.int64)
+    return one_column(refold(Buckets(zeros, steps, column, column, column, column, there), level), 0, level)
+
+
+def one_column(buckets: Buckets, place: int, level: int) -> Pyramid:
+    """One statistic of buckets that are all of one site."""
+    return Pyramid(
+        level,
+        buckets.steps,
+        buckets.low[:, place],
+        buckets.high[:, place],
+        buckets.mean[:, place],
+        buckets.last[:, place],
+        buckets.count[:, place],
+    )
+
+
+def join(pyramids: Sequence[Pyramid], level: int) -> Pyramid:
+    """Pyramids of pieces of one series, in order of writing, as one; shared buckets are joined."""
+    parts = [part for part in pyramids if len(part)]
+    if not parts:
+        empty = np.empty(0)
+        return Pyramid(level, np.empty(0, np.int64), empty, empty, empty, empty, np.empty(0, np.int64))
+    steps = np.concatenate([part.steps for part in parts])
+    order = np.argsort(steps, kind="stable")
+
+    def column(name: str) -> Any:
+        return np.concatenate([getattr(part, name) for part in parts])[order][:, None]
+
+    zeros = np.zeros(len(steps), np.int64)
+    given = Buckets(
+        zeros, steps[order], column("min"), column("max"), column("mean"), column("last"), column("count")
+    )
+    return one_column(refold(given, level), 0, level)
+
+
+def buckets_table(buckets: Buckets, infos: Sequence[SiteInfo], ordinal: int) -> Any:
+    """The Arrow table of buckets: `norm_min`, `norm_max`, `norm_mean`, `norm_last`, `norm_count`, ..."""
+    import pyarrow as pa
+
+    columns: dict[str, Any] = {
+        "step": pa.array(buckets.steps, pa.int64()),
+        "site": pa.array(buckets.sites.astype(np.uint32)),
+        **site_strings(buckets.sites, infos),
+        "start": pa.array(np.full(len(buckets.steps), ordinal, np.int32)),
+    }
+    for place in range(NUM_COLUMNS):
+        name = COLUMNS[place]
+        for part, values in (("min", buckets.low), ("max", buckets.high), ("last", buckets.last)):
+            columns[f"{name}_{part}"] = pa.array(float_column(np.ascontiguousarray(values[:, place])))
+        columns[f"{name}_mean"] = pa.array(float_column(round_to_24_bits(buckets.mean[:, place])))
+        columns[f"{name}_count"] = pa.array(buckets.count[:, place].astype(np.uint32))
+    return pa.table(columns)

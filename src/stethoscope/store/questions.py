@@ -1,0 +1,140 @@
+"""Questions to a catalogue, answered from whatever pieces it holds at the moment.
+
+A file that goes away while it is read was sealed or thinned by another process: the catalogue looks again and
+the question is asked again, so an answer is always of one consistent state.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any, Final, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from stethoscope.kernels.columns import COLUMNS
+from stethoscope.record import FloatArray, IntArray, RunDamagedError, Series
+from stethoscope.store.catalogue import Catalogue
+from stethoscope.store.grid import Grid, columns_of, lay_out, merge_ranks, statistic
+from stethoscope.store.pieces import ALL_COLUMNS, Chunk, Event
+from stethoscope.store.pyramid import BASE_LEVEL, Pyramid, fold_series, join
+
+FIRST_STEP: Final = -(2**63)
+LAST_STEP: Final = 2**63 - 1
+_MOST_LOOKS: Final = 5
+_T = TypeVar("_T")
+
+
+class Questions:
+    """What can be asked about the rows, scalars, events and vectors of a run."""
+
+    def __init__(self, catalogue: Catalogue) -> None:
+        self._catalogue = catalogue
+
+    def ask(self, read: Callable[[], _T]) -> _T:
+        """Reads; where a file went away meanwhile looks again and reads again."""
+        gone: FileNotFoundError | None = None
+        for _ in range(_MOST_LOOKS):
+            try:
+                return read()
+            except FileNotFoundError as error:
+                gone = error
+                self._catalogue.update()
+        where = gone.filename if gone is not None else None
+        raise RunDamagedError("A file that the run's manifest names is missing", where=where) from gone
+
+    def grid(
+        self, stat: str | None, numbers: IntArray, first: int, last: int, rank: int | None
+    ) -> tuple[Grid, FloatArray]:
+        """Rows of these sites and, of them, one statistic (all columns where `stat` is None)."""
+        places = ALL_COLUMNS if stat is None else columns_of(stat)
+        ranks = self._catalogue.ranks() if rank is None else (rank,)
+        if len(ranks) > 1:  # merging two rows needs all their columns
+            places = ALL_COLUMNS
+        total = len(self._catalogue.sites.infos)
+        wanted = np.zeros(total, bool)
+        wanted[numbers] = True
+        grids = self.ask(
+            lambda: [
+                lay_out(self._chunks(places, wanted, first, last, one), numbers, total, len(places))
+                for one in ranks
+            ]
+        )
+        if not grids:
+            grids = [lay_out((), numbers, total, len(places))]
+        grid = grids[0] if len(grids) == 1 else merge_ranks(grids)
+        return grid, grid.values if stat is None else statistic(grid.values, stat, places)
+
+    def _chunks(
+        self, places: tuple[int, ...], wanted: npt.NDArray[np.bool_], first: int, last: int, rank: int
+    ) -> Iterator[Chunk]:
+        for piece in self._catalogue.pieces(rank):
+            yield from piece.chunks(places, wanted, first, last)
+
+    def metric_names(self) -> set[str]:
+        """The names of all scalars."""
+        names = self.ask(lambda: [piece.metric_names() for piece in self._catalogue.pieces()])
+        return set().union(*names)
+
+    def metric(self, name: str, rank: int) -> Series:
+        """One scalar of one rank over steps; of a step written twice the later value."""
+        found = self.ask(lambda: [piece.metric(name) for piece in self._catalogue.pieces(rank)])
+        steps = np.concatenate([np.empty(0, np.int64), *(part[0] for part in found)])
+        values = np.concatenate([np.empty(0), *(part[1] for part in found)])
+        order = np.argsort(steps, kind="stable")
+        last = np.ones(len(steps), bool)
+        last[:-1] = np.diff(steps[order]) != 0
+        return Series(steps[order][last], values[order][last])
+
+    def events(self) -> list[Event]:
+        """All events in order of step, then of writing."""
+        read = self.ask(
+            lambda: [(piece.key, *entry) for piece in self._catalogue.pieces() for entry in piece.events()]
+        )
+        once: dict[tuple[object, int], Event] = {}
+        for key, serial, event in read:
+            once.setdefault((key, serial), event)  # written twice after a failed fsync: the same serial
+        return sorted(once.values(), key=lambda event: event.step)
+
+    def vectors(self, name: str, number: int, rank: int) -> dict[int, npt.NDArray[Any]]:
+        """From step to the vector of one site."""
+
+        def read() -> dict[int, npt.NDArray[Any]]:
+            found: dict[int, npt.NDArray[Any]] = {}
+            for piece in self._catalogue.pieces(rank):
+                found.update(piece.vectors(name, number))
+            return found
+
+        return self.ask(read)
+
+    def pyramid(self, number: int, stat: str, level: int, rank: int | None) -> Pyramid:
+        """One statistic of one site in buckets: from stored ones where they are and no two starts overlap."""
+        ranks = self._catalogue.ranks() if rank is None else (rank,)
+        if level >= BASE_LEVEL and stat in COLUMNS and len(ranks) == 1 and not self._starts_overlap(ranks[0]):
+            return join(self.ask(lambda: self._buckets(number, stat, ranks[0])), level)
+        grid, values = self.grid(stat, np.array([number]), FIRST_STEP, LAST_STEP, rank)
+        there = grid.present[:, 0]
+        return fold_series(grid.steps[there], values[there, 0], level)
+
+    def _buckets(self, number: int, stat: str, rank: int) -> list[Pyramid]:
+        total = len(self._catalogue.sites.infos)
+        wanted = np.zeros(total, bool)
+        wanted[number] = True
+        parts = []
+        for piece in self._catalogue.pieces(rank):
+            stored = piece.pyramid(number, stat)
+            if stored is None:
+                chunks = piece.chunks(columns_of(stat), wanted, FIRST_STEP, LAST_STEP)
+                grid = lay_out(chunks, np.array([number]), total, 1)
+                stored = fold_series(grid.steps, grid.values[:, 0, 0], BASE_LEVEL)
+            parts.append(stored)
+        return parts
+
+    def _starts_overlap(self, rank: int) -> bool:
+        spans = sorted(
+            (start.first_step, start.last_step)
+            for start in self._catalogue.starts
+            if start.rank == rank and start.first_step is not None and start.last_step is not None
+        )
+        return any(before[1] >= after[0] for before, after in itertools.pairwise(spans))

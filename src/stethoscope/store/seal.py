@@ -1,0 +1,236 @@
+"""Sealing: closed journal files become Parquet segments.
+
+Two rules make it safe to be killed at any moment: everything a seal writes is durable before the manifest
+that names it is, and a journal goes only after the manifest that replaces it is durable. What a killed seal
+left behind is swept up by the next. Damaged journals stay as they are: they are still read, and evidence.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from stethoscope.kernels.columns import NUM_COLUMNS
+from stethoscope.store.catalogue import Catalogue
+from stethoscope.store.locate import parse_journal_name, rank_folders
+from stethoscope.store.manifest import Manifest, Segment, StartNote, pack_runs
+from stethoscope.store.pieces import ALL_COLUMNS, JournalPiece, StartKey
+from stethoscope.store.pyramid import buckets_table, fold_rows
+from stethoscope.store.runfile import sync_folder
+from stethoscope.store.sitetable import SiteTable
+from stethoscope.store.sums import SUFFIX, Sealed, write_sealed
+from stethoscope.store.tables import (
+    SortedRows,
+    events_table,
+    rows_table,
+    scalars_table,
+    sort_rows,
+    to_parquet,
+    vectors_table,
+)
+
+SEAL_BYTES: Final = 16 << 20
+SEAL_FILES: Final = 8
+PYRAMID_GROUP_ROWS: Final = 4096
+LOCK: Final = ".sealing"
+TABLES: Final = ("rows", "scalars", "events", "vectors", "pyramid")
+
+
+@dataclasses.dataclass(slots=True)
+class SealReport:
+    """What a seal did."""
+
+    journals: int = 0
+    segments: int = 0
+    rows: int = 0
+    bytes_before: int = 0
+    bytes_after: int = 0
+    skipped: list[str] = dataclasses.field(default_factory=list)
+    """Damaged journals, left as they are."""
+    is_busy: bool = False
+    """Another process was sealing; nothing was done."""
+
+
+def seal(folder: Path, *, final: bool = False) -> SealReport:
+    """Seals what is closed, a good amount at a time; with `final`, all of processes that have ended."""
+    report = SealReport()
+    run = Path(folder)
+    for rank, place in rank_folders(run).items():
+        with only_one(place) as is_mine:
+            if not is_mine:
+                report.is_busy = True
+                continue
+            _seal_rank(run, rank, place, final, report)
+    return report
+
+
+@contextlib.contextmanager
+def only_one(folder: Path) -> Iterator[bool]:
+    """Whether this process alone may rewrite a rank's sealed files, for as long as the block runs."""
+    import fcntl
+
+    descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+            return
+        yield True
+    finally:
+        os.close(descriptor)
+
+
+def _seal_rank(run: Path, rank: int, place: Path, final: bool, report: SealReport) -> None:
+    manifest = Manifest.load(place)
+    sweep(run, rank, place, manifest)
+    catalogue = Catalogue(run, only_rank=rank)
+    catalogue.update()
+    for group in _groups(catalogue, final, report):
+        table = SiteTable()
+        for info in manifest.sites:
+            table.add(info)
+        segment, sites = _write_segment(run, group, table, catalogue.sites)
+        manifest.sites = sites
+        manifest.segments.append(segment)
+        _note_start(manifest, group)
+        manifest.save(place)
+        for piece in group:
+            report.bytes_before += piece.file.path.stat().st_size
+            piece.file.path.unlink()
+        sync_folder(place)
+        report.journals += len(group)
+        report.segments += 1
+        report.rows += segment.num_rows
+        report.bytes_after += segment.num_bytes
+
+
+def _groups(catalogue: Catalogue, final: bool, report: SealReport) -> Iterator[list[JournalPiece]]:
+    """Journals of one process start that can be sealed together, in order."""
+    alive = {StartKey(s.rank, s.ordinal, s.token) for s in catalogue.starts if s.how in ("live", "stale")}
+    by_start: dict[StartKey, list[JournalPiece]] = {}
+    for piece in catalogue.journals():
+        by_start.setdefault(piece.key, []).append(piece)
+    for key, pieces in by_start.items():
+        newest = pieces[-1].part
+        group: list[JournalPiece] = []
+        for piece in pieces:
+            is_over = piece.is_closed or piece.part < newest or (final and key not in alive)
+            if not is_over:
+                continue
+            if piece.file.damage or piece.problems or (piece.file.tail and not piece.file.tail.is_torn_tail):
+                report.skipped.append(piece.file.label)
+                continue
+            group.append(piece)
+            size = sum(one.file.path.stat().st_size for one in group)
+            if size >= SEAL_BYTES or len(group) >= SEAL_FILES:
+                yield group
+                group = []
+        if group and final:
+            yield group
+
+
+def _note_start(manifest: Manifest, group: list[JournalPiece]) -> None:
+    note = manifest.starts.setdefault(group[0].key, StartNote())
+    for piece in group:
+        note.head = note.head or dict(piece.file.head or {})
+        note.ended = piece.ended or note.ended
+        note.losses = piece.losses or note.losses
+        note.last_time = max(note.last_time, piece.last_time)
+        if piece.file.tail is not None:
+            manifest.problems.append(piece.file.tail)
+
+
+def _write_segment(
+    run: Path, group: list[JournalPiece], table: SiteTable, known: SiteTable
+) -> tuple[Segment, list[Any]]:
+    """Writes the group's tables; the sites get their numbers in the manifest's own table."""
+    numbers = np.array([table.add(info) for info in known.infos], np.int64)
+    infos = table.infos
+    key, parts = group[0].key, [piece.part for piece in group]
+    rows = gather_rows(group, numbers)
+    stem = f"part-{key.ordinal:04d}-{key.token}-{parts[0]:06d}-{parts[-1]:06d}"
+    files: dict[str, Sealed] = {}
+
+    def write(label: str, suffix: str, data: Any, **options: int) -> None:
+        path = f"{label.partition(':')[0]}/rank={key.rank}/{stem}{suffix}.parquet"
+        files[label] = write_sealed(run, path, to_parquet(data, **options))
+
+    if len(rows):
+        write("rows", "", rows_table(rows, infos, key.ordinal))
+        write(
+            "pyramid",
+            "",
+            buckets_table(fold_rows(rows), infos, key.ordinal),
+            row_group_rows=PYRAMID_GROUP_ROWS,
+        )
+    scalars = [entry for piece in group for entry in piece.scalars()]
+    if scalars:
+        write("scalars", "", scalars_table(scalars, key.ordinal))
+    events = [entry for piece in group for entry in piece.events()]
+    if events:
+        write("events", "", events_table(events, key.ordinal))
+    for place, (name, entries) in enumerate(sorted(_gather_vectors(group, numbers).items())):
+        write(f"vectors:{place}:{name[0]}", f"-{place}", vectors_table(entries, infos, key.ordinal))
+    return describe_segment(key, parts, rows, files), infos
+
+
+def describe_segment(key: StartKey, parts: list[int], rows: SortedRows, files: dict[str, Sealed]) -> Segment:
+    """What the manifest says of a segment."""
+    steps, sites = np.unique(rows.steps), np.unique(rows.sites)
+    is_dense = len(rows) == len(steps) * len(sites)
+    return Segment(key, parts, pack_runs(steps), pack_runs(sites), len(rows), is_dense, files)
+
+
+def gather_rows(group: list[JournalPiece], numbers: npt.NDArray[np.int64]) -> SortedRows:
+    """All rows of the journals, sorted."""
+    wanted = np.ones(len(numbers), bool)
+    chunks = [c for piece in group for c in piece.chunks(ALL_COLUMNS, wanted, -(2**63), 2**63 - 1)]
+    if not chunks:
+        none = np.empty(0, np.int64)
+        return SortedRows(none, none, np.empty((0, NUM_COLUMNS)), none)
+    steps = np.concatenate([np.full(len(c.sites), c.steps, np.int64) for c in chunks])
+    sites = numbers[np.concatenate([c.sites for c in chunks])]
+    table, calls = np.concatenate([c.values for c in chunks]), np.concatenate([c.calls for c in chunks])
+    return sort_rows(steps, sites, table, calls)
+
+
+_Entry = tuple[int, int, npt.NDArray[Any]]
+
+
+def _gather_vectors(
+    group: list[JournalPiece], numbers: npt.NDArray[np.int64]
+) -> dict[tuple[str, str], list[_Entry]]:
+    """From name and dtype to (step, site, values), sorted by site, then step; of equals the later stays."""
+    latest: dict[tuple[str, str], dict[tuple[int, int], npt.NDArray[Any]]] = {}
+    for piece in group:
+        for name, step, sites, values in piece.all_vectors():
+            kept = latest.setdefault((name, values.dtype.str), {})
+            for site, vector in zip(sites.tolist(), values, strict=True):
+                kept[int(numbers[site]), step] = vector
+    return {
+        key: [(step, site, kept[site, step]) for site, step in sorted(kept)] for key, kept in latest.items()
+    }
+
+
+def sweep(run: Path, rank: int, place: Path, manifest: Manifest) -> None:
+    """Removes what the manifest does not name (an unfinished seal's files) and journals it has replaced."""
+    named = {file.path for segment in manifest.segments for file in segment.files.values()}
+    for table in TABLES:
+        for path in (run / table / f"rank={rank}").glob("*"):
+            label = path.relative_to(run).as_posix().removesuffix(SUFFIX)
+            if label not in named:
+                path.unlink()
+    sealed = {(key.ordinal, key.token, part) for key, part in manifest.sealed_parts()}
+    for path in place.glob("journal-*.stj"):
+        if parse_journal_name(path.name) in sealed:
+            path.unlink()
+    for path in place.glob(".manifest.json.*.new"):
+        path.unlink()

@@ -1,0 +1,349 @@
+"""A sealed segment as a piece of a run: only columns and row groups asked for are read, all tested."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from stethoscope.kernels.columns import COLUMNS, INDEX
+from stethoscope.record import FloatArray, IntArray
+from stethoscope.store.manifest import Segment, unpack_runs
+from stethoscope.store.pieces import ALL_COLUMNS, Chunk, Event
+from stethoscope.store.pyramid import BASE_LEVEL, Pyramid
+from stethoscope.store.scan import Problem
+from stethoscope.store.sums import BlockDamagedError, Sealed, VerifiedFile
+from stethoscope.store.tables import ROW_GROUP_ROWS, text, untext
+
+_Groups = list[int]
+
+
+class ColumnCache:
+    """Decoded columns of segments, the latest used ones, up to a number of bytes."""
+
+    def __init__(self, limit_bytes: int = 192 << 20) -> None:
+        self._limit_bytes = limit_bytes
+        self._num_bytes = 0
+        self._items: OrderedDict[tuple[str, str], npt.NDArray[Any]] = OrderedDict()
+
+    def get(self, path: str, column: str) -> npt.NDArray[Any] | None:
+        """The whole column, if it is here."""
+        found = self._items.get((path, column))
+        if found is not None:
+            self._items.move_to_end((path, column))
+        return found
+
+    def put(self, path: str, column: str, values: npt.NDArray[Any]) -> None:
+        """Keeps a whole column, forgetting the least used ones where there are too many."""
+        self._items[path, column] = values
+        self._num_bytes += values.nbytes
+        while self._num_bytes > self._limit_bytes and self._items:
+            self._num_bytes -= self._items.popitem(last=False)[1].nbytes
+
+    def clear(self) -> None:
+        """Forgets everything."""
+        self._items.clear()
+        self._num_bytes = 0
+
+
+class SealedTable:
+    """One sealed Parquet file. Its footer is kept, its descriptor is not."""
+
+    def __init__(self, run: Path, sealed: Sealed, problems: list[Problem]) -> None:
+        self.sealed = sealed
+        self._run, self._problems = run, problems
+        self._metadata: Any = None
+
+    def num_groups(self) -> int:
+        """How many row groups there are; 0 where the file cannot be trusted at all."""
+        self._open_metadata()
+        return int(self._metadata.num_row_groups) if self._metadata is not None else 0
+
+    def groups_of_site(self, low: int, high: int) -> _Groups:
+        """The row groups that may hold sites low..high."""
+        found = []
+        for group in range(self.num_groups()):
+            statistics = self._metadata.row_group(group).column(self._column_place("site")).statistics
+            if (
+                statistics is None
+                or not statistics.has_min_max
+                or (statistics.min <= high and statistics.max >= low)
+            ):
+                found.append(group)
+        return found
+
+    def _column_place(self, name: str) -> int:
+        return list(self._metadata.schema.names).index(name)
+
+    def read(self, groups: _Groups, columns: Sequence[str]) -> Any | None:
+        """These columns of these groups as an Arrow table; None where a block of them is damaged."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        self._open_metadata()
+        if self._metadata is None:
+            return None
+        try:
+            with VerifiedFile(self._run, self.sealed) as file:
+                try:
+                    source = pq.ParquetFile(pa.PythonFile(file, mode="r"), metadata=self._metadata)
+                    return source.read_row_groups(groups, columns=list(columns), use_threads=False)
+                finally:
+                    self._note(file.damage)
+        except FileNotFoundError:
+            raise
+        except (OSError, pa.ArrowException) as error:
+            self._note([error] if isinstance(error, BlockDamagedError) else [])
+            return None
+
+    def _open_metadata(self) -> None:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        if self._metadata is not None:
+            return
+        try:
+            with VerifiedFile(self._run, self.sealed) as file:
+                try:
+                    self._metadata = pq.read_metadata(pa.BufferReader(_footer(file)))
+                finally:
+                    self._note(file.damage)
+        except FileNotFoundError:
+            raise
+        except (OSError, pa.ArrowException) as error:
+            self._note([error] if isinstance(error, BlockDamagedError) else [])
+
+    def verify(self) -> None:
+        """Tests every block."""
+        try:
+            with VerifiedFile(self._run, self.sealed) as file:
+                file.verify()
+                self._note(file.damage)
+        except FileNotFoundError:
+            raise
+        except BlockDamagedError as error:
+            self._note([error])
+
+    def _note(self, damage: Sequence[BlockDamagedError]) -> None:
+        for error in damage:
+            label = error.path.relative_to(self._run).as_posix()
+            problem = Problem(label, error.offset, error.what)
+            if problem not in self._problems:
+                self._problems.append(problem)
+
+
+def _footer(file: VerifiedFile) -> bytes:
+    """The footer alone, as a file of its own: Arrow would read 64 kB before it too, damaged or not."""
+    file.seek(-8, os.SEEK_END)
+    tail = file.read(8)
+    size = int.from_bytes(tail[:4], "little")
+    file.seek(-8 - size, os.SEEK_END)
+    return b"PAR1" + file.read(size) + tail
+
+
+class SegmentPiece:
+    """One segment. `numbers` gives the run-wide number of each site of the manifest."""
+
+    def __init__(self, run: Path, segment: Segment, numbers: IntArray, cache: ColumnCache) -> None:
+        self.key, self.part, self.segment = segment.key, segment.parts[0], segment
+        self.problems: list[Problem] = []
+        self._numbers, self._cache = numbers, cache
+        self._tables = {name: SealedTable(run, file, self.problems) for name, file in segment.files.items()}
+        self._steps = unpack_runs(segment.steps)
+        self._sites = unpack_runs(segment.sites)
+        self._events: list[tuple[int, Event]] | None = None
+
+    def steps(self) -> IntArray:
+        """The steps that have rows, rising."""
+        return self._steps
+
+    def verify(self) -> None:
+        """Tests every block of every file."""
+        for table in self._tables.values():
+            table.verify()
+
+    def chunks(
+        self, places: tuple[int, ...], wanted: npt.NDArray[np.bool_], first: int, last: int
+    ) -> Iterator[Chunk]:
+        """The rows of the wanted sites and steps, with these columns."""
+        here = wanted[self._numbers[self._sites]]
+        if (
+            "rows" not in self._tables
+            or not here.any()
+            or not ((self._steps >= first) & (self._steps <= last)).any()
+        ):
+            return
+        names = [COLUMNS[place] for place in places] + (["calls"] if places == ALL_COLUMNS else [])
+        if not self.segment.is_dense:
+            names += ["step", "site"]
+        groups = self._groups(np.flatnonzero(here))
+        read = self._columns(groups, names)
+        if read is not None:
+            yield from self._chunk(groups, read, places, wanted, first, last)
+            return
+        for group in groups:  # something is damaged: save what is not
+            read = self._columns([group], names)
+            if read is not None:
+                yield from self._chunk([group], read, places, wanted, first, last)
+
+    def _groups(self, sites: IntArray) -> _Groups:
+        """The row groups that hold these of the segment's sites."""
+        if not self.segment.is_dense:
+            low, high = int(self._sites[sites[0]]), int(self._sites[sites[-1]])
+            return self._tables["rows"].groups_of_site(low, high)
+        size = len(self._steps)
+        first, last = sites * size // ROW_GROUP_ROWS, ((sites + 1) * size - 1) // ROW_GROUP_ROWS
+        return sorted(
+            {g for a, b in zip(first.tolist(), last.tolist(), strict=True) for g in range(a, b + 1)}
+        )
+
+    def _columns(self, groups: _Groups, names: list[str]) -> dict[str, npt.NDArray[Any]] | None:
+        """Columns of row groups; whole ones are kept for the next question."""
+        table = self._tables["rows"]
+        is_whole = len(groups) == -(-self.segment.num_rows // ROW_GROUP_ROWS)
+        found: dict[str, npt.NDArray[Any]] = {}
+        for name in names:
+            known = self._cache.get(table.sealed.path, name)
+            if known is not None:
+                found[name] = known if is_whole else known[_row_numbers(groups, self.segment.num_rows)]
+        missing = [name for name in names if name not in found]
+        if missing:
+            read = table.read(groups, missing)
+            if read is None:
+                return None
+            for name in missing:
+                found[name] = read.column(name).to_numpy()
+                if is_whole:
+                    self._cache.put(table.sealed.path, name, found[name])
+        return found
+
+    def _chunk(
+        self,
+        groups: _Groups,
+        read: dict[str, npt.NDArray[Any]],
+        places: tuple[int, ...],
+        wanted: npt.NDArray[np.bool_],
+        first: int,
+        last: int,
+    ) -> Iterator[Chunk]:
+        if self.segment.is_dense:
+            rows = _row_numbers(groups, self.segment.num_rows)
+            if len(rows) == self.segment.num_rows:
+                yield self._dense(read, places, wanted, first, last)
+                return
+            sites, steps = self._sites[rows // len(self._steps)], self._steps[rows % len(self._steps)]
+        else:
+            sites, steps = read["site"].astype(np.int64), read["step"]
+        numbers = self._numbers[sites]
+        kept = np.flatnonzero(wanted[numbers] & (steps >= first) & (steps <= last))
+        values = np.empty((len(kept), len(places)))
+        for k, place in enumerate(places):
+            values[:, k] = read[COLUMNS[place]][kept]
+        calls = read["calls"][kept].astype(np.int64) if "calls" in read else np.ones(len(kept), np.int64)
+        yield Chunk(steps[kept], numbers[kept], values, calls)
+
+    def _dense(
+        self,
+        read: dict[str, npt.NDArray[Any]],
+        places: tuple[int, ...],
+        wanted: npt.NDArray[np.bool_],
+        first: int,
+        last: int,
+    ) -> Chunk:
+        shape = len(self._sites), len(self._steps)
+        numbers = self._numbers[self._sites]
+        rows = slice(*np.searchsorted(self._steps, [first, last + 1 if last < 2**63 - 1 else last]).tolist())
+        if last == 2**63 - 1:
+            rows = slice(rows.start, len(self._steps))
+        kept = wanted[numbers]
+        kept_rows = slice(None) if kept.all() else kept
+        steps = self._steps[rows]
+        values = np.empty((int(kept.sum()), len(steps), len(places)))
+        for k, place in enumerate(places):
+            values[:, :, k] = read[COLUMNS[place]].reshape(shape)[kept_rows, rows]
+        calls = np.ones(values.shape[:2], np.int64)
+        if "calls" in read:
+            calls = read["calls"].reshape(shape)[kept_rows, rows].astype(np.int64)
+        return Chunk(steps, numbers[kept], values, calls, is_dense=True)
+
+    def metric_names(self) -> set[str]:
+        """The names of the scalars."""
+        table = self._tables.get("scalars")
+        read = table.read(list(range(table.num_groups())), ["name"]) if table else None
+        return (
+            {untext(name) for name in read.column("name").unique().to_pylist()} if read is not None else set()
+        )
+
+    def metric(self, name: str) -> tuple[IntArray, FloatArray]:
+        """Steps and values of one scalar, in order of writing."""
+        import pyarrow.compute as pc
+
+        table = self._tables.get("scalars")
+        read = table.read(list(range(table.num_groups())), ["step", "name", "value"]) if table else None
+        if read is None:
+            return np.empty(0, np.int64), np.empty(0)
+        kept = read.filter(pc.equal(read.column("name").cast("string"), text(name)))
+        return kept.column("step").to_numpy(), kept.column("value").to_numpy()
+
+    def events(self) -> Iterator[tuple[int, Event]]:
+        """Serials and events, in order."""
+        if self._events is None:
+            self._events = []
+            table = self._tables.get("events")
+            read = (
+                table.read(list(range(table.num_groups())), ["step", "serial", "time", "json"])
+                if table
+                else None
+            )
+            for row in read.to_pylist() if read is not None else ():
+                body = json.loads(row["json"])
+                event = Event(row["step"], body["kind"], body["body"], self.key.rank, row["time"])
+                self._events.append((row["serial"], event))
+        yield from self._events
+
+    def vectors(self, name: str, site: int) -> Iterator[tuple[int, npt.NDArray[Any]]]:
+        """Steps and vectors of one site, in order."""
+        mine = np.flatnonzero(self._numbers == site)
+        for label, table in self._tables.items():
+            if label.split(":", 2)[0] != "vectors" or label.split(":", 2)[2] != name or not len(mine):
+                continue
+            read = table.read(table.groups_of_site(int(mine[0]), int(mine[0])), ["step", "site", "values"])
+            if read is None:
+                continue
+            steps, sites = read.column("step").to_numpy(), read.column("site").to_numpy()
+            for place in np.flatnonzero(sites == mine[0]):
+                yield (
+                    int(steps[place]),
+                    read.column("values")[int(place)].values.to_numpy(zero_copy_only=False),
+                )
+
+    def pyramid(self, site: int, stat: str) -> Pyramid | None:
+        """One statistic of one site in buckets of the stored level; None where there are none."""
+        table, mine = self._tables.get("pyramid"), np.flatnonzero(self._numbers == site)
+        if table is None or stat not in INDEX or not len(mine):
+            return None
+        names = ["step", "site", *(f"{stat}_{part}" for part in ("min", "max", "mean", "last", "count"))]
+        read = table.read(table.groups_of_site(int(mine[0]), int(mine[0])), names)
+        if read is None:
+            return None
+        kept = read.column("site").to_numpy() == mine[0]
+        columns = [read.column(name).to_numpy()[kept] for name in names]
+        low, high, mean, last = (column.astype(np.float64) for column in columns[2:6])
+        level = max(BASE_LEVEL, self.segment.thinned.bit_length() - 1)
+        return Pyramid(level, columns[0], low, high, mean, last, columns[6].astype(np.int64))
+
+
+def _row_numbers(groups: _Groups, num_rows: int) -> IntArray:
+    """The places in the file of the rows of these groups."""
+    return np.concatenate(
+        [
+            np.arange(g * ROW_GROUP_ROWS, min((g + 1) * ROW_GROUP_ROWS, num_rows), dtype=np.int64)
+            for g in groups
+        ]
+    )

@@ -1,0 +1,169 @@
+"""Files whose every block is hashed: bytes reach a Parquet reader only after their hash was found good.
+
+Engines read bit-flipped Parquet without noticing, so none of them is handed a path. The hashes of a file's
+blocks lie beside it (`.sums`), themselves hashed in the manifest; reading one site's history tests a few
+blocks, not the whole file.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import io
+from pathlib import Path
+from typing import Any, Final
+
+from stethoscope.store.runfile import write_durably
+
+BLOCK_BYTES: Final = 32 << 10
+_DIGEST_BYTES: Final = 32
+SUFFIX: Final = ".sums"
+
+
+class BlockDamagedError(OSError):
+    """A block that does not match its hash."""
+
+    def __init__(self, path: Path, offset: int, what: str) -> None:
+        super().__init__(what)
+        self.path, self.offset, self.what = path, offset, what
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Sealed:
+    """A file that will not change any more: where it is, relative to the run, and its hashes."""
+
+    path: str
+    num_bytes: int
+    sha256: str
+    sums_sha256: str
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain JSON values."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, body: dict[str, Any]) -> Sealed:
+        """The inverse of `to_json`."""
+        return cls(str(body["path"]), int(body["num_bytes"]), str(body["sha256"]), str(body["sums_sha256"]))
+
+
+def block_sums(data: bytes) -> bytes:
+    """The hashes of all blocks, one after the other."""
+    view = memoryview(data)
+    return b"".join(
+        hashlib.sha256(view[place : place + BLOCK_BYTES]).digest()
+        for place in range(0, len(data), BLOCK_BYTES)
+    )
+
+
+def write_sealed(run: Path, path: str, data: bytes) -> Sealed:
+    """Writes a file and its hashes durably. They are of what was meant, not of what the disk made of it."""
+    place = run / path
+    place.parent.mkdir(parents=True, exist_ok=True)
+    sums = block_sums(data)
+    write_durably(place, data)
+    write_durably(place.with_name(place.name + SUFFIX), sums)
+    return Sealed(path, len(data), hashlib.sha256(data).hexdigest(), hashlib.sha256(sums).hexdigest())
+
+
+class VerifiedFile(io.RawIOBase):
+    """A sealed file open for reading; every read tests the blocks it touches."""
+
+    def __init__(self, run: Path, sealed: Sealed) -> None:
+        super().__init__()
+        self.path = run / sealed.path
+        self.damage: list[BlockDamagedError] = []
+        self._size = sealed.num_bytes
+        self._place = 0
+        self._file = self.path.open("rb", buffering=0)
+        try:
+            self._sums = self._load_sums(sealed)
+        except BaseException:
+            self._file.close()
+            raise
+
+    def _load_sums(self, sealed: Sealed) -> bytes:
+        """The hashes beside the file; where those are damaged, from the whole file if that is good."""
+        beside = self.path.with_name(self.path.name + SUFFIX)
+        try:
+            sums = beside.read_bytes()
+        except FileNotFoundError:
+            sums = b""
+        if hashlib.sha256(sums).hexdigest() == sealed.sums_sha256:
+            return sums
+        data = self._file.readall() or b""
+        if hashlib.sha256(data).hexdigest() != sealed.sha256:
+            raise BlockDamagedError(self.path, 0, "neither the file nor its hashes can be trusted")
+        self.damage.append(BlockDamagedError(beside, 0, "the hashes are damaged; the file itself is good"))
+        return block_sums(data)
+
+    def readable(self) -> bool:
+        """Yes."""
+        return True
+
+    def seekable(self) -> bool:
+        """Yes."""
+        return True
+
+    def tell(self) -> int:
+        """Where the next read begins."""
+        return self._place
+
+    def size(self) -> int:
+        """The file's size as it was sealed."""
+        return self._size
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Moves to a place."""
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._place, io.SEEK_END: self._size}[whence]
+        self._place = max(base + offset, 0)
+        return self._place
+
+    def read(self, size: int = -1) -> bytes:
+        """Bytes from here on, all tested; BlockDamagedError where one block is not what was sealed."""
+        end = self._size if size is None or size < 0 else min(self._place + size, self._size)
+        if end <= self._place:
+            return b""
+        first = self._place // BLOCK_BYTES
+        start = first * BLOCK_BYTES
+        stop = min(-(-end // BLOCK_BYTES) * BLOCK_BYTES, self._size)
+        self._file.seek(start)
+        data = memoryview(self._read_fully(stop - start))
+        for number in range(first, -(-stop // BLOCK_BYTES)):
+            offset = number * BLOCK_BYTES - start
+            self._test(number, data[offset : min(offset + BLOCK_BYTES, stop - start)])
+        found = bytes(data[self._place - start : end - start])
+        self._place = end
+        return found
+
+    def _read_fully(self, count: int) -> bytes:
+        parts, left = [], count
+        while left > 0:
+            part = self._file.read(left)
+            if not part:
+                break
+            parts.append(part)
+            left -= len(part)
+        return b"".join(parts)
+
+    def _test(self, number: int, block: memoryview) -> None:
+        known = self._sums[number * _DIGEST_BYTES : (number + 1) * _DIGEST_BYTES]
+        if hashlib.sha256(block).digest() != known:
+            error = BlockDamagedError(self.path, number * BLOCK_BYTES, "a block does not match its hash")
+            self.damage.append(error)
+            raise error
+
+    def verify(self) -> None:
+        """Tests every block, noting the bad ones in `damage`."""
+        for place in range(0, self._size, BLOCK_BYTES):
+            self.seek(place)
+            try:
+                self.read(BLOCK_BYTES)
+            except BlockDamagedError:
+                continue
+
+    def close(self) -> None:
+        """Closes the file."""
+        if not self.closed:
+            self._file.close()
+        super().close()
