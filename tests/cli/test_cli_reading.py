@@ -235,3 +235,19 @@ def test_doctor_of_a_run(cli, sick):
     assert "  cost            0.7% of a step" in out
     assert out.endswith("  one more line would unlock\n  · One more line.\n")
     assert strict(cli("doctor", sick, "--json")[1])["unmet_needs"] == ["One more line."]
+
+
+def test_the_command_to_paste_is_quoted(sick):
+    import dataclasses
+    import shlex
+
+    from stethoscope.cli.diagnose import next_command
+    from stethoscope.explain.diagnosis import Diagnosis
+    from stethoscope.store import open_run
+
+    with open_run(sick) as run:
+        for site, expected in (("a';reboot;'.b", "a';reboot;'*"), ("x\x1b[2J.y", None), ("(loss)", None)):
+            cause = dataclasses.replace(synthetic.CAUSE, sites=(site,))
+            words = shlex.split(next_command(run, Diagnosis((cause,), (cause,))))
+            assert words[:3] == ["stethoscope", "show", "3f9a01"]
+            assert words[3:5] == ([] if expected is None else ["--layers", expected])

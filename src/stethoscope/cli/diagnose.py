@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 from typing import TYPE_CHECKING
 
@@ -77,9 +78,13 @@ def diagnose_lines(
 
 
 def next_command(run: Run, diagnosis: Diagnosis) -> str:
-    """The command that shows the layer where it began."""
-    sites = diagnosis.causes[0].sites
-    if not sites:
-        return f"stethoscope show {run.id}"
+    """The command that shows the layer where it began, quoted for a shell: names come from outside."""
+    from stethoscope.record import printable
+    from stethoscope.views.terminal.verdict import is_layer
+
+    sites = [site for site in diagnosis.causes[0].sites if is_layer(site)]
+    command = f"stethoscope show {shlex.quote(run.id)}"
+    if not sites or sites[0] != printable(sites[0], limit=60):
+        return command
     module = sites[0].rpartition(".")[0] or sites[0]
-    return f"stethoscope show {run.id} --layers '{module}*' --depth {module.count('.') + 2}"
+    return f"{command} --layers {shlex.quote(module + '*')} --depth {module.count('.') + 2}"

@@ -21,6 +21,8 @@ READING_WIDTH = 96
 """Sentences are not set wider than this, however wide the screen is."""
 
 _MAX_FOLLOWED = 8
+_LEAD = 48
+"""Steps shown before a fault begins, at least: enough to see what was usual."""
 
 
 def verdict_lines(
@@ -96,12 +98,18 @@ def _where(cause: Finding, message: str, screen: Screen) -> str:
     parts = []
     if numbers.count(cause.first_step) not in message and str(cause.first_step) not in message:
         parts.append(since(cause))
-    named = [screen.text(part) for site in cause.sites for part in (site, site.rpartition(".")[0]) if part]
+    sites = [site for site in cause.sites if is_layer(site)]
+    named = [screen.text(part) for site in sites for part in (site, site.rpartition(".")[0]) if part]
     if named and not any(name in message for name in named):
-        parts.append(_sites_text(cause.sites, screen))
+        parts.append(_sites_text(sites, screen))
     if cause.rank is not None:
         parts.append(f"on rank {cause.rank}")
     return ", ".join(parts)
+
+
+def is_layer(site: str) -> bool:
+    """Whether a finding's site is a place in the model, not "(loss)" or "(input)"."""
+    return not site.startswith("(")
 
 
 def _sites_text(sites: Sequence[str], screen: Screen) -> str:
@@ -131,7 +139,7 @@ def evidence_lines(cause: Finding, run: Run | None, screen: Screen) -> list[ink.
             line.append((f"{ink.pad(was, before_width, right=True)} {mark} ", ink.PLAIN))
         broken = e.value is not None and not np.isfinite(e.value)
         line.append((ink.pad(now, after_width), ink.CRITICAL if broken else ink.STRONG))
-        room = min(24, screen.width - ink.line_width(line) - 2)
+        room = min(32, screen.width - ink.line_width(line) - 2)
         line += [("  ", ""), *_evidence_trend(e, cause, run, room, screen)]
         lines.append(line)
     return lines
@@ -175,8 +183,8 @@ def window_around(cause: Finding, steps: np.ndarray[tuple[int], np.dtype[np.int6
     if not len(steps):
         return cause.first_step, cause.last_step
     begin, end = int(steps[0]), int(steps[-1])
-    lead = max(24, (end - cause.first_step) // 2)
-    return max(begin, min(cause.first_step - lead, end - 24)), end
+    lead = max(_LEAD, (end - cause.first_step) // 2)
+    return max(begin, min(cause.first_step - lead, end - _LEAD)), end
 
 
 def _remedy_lines(remedy: str, screen: Screen) -> list[ink.Line]:
