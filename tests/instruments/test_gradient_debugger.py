@@ -8,7 +8,7 @@ import torch
 
 from stethoscope.analyse.trends import Direction
 from stethoscope.instruments.gradient_debugger import GradientDebugger, task_cosines
-from stethoscope.instruments.gradient_health import GradientHealth
+from stethoscope.instruments.gradient_health import LayerHealth
 from stethoscope.instruments.gradient_layers import MAX_VALUES, direction_of
 from stethoscope.record import StethoscopeError
 
@@ -35,7 +35,7 @@ def test_the_seeds_example_is_healthy():
 @pytest.mark.parametrize("seed", range(10))
 def test_a_healthy_noisy_run_is_silent(seed):
     analysis = healthy(seed=seed).analyze_gradient_flow()
-    assert analysis.overall_health == GradientHealth.HEALTHY
+    assert analysis.overall_health == LayerHealth.HEALTHY
     assert analysis.oscillating_layers == ()
     assert {layer.trend.direction for layer in analysis.layers.values()} == {Direction.FALLING}
 
@@ -76,7 +76,7 @@ def test_a_nan_gradient_is_critical_and_located(make):
     debugger.record_gradient_flow("block", make([[1.0, 2.0, 3.0], [1.0, float("nan"), float("inf")]]), step=7)
     analysis = debugger.analyze_gradient_flow()
     found = analysis.layers["block"].nonfinite
-    assert analysis.overall_health == GradientHealth.CRITICAL
+    assert analysis.overall_health == LayerHealth.CRITICAL
     assert analysis.health_score == 0.0
     assert (found.first_index, found.num_nan, found.num_inf, found.step) == ((1, 1), 1, 1, 7)
     assert "block" in analysis.reasons[0].text
@@ -188,7 +188,7 @@ def test_a_zigzag_is_an_oscillation():
         )
     analysis = debugger.analyze_gradient_flow()
     assert analysis.oscillating_layers == ("layer",)
-    assert analysis.overall_health == GradientHealth.WARNING
+    assert analysis.overall_health == LayerHealth.WARNING
 
 
 def test_conflict_between_tasks_is_the_real_cosine():
@@ -208,7 +208,7 @@ def test_conflict_between_tasks_is_the_real_cosine():
     assert cosines["a", "c"] == pytest.approx(exact, abs=1e-5)
     worst = debugger.conflicts()[0]
     assert (worst.first, worst.second, worst.is_conflict) == ("a", "b", True)
-    assert debugger.analyze_gradient_flow().overall_health == GradientHealth.WARNING
+    assert debugger.analyze_gradient_flow().overall_health == LayerHealth.WARNING
     assert task_cosines({"a": [0.0], "b": [1.0]}) == {("a", "b"): None}
     with pytest.raises(StethoscopeError, match="different sizes"):
         task_cosines({"a": [1.0], "b": [1.0, 2.0]})
@@ -222,4 +222,4 @@ def test_the_history_is_bounded_and_can_be_cleared():
     assert debugger.analyze_layer("layer").num_looks == 20
     debugger.clear()
     assert debugger.layers() == []
-    assert debugger.analyze_gradient_flow().overall_health == GradientHealth.UNKNOWN
+    assert debugger.analyze_gradient_flow().overall_health == LayerHealth.UNKNOWN

@@ -312,7 +312,7 @@ def _advice(dynamics: TrainingDynamics, anomalies: list[PerformanceAnomaly]) -> 
     by_status = {
         ConvergenceStatus.DIVERGING: "Lower the learning rate, warm it up, or clip the gradient norm",
         ConvergenceStatus.OSCILLATING: "Lower the learning rate or use a larger batch",
-        ConvergenceStatus.PLATEAU: "Raise the learning rate or look at what the model cannot see in its inputs",
+        ConvergenceStatus.PLATEAU: "Raise the learning rate, or look at what the inputs do not tell",
     }
     advice = [by_status[dynamics.convergence_status]] if dynamics.convergence_status in by_status else []
     if dynamics.training_stability is TrainingStability.HIGH_VARIANCE:

@@ -1,6 +1,6 @@
 """How the values of one array are spread: histogram, percentiles, outliers, entropy.
 
-Exact up to `MAX_EXACT` elements; beyond that an evenly spaced sample of that many stands for all, and
+Exact up to `MAX_EXACT` elements; beyond that a fixed random sample of that many stands for all, and
 `num_sampled` says so. Non-finite values are left out here: the alerts speak of them.
 """
 
@@ -18,7 +18,7 @@ NUM_BINS: Final = 50
 PERCENTILES: Final = (5, 25, 50, 75, 95, 99)
 OUTLIER_REACH: Final = 1.5
 MAX_OUTLIERS: Final = 100
-MAX_EXACT: Final = 1 << 24
+MAX_EXACT: Final = 1 << 22
 HUGE: Final = float(np.finfo(np.float64).max) / 4
 
 
@@ -42,7 +42,8 @@ class TensorDistribution:
     outliers: tuple[TensorOutlier, ...]
     """By index; where there are more than 100, the 100 farthest from the median."""
     num_outliers: int
-    """Values farther than 1.5 interquartile ranges from the nearest quartile, all of them."""
+    """Values farther than 1.5 interquartile ranges from the nearest quartile, all of them; an
+    estimate where sampled."""
     entropy: float
     """Shannon entropy of the histogram in bits: 0 for one bin, log2(50) for a flat one."""
     num_sampled: int | None = None
@@ -57,38 +58,59 @@ class TensorDistribution:
 def distribution(array: npt.NDArray[Any]) -> TensorDistribution | None:
     """The distribution of an array's finite values, or None where it has none."""
     flat = array.reshape(-1)
-    stride = -(-flat.size // MAX_EXACT)
-    read = np.asarray(flat[::stride] if stride > 1 else flat, dtype=np.float64)
+    places = _sample(flat.size)
+    read = np.asarray(flat if places is None else flat[places], dtype=np.float64)
     kept = np.isfinite(read)
     values = read if kept.all() else read[kept]
     if not values.size:
         return None
     counts, edges = _histogram(values)
-    scale = (
-        4.0 if float(np.abs(values).max()) > HUGE else 1.0
-    )  # where a difference of two values would overflow
-    levels = np.percentile(values / scale, PERCENTILES) * scale
-    percentiles = {f"p{q}": float(level) for q, level in zip(PERCENTILES, levels, strict=True)}
-    outliers, num_outliers = _outliers(read, percentiles, array.shape, stride)
+    percentiles = {f"p{q}": float(x) for q, x in zip(PERCENTILES, _percentiles(values), strict=True)}
+    outliers, num_outliers = _outliers(read, percentiles, array.shape, places)
     return TensorDistribution(
         histogram=counts,
         bin_edges=edges,
         percentiles=percentiles,
         outliers=outliers,
-        num_outliers=num_outliers,
+        num_outliers=num_outliers if places is None else round(num_outliers * flat.size / len(read)),
         entropy=entropy(counts),
-        num_sampled=len(read) if stride > 1 else None,
+        num_sampled=None if places is None else len(read),
     )
 
 
+def _sample(size: int) -> npt.NDArray[np.int64] | None:
+    """One place at random from each of `MAX_EXACT` equal stretches; None where all are read.
+
+    At random within its stretch, because every n-th element of a matrix can be the same column again and
+    again.
+    """
+    if size <= MAX_EXACT:
+        return None
+    edges = np.linspace(0, size, MAX_EXACT + 1).astype(np.int64)
+    jitter = np.random.default_rng(0).random(MAX_EXACT)
+    return edges[:-1] + (jitter * np.diff(edges)).astype(np.int64)
+
+
+def _scale(values: FloatArray) -> float:
+    """What to divide by so that the difference of two values does not overflow; 1 nearly always."""
+    return 4.0 if max(abs(float(values.min())), abs(float(values.max()))) > HUGE else 1.0
+
+
+def _percentiles(values: FloatArray) -> FloatArray:
+    """Interpolated linearly."""
+    scale = _scale(values)
+    scaled = values if scale == 1.0 else values / scale
+    return np.asarray(np.percentile(scaled, PERCENTILES) * scale, dtype=np.float64)
+
+
 def _histogram(values: FloatArray) -> tuple[npt.NDArray[np.int64], FloatArray]:
-    """50 equal bins; scaled down first where the range itself would overflow."""
-    low, high = float(values.min()), float(values.max())
-    scale = 4.0 if max(abs(low), abs(high)) > HUGE else 1.0
-    span = (high - low) if scale == 1.0 else (high / scale - low / scale)
-    if span <= 0 or low / scale + span / NUM_BINS == low / scale:  # one value, or nothing between two of them
+    """50 equal bins from the smallest to the largest value."""
+    scale = _scale(values)
+    scaled = values if scale == 1.0 else values / scale
+    low, high = float(scaled.min()), float(scaled.max())
+    if low + (high - low) / NUM_BINS == low:  # one value, or nothing between two of them
         low, high = low - max(0.5, abs(low) * 1e-6), high + max(0.5, abs(high) * 1e-6)
-    counts, edges = np.histogram(values / scale, bins=NUM_BINS, range=(low / scale, high / scale))
+    counts, edges = np.histogram(scaled, bins=NUM_BINS, range=(low, high))
     return counts.astype(np.int64), np.asarray(edges * scale, dtype=np.float64)
 
 
@@ -99,8 +121,12 @@ def entropy(counts: npt.NDArray[Any]) -> float:
 
 
 def _outliers(
-    values: FloatArray, percentiles: dict[str, float], shape: tuple[int, ...], stride: int
+    values: FloatArray,
+    percentiles: dict[str, float],
+    shape: tuple[int, ...],
+    sampled: npt.NDArray[np.int64] | None,
 ) -> tuple[tuple[TensorOutlier, ...], int]:
+    """The kept outliers, and how many there are among the values read."""
     with np.errstate(invalid="ignore", over="ignore"):
         reach = np.float64(OUTLIER_REACH) * (percentiles["p75"] - percentiles["p25"])
         low, high = percentiles["p25"] - reach, percentiles["p75"] + reach
@@ -109,8 +135,11 @@ def _outliers(
     if num > MAX_OUTLIERS:
         far = np.abs(values[places] / 2 - percentiles["p50"] / 2)
         places = np.sort(places[np.argsort(-far, kind="stable")[:MAX_OUTLIERS]])
-    kept = tuple(TensorOutlier(index_of(int(p) * stride, shape), float(values[p])) for p in places)
-    return kept, num * stride
+    where = places if sampled is None else sampled[places]
+    kept = [
+        TensorOutlier(index_of(int(w), shape), float(values[p])) for w, p in zip(where, places, strict=True)
+    ]
+    return tuple(kept), num
 
 
 def index_of(flat: int, shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -32,7 +32,7 @@ OPPOSED: Final = -0.5
 """A mean cosine between successive gradients under this is a zigzag."""
 
 
-class GradientHealth(StrEnum):
+class LayerHealth(StrEnum):
     """How healthy a layer, or all of them, are."""
 
     HEALTHY = "Healthy"
@@ -73,7 +73,7 @@ class LayerGradientAnalysis:
     """One layer over its recorded steps."""
 
     layer: str
-    health: GradientHealth
+    health: LayerHealth
     reasons: tuple[str, ...]
     norm: float | None
     """Median norm of the last looks."""
@@ -100,7 +100,7 @@ class LayerGradientAnalysis:
 class GradientFlowAnalysis:
     """All layers together."""
 
-    overall_health: GradientHealth
+    overall_health: LayerHealth
     health_score: float
     """From 0 to 1: 1 less the penalties of the reasons."""
     reasons: tuple[HealthReason, ...]
@@ -170,16 +170,16 @@ def _swing(known: LayerGradients, norms: FloatArray) -> Oscillation:
 
 def _judge(
     known: LayerGradients, norm: float | None, dead: DeadUnits | None, swing: Oscillation
-) -> tuple[GradientHealth, list[str]]:
+) -> tuple[LayerHealth, list[str]]:
     last = known.looks[-1]
     if last.nonfinite is not None:
-        return GradientHealth.CRITICAL, [str(last.nonfinite)]
+        return LayerHealth.CRITICAL, [str(last.nonfinite)]
     if norm is None:
-        return GradientHealth.UNKNOWN, ["no elements"]
-    reasons, worst = [], GradientHealth.HEALTHY
+        return LayerHealth.UNKNOWN, ["no elements"]
+    reasons, worst = [], LayerHealth.HEALTHY
     if not WARNING_BOUNDS[0] <= norm <= WARNING_BOUNDS[1]:
         outside = not CRITICAL_BOUNDS[0] <= norm <= CRITICAL_BOUNDS[1]
-        worst = GradientHealth.CRITICAL if outside else GradientHealth.WARNING
+        worst = LayerHealth.CRITICAL if outside else LayerHealth.WARNING
         bounds = CRITICAL_BOUNDS if outside else WARNING_BOUNDS
         side = f"under {bounds[0]:g}" if norm < bounds[0] else f"over {bounds[1]:g}"
         reasons.append(f"gradient norm {norm:.3g} is {side}")
@@ -187,8 +187,8 @@ def _judge(
         reasons.append(f"{len(dead.dead)} of {dead.num_units} units never fire")
     if swing.found:
         reasons.append("the gradient swings back and forth")
-    if reasons and worst is GradientHealth.HEALTHY:
-        worst = GradientHealth.WARNING
+    if reasons and worst is LayerHealth.HEALTHY:
+        worst = LayerHealth.WARNING
     return worst, reasons
 
 
@@ -228,15 +228,15 @@ def summarise(
     )
 
 
-def _overall(layers: Mapping[str, LayerGradientAnalysis], reasons: Sequence[HealthReason]) -> GradientHealth:
+def _overall(layers: Mapping[str, LayerGradientAnalysis], reasons: Sequence[HealthReason]) -> LayerHealth:
     """The worst layer's health; Warning where only tasks or units are in trouble."""
     known = {layer.health for layer in layers.values()}
-    for health in (GradientHealth.CRITICAL, GradientHealth.WARNING):
+    for health in (LayerHealth.CRITICAL, LayerHealth.WARNING):
         if health in known:
             return health
     if reasons:
-        return GradientHealth.WARNING
-    return GradientHealth.HEALTHY if GradientHealth.HEALTHY in known else GradientHealth.UNKNOWN
+        return LayerHealth.WARNING
+    return LayerHealth.HEALTHY if LayerHealth.HEALTHY in known else LayerHealth.UNKNOWN
 
 
 def _reasons(

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from stethoscope.instruments.alerts import TensorAlert, TensorAlertKind, value_alerts
+from stethoscope.instruments.alerts import EXTREME, TensorAlert, TensorAlertKind, value_alerts
 from stethoscope.instruments.comparison import TensorComparison, compare
 from stethoscope.instruments.distribution import TensorDistribution, distribution
 from stethoscope.instruments.intake import as_numpy, shape_of
@@ -173,7 +173,7 @@ class TensorInspector:
         tensor_id = next(self._ids)
         course = self._course(layer, name)
         course.add(stats)
-        alerts = value_alerts(array, name)
+        alerts = [] if _unremarkable(stats) else value_alerts(array, name)
         drifted = self._drift_alert(course, name)
         if drifted is not None:
             alerts.append(drifted)
@@ -251,6 +251,11 @@ class TensorInspector:
         first, last = _mean_of(course.first), _mean_of(course.last)
         message = f"the mean of {name} drifted from {first:.3g} to {last:.3g} over {course.num_looks:,} looks"
         return TensorAlert(TensorAlertKind.DRIFT, Severity.INFO, message, course.num_looks, value=moved)
+
+
+def _unremarkable(stats: TensorStats) -> bool:
+    """Whether the counts alone say that there is nothing to look for."""
+    return not (stats.nan_count or stats.inf_count or (stats.abs_max or 0.0) > EXTREME)
 
 
 def _mean_of(group: list[TensorStats] | deque[TensorStats], column: str = "mean") -> float:
