@@ -25,6 +25,7 @@ from hypothesis import strategies as st
 from stethoscope import kernels
 from stethoscope.kernels import Extras, cpu, portable, reference
 from stethoscope.kernels.columns import merge
+from stethoscope.kernels.pointers import collect
 
 CHECKS_OFF = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 CALM = settings(deadline=None, max_examples=150, suppress_health_check=CHECKS_OFF)
@@ -148,7 +149,7 @@ def test_every_dtype_torch_has_is_measured_or_named_unsupported() -> None:
 
 def test_a_channels_last_weight_is_read_where_it_lies(library: cpu.Library) -> None:
     tensor = torch.randn(6, 5, 3, 3).to(memory_format=torch.channels_last)
-    table = cpu.collect([tensor])
+    table = collect([tensor])
     assert table is not None
     assert table.pointers[0] == tensor.data_ptr()
     assert_rows_agree(kernels.measure([tensor]), reference.row(tensor))

@@ -59,7 +59,7 @@ kernels.measure([np.ones(3), [1, 2]])
 print(kernels.backend())
 assert "torch" not in sys.modules and "triton" not in sys.modules
 """
-    assert run(program) == cpu.backend()
+    assert run(program) == kernels.backend()
 
 
 def test_the_backend_says_why_there_is_no_library(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -78,8 +78,8 @@ def test_sparse_tensors_count_the_zeros_they_leave_out(layout: str) -> None:
         dense = dense.to(torch.complex64)
         tensor = dense.to_sparse()
     else:
-        makers = {"coo": dense.to_sparse, "csr": dense.to_sparse_csr, "bsr": lambda: dense.to_sparse_bsr((2, 2))}
-        tensor = makers[layout]()
+        blocked = dense.to_sparse_bsr((2, 2))
+        tensor = {"coo": dense.to_sparse(), "csr": dense.to_sparse_csr(), "bsr": blocked}[layout]
     measured = start_among_others(tensor)
     assert measured.unsupported == ()
     assert_rows_agree(measured.rows[1], reference.row(dense))

@@ -1,9 +1,8 @@
 """Arrays in, one fixed-width row of statistics each out; torch only when handed a tensor."""
 
 from stethoscope.kernels.columns import COLUMNS, NUM_COLUMNS, Table, empty_rows, merge, stat
-from stethoscope.kernels.cpu import backend
 from stethoscope.kernels.histogram import NUM_BINS, Percentiles, percentiles
-from stethoscope.kernels.measuring import measure, start
+from stethoscope.kernels.measuring import backend, measure, start
 from stethoscope.kernels.pending import Extras, Measured, Pending
 from stethoscope.kernels.reference import UnsupportedArrayError
 from stethoscope.kernels.sampling import Sample, Snapshot

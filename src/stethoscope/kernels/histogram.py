@@ -81,11 +81,12 @@ def percentiles(
     rank = np.maximum(np.ceil(wanted / 100.0 * total), 1.0)
     place = np.searchsorted(cumulative, rank)
     within = (rank - (cumulative[place] - counts[place]) - 0.5) / counts[place]
+    low, high = low[place], high[place]
     with np.errstate(invalid="ignore"):
-        estimate = low[place] + within * (high[place] - low[place])
-    unbounded = ~np.isfinite(estimate)
-    estimate[unbounded] = np.sign(high[place] + low[place])[unbounded] * 2.0 ** (MAX_EXPONENT + 1)
-    return Percentiles(estimate, low[place], high[place])
+        estimate = low + within * (high - low)
+    # Where a bin has no end, its other edge is the best that is known.
+    estimate = np.where(np.isinf(high), low, np.where(np.isinf(low), high, estimate))
+    return Percentiles(estimate, low, high)
 
 
 def _bounded_edges(

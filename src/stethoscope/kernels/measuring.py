@@ -8,15 +8,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from stethoscope.kernels import cpu, portable, reference
+from stethoscope.kernels import cpu, portable, reference, triton
 from stethoscope.kernels.columns import NUM_COLUMNS, Table, empty_rows
 from stethoscope.kernels.pending import Assembled, Done, Extras, Measured, Part, Pending
+from stethoscope.kernels.pointers import CODE, Collected, collect, collect_arrays
 from stethoscope.kernels.tensors import is_tensor, plain
 
 if TYPE_CHECKING:
     import torch
 
 Limits = Sequence[float | None]
+
+
+def backend() -> str:
+    """What measures tensors here, for people to read; imports neither torch nor triton."""
+    return f"CPU: {cpu.backend()}; CUDA: {triton.backend()}"
 
 
 def measure(arrays: Sequence[Any], *, limits: Limits | None = None) -> Table:
@@ -45,12 +51,9 @@ def start(
     """
     if not tensors:
         return Pending(Done(Measured(empty_rows(0))))
-    loaded = cpu.library()
-    if loaded is not None:
-        table = cpu.collect(tensors, ordered=extras is not None and extras.sketch)
-        if table is not None:
-            return Pending(Done(_measure_table(loaded, table, limits, extras)))
-    return _start_mixed(tensors, limits, extras)
+    table = collect(tensors, ordered=extras is not None and extras.sketch)
+    part = None if table is None else _measure_table(table, limits, extras)
+    return _start_mixed(tensors, limits, extras) if part is None else Pending(part)
 
 
 def _start_mixed(tensors: Sequence[Any], limits: Limits | None, extras: Extras | None) -> Pending:
@@ -68,39 +71,49 @@ def _start_mixed(tensors: Sequence[Any], limits: Limits | None, extras: Extras |
         if found.implicit_zeros:
             implicit_zeros[place] = found.implicit_zeros
         places.setdefault(found.tensor.device, []).append(place)
-    parts: list[tuple[Sequence[int], Part]] = []
-    for device, members in places.items():
-        part = _launch(device, [sources[place] for place in members], _pick(limits, members), extras)
-        parts.append((members, part))
+    parts: list[tuple[Sequence[int], Part]] = [
+        (members, _launch([sources[place] for place in members], _pick(limits, members), extras))
+        for members in places.values()
+    ]
     return Pending(Assembled(len(sources), parts, implicit_zeros, unsupported))
 
 
-def _launch(device: Any, tensors: list[Any], limits: Limits | None, extras: Extras | None) -> Part:
+def _launch(tensors: list[Any], limits: Limits | None, extras: Extras | None) -> Part:
     """Measures plain tensors of one device with the best kernel there is for it."""
-    if device.type != "cpu":
-        return portable.launch(tensors, limits, extras)
+    ordered = extras is not None and extras.sketch
+    table = collect(tensors, ordered=ordered)
+    if table is None:
+        table = collect([tensor.contiguous() for tensor in tensors], ordered=ordered)
+    part = None if table is None else _measure_table(table, limits, extras)
+    if part is not None:
+        return part
+    launched = portable.launch(tensors, limits, extras)
+    return Done(launched.result()) if tensors[0].device.type == "cpu" else launched
+
+
+def _measure_table(table: Collected, limits: Limits | None, extras: Extras | None) -> Part | None:
+    """With the C library or with Triton; None where neither serves this device."""
+    if table.device >= 0:
+        return _measure_on_device(table, limits, extras)
     loaded = cpu.library()
-    if loaded is not None:
-        ordered = extras is not None and extras.sketch
-        table = cpu.collect(tensors, ordered=ordered)
-        if table is None:
-            table = cpu.collect([tensor.contiguous() for tensor in tensors], ordered=ordered)
-        if table is not None:
-            return Done(_measure_table(loaded, table, limits, extras))
-    return Done(portable.launch(tensors, limits, extras).result())
-
-
-def _measure_table(
-    loaded: cpu.Library, table: cpu.Collected, limits: Limits | None, extras: Extras | None
-) -> Measured:
+    if loaded is None:
+        return None
     rows = cpu.rows(loaded, table, limits)
     if extras is None:
-        return Measured(rows)
-    return Measured(
-        rows,
-        cpu.histograms(loaded, table) if extras.histogram else None,
-        cpu.sketches(loaded, table, extras.seed) if extras.sketch else None,
-    )
+        return Done(Measured(rows))
+    histograms = cpu.histograms(loaded, table) if extras.histogram else None
+    sketches = cpu.sketches(loaded, table, extras.seed) if extras.sketch else None
+    return Done(Measured(rows, histograms, sketches))
+
+
+def _measure_on_device(table: Collected, limits: Limits | None, extras: Extras | None) -> Part | None:
+    if not triton.serves(table):
+        return None
+    try:
+        return triton.launch(table, limits, extras)
+    except Exception as problem:  # a compiler and a driver we do not know: torch's own operations still work
+        triton.give_up(problem)
+        return None
 
 
 def _measure_tensors(tensors: list[Any], limits: Limits | None) -> Table:
@@ -120,7 +133,7 @@ def _measure_arrays(arrays: list[Any], limits: Limits | None) -> Table:
     readable = [_readable(array) for array in arrays]
     if loaded is None or any(array is None for array in readable):
         return reference.rows(arrays, limits)
-    return cpu.rows(loaded, cpu.collect_arrays([a for a in readable if a is not None]), limits)
+    return cpu.rows(loaded, collect_arrays([a for a in readable if a is not None]), limits)
 
 
 def _readable(array: Any) -> npt.NDArray[Any] | None:
@@ -133,7 +146,7 @@ def _readable(array: Any) -> npt.NDArray[Any] | None:
         ) from problem
     if found.dtype.name in ("complex64", "complex128"):
         found = np.ascontiguousarray(found).view("f4" if found.dtype.name == "complex64" else "f8")
-    if found.dtype.name not in cpu.CODE or not found.dtype.isnative:
+    if found.dtype.name not in CODE or not found.dtype.isnative:
         return None
     return found if found.flags.forc else np.ascontiguousarray(found)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import sys
 from array import array
 from collections.abc import Mapping, Sequence
@@ -11,13 +12,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from stethoscope.kernels import cpu, portable
+from stethoscope.kernels import cpu, portable, triton
 from stethoscope.kernels.measuring import start
 from stethoscope.kernels.pending import Assembled, Done, Measured, Part, Pending
+from stethoscope.kernels.pointers import collect, collect_pieces
 from stethoscope.kernels.tensors import plain
 
 if TYPE_CHECKING:
     import torch
+
+_numbers = itertools.count()
 
 Coordinates = npt.NDArray[np.int64]
 
@@ -27,7 +31,7 @@ class Snapshot:
     """The sampled values of every tensor at one moment, as float64."""
 
     host: npt.NDArray[np.float64]
-    """Of the tensors on the CPU, one after the other; the places of all others are zero."""
+    """Of the tensors on the CPU, one after the other, zero in the places of all others; empty if none is."""
     elsewhere: Mapping[int, Any]
     """By the tensor's place, the values of tensors on other devices, still there."""
     missing: tuple[int, ...] = ()
@@ -49,19 +53,23 @@ class Sample:
         self.sizes: tuple[int, ...] = tuple(len(chosen) for chosen in self._coordinates)
         self._starts = np.concatenate([[0], np.cumsum(self.sizes, dtype=np.int64)]).astype(np.int64)
         self._offsets: dict[tuple[tuple[int, tuple[int, ...]], ...], Coordinates] = {}
+        self._number = next(_numbers)
         self._on_device: dict[tuple[int, Any], Any] = {}
 
     def read(self, tensors: Sequence[torch.Tensor]) -> Snapshot:
         """The sampled values as they are now, copied; without waiting for any device."""
-        loaded = cpu.library()
-        if loaded is not None and tensors:
-            table = cpu.collect(tensors)
-            if table is not None and table.counts == self._counts:
-                layout = tuple((place, tuple(tensors[place].stride())) for place in table.bent)
-                offsets = self._offsets.get(layout)
-                if offsets is None:
-                    offsets = self._offsets[layout] = self._lay_out(tensors, table.bent)
+        table = collect(tensors) if tensors else None
+        if table is not None and table.counts == self._counts:
+            layout = tuple((place, tuple(tensors[place].stride())) for place in table.bent)
+            offsets = self._offsets.get(layout)
+            if offsets is None:
+                offsets = self._offsets[layout] = self._lay_out(tensors, table.bent)
+            loaded = cpu.library()
+            if table.device < 0 and loaded is not None:
                 return Snapshot(cpu.gather(loaded, table, self._starts, offsets), {})
+            if table.device >= 0 and triton.serves(table):
+                values = triton.gather(table, self._starts, offsets, (self._number, layout))
+                return Snapshot(np.zeros(0), dict(enumerate(values)))
         return self._read_mixed(tensors)
 
     def difference(self, before: Snapshot, after: Snapshot) -> Pending:
@@ -69,13 +77,14 @@ class Sample:
         moved = before.elsewhere.keys() ^ after.elsewhere.keys()
         missing = sorted({*before.missing, *after.missing, *moved})
         elsewhere = [place for place in after.elsewhere if place not in missing]
-        skipped = {*missing, *elsewhere}
-        with np.errstate(invalid="ignore", over="ignore"):
-            host = self._host_part(after.host - before.host)
-        if not skipped:
-            return Pending(host)
-        kept = [place for place in range(len(self.sizes)) if place not in skipped]
-        parts: list[tuple[Sequence[int], Part]] = [(kept, Done(Measured(host.result().rows[kept])))]
+        kept = [place for place in range(len(self.sizes)) if place not in {*missing, *elsewhere}]
+        parts: list[tuple[Sequence[int], Part]] = []
+        if kept:
+            with np.errstate(invalid="ignore", over="ignore"):
+                host = self._host_part(after.host - before.host)
+            if len(kept) == len(self.sizes):
+                return Pending(host)
+            parts.append((kept, Done(Measured(host.result().rows[kept]))))
         if elsewhere:
             changes = [after.elsewhere[place] - before.elsewhere[place] for place in elsewhere]
             parts.append((elsewhere, start(changes)))
@@ -84,7 +93,7 @@ class Sample:
     def _host_part(self, change: npt.NDArray[np.float64]) -> Part:
         loaded = cpu.library()
         if loaded is not None:
-            return Done(Measured(cpu.rows(loaded, cpu.collect_pieces(change, self._starts))))
+            return Done(Measured(cpu.rows(loaded, collect_pieces(change, self._starts))))
         torch = sys.modules["torch"]
         pieces = [torch.from_numpy(piece) for piece in np.split(change, self._starts[1:-1])]
         return Done(portable.launch(pieces[: len(self.sizes)], None, None).result())

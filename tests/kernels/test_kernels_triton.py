@@ -1,0 +1,48 @@
+"""The device code agrees with the reference, run by triton's interpreter."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from stethoscope.kernels import measuring, triton
+from stethoscope.kernels.pointers import Collected, collect
+
+
+def test_every_case_by_the_interpreter() -> None:
+    pytest.importorskip("triton")
+    program = Path(__file__).with_name("triton_cases.py")
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-W", "ignore::RuntimeWarning", str(program)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert int(done.stdout) > 20
+
+
+def test_sums_of_nothing_are_null() -> None:
+    rows = triton.rows_of_sums(np.array([[0.0] * 7 + [np.inf, -np.inf, np.inf, 1.0] + [0.0] * 5]))
+    assert rows[0, :7].tolist() == [0.0] * 7
+    assert np.isnan(rows[0, 7:]).all()
+
+
+def test_a_kernel_that_fails_is_given_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("no such instruction")
+
+    table = collect([torch.ones(3)])
+    assert isinstance(table, Collected)
+    table.device = 0
+    monkeypatch.setattr(triton, "_given_up", [])
+    monkeypatch.setattr(triton, "available", lambda: True)
+    monkeypatch.setattr(triton, "launch", broken)
+    monkeypatch.setattr(triton, "serves", lambda _: not triton._given_up)
+    assert measuring._measure_table(table, None, None) is None
+    assert measuring._measure_table(table, None, None) is None
+    assert triton.backend() == "torch operations; Triton failed: RuntimeError: no such instruction"
+    assert len(triton._given_up) == 1

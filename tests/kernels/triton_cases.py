@@ -1,0 +1,71 @@
+"""Cases for the Triton kernels, for triton's interpreter here and for a real device in benchmarks/gpu."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from agreement import FLOATS, FP8, INTEGERS, assert_rows_agree, ordinary_tensor, tensor_of_bits, with_specials
+
+from stethoscope.kernels import Extras, reference, triton
+from stethoscope.kernels.pointers import collect
+
+
+def groups() -> Iterator[list[torch.Tensor]]:
+    """Lists of tensors to be measured in one call each."""
+    for dtype in (*FLOATS, *FP8, *INTEGERS):
+        yield [tensor_of_bits(dtype, 300, 1), ordinary_tensor(dtype, 9000, 2), tensor_of_bits(dtype, 0, 1)]
+    yield [with_specials(ordinary_tensor(dtype, 8192 + 5, 3), 4) for dtype in FLOATS]
+    yield [torch.randn(5000) * 1e-42, torch.randn(5000) * 3e37, torch.zeros(9), torch.full((9000,), 0.1)]
+    far = torch.randn(9000, dtype=torch.float64) * 1e200
+    yield [far, torch.tensor([5e-324, -1e-310], dtype=torch.float64)]
+    yield [torch.randn(20_000) + 1e6, torch.full((8192,), float("nan")), torch.randn(40, 50).t()]
+    yield [torch.randn(9001)[1:], torch.randn(16384), torch.tensor(2.5)]
+
+
+def check(tensors: list[torch.Tensor], limit: float | None, seed: int) -> None:
+    """Rows, histograms and sketches against the reference."""
+    table = collect(tensors, ordered=True)
+    assert table is not None
+    limits = [limit] * len(tensors)
+    measured = triton.launch(table, limits, Extras(True, True, seed)).result()
+    host = [tensor.cpu() for tensor in tensors]
+    assert_rows_agree(measured.rows, reference.rows(host, limits))
+    plain = triton.launch(collect(tensors), None, None).result()  # type: ignore[arg-type]
+    assert_rows_agree(plain.rows, reference.rows(host))
+    assert measured.histograms is not None
+    assert measured.sketches is not None
+    for tensor, histogram, sketch in zip(host, measured.histograms, measured.sketches, strict=True):
+        np.testing.assert_array_equal(histogram, reference.histogram(tensor))
+        flat, _ = reference.values(tensor)
+        total = np.abs(flat[np.isfinite(flat)]).sum()
+        if np.isfinite(total):
+            np.testing.assert_allclose(sketch, reference.sketch(tensor, seed), rtol=1e-5, atol=1e-9 * total)
+
+
+def check_gather(tensors: list[torch.Tensor]) -> None:
+    """All elements of each tensor, backwards."""
+    table = collect(tensors)
+    assert table is not None
+    counts = [tensor.numel() for tensor in tensors]
+    starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    offsets = np.concatenate([np.arange(count)[::-1] for count in counts]).astype(np.int64)
+    found = triton.gather(table, starts, offsets, ("check", *counts))
+    for tensor, values in zip(tensors, found, strict=True):
+        np.testing.assert_array_equal(values.cpu().numpy(), reference.values(tensor)[0][::-1])
+
+
+def main(device: str = "cpu") -> int:
+    """Every case; the number of cases."""
+    done = 0
+    for place, group in enumerate(groups()):
+        tensors = [tensor.to(device) for tensor in group]
+        check(tensors, (None, 1.0)[place % 2], place)
+        done += 1
+    check_gather([ordinary_tensor(dtype, 700, 1).to(device) for dtype in (*FLOATS, *FP8, *INTEGERS)])
+    return done + 1
+
+
+if __name__ == "__main__":
+    print(main())
