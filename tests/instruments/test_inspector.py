@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 
 import numpy as np
 import pytest
@@ -176,6 +177,21 @@ def test_memory_is_that_of_the_living_tensors():
 def test_what_is_no_array_is_refused_by_name():
     with pytest.raises(StethoscopeError, match="weights"):
         TensorInspector().inspect_tensor(["a", "b"], "weights")
+
+
+def test_threads_may_inspect_at_once():
+    inspector = TensorInspector(max_tracked_tensors=50)
+
+    def work(name):
+        for _ in range(100):
+            inspector.inspect_tensor(np.ones(10), name)
+
+    threads = [threading.Thread(target=work, args=(f"t{i}",)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (inspector.num_inspected, len(inspector), inspector.num_forgotten) == (400, 50, 350)
 
 
 class FromElsewhere:

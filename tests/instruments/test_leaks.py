@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from stethoscope.instruments.inspector import TensorInspector
 from stethoscope.instruments.leaks import LeakDetector
 from stethoscope.record import Severity
 
@@ -112,6 +113,34 @@ def test_arrays_of_others_can_be_tracked_by_hand():
             kept.append(array)
     (leak,) = detector.leaks()
     assert leak.bytes_per_step == 8000
+
+
+def test_a_loss_kept_with_its_graph_is_a_warning_however_small():
+    kept = []
+    leaks = Loop(lambda out, loss: kept.append(loss)).run()
+    (leak,) = [leak for leak in leaks if leak.keeps_graph]
+    assert "loss = out.square().mean()" in leak.source
+    assert leak.severity == Severity.WARNING
+    assert "with its autograd graph" in str(leak)
+
+
+def test_a_compiled_step_can_be_watched():
+    detector, kept = LeakDetector(), []
+    step = torch.compile(lambda x: (x * 2).relu(), backend="eager")
+    for _ in range(8):
+        with detector.step():
+            kept.append(step(torch.randn(300)))
+    assert [leak.bytes_per_step for leak in detector.leaks()] == [1200.0]
+
+
+def test_the_inspector_carries_a_detector():
+    inspector, kept = TensorInspector(), []
+    for _ in range(8):
+        with inspector.leak_detector.step():
+            kept.append(torch.zeros(1000))
+    assert len(inspector.detect_leaks()) == 1
+    inspector.clear()
+    assert inspector.detect_leaks() == []
 
 
 def test_small_leftovers_are_only_info():

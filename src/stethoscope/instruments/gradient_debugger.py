@@ -7,6 +7,7 @@ seeds; trends and oscillation are called only where a test says they are more th
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Mapping
 from itertools import combinations
@@ -41,6 +42,7 @@ class GradientDebugger:
         self.max_history = max_history
         self._layers: dict[str, LayerGradients] = {}
         self._units: dict[str, UnitCounter] = {}
+        self._lock = threading.Lock()
         self._conflicts: dict[tuple[str, str], deque[tuple[int, float]]] = {}
 
     def record_gradient_flow(
@@ -51,16 +53,16 @@ class GradientDebugger:
         With `weights` the update/weight ratio is known: from `update`, else from how they changed since the
         last look.
         """
-        history = self._layers.get(layer)
-        if history is None:
-            if len(self._layers) >= MAX_LAYERS:
-                raise StethoscopeError(
-                    f"more than {MAX_LAYERS:,} layers", where=layer, do="Call clear() first"
-                )
-            history = self._layers[layer] = LayerGradients(layer, self.max_history)
-        if step is None:
-            step = history.looks[-1].step + 1 if history.looks else 0
-        return history.add(step, values, weights=weights, update=update, no_gradient=NO_GRADIENT)
+        with self._lock:
+            history = self._layers.get(layer)
+            if history is None:
+                if len(self._layers) >= MAX_LAYERS:
+                    text = f"more than {MAX_LAYERS:,} layers"
+                    raise StethoscopeError(text, where=layer, do="Call clear() first")
+                history = self._layers[layer] = LayerGradients(layer, self.max_history)
+            if step is None:
+                step = history.looks[-1].step + 1 if history.looks else 0
+            return history.add(step, values, weights=weights, update=update, no_gradient=NO_GRADIENT)
 
     def record_step(
         self,

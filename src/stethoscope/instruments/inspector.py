@@ -8,6 +8,7 @@ cannot be read is refused with its name.
 from __future__ import annotations
 
 import itertools
+import threading
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable
@@ -20,6 +21,7 @@ from stethoscope.instruments.alerts import EXTREME, TensorAlert, TensorAlertKind
 from stethoscope.instruments.comparison import TensorComparison, compare
 from stethoscope.instruments.distribution import TensorDistribution, distribution
 from stethoscope.instruments.intake import as_numpy, shape_of
+from stethoscope.instruments.leaks import Leak, LeakDetector
 from stethoscope.instruments.memory import MemoryBook, num_bytes
 from stethoscope.instruments.rows import measure_rows
 from stethoscope.kernels.columns import INDEX
@@ -151,10 +153,13 @@ class TensorInspector:
             raise StethoscopeError("max_tracked_tensors must be at least 1", where=max_tracked_tensors)
         self.max_tracked_tensors = max_tracked_tensors
         self.memory = MemoryBook(max_tracked_tensors)
+        self.leak_detector = LeakDetector()
+        """Watches steps for tensors that outlive them: `with inspector.leak_detector.step(): ...`."""
         self.num_inspected = 0
         self.num_forgotten = 0
         """Looks that were dropped because there were more than `max_tracked_tensors`."""
         self._clock = clock
+        self._lock = threading.Lock()
         self._ids = itertools.count(1)
         self._infos: OrderedDict[int, TensorInfo] = OrderedDict()
         self._courses: OrderedDict[tuple[str | None, str], _Course] = OrderedDict()
@@ -170,10 +175,23 @@ class TensorInspector:
     ) -> int:
         """Looks at a tensor and returns the id under which `get_tensor_info` knows it."""
         stats, spread, array = tensor_stats(tensor, name)
+        alerts = [] if _unremarkable(stats) else value_alerts(array, name)
+        with self._lock:
+            info = self._remember(stats, spread, alerts, (name, layer, operation, step))
+            self.memory.add(tensor, name, layer, stats.memory_usage_bytes, step)
+        return info.id
+
+    def _remember(
+        self,
+        stats: TensorStats,
+        spread: TensorDistribution | None,
+        alerts: list[TensorAlert],
+        what: tuple[str, str | None, str | None, int | None],
+    ) -> TensorInfo:
+        name, layer, operation, step = what
         tensor_id = next(self._ids)
         course = self._course(layer, name)
         course.add(stats)
-        alerts = [] if _unremarkable(stats) else value_alerts(array, name)
         drifted = self._drift_alert(course, name)
         if drifted is not None:
             alerts.append(drifted)
@@ -190,11 +208,10 @@ class TensorInspector:
         )
         self._infos[tensor_id] = info
         self.num_inspected += 1
-        self.memory.add(tensor, name, layer, stats.memory_usage_bytes, step)
         while len(self._infos) > self.max_tracked_tensors:
             self._infos.popitem(last=False)
             self.num_forgotten += 1
-        return tensor_id
+        return info
 
     def get_tensor_info(self, tensor_id: int) -> TensorInfo | None:
         """What was seen under this id, or None where it is unknown or forgotten."""
@@ -204,14 +221,14 @@ class TensorInspector:
         """The looks still remembered, oldest first, by name and layer where given."""
         return [
             info
-            for info in self._infos.values()
+            for info in list(self._infos.values())
             if (name is None or info.name == name) and (layer is None or info.layer == layer)
         ]
 
     def alerts(self, severity: Severity | str = Severity.INFO) -> list[TensorAlert]:
         """Every alert of the remembered looks that matters at least this much."""
         least = Severity(severity).rank
-        return [a for info in self._infos.values() for a in info.alerts if a.severity.rank >= least]
+        return [a for info in list(self._infos.values()) for a in info.alerts if a.severity.rank >= least]
 
     def drift(self, name: str, *, layer: str | None = None) -> float | None:
         """How far the mean has moved between the first five and the last five looks; None before ten.
@@ -226,8 +243,13 @@ class TensorInspector:
         """Compares two arrays element by element and as distributions; see `comparison.compare`."""
         return compare(first, second)
 
+    def detect_leaks(self) -> list[Leak]:
+        """Lines whose tensors pile up over the steps that `leak_detector` watched."""
+        return self.leak_detector.leaks()
+
     def clear(self) -> None:
         """Forgets everything that was seen."""
+        self.leak_detector = LeakDetector()
         self._infos.clear()
         self._courses.clear()
         self.memory.clear()

@@ -50,12 +50,16 @@ class Leak:
     first_step: int
     last_step: int
     severity: Severity
+    keeps_graph: bool
+    """Whether the newest of these tensors still has its autograd graph: `.detach()` or `.item()` would free
+    it."""
     held_by: str
     """What refers to the newest of these tensors, where Python knows it; empty where only an autograd graph
     does."""
 
     def __str__(self) -> str:
         held = f", held by {self.held_by}" if self.held_by else ""
+        held += ", with its autograd graph" if self.keeps_graph else ""
         return (
             f"{self.file}:{self.line} in {self.function}: {self.num_alive:,} tensors "
             f"({self.bytes_alive:,} bytes) made since step {self.first_step:,} still live, "
@@ -207,6 +211,8 @@ class LeakDetector:
         steps = {kept.step for kept in line.kept}
         total = sum(kept.size for kept in line.kept)
         each = total / len(steps)
+        newest = line.kept[-1].tensor()
+        keeps_graph = getattr(newest, "grad_fn", None) is not None
         return Leak(
             file=file,
             line=number,
@@ -217,8 +223,9 @@ class LeakDetector:
             bytes_per_step=each,
             first_step=min(steps),
             last_step=max(steps),
-            severity=Severity.WARNING if each >= SMALL_BYTES else Severity.INFO,
-            held_by=_holder(line.kept[-1].tensor()),
+            severity=Severity.WARNING if each >= SMALL_BYTES or keeps_graph else Severity.INFO,
+            keeps_graph=keeps_graph,
+            held_by=_holder(newest),
         )
 
 
@@ -248,7 +255,7 @@ def _makes_new(func: Any) -> bool:
 def _weak_storage(storage: Any) -> Any:
     from torch.multiprocessing.reductions import StorageWeakRef
 
-    return StorageWeakRef(storage)  # type: ignore[no-untyped-call]
+    return StorageWeakRef(storage)
 
 
 @cache
@@ -257,11 +264,11 @@ def _watch_class() -> Any:
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
 
-    class AllocationWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    class AllocationWatch(TorchDispatchMode):
         """Shows every new tensor to a detector, and changes nothing."""
 
         def __init__(self, detector: LeakDetector) -> None:
-            super().__init__()  # type: ignore[no-untyped-call]
+            super().__init__()
             self._detector = detector
 
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
