@@ -168,7 +168,7 @@ def test_a_seal_killed_at_every_system_call_loses_nothing(tmp_path):
 
 
 def seal_until(folder, place):
-    """Seals in a child that dies at a system call (even: before it, odd: after it). True where it finished."""
+    """Seals in a child that dies at a system call (even: before it, odd: after). True where it finished."""
     child = os.fork()
     if child:
         return os.waitpid(child, 0)[1] == 0

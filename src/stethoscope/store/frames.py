@@ -22,6 +22,9 @@ MAGIC: Final = b"\x93StF"
 MAX_PAYLOAD: Final = 1 << 30
 """No payload is larger, stored or unpacked: a length beyond it is refused before anything is allocated."""
 
+COMPRESSION_LEVEL: Final = -1
+"""zstd's: on byte planes -1 is 2.5 times as fast as 1 and 2% larger; segments are compressed again anyway."""
+
 _FIELDS: Final = struct.Struct("<4sBBH8sQQqdQQ8s")
 _CHECKSUM_BYTES: Final = 8
 HEADER_BYTES: Final = _FIELDS.size + _CHECKSUM_BYTES

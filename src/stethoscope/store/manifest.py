@@ -104,7 +104,7 @@ class Manifest:
             "segments": [segment.to_json() for segment in self.segments],
             "problems": [problem.to_json() for problem in self.problems],
         }
-        write_durably(folder / NAME, dump(body))
+        write_durably(folder / NAME, dump(body, indent=None))  # thousands of sites: indenting takes seconds
 
     @classmethod
     def load(cls, folder: Path) -> Manifest:

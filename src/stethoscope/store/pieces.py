@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stethoscope.kernels.columns import COLUMNS, INDEX, NUM_COLUMNS, NUM_COUNTS, Table, merge
-from stethoscope.record import FloatArray, IntArray, SiteInfo
+from stethoscope.record import FloatArray, IntArray
 from stethoscope.store.encoding import (
     EncodingError,
     Rows,
@@ -195,19 +195,19 @@ class JournalPiece:
         elif kind == FrameKind.VECTORS:
             self._vectors.setdefault(decode_vectors(payload)[0], []).append(frame)
         elif kind == FrameKind.SITES:
-            self._learn_sites(decode_json(payload))
+            self._learn_sites(decode_json(payload), frame.header.payload_checksum)
         elif kind == FrameKind.HEALTH:
             self.losses = {str(name): int(value) for name, value in decode_json(payload).items()}
         elif kind == FrameKind.END:
             self.ended = decode_json(payload)
             self.losses = {str(name): int(value) for name, value in self.ended["losses"].items()}
 
-    def _learn_sites(self, body: dict[str, Any]) -> None:
-        first, infos = int(body["first"]), [SiteInfo.from_json(info) for info in body["sites"]]
-        size = max(len(self._numbers), first + len(infos))
+    def _learn_sites(self, body: dict[str, Any], checksum: bytes) -> None:
+        first, found = int(body["first"]), self._table.add_all(checksum, body["sites"])
+        size = max(len(self._numbers), first + len(found))
         numbers = np.full(size, -1, np.int64)
         numbers[: len(self._numbers)] = self._numbers
-        numbers[first : first + len(infos)] = [self._table.add(info) for info in infos]
+        numbers[first : first + len(found)] = found
         self._numbers = numbers
         known = numbers[numbers >= 0]
         self._has_twins = len(np.unique(known)) < len(known)

@@ -53,10 +53,9 @@ class Buckets:
 
 def fold_rows(rows: SortedRows, level: int = BASE_LEVEL) -> Buckets:
     """Rows sorted by site, then step, in buckets."""
-    ones = np.ones(rows.table.shape, np.int64)
-    values = Buckets(rows.sites, rows.steps, rows.table, rows.table, rows.table, rows.table, ones)
-    values.count = (~np.isnan(rows.table)).astype(np.int64)
-    return refold(values, level)
+    there = (~np.isnan(rows.table)).astype(np.int64)
+    table = rows.table
+    return refold(Buckets(rows.sites, rows.steps, table, table, table, table, there), level)
 
 
 def refold(given: Buckets, level: int) -> Buckets:

@@ -22,10 +22,10 @@ _MARK: Final = b'\n"sha256": "'
 _TAIL: Final = b'"}\n'
 
 
-def dump(body: dict[str, Any]) -> bytes:
-    """The file's bytes: readable JSON whose last line is the hash of all that comes before it."""
+def dump(body: dict[str, Any], *, indent: int | None = 1) -> bytes:
+    """The file's bytes: JSON whose last line is the hash of all that comes before it."""
     versioned = {"format_version": FORMAT_VERSION, **body}
-    text = json.dumps(versioned, ensure_ascii=True, default=str, indent=1).encode("ascii")
+    text = json.dumps(versioned, ensure_ascii=True, default=str, indent=indent).encode("ascii")
     head = text[: text.rindex(b"}")].rstrip() + b","
     return head + _MARK + hashlib.sha256(head).hexdigest().encode("ascii") + _TAIL
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +17,14 @@ class SiteTable:
     def __init__(self) -> None:
         self.infos: list[SiteInfo] = []
         self._numbers: dict[Site, int] = {}
+        self._descriptions: dict[bytes, list[int]] = {}
+
+    def add_all(self, checksum: bytes, bodies: Sequence[Mapping[str, Any]]) -> list[int]:
+        """The numbers of the sites of one description; each file of a start repeats it, it is read once."""
+        known = self._descriptions.get(checksum)
+        if known is None:
+            known = self._descriptions[checksum] = [self.add(SiteInfo.from_json(body)) for body in bodies]
+        return known
 
     def add(self, info: SiteInfo) -> int:
         """The site's number; what is newly known about it replaces what was known."""

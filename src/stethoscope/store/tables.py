@@ -2,7 +2,7 @@
 
 Plain, hive-partitioned Parquet that any engine reads: rows sorted by site, then step, in small row groups;
 floats split into byte streams and zstd-compressed; the site's names readable beside its number. A float
-column is float32 where that holds every value exactly (journals keep 24 bits), else float64; counts are int64.
+column is float32 where that holds every value exactly (journals keep 24 bits), else float64; counts int64.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ from stethoscope.store.encoding import (
     encode_vectors,
 )
 from stethoscope.store.folder import describe_run, make_folder
-from stethoscope.store.frames import FORMAT_VERSION, Frame, FrameError, FrameKind, build
+from stethoscope.store.frames import COMPRESSION_LEVEL, FORMAT_VERSION, Frame, FrameError, FrameKind, build
 from stethoscope.store.locate import next_ordinal, rank_folder
 from stethoscope.store.queue import ByteQueue, Item
 from stethoscope.store.spool import Spool
@@ -102,7 +102,7 @@ class RunWriter:
         self._end: tuple[str, dict[str, Any]] | None = None
         self._wake = threading.Event()
         self._losses_said: tuple[int, ...] = (0,) * len(_LOSSES)
-        self._compressor = zstandard.ZstdCompressor(level=1)
+        self._compressor = zstandard.ZstdCompressor(level=COMPRESSION_LEVEL)
         _alive.add(self)
         self._thread = threading.Thread(target=self._work, name="stethoscope-writer", daemon=True)
         self._thread.start()
