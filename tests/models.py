@@ -23,7 +23,12 @@ class ConvNet(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.body = nn.Sequential(
-            nn.Conv2d(1, 6, 3), nn.BatchNorm2d(6), nn.ReLU(inplace=True), nn.Conv2d(6, 6, 3), nn.BatchNorm2d(6), nn.ReLU()
+            nn.Conv2d(1, 6, 3),
+            nn.BatchNorm2d(6),
+            nn.ReLU(inplace=True),
+            nn.Conv2d(6, 6, 3),
+            nn.BatchNorm2d(6),
+            nn.ReLU(),
         )
         self.head = nn.Linear(6 * 16, 4)
 
@@ -36,7 +41,8 @@ class Transformer(nn.Module):
         super().__init__()
         self.embed = nn.Embedding(16, 16)
         self.blocks = nn.ModuleList(
-            nn.TransformerEncoderLayer(16, 2, 32, dropout=0.1, batch_first=True, norm_first=True) for _ in range(2)
+            nn.TransformerEncoderLayer(16, 2, 32, dropout=0.1, batch_first=True, norm_first=True)
+            for _ in range(2)
         )
         self.head = nn.Linear(16, 16)
 

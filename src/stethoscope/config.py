@@ -46,6 +46,8 @@ class DebugConfig:
     """Measure floating-point buffers, such as BatchNorm's running statistics."""
     activations: bool | None = None
     """Measure module outputs and their gradients; None: in eager yes, under torch.compile no."""
+    graph: bool = True
+    """Follow the first training forward once, for the model's data-flow graph."""
     layers: tuple[str, ...] = ("*",)
     """Globs of module paths to measure; the ledger and the non-finite checks see all of them anyway."""
 
@@ -100,11 +102,20 @@ class DebugConfig:
     def __post_init__(self) -> None:
         """Check every field once, so that nobody downstream has to."""
         for field in dataclasses.fields(self):
-            object.__setattr__(self, field.name, _checked(field.name, str(field.type), getattr(self, field.name)))
+            object.__setattr__(
+                self, field.name, _checked(field.name, str(field.type), getattr(self, field.name))
+            )
         _check_range("overhead", self.overhead, 0.0, 1.0)
         _check_range("sampling_rate", self.sampling_rate, 0.0, 1.0)
-        for name in ("every", "disk", "update_sample", "histogram_every", "max_tracked_tensors",
-                     "max_gradient_history", "overhead_floor_ms"):
+        for name in (
+            "every",
+            "disk",
+            "update_sample",
+            "histogram_every",
+            "max_tracked_tensors",
+            "max_gradient_history",
+            "overhead_floor_ms",
+        ):
             _check_range(name, getattr(self, name), 0, float("inf"))
 
     @classmethod
@@ -159,7 +170,9 @@ def _from_pyproject(folder: Path) -> dict[str, Any]:
         try:
             table = tomllib.loads(path.read_text(encoding="utf-8")).get("tool", {}).get("stethoscope", {})
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise ConfigError(f"pyproject.toml cannot be read ({error})", where=path, do="Mend its syntax") from error
+            raise ConfigError(
+                f"pyproject.toml cannot be read ({error})", where=path, do="Mend its syntax"
+            ) from error
         _refuse_unknown(table, f"[tool.stethoscope] in {path}")
         return dict(table)
     return {}
@@ -168,7 +181,9 @@ def _from_pyproject(folder: Path) -> dict[str, Any]:
 def _refuse_unknown(fields: Mapping[str, Any], where: str) -> None:
     for name in fields:
         if name not in FIELD_NAMES:
-            raise ConfigError(f"unknown setting {name!r}", where=where, do=f"Known: {', '.join(sorted(FIELD_NAMES))}")
+            raise ConfigError(
+                f"unknown setting {name!r}", where=where, do=f"Known: {', '.join(sorted(FIELD_NAMES))}"
+            )
 
 
 def _checked(name: str, kind: str, value: Any) -> Any:
@@ -206,7 +221,16 @@ def _number(name: str, kind: str, value: Any) -> int | float:
 def _truth(name: str, value: Any, *, optional: bool) -> bool | None:
     if isinstance(value, bool) or (optional and value is None):
         return value
-    words = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
+    words = {
+        "1": True,
+        "true": True,
+        "yes": True,
+        "on": True,
+        "0": False,
+        "false": False,
+        "no": False,
+        "off": False,
+    }
     if isinstance(value, str) and value.lower() in words:
         return words[value.lower()]
     raise ConfigError(f"{name} is {value!r}", do="Use true or false")

@@ -261,7 +261,9 @@ class MissingExtraError(StethoscopeError, ImportError):
     """An optional package is needed for this."""
 
     def __init__(self, package: str, extra: str, purpose: str) -> None:
-        super().__init__(f"{purpose} needs {package}", do=f'Install it with: pip install "stethoscope[{extra}]"')
+        super().__init__(
+            f"{purpose} needs {package}", do=f'Install it with: pip install "stethoscope[{extra}]"'
+        )
 
 
 class StopTraining(Exception):  # noqa: N818 - a request, not an error; named as users type it

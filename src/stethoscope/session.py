@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stethoscope.config import DebugConfig
-from stethoscope.instruments.kit import Kit
+from stethoscope.live.kit import Kit
 from stethoscope.live import endings, launch, voice
 from stethoscope.live.companions import CompanionHandle
 from stethoscope.record import Finding, WatchError
@@ -32,8 +32,13 @@ class DebugSession(Kit):
     """A model under observation, or the instruments alone where there is no model."""
 
     def __init__(
-        self, config: DebugConfig | None = None, *, model: Any = None, optimizers: Sequence[Any] = (),
-        run: str | Path | None = None, extras: dict[str, Any] | None = None,
+        self,
+        config: DebugConfig | None = None,
+        *,
+        model: Any = None,
+        optimizers: Sequence[Any] = (),
+        run: str | Path | None = None,
+        extras: dict[str, Any] | None = None,
     ) -> None:
         self.config = config or DebugConfig.load()
         super().__init__(self.config)
@@ -222,8 +227,10 @@ class SessionReport:
 
     def summary(self) -> dict[str, Any]:
         """The session in a few facts."""
-        return {"num_steps": self.num_steps, "run": str(self.path) if self.path else None} | self._session.facts() | (
-            {"causes": [cause.message for cause in self.diagnosis.causes]} if self.path else {}
+        return (
+            {"num_steps": self.num_steps, "run": str(self.path) if self.path else None}
+            | self._session.facts()
+            | ({"causes": [cause.message for cause in self.diagnosis.causes]} if self.path else {})
         )
 
 

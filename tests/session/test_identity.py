@@ -22,7 +22,14 @@ STEPS = 50
 
 
 def _train(
-    name: str, optimizer_name: str, style: str, folder: Path | None, *, compiled: bool = False, steps: int = STEPS, **settings: Any
+    name: str,
+    optimizer_name: str,
+    style: str,
+    folder: Path | None,
+    *,
+    compiled: bool = False,
+    steps: int = STEPS,
+    **settings: Any,
 ) -> tuple[list[float], dict[str, torch.Tensor], torch.Tensor]:
     torch.manual_seed(7)
     model = MODELS[name][0]()
@@ -33,7 +40,14 @@ def _train(
     session = None
     if folder is not None:
         session = stethoscope.watch(
-            model, optimizer, dir=str(folder), quiet=True, companion="off", every=1, histogram_every=5, **settings
+            model,
+            optimizer,
+            dir=str(folder),
+            quiet=True,
+            companion="off",
+            every=1,
+            histogram_every=5,
+            **settings,
         )
     generator = torch.Generator().manual_seed(1)
     losses = []
@@ -77,10 +91,13 @@ def one_thread() -> Any:
 @pytest.mark.parametrize("style", ["plain", "amp", "accumulate"])
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
 @pytest.mark.parametrize("name", list(MODELS))
-def test_eager_training_is_bit_identical(name: str, optimizer: str, style: str, tmp_path: Path, one_thread: Any) -> None:
+def test_eager_training_is_bit_identical(
+    name: str, optimizer: str, style: str, tmp_path: Path, one_thread: Any
+) -> None:
     _assert_same(_train(name, optimizer, style, None), _train(name, optimizer, style, tmp_path))
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning:torch.*")  # dynamo looks at .grad of what it traces
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
 @pytest.mark.parametrize("name", list(MODELS))
 def test_compiled_training_is_bit_identical(
@@ -97,7 +114,11 @@ def test_compiled_training_is_bit_identical(
 
 
 def _hooks(model: torch.nn.Module) -> int:
-    names = [attribute for attribute in vars(model) if attribute.endswith(("_hooks", "_hooks_with_kwargs", "_always_called"))]
+    names = [
+        attribute
+        for attribute in vars(model)
+        if attribute.endswith(("_hooks", "_hooks_with_kwargs", "_always_called"))
+    ]
     return sum(len(getattr(module, name)) for module in model.modules() for name in names)
 
 
@@ -105,7 +126,13 @@ def test_nothing_is_left_after_stop(tmp_path: Path) -> None:
     model = MODELS["conv"][0]()
     optimizer = torch.optim.AdamW(model.parameters())
     keys = list(model.state_dict())
-    watched = [torch.autograd, torch.nn.utils.clip_grad, torch.nn.utils, torch.amp.grad_scaler.GradScaler, torch.optim.lr_scheduler]
+    watched = [
+        torch.autograd,
+        torch.nn.utils.clip_grad,
+        torch.nn.utils,
+        torch.amp.grad_scaler.GradScaler,
+        torch.optim.lr_scheduler,
+    ]
     before = [dict(vars(owner)) for owner in watched]
     hook_before, signal_hook = sys.excepthook, sys.__excepthook__
     session = stethoscope.watch(model, optimizer, dir=str(tmp_path), quiet=True, companion="off")

@@ -58,7 +58,12 @@ class Span:
 
 
 def spans(
-    run: Run, *, after: int | None = None, upto: int | None = None, size: int = SPAN_STEPS, rank: int | None = None
+    run: Run,
+    *,
+    after: int | None = None,
+    upto: int | None = None,
+    size: int = SPAN_STEPS,
+    rank: int | None = None,
 ) -> Iterator[Span]:
     """The run's steps after one and up to another, cut into spans; one without rows where there are only events."""
     metrics = {name: run.metric(name, rank=rank) for name in run.metrics()}
@@ -95,8 +100,11 @@ def _at(steps: IntArray, values: FloatArray, wanted: IntArray) -> tuple[FloatArr
 
 
 def _span(
-    run: Run, steps: IntArray, metrics: Mapping[str, tuple[FloatArray, npt.NDArray[np.bool_]]],
-    events: tuple[Event, ...], rank: int | None,
+    run: Run,
+    steps: IntArray,
+    metrics: Mapping[str, tuple[FloatArray, npt.NDArray[np.bool_]]],
+    events: tuple[Event, ...],
+    rank: int | None,
 ) -> Span:
     if not len(steps):
         shape = (0, len(run.sites))

@@ -22,21 +22,28 @@ class Boundary:
     """One optimizer's parameters, their sites, and the measurements around its step."""
 
     def __init__(
-        self, optimizer: torch.optim.Optimizer | None, parameters: list[Any], names: Names, table: SiteTable,
+        self,
+        optimizer: torch.optim.Optimizer | None,
+        parameters: list[Any],
+        names: Names,
+        table: SiteTable,
         config: DebugConfig,
     ) -> None:
         self.optimizer = optimizer
         self.all_parameters = parameters
         self._names, self._table, self._config = names, table, config
         self.parameters = [
-            p for p in parameters
+            p
+            for p in parameters
             if (known := names.parameters.get(id(p))) is not None and wanted(known[0], config.layers)
         ]
         self.strangers = [p for p in parameters if id(p) not in names.parameters]
         """Parameters that this optimizer holds and the model does not."""
         measured = ["meta" if p.is_meta else "all" for p in self.parameters]
         self._weights = self._register(Kind.WEIGHT, measured, on=config.weights)
-        trainable = [m if p.requires_grad else "frozen" for p, m in zip(self.parameters, measured, strict=True)]
+        trainable = [
+            m if p.requires_grad else "frozen" for p, m in zip(self.parameters, measured, strict=True)
+        ]
         self._gradients = self._register(Kind.GRADIENT, trainable, on=config.gradients)
         self.used_closure = False
         self._updates: Indices | None = None
@@ -108,7 +115,9 @@ class Boundary:
     def _state_place(self, parameter: Any, key: Any, value: torch.Tensor) -> int:
         place = self._state_sites.get((id(parameter), str(key)))
         if place is None:
-            site = self._names.site(parameter, Kind.OPTIMIZER_STATE, str(key)) or Site("", Kind.OPTIMIZER_STATE, str(key))
+            site = self._names.site(parameter, Kind.OPTIMIZER_STATE, str(key)) or Site(
+                "", Kind.OPTIMIZER_STATE, str(key)
+            )
             place = self._state_sites[id(parameter), str(key)] = self._table.index(site, value)
         return place
 

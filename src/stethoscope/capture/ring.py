@@ -22,7 +22,9 @@ from stethoscope.kernels.columns import INDEX, NUM_COUNTS
 
 MAX_IN_FLIGHT: Final = 64
 POLL_SECONDS: Final = 0.002
-SCALED: Final = [place for name, place in INDEX.items() if place >= NUM_COUNTS and name not in ("skewness", "kurtosis")]
+SCALED: Final = [
+    place for name, place in INDEX.items() if place >= NUM_COUNTS and name not in ("skewness", "kurtosis")
+]
 
 
 @dataclasses.dataclass(slots=True)
@@ -86,9 +88,7 @@ class StepRows:
 
     def _emit_vectors(self, sink: Sink, name: str, place: int) -> None:
         found = [
-            (batch.index, vectors)
-            for batch in self.batches
-            if (vectors := _extras(batch)[place]) is not None
+            (batch.index, vectors) for batch in self.batches if (vectors := _extras(batch)[place]) is not None
         ]
         if found:
             sink.vectors(

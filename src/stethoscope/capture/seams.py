@@ -56,7 +56,9 @@ class Listener(Protocol):
 class Patch:
     """One name of one owner replaced, and put back if it is still ours."""
 
-    def __init__(self, owner: Any, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+    def __init__(
+        self, owner: Any, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]
+    ) -> None:
         self.owner, self.name = owner, name
         self.original = owner.__dict__[name]
         replacement = functools.wraps(self.original)(make(self.original))
@@ -129,11 +131,16 @@ class Seams:
 
     def _around_backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def backward(
-            tensors: Any, grad_tensors: Any = None, retain_graph: Any = None, create_graph: bool = False, *rest: Any, **more: Any
+            tensors: Any,
+            grad_tensors: Any = None,
+            retain_graph: Any = None,
+            create_graph: bool = False,
+            *rest: Any,
+            **more: Any,
         ) -> Any:
             listeners = self.listeners
             # A backward inside a backward is reentrant checkpointing: not one of the user's.
-            if torch._C._current_graph_task_id() != -1 or not listeners:  # type: ignore[attr-defined]
+            if torch._C._current_graph_task_id() != -1 or not listeners:
                 return original(tensors, grad_tensors, retain_graph, create_graph, *rest, **more)
             for listener in listeners:
                 listener.backward_begins(tensors, retain=bool(retain_graph), create=bool(create_graph))

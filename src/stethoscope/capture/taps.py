@@ -64,15 +64,16 @@ class OutputTap(Inert):
         self._gradient_taps: dict[str, GradientTap] = {}
 
     def __call__(self, module: Any, args: Any, output: Any) -> None:  # noqa: ARG002 - torch's signature
+        """Look at the output, where this step is looked at."""
         if torch.compiler.is_compiling() or not self._taps.recording:
             return
-        if not torch.is_grad_enabled() or torch._C._current_graph_task_id() != -1:  # type: ignore[attr-defined]
+        if not torch.is_grad_enabled() or torch._C._current_graph_task_id() != -1:
             return
         self._taps.guard(self._look, output)
 
     def _look(self, output: Any) -> None:
         began = time.perf_counter()
-        found = []
+        found: list[tuple[str, torch.Tensor]] = []
         for name, tensor in tensors_in(output):
             if len(found) < MAX_TENSORS_PER_OUTPUT and (tensor.is_floating_point() or tensor.is_complex()):
                 found.append((name, tensor))
@@ -109,6 +110,7 @@ class GradientTap(Inert):
         self._index = np.array([place], dtype=np.uint32)
 
     def __call__(self, gradient: Any) -> None:
+        """Look at the gradient; it passes as it is."""
         self._taps.guard(self._look, gradient)
 
     def _look(self, gradient: Any) -> None:
@@ -126,9 +128,10 @@ class InputTap(Inert):
         self._taps, self._on_call = taps, on_call
 
     def __call__(self, module: Any, args: Any, kwargs: Any = None) -> None:  # noqa: ARG002 - torch's signature
+        """Look at the inputs, where this step is looked at."""
         if torch.compiler.is_compiling() or not torch.is_grad_enabled():
             return
-        if torch._C._current_graph_task_id() != -1:  # type: ignore[attr-defined]
+        if torch._C._current_graph_task_id() != -1:
             return
         self._taps.guard(self._on_call)
         if self._taps.recording:

@@ -16,6 +16,7 @@ from stethoscope.capture.boundary import Boundary
 from stethoscope.capture.clock import Clock
 from stethoscope.capture.guard import Guard
 from stethoscope.capture.ledger import Ledger
+from stethoscope.capture.lineage import Lineage
 from stethoscope.capture.ring import Batch, Ring, StepRows
 from stethoscope.capture.schedule import Schedule
 from stethoscope.capture.seams import SEAMS
@@ -32,8 +33,13 @@ class Watcher:
     """One model under observation."""
 
     def __init__(
-        self, model: torch.nn.Module, optimizers: list[torch.optim.Optimizer], config: DebugConfig, sink: Sink,
-        *, first_step: int = 0,
+        self,
+        model: torch.nn.Module,
+        optimizers: list[torch.optim.Optimizer],
+        config: DebugConfig,
+        sink: Sink,
+        *,
+        first_step: int = 0,
     ) -> None:
         self.guard = Guard()
         self.config, self.sink = config, sink
@@ -59,8 +65,16 @@ class Watcher:
         self._step_began = 0.0
         self._extras: Extras | None = None
         self.taps = Taps(
-            self.names, self.table, layers=config.layers, limit=config.max_tracked_tensors,
-            collect=self._collect, guard=self.guard, on_call=self._forward_begins,
+            self.names,
+            self.table,
+            layers=config.layers,
+            limit=config.max_tracked_tensors,
+            collect=self._collect,
+            guard=self.guard,
+            on_call=self._forward_begins,
+        )
+        self.lineage = Lineage(
+            self.names.root, self._note_graph, model=model, ready=lambda: not self.evaluating
         )  # fmt: skip
         for optimizer in optimizers:
             self._meet(optimizer)
@@ -71,7 +85,11 @@ class Watcher:
     def start(self) -> None:
         """Attach to the model and open the seams."""
         compiled = self.names.root.__dict__.get("_compiled_call_impl") is not None
-        self.taps.attach(outputs=self.config.activations is True or (self.config.activations is None and not compiled))
+        self.taps.attach(
+            outputs=self.config.activations is True or (self.config.activations is None and not compiled)
+        )
+        if self.config.graph:
+            self.guard(self.lineage.attach)
         self._prepare_step()
         SEAMS.join(self)
 
@@ -80,6 +98,7 @@ class Watcher:
         SEAMS.leave(self)
         if self.clock.anything_stepped:
             self.guard(self._close_step)
+        self.guard(self.lineage.detach)
         self.taps.detach()
         self.ring.stop()
         self.sink.event(self.clock.step, "totals", self.totals())
@@ -102,7 +121,11 @@ class Watcher:
     @property
     def log_step(self) -> int:
         """The Step that a metric logged right now belongs to."""
-        return self._rows.step if self._num_backwards or self.clock.anything_stepped else max(self.clock.step - 1, 0)
+        return (
+            self._rows.step
+            if self._num_backwards or self.clock.anything_stepped
+            else max(self.clock.step - 1, 0)
+        )
 
     def log(self, name: str, value: torch.Tensor) -> None:
         """A metric that is still a tensor: read when it is there, without a synchronisation."""
@@ -120,7 +143,9 @@ class Watcher:
         """Validation starts: which modules are in training mode is a fact worth keeping."""
         self.taps.recording = False
         training = [path for path, module in self.names.root.named_modules() if module.training]
-        self.sink.event(self.log_step, "eval_begin", {"num_training": len(training), "training": training[:20]})
+        self.sink.event(
+            self.log_step, "eval_begin", {"num_training": len(training), "training": training[:20]}
+        )
 
     def evaluation_ends(self) -> None:
         """Validation is over."""
@@ -166,6 +191,9 @@ class Watcher:
 
     # ---- how ----
 
+    def _note_graph(self, body: dict[str, Any]) -> None:
+        self.sink.event(self.clock.step, "graph", body)
+
     def _collect(self, batch: Batch) -> None:
         self._rows.batches.append(batch)
 
@@ -173,6 +201,7 @@ class Watcher:
         self.taps.recording = not self.evaluating and self.schedule.due("modules", self.clock.step)
 
     def _backward_begins(self, loss: Any, retain: bool, create: bool) -> None:
+        self.lineage.settle()
         if self.evaluating:
             return
         began = time.perf_counter()
@@ -209,9 +238,10 @@ class Watcher:
         self._num_discarded += 1
         if self._num_discarded & (self._num_discarded - 1) == 0:
             self.sink.event(
-                self.clock.step, "gradients_discarded",
+                self.clock.step,
+                "gradients_discarded",
                 {"times": self._num_discarded, "num_backwards": self._num_backwards_ever},
-            )  # fmt: skip
+            )
 
     def _step_begins(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         edge = self._meet(optimizer)
@@ -262,12 +292,14 @@ class Watcher:
         if isinstance(found_inf, torch.Tensor):
             self._rows.pending_scalars.append(("found_inf", start([found_inf.detach()])))
         complete = self.clock.stepped(optimizer)
-        self._stepped_in_backward = torch._C._current_graph_task_id() != -1  # type: ignore[attr-defined]
+        self._stepped_in_backward = torch._C._current_graph_task_id() != -1
         if complete and not self._stepped_in_backward:
             self._close_step()
 
     def _note_rates(self, optimizer: torch.optim.Optimizer) -> None:
-        place = sum(len(o.param_groups) for o in self.clock.optimizers[: self.clock.optimizers.index(optimizer)])
+        place = sum(
+            len(o.param_groups) for o in self.clock.optimizers[: self.clock.optimizers.index(optimizer)]
+        )
         for number, group in enumerate(optimizer.param_groups, start=place):
             name = "lr" if number == 0 else f"lr.{number}"
             rate = group.get("lr")
@@ -332,9 +364,9 @@ class Watcher:
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         if edge is not None and len(parameters) == len(edge.all_parameters):
             return edge
-        if edge is None and id(optimizer) not in self._given:
-            if not any(id(p) in self.names.parameters for p in parameters):
-                return None
+        is_ours = id(optimizer) in self._given or any(id(p) in self.names.parameters for p in parameters)
+        if edge is None and not is_ours:
+            return None
         edge = Boundary(optimizer, parameters, self.names, self.table, self.config)
         self._boundaries[id(optimizer)] = edge
         self._ledgers[id(optimizer)] = Ledger(parameters)
@@ -360,14 +392,18 @@ class Watcher:
         orphans = [p for p in self.names.tensors if id(p) not in owned]
         self._orphans = Boundary(None, orphans, self.names, self.table, self.config) if orphans else None
         strangers = [p for edge in self._boundaries.values() for p in edge.strangers]
-        self.sink.event(step, "ownership", {
-            "optimizers": [type(o).__name__ for o in self.clock.optimizers],
-            "groups": [self._group(o, g) for o in self.clock.optimizers for g in o.param_groups],
-            "not_in_optimizer": [self._describe(p) for p in orphans],
-            "not_in_model": [
-                {"shape": list(p.shape), "has_gradient": p.grad is not None} for p in strangers
-            ],
-        })  # fmt: skip
+        self.sink.event(
+            step,
+            "ownership",
+            {
+                "optimizers": [type(o).__name__ for o in self.clock.optimizers],
+                "groups": [self._group(o, g) for o in self.clock.optimizers for g in o.param_groups],
+                "not_in_optimizer": [self._describe(p) for p in orphans],
+                "not_in_model": [
+                    {"shape": list(p.shape), "has_gradient": p.grad is not None} for p in strangers
+                ],
+            },
+        )
 
     def _describe(self, parameter: Any) -> dict[str, Any]:
         module, name = self.names.parameters[id(parameter)]
@@ -379,9 +415,10 @@ class Watcher:
 
     def _group(self, optimizer: Any, group: dict[str, Any]) -> dict[str, Any]:
         kept = {
-            key: value for key, value in group.items()
+            key: value
+            for key, value in group.items()
             if key != "params" and isinstance(value, (int, float, bool, str, tuple, type(None)))
-        }  # fmt: skip
+        }
         names = [self.names.parameters.get(id(p)) for p in group["params"]]
         sites = [f"{n[0]}.{n[1]}" if n[0] else n[1] for n in names if n is not None]
         return {"optimizer": type(optimizer).__name__, "sites": sites, "settings": kept}
@@ -423,4 +460,6 @@ class Watcher:
 
 
 def _has_closure(args: Any, kwargs: Any) -> bool:
-    return bool(kwargs.get("closure")) or any(callable(value) for value in args if not isinstance(value, torch.optim.Optimizer))
+    return bool(kwargs.get("closure")) or any(
+        callable(value) for value in args if not isinstance(value, torch.optim.Optimizer)
+    )

@@ -99,9 +99,14 @@ class _Bar:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
         self._progress = Progress(
-            TextColumn("training"), BarColumn(), MofNCompleteColumn(), TextColumn("loss {task.fields[loss]}"),
-            TimeRemainingColumn(), console=Console(stderr=True), disable=not on,
-        )  # fmt: skip
+            TextColumn("training"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("loss {task.fields[loss]}"),
+            TimeRemainingColumn(),
+            console=Console(stderr=True),
+            disable=not on,
+        )
         self._task = self._progress.add_task("training", total=total, loss="")
 
     def __enter__(self) -> _Bar:

@@ -47,7 +47,7 @@ class Attention(nn.Module):
         mask = torch.ones(length, length, dtype=torch.bool, device=x.device).tril()
         scores = self.scores(q, k).masked_fill(~mask, -math.inf)
         self.z_loss = scores.logsumexp(dim=-1).square().mean()
-        weights = self.weights(scores)
+        weights: torch.Tensor = self.weights(scores)
         mixed: torch.Tensor = self.proj((weights @ v).transpose(1, 2).reshape(batch, length, WIDTH))
         return mixed
 
@@ -57,7 +57,7 @@ class Scores(nn.Module):
 
     def forward(self, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
         """Scores [batch, heads, length, length]."""
-        return q @ k.transpose(-1, -2) * (WIDTH // HEADS) ** -0.5
+        return q @ k.transpose(-1, -2) / math.sqrt(WIDTH // HEADS)
 
 
 class CarelessSoftmax(nn.Module):

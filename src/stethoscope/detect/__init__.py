@@ -13,8 +13,15 @@ from stethoscope.detect.nonfinite import Nonfinite
 from stethoscope.detect.update_size import UpdateSize
 from stethoscope.record import Finding
 
-DETECTORS: tuple[Callable[[], Detector], ...] = (GradientAccounts, Ownership, Applied, Nonfinite, Flow, UpdateSize)
-CODES: tuple[str, ...] = tuple(code for detector in DETECTORS for code in detector.codes)  # type: ignore[attr-defined]
+DETECTORS: tuple[Callable[[], Detector], ...] = (
+    GradientAccounts,
+    Ownership,
+    Applied,
+    Nonfinite,
+    Flow,
+    UpdateSize,
+)
+CODES: tuple[str, ...] = tuple(code for make in DETECTORS for code in make().codes)
 
 
 class Detection:

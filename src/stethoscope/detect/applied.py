@@ -19,13 +19,18 @@ from stethoscope.record import Evidence, Finding, Kind, Severity
 SURE_AFTER: Final = 5
 DENSE: Final = 0.9
 """At most this share of the gradient may be zero: of 1,024 coordinates, 0.9 ** 1024 have none, about 10 ** -47."""
-RELATIVE_PRECISION: Final = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
+RELATIVE_PRECISION: Final = {
+    "float64": 2.0**-53,
+    "float32": 2.0**-24,
+    "float16": 2.0**-11,
+    "bfloat16": 2.0**-8,
+}
 
 
 class Applied:
     """Watches every trained tensor's update beside its gradient."""
 
-    codes: ClassVar = ("silent_no_update", "update_below_precision")
+    codes: ClassVar[tuple[str, ...]] = ("silent_no_update", "update_below_precision")
 
     def __init__(self) -> None:
         self._still: dict[str, Streak] = {}
@@ -74,26 +79,34 @@ class Applied:
 
     def findings(self) -> list[Finding]:
         """Tensors that stand still although a change was due."""
-        stuck = {p: s for p, s in self._still.items() if s.longest >= SURE_AFTER and p not in self._ever_moved}
+        stuck = {
+            p: s for p, s in self._still.items() if s.longest >= SURE_AFTER and p not in self._ever_moved
+        }
         if not stuck:
             return []
         too_fine = {p: s for p, s in stuck.items() if self._is_below_precision(p)}
         others = {p: s for p, s in stuck.items() if p not in too_fine}
         found = []
         if others:
-            found.append(self._finding(
-                "silent_no_update", others,
-                f"{name_list(sorted(others))} {'does' if len(others) == 1 else 'do'} not change although "
-                f"{'its' if len(others) == 1 else 'their'} gradient and learning rate are not zero.",
-                "param.copy_(new)  # write into the parameter the optimizer holds, do not replace or restore it",
-            ))  # fmt: skip
+            found.append(
+                self._finding(
+                    "silent_no_update",
+                    others,
+                    f"{name_list(sorted(others))} {'does' if len(others) == 1 else 'do'} not change although "
+                    f"{'its' if len(others) == 1 else 'their'} gradient and learning rate are not zero.",
+                    "param.copy_(new)  # write into the parameter the optimizer holds, do not replace or restore it",
+                )
+            )
         if too_fine:
-            found.append(self._finding(
-                "update_below_precision", too_fine,
-                f"Updates of {name_list(sorted(too_fine))} are smaller than one unit of {self._dtype[min(too_fine)]} and "
-                "round to nothing.",
-                "model.float()  # keep weights in float32 and compute in bf16 under torch.autocast",
-            ))  # fmt: skip
+            found.append(
+                self._finding(
+                    "update_below_precision",
+                    too_fine,
+                    f"Updates of {name_list(sorted(too_fine))} are smaller than one unit of {self._dtype[min(too_fine)]} and "
+                    "round to nothing.",
+                    "model.float()  # keep weights in float32 and compute in bf16 under torch.autocast",
+                )
+            )
         return found
 
     def _is_below_precision(self, path: str) -> bool:
@@ -103,11 +116,15 @@ class Applied:
         first = min(s.start_of_longest for s in stuck.values())
         worst = min(stuck)
         return Finding(
-            code=code, severity=Severity.CRITICAL, message=message, first_step=first,
-            last_step=max(s.last_step for s in stuck.values()), sites=tuple(sorted(stuck)),
+            code=code,
+            severity=Severity.CRITICAL,
+            message=message,
+            first_step=first,
+            last_step=max(s.last_step for s in stuck.values()),
+            sites=tuple(sorted(stuck)),
             evidence=(
                 Evidence("steps in a row without a change", float(max(s.longest for s in stuck.values()))),
                 Evidence("largest lr × gradient / mean weight", self._ratio.get(worst), site=worst),
             ),
             remedy=remedy,
-        )  # fmt: skip
+        )

@@ -29,7 +29,7 @@ SPIKES_NEEDED: Final = 3
 class Flow:
     """Follows the gradients of weight matrices in the order of depth, and their total over time."""
 
-    codes: ClassVar = ("vanishing_gradients", "exploding_gradients")
+    codes: ClassVar[tuple[str, ...]] = ("vanishing_gradients", "exploding_gradients")
 
     def __init__(self) -> None:
         self._decades: list[float] = []
@@ -48,7 +48,9 @@ class Flow:
 
     def observe(self, span: Span) -> None:
         """One value of slope and one of size for every step."""
-        self._clips = self._clips or bool(span.recorded("clip_norm").any() or span.recorded("clip_value").any())
+        self._clips = self._clips or bool(
+            span.recorded("clip_norm").any() or span.recorded("clip_value").any()
+        )
         places = [n for n in span.places(Kind.GRADIENT) if is_matrix(span.sites[n])]
         if not places:
             return
@@ -114,25 +116,32 @@ class Flow:
             code="vanishing_gradients" if vanishing else "exploding_gradients",
             severity=Severity.CRITICAL if abs(decades) > 6 else Severity.WARNING,
             message=f"Gradients {verb} on their way back from {last} to {first}, to {_ratio(decades)} of their size; "
-            f"the steepest loss is at {turn}." if vanishing else
-            f"Gradients grow on their way back from {last} to {first}, by a factor of {10 ** -decades:,.0f}; "
+            f"the steepest loss is at {turn}."
+            if vanishing
+            else f"Gradients grow on their way back from {last} to {first}, by a factor of {10**-decades:,.0f}; "
             f"the steepest rise is at {turn}.",
-            first_step=self._first_step, last_step=self._last_step, sites=(turn, first),
-            evidence=(Evidence(f"gradient of {first} / gradient of {last}", 10.0 ** -decades),),
+            first_step=self._first_step,
+            last_step=self._last_step,
+            sites=(turn, first),
+            evidence=(Evidence(f"gradient of {first} / gradient of {last}", 10.0**-decades),),
             remedy="nn.ReLU() or nn.GELU(), a residual connection x + f(x), or nn.LayerNorm"
-            if vanishing else "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # and a smaller initialisation",
-        )  # fmt: skip
+            if vanishing
+            else "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # and a smaller initialisation",
+        )
 
     def _in_time(self) -> Finding:
         step, total, usual, path = self._spikes[0]
         return Finding(
-            code="exploding_gradients", severity=Severity.CRITICAL,
+            code="exploding_gradients",
+            severity=Severity.CRITICAL,
             message=f"The gradient explodes: {len(self._spikes)} times over {SPIKE:.0f} times its usual size since step "
             f"{step:,}, most of it in {path}, and nothing clips it.",
-            first_step=step, last_step=self._spikes[-1][0], sites=(path,),
+            first_step=step,
+            last_step=self._spikes[-1][0],
+            sites=(path,),
             evidence=(Evidence("gradient norm", total, usual, site=path, kind="gradient", stat="norm"),),
             remedy="torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # before optimizer.step()",
-        )  # fmt: skip
+        )
 
 
 def _ratio(decades: float) -> str:

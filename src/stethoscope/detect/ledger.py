@@ -27,7 +27,11 @@ ZERO_RATE_AFTER: Final = 10
 class GradientAccounts:
     """F01, F02, F03: what happens to gradients between backward and step."""
 
-    codes: ClassVar = ("gradients_not_cleared", "gradients_cleared_before_step", "optimizer_never_steps")
+    codes: ClassVar[tuple[str, ...]] = (
+        "gradients_not_cleared",
+        "gradients_cleared_before_step",
+        "optimizer_never_steps",
+    )
 
     def __init__(self) -> None:
         self._kept, self._lost = Streak(), Streak()
@@ -71,7 +75,8 @@ class GradientAccounts:
             found.append(self._cleared_early())
         backwards = int(self._totals.get("num_backwards", 0))
         never = self._num_steps == 0 and (
-            self._discarded >= NEVER_STEPS_AFTER or (self._totals and not self._totals.get("num_steps") and backwards >= 8)
+            self._discarded >= NEVER_STEPS_AFTER
+            or (self._totals and not self._totals.get("num_steps") and backwards >= 8)
         )
         if never:
             found.append(self._never_steps(max(backwards, self._discarded)))
@@ -79,41 +84,51 @@ class GradientAccounts:
 
     def _not_cleared(self) -> Finding:
         return Finding(
-            code="gradients_not_cleared", severity=Severity.CRITICAL,
+            code="gradients_not_cleared",
+            severity=Severity.CRITICAL,
             message=f"Gradients are not cleared between steps since step {self._kept.start_of_longest:,}: "
             "each step uses the sum of all gradients so far.",
-            first_step=self._kept.start_of_longest, last_step=self._kept.last_step,
+            first_step=self._kept.start_of_longest,
+            last_step=self._kept.last_step,
             evidence=(
                 Evidence("share of gradients kept from the step before", self._kept_share),
                 Evidence("steps in a row", float(self._kept.longest)),
             ),
             remedy="optimizer.zero_grad()  # before each backward",
-        )  # fmt: skip
+        )
 
     def _cleared_early(self) -> Finding:
         return Finding(
-            code="gradients_cleared_before_step", severity=Severity.CRITICAL,
+            code="gradients_cleared_before_step",
+            severity=Severity.CRITICAL,
             message=f"Gradients are cleared between backward and step since step {self._lost.start_of_longest:,}: "
             "the optimizer has nothing to apply.",
-            first_step=self._lost.start_of_longest, last_step=self._lost.last_step,
+            first_step=self._lost.start_of_longest,
+            last_step=self._lost.last_step,
             evidence=(Evidence("steps in a row without a gradient", float(self._lost.longest)),),
             remedy="loss.backward(); optimizer.step(); optimizer.zero_grad()  # in this order",
-        )  # fmt: skip
+        )
 
     def _never_steps(self, num_backwards: int) -> Finding:
         return Finding(
-            code="optimizer_never_steps", severity=Severity.CRITICAL,
+            code="optimizer_never_steps",
+            severity=Severity.CRITICAL,
             message=f"The optimizer never steps: {num_backwards:,} backward passes made gradients and no weight ever moved.",
-            first_step=0, last_step=self._discarded_step,
+            first_step=0,
+            last_step=self._discarded_step,
             evidence=(Evidence("backward passes", float(num_backwards)), Evidence("optimizer steps", 0.0)),
             remedy="optimizer.step()  # after loss.backward()",
-        )  # fmt: skip
+        )
 
 
 class Ownership:
     """F04, F05, F79: which optimizer holds which parameter, at which rate."""
 
-    codes: ClassVar = ("optimizer_params_not_in_model", "trainable_params_not_in_optimizer", "zero_lr_group")
+    codes: ClassVar[tuple[str, ...]] = (
+        "optimizer_params_not_in_model",
+        "trainable_params_not_in_optimizer",
+        "zero_lr_group",
+    )
 
     def __init__(self) -> None:
         self._latest: dict[str, Any] = {}
@@ -144,7 +159,9 @@ class Ownership:
         if self._step < OWNERSHIP_AFTER:
             return found
         orphans = [
-            p["site"] for p in self._latest.get("not_in_optimizer", ()) if p["trainable"] and p["has_gradient"]
+            p["site"]
+            for p in self._latest.get("not_in_optimizer", ())
+            if p["trainable"] and p["has_gradient"]
         ]
         strangers = [p for p in self._latest.get("not_in_model", ()) if not p["has_gradient"]]
         if strangers:
@@ -156,27 +173,35 @@ class Ownership:
     def _left_out(self, orphans: list[str]) -> Finding:
         verb = "gets" if len(orphans) == 1 else "get"
         return Finding(
-            code="trainable_params_not_in_optimizer", severity=Severity.CRITICAL,
+            code="trainable_params_not_in_optimizer",
+            severity=Severity.CRITICAL,
             message=f"{name_list(orphans)} {verb} gradients, and no optimizer holds "
             f"{'it' if len(orphans) == 1 else 'them'}: never trained.",
-            first_step=0, last_step=self._last_step, sites=tuple(orphans),
+            first_step=0,
+            last_step=self._last_step,
+            sites=tuple(orphans),
             evidence=(Evidence("trainable tensors outside every optimizer", float(len(orphans))),),
             remedy="torch.optim.AdamW(model.parameters(), ...)  # made after the last layer was added",
-        )  # fmt: skip
+        )
 
     def _strangers(self, strangers: list[dict[str, Any]], orphans: list[str]) -> Finding:
-        where = f", while {name_list(orphans)} {'is' if len(orphans) == 1 else 'are'} in none" if orphans else ""
+        where = (
+            f", while {name_list(orphans)} {'is' if len(orphans) == 1 else 'are'} in none" if orphans else ""
+        )
         return Finding(
-            code="optimizer_params_not_in_model", severity=Severity.CRITICAL,
+            code="optimizer_params_not_in_model",
+            severity=Severity.CRITICAL,
             message=f"The optimizer holds {len(strangers)} tensors that the model does not use{where}: "
             "it was made from an older model or layer.",
-            first_step=0, last_step=self._last_step, sites=tuple(orphans),
+            first_step=0,
+            last_step=self._last_step,
+            sites=tuple(orphans),
             evidence=(
                 Evidence("tensors in the optimizer and not in the model", float(len(strangers))),
                 Evidence("trainable tensors of the model in no optimizer", float(len(orphans))),
             ),
             remedy="optimizer = torch.optim.AdamW(model.parameters(), ...)  # again, after replacing a layer",
-        )  # fmt: skip
+        )
 
     def _zero_rates(self) -> list[Finding]:
         groups = self._latest.get("groups", ())
@@ -186,12 +211,17 @@ class Ownership:
                 continue
             number = int(name.partition(".")[2] or 0)
             sites = tuple(groups[number]["sites"]) if number < len(groups) else ()
-            found.append(Finding(
-                code="zero_lr_group", severity=Severity.CRITICAL,
-                message=f"The learning rate of {name_list(sites) or 'a parameter group'} is 0 and has been since step "
-                f"{streak.start_of_longest:,}: never trained.",
-                first_step=streak.start_of_longest, last_step=streak.last_step, sites=sites,
-                evidence=(Evidence("learning rate", 0.0), Evidence("steps", float(streak.longest))),
-                remedy=f'optimizer.param_groups[{number}]["lr"] = 1e-3  # or leave the group out',
-            ))  # fmt: skip
+            found.append(
+                Finding(
+                    code="zero_lr_group",
+                    severity=Severity.CRITICAL,
+                    message=f"The learning rate of {name_list(sites) or 'a parameter group'} is 0 and has been since step "
+                    f"{streak.start_of_longest:,}: never trained.",
+                    first_step=streak.start_of_longest,
+                    last_step=streak.last_step,
+                    sites=sites,
+                    evidence=(Evidence("learning rate", 0.0), Evidence("steps", float(streak.longest))),
+                    remedy=f'optimizer.param_groups[{number}]["lr"] = 1e-3  # or leave the group out',
+                )
+            )
         return found

@@ -23,7 +23,7 @@ FORWARD: Final = (Kind.ACTIVATION, Kind.OUTPUT)
 class Nonfinite:
     """Finds the first bad step and who began it."""
 
-    codes: ClassVar = ("nonfinite_origin", "nonfinite_batch", "nonfinite_buffer")
+    codes: ClassVar[tuple[str, ...]] = ("nonfinite_origin", "nonfinite_batch", "nonfinite_buffer")
 
     def __init__(self) -> None:
         self._habitual: set[str] = set()
@@ -49,11 +49,15 @@ class Nonfinite:
             if loss_bad or bad[place, symptoms].any():
                 self._last_bad = int(step)
                 if self._origin is None:
-                    self._origin = self._find(span, place, bad[place], loss[place] if has_loss[place] else None)
+                    self._origin = self._find(
+                        span, place, bad[place], loss[place] if has_loss[place] else None
+                    )
             elif self._origin is None:
                 if not self._first_size:
                     sizes = span.stat("abs_max")[place]
-                    self._first_size = {span.sites[n].site.path: float(sizes[n]) for n in np.flatnonzero(forward)}
+                    self._first_size = {
+                        span.sites[n].site.path: float(sizes[n]) for n in np.flatnonzero(forward)
+                    }
                 self._habitual.update(span.sites[n].site.path for n in np.flatnonzero(bad[place] & forward))
                 self._look_at_buffers(span, place, buffers[bad[place, buffers]] if len(buffers) else buffers)
                 if has_loss[place]:
@@ -74,15 +78,24 @@ class Nonfinite:
         evidence = [Evidence("loss", loss, self._previous_loss)] if loss is not None else []
         if of_kind[Kind.INPUT]:
             return self._in_batch(span, place, of_kind[Kind.INPUT], evidence)
-        outputs = [n for kind in FORWARD for n in of_kind[kind] if span.sites[n].site.path not in self._habitual]
+        outputs = [
+            n for kind in FORWARD for n in of_kind[kind] if span.sites[n].site.path not in self._habitual
+        ]
         if outputs:
             return self._in_forward(span, place, min(outputs), evidence)
         if loss is not None and not np.isfinite(loss):
             looked = bool(span.present[place, span.places(Kind.OUTPUT)].any())
-            where = "every module's output is finite" if looked else "module outputs were not looked at in this step"
+            where = (
+                "every module's output is finite"
+                if looked
+                else "module outputs were not looked at in this step"
+            )
             return _origin(
                 f"The loss became {_name(loss)} at step {step:,} although {where}: it begins in the loss itself.",
-                step, ("(loss)",), evidence, "loss = loss_fn(output.clamp(min=1e-8), target)  # keep log and division away from 0",
+                step,
+                ("(loss)",),
+                evidence,
+                "loss = loss_fn(output.clamp(min=1e-8), target)  # keep log and division away from 0",
             )
         if of_kind[Kind.ACTIVATION_GRADIENT] or of_kind[Kind.GRADIENT]:
             return self._in_backward(span, place, of_kind, evidence)
@@ -90,26 +103,35 @@ class Nonfinite:
         first = span.sites[sites[0]].site.path
         return _origin(
             f"The optimizer wrote {_kind_of(span, place, sites[0])} into {first} at step {step:,} from finite gradients.",
-            step, (first,), [*evidence, *_counts(span, place, sites[:1])], "torch.optim.AdamW(..., eps=1e-8)  # and a smaller learning rate",
+            step,
+            (first,),
+            [*evidence, *_counts(span, place, sites[:1])],
+            "torch.optim.AdamW(..., eps=1e-8)  # and a smaller learning rate",
         )
 
     def _in_batch(self, span: Span, place: int, sites: list[int], evidence: list[Evidence]) -> Finding:
         step = int(span.steps[place])
         name = span.sites[sites[0]].site.path
         return Finding(
-            code="nonfinite_batch", severity=Severity.CRITICAL,
+            code="nonfinite_batch",
+            severity=Severity.CRITICAL,
             message=f"The batch of step {step:,} holds {_kind_of(span, place, sites[0])} in input {name}, before the model "
             "touched it.",
-            first_step=step, last_step=step, sites=(name,), evidence=(*evidence, *_counts(span, place, sites)),
+            first_step=step,
+            last_step=step,
+            sites=(name,),
+            evidence=(*evidence, *_counts(span, place, sites)),
             remedy="assert torch.isfinite(inputs).all()  # in the data pipeline, and drop or mend the sample",
-        )  # fmt: skip
+        )
 
     def _in_forward(self, span: Span, place: int, first: int, evidence: list[Evidence]) -> Finding:
         step = int(span.steps[place])
         name = span.sites[first].site.path
         return _origin(
             f"{name} was the first to produce {_kind_of(span, place, first)}, in the forward pass of step {step:,}.",
-            step, (name,), [*self._what_went_in(span, place, first), *evidence, *_counts(span, place, [first])],
+            step,
+            (name,),
+            [*self._what_went_in(span, place, first), *evidence, *_counts(span, place, [first])],
             "torch.autograd.set_detect_anomaly(True)  # one step, to see the line",
         )
 
@@ -120,11 +142,20 @@ class Nonfinite:
             return []
         name = span.sites[ran[-1]].site.path
         size = float(span.stat("abs_max")[place, ran[-1]])
-        return [Evidence(
-            f"largest value in {name}", size, self._first_size.get(name), site=name, kind="activation", stat="abs_max"
-        )]  # fmt: skip
+        return [
+            Evidence(
+                f"largest value in {name}",
+                size,
+                self._first_size.get(name),
+                site=name,
+                kind="activation",
+                stat="abs_max",
+            )
+        ]
 
-    def _in_backward(self, span: Span, place: int, of_kind: dict[Kind, list[int]], evidence: list[Evidence]) -> Finding:
+    def _in_backward(
+        self, span: Span, place: int, of_kind: dict[Kind, list[int]], evidence: list[Evidence]
+    ) -> Finding:
         step = int(span.steps[place])
         flows = [n for n in span.places(Kind.ACTIVATION_GRADIENT) if span.present[place, n]]
         bad = set(of_kind[Kind.ACTIVATION_GRADIENT])
@@ -142,7 +173,9 @@ class Nonfinite:
         chosen = [min(bad)] if bad else of_kind[Kind.GRADIENT][-1:]
         return _origin(
             f"Backward made {_kind_of(span, place, chosen[0])} {where} at step {step:,}; the forward pass was finite.",
-            step, sites, [*evidence, *_counts(span, place, chosen)],
+            step,
+            sites,
+            [*evidence, *_counts(span, place, chosen)],
             "x.clamp(min=1e-12).sqrt()  # the derivative of sqrt, norm or division is infinite at 0",
         )
 
@@ -157,20 +190,31 @@ class Nonfinite:
         first = self._buffer.first_step if self._buffer is not None else step
         named = ", ".join(self._buffer_sites[:3])
         self._buffer = Finding(
-            code="nonfinite_buffer", severity=Severity.CRITICAL,
+            code="nonfinite_buffer",
+            severity=Severity.CRITICAL,
             message=f"{named} holds {_kind_of(span, place, int(bad[0]))} since step {first:,}. Training looks fine; "
             "evaluation will not.",
-            first_step=first, last_step=step, sites=tuple(self._buffer_sites),
+            first_step=first,
+            last_step=step,
+            sites=tuple(self._buffer_sites),
             evidence=tuple(_counts(span, place, [int(bad[0])])),
             remedy="module.reset_running_stats()  # and keep non-finite batches away from it",
-        )  # fmt: skip
+        )
 
 
-def _origin(message: str, step: int, sites: tuple[str, ...], evidence: list[Evidence], remedy: str) -> Finding:
+def _origin(
+    message: str, step: int, sites: tuple[str, ...], evidence: list[Evidence], remedy: str
+) -> Finding:
     return Finding(
-        code="nonfinite_origin", severity=Severity.CRITICAL, message=message, first_step=step, last_step=step,
-        sites=sites, evidence=tuple(evidence), remedy=remedy,
-    )  # fmt: skip
+        code="nonfinite_origin",
+        severity=Severity.CRITICAL,
+        message=message,
+        first_step=step,
+        last_step=step,
+        sites=sites,
+        evidence=tuple(evidence),
+        remedy=remedy,
+    )
 
 
 def _until(finding: Finding, last: int) -> Finding:
@@ -184,17 +228,22 @@ def _name(value: float) -> str:
 def _kind_of(span: Span, place: int, site: int) -> str:
     row = span.rows[place, site]
     found = [
-        label for label, column in (("NaN", "num_nan"), ("Inf", "num_posinf"), ("-Inf", "num_neginf"))
+        label
+        for label, column in (("NaN", "num_nan"), ("Inf", "num_posinf"), ("-Inf", "num_neginf"))
         if row[INDEX[column]] > 0
-    ]  # fmt: skip
+    ]
     return " and ".join(found) or "a non-finite value"
 
 
 def _counts(span: Span, place: int, sites: list[int]) -> list[Evidence]:
     return [
         Evidence(
-            f"non-finite values in {span.sites[n].site.path or ROOT_NAME}", float(span.stat("num_nonfinite")[place, n]), 0.0,
-            site=span.sites[n].site.path, kind=str(span.sites[n].site.kind), stat="num_nonfinite",
+            f"non-finite values in {span.sites[n].site.path or ROOT_NAME}",
+            float(span.stat("num_nonfinite")[place, n]),
+            0.0,
+            site=span.sites[n].site.path,
+            kind=str(span.sites[n].site.kind),
+            stat="num_nonfinite",
         )
         for n in sites[:3]
-    ]  # fmt: skip
+    ]

@@ -26,7 +26,7 @@ WORSE: Final = 2.0
 class UpdateSize:
     """Follows update/weight of every matrix, beside the loss."""
 
-    codes: ClassVar = ("update_too_large", "update_too_small")
+    codes: ClassVar[tuple[str, ...]] = ("update_too_large", "update_too_small")
 
     def __init__(self) -> None:
         self._num_steps = 0
@@ -93,7 +93,11 @@ class UpdateSize:
 
     def findings(self) -> list[Finding]:
         """Too large and harmful, or too small from the first step on."""
-        if self._large_since is not None and self._diverged is not None and self._diverged[0] >= self._large_since:
+        if (
+            self._large_since is not None
+            and self._diverged is not None
+            and self._diverged[0] >= self._large_since
+        ):
             return [self._too_large(*self._diverged)]
         never = len(self._ratios) >= STEPS_NEEDED and self._largest_ever < SMALL
         return [self._too_small()] if never and not self._rising_rate else []
@@ -101,36 +105,48 @@ class UpdateSize:
     def _too_large(self, step: int, loss: float, best: float) -> Finding:
         assert self._large_since is not None
         return Finding(
-            code="update_too_large", severity=Severity.CRITICAL,
+            code="update_too_large",
+            severity=Severity.CRITICAL,
             message=f"Each step changes the weights by {self._large_ratio:.0%} of their size since step "
             f"{self._large_since:,}, and the loss diverges at step {step:,}: the learning rate is too high.",
-            first_step=self._large_since, last_step=self._last_step, sites=self._large_sites,
+            first_step=self._large_since,
+            last_step=self._last_step,
+            sites=self._large_sites,
             evidence=(
-                Evidence("update / weight", self._large_ratio, site=name_list(self._large_sites, 1), kind="update", stat="rms"),
+                Evidence(
+                    "update / weight",
+                    self._large_ratio,
+                    site=name_list(self._large_sites, 1),
+                    kind="update",
+                    stat="rms",
+                ),
                 Evidence("loss", loss, best),
                 Evidence("learning rate", self._last_rate),
             ),
             remedy=f"lr={self._last_rate / max(self._large_ratio / 1e-3, 1):.1g}  # brings update/weight near 0.001",
-        )  # fmt: skip
+        )
 
     def _too_small(self) -> Finding:
         ratio = float(np.median(self._ratios))
         return Finding(
-            code="update_too_small", severity=Severity.WARNING,
+            code="update_too_small",
+            severity=Severity.WARNING,
             message=f"No step changes any weight by more than {self._largest_ever:.1e} of its size: the learning rate is "
             "too low to learn anything.",
-            first_step=0, last_step=self._last_step,
+            first_step=0,
+            last_step=self._last_step,
             evidence=(Evidence("update / weight", ratio), Evidence("learning rate", self._last_rate)),
             remedy=f"lr={self._last_rate * 1e-3 / max(ratio, 1e-12):.1g}  # brings update/weight near 0.001",
-        )  # fmt: skip
+        )
 
 
 def _pairs(span: Span) -> list[tuple[int, int, str]]:
     weights = {span.sites[n].site.path: n for n in span.places(Kind.WEIGHT) if is_matrix(span.sites[n])}
     return [
         (n, weights[span.sites[n].site.path], span.sites[n].site.path)
-        for n in span.places(Kind.UPDATE) if span.sites[n].site.path in weights
-    ]  # fmt: skip
+        for n in span.places(Kind.UPDATE)
+        if span.sites[n].site.path in weights
+    ]
 
 
 def _ratios(rms: FloatArray, spoiled: FloatArray, pairs: list[tuple[int, int, str]]) -> dict[str, float]:

@@ -56,5 +56,6 @@ class Diagnosis:
                 for cause in self.causes
             ],
             "findings": [finding.to_json() for finding in self.findings],
-            "looked_at": dataclasses.asdict(self.looked_at) | {"unmet_needs": list(self.looked_at.unmet_needs)},
+            "looked_at": dataclasses.asdict(self.looked_at)
+            | {"unmet_needs": list(self.looked_at.unmet_needs)},
         }

@@ -9,9 +9,18 @@ from typing import Final
 from stethoscope.record import Finding, Severity
 
 LEADS_TO: Final[dict[str, tuple[str, ...]]] = {
-    "gradients_not_cleared": ("exploding_gradients", "update_too_large", "nonfinite_origin", "vanishing_gradients"),
+    "gradients_not_cleared": (
+        "exploding_gradients",
+        "update_too_large",
+        "nonfinite_origin",
+        "vanishing_gradients",
+    ),
     "gradients_cleared_before_step": ("silent_no_update", "update_too_small"),
-    "optimizer_params_not_in_model": ("trainable_params_not_in_optimizer", "silent_no_update", "update_too_small"),
+    "optimizer_params_not_in_model": (
+        "trainable_params_not_in_optimizer",
+        "silent_no_update",
+        "update_too_small",
+    ),
     "zero_lr_group": ("silent_no_update", "update_too_small"),
     "nonfinite_batch": ("nonfinite_origin", "nonfinite_buffer", "update_too_large", "exploding_gradients"),
     "update_too_large": ("nonfinite_origin", "exploding_gradients", "nonfinite_buffer"),
@@ -36,7 +45,9 @@ def split(findings: Iterable[Finding]) -> tuple[tuple[Finding, ...], dict[str, t
                 followed.setdefault(cause.code, []).append(other)
     causes = [f for f in serious if id(f) not in folded]
     causes.sort(key=lambda f: (-f.severity.rank, f.first_step, -f.confidence, f.code))
-    return tuple(causes), {code: tuple(sorted(found, key=lambda f: f.first_step)) for code, found in followed.items()}
+    return tuple(causes), {
+        code: tuple(sorted(found, key=lambda f: f.first_step)) for code, found in followed.items()
+    }
 
 
 def _follows(other: Finding, cause: Finding) -> bool:
@@ -67,4 +78,6 @@ def _named(finding: Finding, rule: str) -> bool:
     code, _, pattern = rule.partition(":")
     if not fnmatchcase(finding.code, code):
         return False
-    return not pattern or any(fnmatchcase(site, pattern) or site.startswith(pattern + ".") for site in finding.sites)
+    return not pattern or any(
+        fnmatchcase(site, pattern) or site.startswith(pattern + ".") for site in finding.sites
+    )

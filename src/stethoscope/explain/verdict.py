@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
+
 from stethoscope.analyse.span import spans
 from stethoscope.detect import DETECTORS, Detection
 from stethoscope.explain.diagnosis import Diagnosis, LookedAt
@@ -34,7 +36,7 @@ def looked_at(run: Run) -> LookedAt:
     steps = counts.steps
     reporting = sum(
         info.measured not in NOT_MEASURED and not silent
-        for info, silent in zip(counts.sites, counts.missing.all(axis=0), strict=True)
+        for info, silent in zip(counts.sites, np.all(counts.missing, axis=0).tolist(), strict=True)
     )
     return LookedAt(
         num_sites=reporting,
@@ -53,9 +55,13 @@ def _unmet(run: Run) -> list[str]:
     kinds = {str(info.site.kind) for info in run.sites}
     needs = []
     if not any(name.startswith("eval/") for name in metrics):
-        needs.append("with session.evaluating(): session.log(loss=...) would show overfitting and train/eval mode mistakes")
+        needs.append(
+            "with session.evaluating(): session.log(loss=...) would show overfitting and train/eval mode mistakes"
+        )
     if "target" not in kinds:
-        needs.append("session.log_batch(inputs, targets) would show bad batches, label trouble and repeated samples")
+        needs.append(
+            "session.log_batch(inputs, targets) would show bad batches, label trouble and repeated samples"
+        )
     if "loss" not in metrics:
         needs.append("no loss was seen: call loss.backward() on the loss, or session.log(loss=loss)")
     return needs

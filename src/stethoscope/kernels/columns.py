@@ -20,8 +20,17 @@ COUNTS: Final = ("count", "num_nan", "num_posinf", "num_neginf", "num_zero", "nu
 the limit (by default the dtype's largest, so none; fp16's 65504 where fp16 is what the value is cast to)."""
 
 MOMENTS: Final = (
-    "min", "max", "abs_max", "abs_min", "mean", "mean_abs", "norm", "std", "skewness", "kurtosis",
-)  # fmt: skip
+    "min",
+    "max",
+    "abs_max",
+    "abs_min",
+    "mean",
+    "mean_abs",
+    "norm",
+    "std",
+    "skewness",
+    "kurtosis",
+)
 """Over finite values; abs_min over the non-zero ones; norm is L2; std divides by n; kurtosis is excess."""
 
 COLUMNS: Final = COUNTS + MOMENTS

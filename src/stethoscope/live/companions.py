@@ -22,7 +22,9 @@ FINISH_SECONDS: Final = 10.0
 class CompanionHandle:
     """Spawns the companion of rank 0 and follows its findings on a thread of its own."""
 
-    def __init__(self, folder: Path, config: DebugConfig, say: Callable[[str], None], *, rank: int = 0) -> None:
+    def __init__(
+        self, folder: Path, config: DebugConfig, say: Callable[[str], None], *, rank: int = 0
+    ) -> None:
         self._folder, self._config, self._say = folder, config, say
         self._process: subprocess.Popen[bytes] | None = None
         self._stopping = threading.Event()
@@ -42,9 +44,13 @@ class CompanionHandle:
         command += ["--parent", str(os.getpid()), "--disk", str(self._config.disk)]
         try:
             self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-                start_new_session=True, env=os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
-            )  # fmt: skip
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+                env=os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
+            )
         except OSError as error:
             self._say(f"stethoscope: no companion process ({error}); findings come at the end")
             return

@@ -41,7 +41,10 @@ def _install() -> None:
     _installed = True
     atexit.register(_at_exit)
     _previous_hook, sys.excepthook = sys.excepthook, _on_exception
-    if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+    if (
+        threading.current_thread() is threading.main_thread()
+        and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    ):
         signal.signal(signal.SIGTERM, _on_signal)
 
 

@@ -39,7 +39,8 @@ def check_model(model: Any) -> None:
 
     if not isinstance(model, torch.nn.Module):
         raise WatchError(
-            f"watch got a {type(model).__name__} as model", do="Pass the torch.nn.Module that you train: watch(model, optimizer)"
+            f"watch got a {type(model).__name__} as model",
+            do="Pass the torch.nn.Module that you train: watch(model, optimizer)",
         )
 
 
@@ -67,7 +68,9 @@ def place(config: DebugConfig, run: Path | None) -> Place:
     from stethoscope.store import new_run_folder
 
     rank, world_size = _rank()
-    launch_id = "-".join(os.environ.get(key, "") for key in ("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT"))
+    launch_id = "-".join(
+        os.environ.get(key, "") for key in ("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT")
+    )
     if run is not None:
         bare = len(run.parts) == 1 and not run.exists()
         return Place(Path(config.dir) / run if bare else run, rank, world_size, launch_id)
@@ -122,7 +125,10 @@ def describe(model: Any, optimizers: Sequence[Any], config: DebugConfig, place: 
         "world_size": place.world_size,
         "config": dataclasses.asdict(config),
         "versions": {"python": platform.python_version()} | _versions(),
-        "model": {"type": type(root).__name__, "modules": [_module(path, m) for path, m in root.named_modules()]},
+        "model": {
+            "type": type(root).__name__,
+            "modules": [_module(path, m) for path, m in root.named_modules()],
+        },
         "optimizers": [type(optimizer).__name__ for optimizer in optimizers],
     }
     if config.record_command:

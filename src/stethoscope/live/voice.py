@@ -27,7 +27,7 @@ def say(line: str) -> None:
         if bars is not None and getattr(bars.tqdm, "_instances", None):
             bars.tqdm.write(line, file=stream)
         else:
-            print(line, file=stream, flush=True)  # noqa: T201 - this is the one place that speaks
+            print(line, file=stream, flush=True)
     except (OSError, ValueError):
         return
 
@@ -52,7 +52,9 @@ def closing(diagnosis: Diagnosis, folder: Path) -> str:
     first = diagnosis.causes[0]
     more = f" and {len(diagnosis.causes) - 1} more" if len(diagnosis.causes) > 1 else ""
     said = first.message.rstrip(".")
-    return f"stethoscope: {_glyph(first.severity)} {said}{more}. {extent}. stethoscope diagnose {shown(folder)}"
+    return (
+        f"stethoscope: {_glyph(first.severity)} {said}{more}. {extent}. stethoscope diagnose {shown(folder)}"
+    )
 
 
 def shown(folder: Path) -> str:

@@ -58,4 +58,8 @@ class Kit:
 
     def facts(self) -> dict[str, Any]:
         """What the instruments that were used have to say."""
-        return {name: True for name in ("tensor_inspector", "gradient_debugger", "model_diagnostics", "hooks", "profiler") if name in self.__dict__}
+        return {
+            name: True
+            for name in ("tensor_inspector", "gradient_debugger", "model_diagnostics", "hooks", "profiler")
+            if name in self.__dict__
+        }
