@@ -30,6 +30,8 @@ from stethoscope.hooks import (
     TerminalSink,
     WebhookSink,
 )
+from stethoscope.instruments.gradient_debugger import GradientDebugger
+from stethoscope.instruments.inspector import TensorInspector
 from stethoscope.record import ConfigError, Severity, StopTraining
 
 DATA, SHAPE = [1.0, 2.0, 3.0, 4.0], [2, 2]
@@ -59,7 +61,7 @@ def counting(hooks, trigger, **options):
 
 
 def test_the_seeds_example():
-    hooks = HookManager()
+    hooks = HookManager(inspector=TensorInspector())
     hook = (
         HookBuilder("Layer Monitor")
         .trigger(HookTrigger.EveryForward)
@@ -166,7 +168,16 @@ def test_custom_conditions_by_function_and_by_name(hooks):
     assert [s for _, s in by_function] == [0, 1, 2]
 
 
+def test_without_instruments_the_statistics_are_kept(hooks):
+    actions = [HookAction.InspectTensor, HookAction.TrackGradients]
+    hooks.register_hook(HookBuilder("alone").trigger(HookTrigger.EveryBackward).actions(actions).build())
+    (result,) = hooks.execute_hooks("fc", [3.0, 4.0], [2], False, step=5)
+    assert result.values == (hooks.looks["fc"][0], hooks.gradients["fc"][0])
+    assert (result.values[0].shape, result.values[0].stats["norm"]) == ((2,), pytest.approx(5.0))
+
+
 def test_tensor_actions_write_to_their_instruments(hooks):
+    hooks.inspector, hooks.gradient_debugger = TensorInspector(), GradientDebugger()
     actions = [HookAction.InspectTensor, HookAction.TrackGradients, HookAction.RecordActivations]
     hooks.register_hook(HookBuilder("all").trigger(HookTrigger.EveryBackward).actions(actions).build())
     gradient = torch.tensor([[3.0, 0.0], [0.0, 4.0]])
@@ -182,7 +193,7 @@ def test_gradients_are_not_tracked_in_a_forward_pass(hooks):
     hooks.register_hook(HookBuilder("track").action(HookAction.TrackGradients).build())
     (result,) = hooks.execute_hooks("fc", DATA, SHAPE, True, 0)
     assert result.status == "Skipped"
-    assert hooks.gradient_debugger.layers() == []
+    assert hooks.gradients == {}
 
 
 def test_a_snapshot_is_safetensors_and_json(hooks, tmp_path):

@@ -29,11 +29,10 @@ from stethoscope.hooks.rules import (
     HookTrigger,
     TriggerKind,
 )
-from stethoscope.hooks.toolbox import ActivationRecord
+from stethoscope.hooks.toolbox import TensorRecord
 
 __all__ = [
     "ActionKind",
-    "ActivationRecord",
     "Alert",
     "AlertSeverity",
     "Comparison",
@@ -51,6 +50,7 @@ __all__ = [
     "HookTrigger",
     "LoggingSink",
     "Pauser",
+    "TensorRecord",
     "TerminalSink",
     "TriggerKind",
     "WebhookSink",

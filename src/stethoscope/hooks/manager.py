@@ -12,7 +12,7 @@ from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from stethoscope.hooks.alerts import Alert, Sink
 from stethoscope.hooks.pause import Pauser
@@ -29,12 +29,8 @@ from stethoscope.hooks.rules import (
     Predicate,
     TriggerKind,
 )
-from stethoscope.hooks.toolbox import Toolbox
+from stethoscope.hooks.toolbox import GradientRecorder, Inspector, Toolbox
 from stethoscope.record import ConfigError, Severity, StopTraining
-
-if TYPE_CHECKING:
-    from stethoscope.instruments.gradient_debugger import GradientDebugger
-    from stethoscope.instruments.inspector import TensorInspector
 
 MAX_ERRORS: Final = 3
 MAX_RESULTS: Final = 1000
@@ -75,14 +71,13 @@ class _Entry:
 
 
 class HookManager(Toolbox):
-    """The user's hooks and what they may use: an inspector, a gradient debugger, sinks for alerts, a way to
-    pause."""
+    """The user's hooks and what they may use."""
 
     def __init__(
         self,
         *,
-        inspector: TensorInspector | None = None,
-        gradient_debugger: GradientDebugger | None = None,
+        inspector: Inspector | None = None,
+        gradient_debugger: GradientRecorder | None = None,
         sinks: Iterable[Sink] | None = None,
         pauser: Pauser | None = None,
     ) -> None:

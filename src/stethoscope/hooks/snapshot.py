@@ -4,18 +4,26 @@ whole."""
 from __future__ import annotations
 
 import hashlib
+import json
+import math
 import re
 import time
-from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Any, Final
+
+import numpy as np
 
 from stethoscope.hooks.rules import HookContext
-from stethoscope.instruments.files import write_atomically, write_json
-from stethoscope.instruments.intake import as_numpy
 from stethoscope.record import MissingExtraError
+from stethoscope.store.runfile import write_durably
 
 SCHEMA: Final = 1
+PLAIN: Final = frozenset(
+    f"{kind}{bits}"
+    for kind, sizes in {"float": (16, 32, 64), "int": (8, 16, 32, 64), "uint": (8, 16, 32, 64)}.items()
+    for bits in sizes
+) | {"bool"}
+"""NumPy dtypes that safetensors knows."""
 
 
 def save_snapshot(path: Path, context: HookContext, hook: str) -> Path:
@@ -25,7 +33,8 @@ def save_snapshot(path: Path, context: HookContext, hook: str) -> Path:
     target = path if path.suffix == ".safetensors" else path / f"{_stem(context)}.safetensors"
     name = context.layer or "tensor"
     data, dtype = _to_bytes(name, tensor)
-    write_atomically(target, partial(_write, data))
+    target.parent.mkdir(parents=True, exist_ok=True)
+    write_durably(target, data)
     about = {
         "schema": SCHEMA,
         "hook": hook,
@@ -41,12 +50,9 @@ def save_snapshot(path: Path, context: HookContext, hook: str) -> Path:
         "tensors": target.name,
         "note": "The tensor file holds values from your model or your data.",
     }
-    write_json(target.with_suffix(".json"), about)
+    known = {key: None if isinstance(v, float) and not math.isfinite(v) else v for key, v in about.items()}
+    write_durably(target.with_suffix(".json"), (json.dumps(known, indent=2, allow_nan=False) + "\n").encode())
     return target
-
-
-def _write(data: bytes, file: BinaryIO) -> None:
-    file.write(data)
 
 
 def _to_bytes(name: str, tensor: Any) -> tuple[bytes, str]:
@@ -60,7 +66,9 @@ def _to_bytes(name: str, tensor: Any) -> tuple[bytes, str]:
         from safetensors.numpy import save as save_numpy
     except ImportError as error:
         raise MissingExtraError("safetensors", "captures", "Saving a snapshot") from error
-    array = as_numpy(tensor, name).copy()
+    array = np.array(tensor)
+    if array.dtype.kind not in "fiub" or array.dtype.name not in PLAIN:
+        array = array.astype(np.float32)  # other frameworks' bfloat16 and fp8
     return save_numpy({name: array}), str(array.dtype)
 
 

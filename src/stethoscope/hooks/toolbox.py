@@ -7,9 +7,10 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
 from stethoscope.hooks.alerts import Alert, LoggingSink, Sink, TerminalSink
+from stethoscope.hooks.memory import memory_in_use_bytes
 from stethoscope.hooks.pause import Pauser
 from stethoscope.hooks.rules import (
     TENSOR_ACTIONS,
@@ -23,23 +24,17 @@ from stethoscope.hooks.rules import (
     Predicate,
 )
 from stethoscope.hooks.snapshot import save_snapshot
-from stethoscope.instruments.memory import memory_in_use_bytes
-from stethoscope.instruments.rows import measure_rows
-from stethoscope.kernels import COLUMNS
+from stethoscope.kernels import COLUMNS, measure
 from stethoscope.record import ConfigError, Severity, StopTraining
 
-if TYPE_CHECKING:
-    from stethoscope.instruments.gradient_debugger import GradientDebugger
-    from stethoscope.instruments.inspector import TensorInspector
-
-MAX_ACTIVATIONS: Final = 100
+MAX_RECORDS: Final = 100
 
 logger = logging.getLogger("stethoscope.hooks")
 
 
 @dataclass(frozen=True, slots=True)
-class ActivationRecord:
-    """The statistics of one tensor that `RecordActivations` saw."""
+class TensorRecord:
+    """The statistics of one tensor that a hook saw."""
 
     step: int
     is_forward: bool
@@ -51,22 +46,49 @@ class CannotAct(Exception):  # noqa: N818 - a reason, not an error
     """An action that cannot be carried out here, and why; no fault of the hook."""
 
 
+class Inspector(Protocol):
+    """A `TensorInspector`, or anything that looks at tensors the same way."""
+
+    def inspect_tensor(
+        self,
+        tensor: Any,
+        name: str,
+        layer: str | None = None,
+        operation: str | None = None,
+        *,
+        step: int | None = None,
+    ) -> int:
+        """Looks at a tensor and returns the id of the look."""
+
+
+class GradientRecorder(Protocol):
+    """A `GradientDebugger`, or anything that takes gradients the same way."""
+
+    def record_gradient_flow(self, layer: str, values: Any, *, step: int | None = None) -> Any:
+        """Takes the gradient of a layer."""
+
+
 class Toolbox:
     """An inspector, a gradient debugger, sinks for alerts, a way to pause, functions known by name."""
 
     def __init__(
         self,
         *,
-        inspector: TensorInspector | None = None,
-        gradient_debugger: GradientDebugger | None = None,
+        inspector: Inspector | None = None,
+        gradient_debugger: GradientRecorder | None = None,
         sinks: Iterable[Sink] | None = None,
         pauser: Pauser | None = None,
     ) -> None:
         self.sinks: list[Sink] = [TerminalSink(), LoggingSink()] if sinks is None else list(sinks)
         self.pauser = pauser or Pauser()
         self.num_sink_errors = 0
-        self.activations: dict[str, deque[ActivationRecord]] = {}
-        self._inspector, self._gradient_debugger = inspector, gradient_debugger
+        self.inspector = inspector
+        """What `InspectTensor` writes to; without one the statistics are kept in `looks`."""
+        self.gradient_debugger = gradient_debugger
+        """What `TrackGradients` writes to; without one the statistics are kept in `gradients`."""
+        self.activations: dict[str, deque[TensorRecord]] = {}
+        self.gradients: dict[str, deque[TensorRecord]] = {}
+        self.looks: dict[str, deque[TensorRecord]] = {}
         self._callbacks: dict[str, Callback] = {}
         self._conditions: dict[str, Predicate] = {}
 
@@ -95,13 +117,9 @@ class Toolbox:
         if kind is ConditionKind.GRADIENT_NORM_THRESHOLD:
             if context.gradient_norm is not None or context.is_forward or context.data is None:
                 return context.gradient_norm
-            row = measure_rows([context.data], [context.layer])[0]
-            stats = dict(zip(COLUMNS, row.tolist(), strict=True))
-            return (
-                float("nan")
-                if stats["num_nan"] + stats["num_posinf"] + stats["num_neginf"]
-                else stats["norm"]
-            )
+            stats = _statistics(context.data)
+            bad = stats["num_nan"] + stats["num_posinf"] + stats["num_neginf"]
+            return float("nan") if bad else stats["norm"]
         if context.memory_mb is not None:
             return context.memory_mb
         used = memory_in_use_bytes()
@@ -156,20 +174,18 @@ class Toolbox:
     def _on_tensor(self, action: HookAction, hook: Hook, context: HookContext) -> Any:
         name, tensor = context.layer or hook.name, context.tensor
         if action.kind is ActionKind.INSPECT_TENSOR:
+            if self.inspector is None:
+                return _keep(self.looks, name, tensor, context)
             operation = "forward" if context.is_forward else "backward"
             return self.inspector.inspect_tensor(tensor, name, context.layer, operation, step=context.step)
         if action.kind is ActionKind.TRACK_GRADIENTS:
             if context.is_forward:
                 raise CannotAct("TrackGradients: this is a forward pass")
+            if self.gradient_debugger is None:
+                return _keep(self.gradients, name, tensor, context)
             return self.gradient_debugger.record_gradient_flow(name, tensor, step=context.step)
         if action.kind is ActionKind.RECORD_ACTIVATIONS:
-            row = measure_rows([tensor], [name])[0]
-            shape = tuple(int(n) for n in getattr(tensor, "shape", (len(row),)))
-            record = ActivationRecord(
-                context.step, context.is_forward, shape, dict(zip(COLUMNS, row.tolist(), strict=True))
-            )
-            self.activations.setdefault(name, deque(maxlen=MAX_ACTIVATIONS)).append(record)
-            return record
+            return _keep(self.activations, name, tensor, context)
         return save_snapshot(action.path or Path(), context, hook.name)
 
     def _pause(self, kind: ActionKind, hook: Hook, context: HookContext) -> str:
@@ -183,32 +199,6 @@ class Toolbox:
             raise StopTraining(reason)
         return self.pauser.wait(reason)
 
-    @property
-    def inspector(self) -> TensorInspector:
-        """What `InspectTensor` writes to."""
-        if self._inspector is None:
-            from stethoscope.instruments.inspector import TensorInspector
-
-            self._inspector = TensorInspector()
-        return self._inspector
-
-    @inspector.setter
-    def inspector(self, inspector: TensorInspector) -> None:
-        self._inspector = inspector
-
-    @property
-    def gradient_debugger(self) -> GradientDebugger:
-        """What `TrackGradients` writes to."""
-        if self._gradient_debugger is None:
-            from stethoscope.instruments.gradient_debugger import GradientDebugger
-
-            self._gradient_debugger = GradientDebugger()
-        return self._gradient_debugger
-
-    @gradient_debugger.setter
-    def gradient_debugger(self, debugger: GradientDebugger) -> None:
-        self._gradient_debugger = debugger
-
     def tell(self, alert: Alert) -> None:
         """Hands an alert to every sink; one that fails is counted and the others still hear it."""
         for sink in list(self.sinks):
@@ -217,6 +207,18 @@ class Toolbox:
             except Exception as error:
                 self.num_sink_errors += 1
                 logger.debug("alert sink failed: %s", error)
+
+
+def _statistics(tensor: Any) -> dict[str, float]:
+    return dict(zip(COLUMNS, measure([tensor])[0].tolist(), strict=True))
+
+
+def _keep(book: dict[str, deque[TensorRecord]], name: str, tensor: Any, context: HookContext) -> TensorRecord:
+    """Keeps the statistics of a tensor under its layer's name: the last hundred of each."""
+    shape = context.shape if context.shape is not None else tuple(getattr(tensor, "shape", ()))
+    record = TensorRecord(context.step, context.is_forward, tuple(int(n) for n in shape), _statistics(tensor))
+    book.setdefault(name, deque(maxlen=MAX_RECORDS)).append(record)
+    return record
 
 
 def _fill(message: str, context: HookContext) -> str:

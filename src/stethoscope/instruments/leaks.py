@@ -268,7 +268,7 @@ def _watch_class() -> Any:
         """Shows every new tensor to a detector, and changes nothing."""
 
         def __init__(self, detector: LeakDetector) -> None:
-            super().__init__()
+            super().__init__()  # type: ignore[no-untyped-call]
             self._detector = detector
 
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

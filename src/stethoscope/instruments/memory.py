@@ -6,19 +6,16 @@ look. Arrays that share storage count once.
 
 from __future__ import annotations
 
-import sys
 import weakref
 from collections import OrderedDict, deque
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 MAX_POINTS: Final = 10_000
-_STATM: Final = Path("/proc/self/statm")
 
 
 def num_bytes(value: Any, array: npt.NDArray[Any] | None = None) -> int:
@@ -30,40 +27,6 @@ def num_bytes(value: Any, array: npt.NDArray[Any] | None = None) -> int:
     if callable(count) and callable(width):
         return int(count()) * int(width())
     return int((np.asarray(value) if array is None else array).nbytes)
-
-
-def process_memory_bytes() -> int | None:
-    """The memory this process holds (resident set); None where the system does not tell."""
-    try:
-        return int(_STATM.read_text().split()[1]) * _page_bytes()
-    except (OSError, ValueError, IndexError):
-        pass
-    try:
-        import resource
-    except ImportError:
-        return None
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
-
-
-def _page_bytes() -> int:
-    import resource
-
-    return resource.getpagesize()
-
-
-def device_memory_bytes() -> int | None:
-    """The bytes torch has allocated on the current accelerator; None where torch runs without one."""
-    torch = sys.modules.get("torch")
-    if torch is None or not torch.cuda.is_available() or not torch.cuda.is_initialized():
-        return None
-    return int(torch.cuda.memory_allocated())
-
-
-def memory_in_use_bytes() -> int | None:
-    """Device memory where there is a device in use, else the process's own."""
-    device = device_memory_bytes()
-    return process_memory_bytes() if device is None else device
 
 
 @dataclass(frozen=True, slots=True)
