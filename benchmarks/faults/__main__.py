@@ -1,0 +1,71 @@
+"""`python -m benchmarks.faults`: every program under watch, and how well it was diagnosed."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import sys
+import tempfile
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+import torch
+from benchmarks.faults import report
+from benchmarks.faults.catalogue import Program, load_programs
+from benchmarks.faults.judging import Verdict, examine
+
+
+def main() -> int:
+    """Run what was asked for; 0 where nothing failed to run."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.faults", description=__doc__)
+    parser.add_argument("--ids", default="*", help="keys or globs, separated by commas: F01,H0*,U10")
+    parser.add_argument("--seeds", type=int, default=1, help="how many seeds, from --first-seed on")
+    parser.add_argument("--first-seed", type=int, default=0)
+    parser.add_argument("--unseen", action="store_true", help="the second set of instances")
+    parser.add_argument("--all", action="store_true", help="both sets")
+    parser.add_argument("--threads", type=int, default=1, help="threads for torch")
+    parser.add_argument("--json", type=Path, help="write every verdict here")
+    parser.add_argument("--markdown", type=Path, help="write the tables here")
+    parser.add_argument("--keep", type=Path, help="keep the run folders here")
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    programs = choose(options.ids, unseen=options.unseen, both=options.all)
+    if not programs:
+        print(f"No program is called {options.ids}", file=sys.stderr)
+        return 2
+    verdicts = run(programs, range(options.first_seed, options.first_seed + options.seeds), options.keep)
+    table = report.text(verdicts)
+    print("\n" + table)
+    if options.json is not None:
+        body = [dataclasses.asdict(v) for v in verdicts]
+        options.json.write_text(json.dumps(body, indent=1) + "\n", encoding="utf-8")
+    if options.markdown is not None:
+        options.markdown.write_text(table, encoding="utf-8")
+    return 1 if any(v.error for v in verdicts) else 0
+
+
+def choose(ids: str, *, unseen: bool = False, both: bool = False) -> list[Program]:
+    """The programs that the globs name."""
+    known = {**load_programs(unseen=unseen), **(load_programs(unseen=not unseen) if both else {})}
+    globs = [glob.strip().upper() for glob in ids.split(",")]
+    return [p for p in known.values() if any(fnmatchcase(p.key, glob) for glob in globs)]
+
+
+def run(programs: list[Program], seeds: range, keep: Path | None = None) -> list[Verdict]:
+    """One after another, in this process; says each as it comes."""
+    verdicts = []
+    with tempfile.TemporaryDirectory(prefix="stethoscope-faults-") as scratch:
+        for seed in seeds:
+            for program in programs:
+                folder = (keep or Path(scratch)).resolve() / f"{program.key}-{seed}"
+                folder.mkdir(parents=True, exist_ok=True)
+                verdicts.append(examine(program, seed, folder))
+                print(report.line(verdicts[-1]), flush=True)
+    return verdicts
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    sys.exit(main())
