@@ -16,9 +16,9 @@ from agreement import (
     laid_out,
     ordinary_tensor,
     tensor_of_bits,
-    tensors,
     with_specials,
 )  # fmt: skip
+from drawing import tensors
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 

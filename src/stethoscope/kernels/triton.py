@@ -36,6 +36,8 @@ WARPS: Final = 8
 MERGE_LANES: Final = 512
 GATHER_LANES: Final = 256
 MAX_PLANS: Final = 64
+FUSED: Final = {"enable_fp_fusion": True}
+"""Said outright because triton warns that its default will change; the kernels are right either way."""
 
 WIDE: Final = frozenset({"float64", "int32", "int64"})
 NARROW: Final = frozenset({"float32", "bfloat16", "float16", "int8", "uint8", "int16"})
@@ -266,7 +268,7 @@ def gather(
             if plan.num_programs:
                 code.gather_values[(plan.num_programs,)](
                     pointers, plan.owners, plan.begins, plan.ends, plan.offsets, out,
-                    DTYPE=_element_type(name), LANES=GATHER_LANES,
+                    DTYPE=_element_type(name), LANES=GATHER_LANES, **FUSED,
                 )  # fmt: skip
     return [out[begin:end] for begin, end in itertools.pairwise(starts.tolist())]
 
@@ -328,7 +330,7 @@ def _launch_group(
     sums = torch.empty((num_tensors, int(code.NUM_SUMS.value)), dtype=torch.float64, device=device)
     width = int(code.NUM_PARTIALS.value)
     partials = torch.empty((plan.num_chunks, width), dtype=torch.float64, device=device)
-    reading = {"DTYPE": _element_type(name), "WIDE": wide, "ALIGNED": group.aligned, "CHUNK": chunk}
+    reading = {"DTYPE": _element_type(name), "WIDE": wide, "ALIGNED": group.aligned, "CHUNK": chunk, **FUSED}
     places = (pointers, plan.counts, plan.owners, plan.numbers)
     out = {"sums": sums}
     with _on(device):
@@ -336,7 +338,7 @@ def _launch_group(
             code.chunk_partials[(plan.num_chunks,)](
                 *places, bound, partials, tiny_bits, HAS_LIMITS=limits is not None, num_warps=WARPS, **reading
             )
-        code.tensor_sums[(num_tensors,)](partials, plan.starts, sums, LANES=MERGE_LANES, num_warps=4)
+        code.tensor_sums[(num_tensors,)](partials, plan.starts, sums, LANES=MERGE_LANES, num_warps=4, **FUSED)
         if extras is not None and extras.histogram:
             out["histograms"] = torch.zeros((num_tensors, 512), dtype=torch.int64, device=device)
             if plan.num_chunks:
@@ -360,9 +362,11 @@ def _sketch_group(device: Any, pointers: Any, counts: npt.NDArray[np.int64], nam
     if plan.num_chunks:
         code.chunk_sketches[(plan.num_chunks,)](
             pointers, plan.counts, plan.owners, plan.numbers, seeds, parts, DTYPE=_element_type(name),
-            TILES=SKETCH_TILES, ROWS=SKETCH_ROWS, WIDTH=SKETCH_WIDTH, num_warps=WARPS,
+            TILES=SKETCH_TILES, ROWS=SKETCH_ROWS, WIDTH=SKETCH_WIDTH, num_warps=WARPS, **FUSED,
         )  # fmt: skip
-    code.tensor_sketches[(len(counts),)](parts, plan.starts, sketches, WIDTH=SKETCH_WIDTH, num_warps=1)
+    code.tensor_sketches[(len(counts),)](
+        parts, plan.starts, sketches, WIDTH=SKETCH_WIDTH, num_warps=1, **FUSED
+    )
     return sketches
 
 

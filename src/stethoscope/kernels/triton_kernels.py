@@ -74,52 +74,58 @@ def chunk_partials(pointers, counts, owners, numbers, limits, partials, tiny_bit
                    CHUNK: tl.constexpr):  # fmt: skip
     """One program per chunk; partials is float64 [chunks, NUM_PARTIALS]."""
     x, length, owner, _ = _load_chunk(pointers, counts, owners, numbers, DTYPE, WIDE, ALIGNED, CHUNK)
+    # Only x itself lives from here to the moments: whatever else were kept would cost registers, and with
+    # them the number of chunks under way at once.
     infinity = float("inf")
-    total_abs = tl.sum(tl.abs(x), 0)
-    n = length.to(tl.int32)
     num_nan = length * 0
     num_posinf = length * 0
     num_neginf = length * 0
-    finite_abs = tl.abs(x)
-    low_source = x
-    high_source = x
-    kept = x
+    num_zero = length * 0
+    num_tiny = length * 0
+    num_huge = length * 0
+    total_abs = tl.sum(tl.abs(x), 0)
     # NaN (also past the end), Inf, or an overflow of the sum: take out what is not finite.
-    if not (total_abs < infinity):
+    careful = not (total_abs < infinity)
+    if careful:
         finite = tl.abs(x) < infinity
         num_nan = tl.sum((x != x).to(tl.int32), 0) - (CHUNK - length)
         num_posinf = tl.sum((x == infinity).to(tl.int32), 0)
         num_neginf = tl.sum((x == -infinity).to(tl.int32), 0)
-        n = length - num_nan - num_posinf - num_neginf
-        kept = tl.where(finite, x, 0.0)
-        finite_abs = tl.abs(kept)
-        low_source = tl.where(finite, x, infinity)
-        high_source = tl.where(finite, x, -infinity)
-    lo = tl.min(low_source, 0)
-    hi = tl.max(high_source, 0)
-    largest = tl.maximum(tl.abs(lo), tl.abs(hi))
-    bits = _bits(low_source, WIDE)
-    smallest = tl.min(bits, 0)
-    num_zero = length * 0
-    num_tiny = length * 0
-    num_huge = length * 0
+        lo = tl.min(tl.where(finite, x, infinity), 0)
+        hi = tl.max(tl.where(finite, x, -infinity), 0)
+    else:
+        lo = tl.min(x, 0)
+        hi = tl.max(x, 0)
+    n = length - num_nan - num_posinf - num_neginf
+    # Non-finite values have larger bits than all others, so they are never the smallest.
+    smallest = tl.min(_bits(x, WIDE), 0)
     if smallest == 0:
+        bits = _bits(x, WIDE)
         num_zero = tl.sum((bits == 0).to(tl.int32), 0)
         if WIDE:
             smallest = tl.min(tl.where(bits == 0, 0x7FF0000000000000, bits), 0)
         else:
             smallest = tl.min(tl.where(bits == 0, 0x7F800000, bits), 0)
     if smallest < tiny_bits:
+        bits = _bits(x, WIDE)
         num_tiny = tl.sum(((bits > 0) & (bits < tiny_bits)).to(tl.int32), 0)
+    largest = tl.maximum(tl.abs(lo), tl.abs(hi))
     if HAS_LIMITS:
         limit = tl.load(limits + owner)
-        num_huge = tl.sum((finite_abs.to(tl.float64) > limit).to(tl.int32), 0)
+        if largest.to(tl.float64) > limit:
+            over = (tl.abs(x).to(tl.float64) > limit) & (tl.abs(x) < infinity)
+            num_huge = tl.sum(over.to(tl.int32), 0)
     scale = _scale(largest, WIDE)
-    scaled = kept * scale
-    divisor = tl.maximum(n, 1).to(scaled.dtype)
-    mean = tl.sum(scaled, 0) / divisor
-    d = scaled - mean
-    if n < CHUNK:
+    if careful:
+        kept = tl.where(tl.abs(x) < infinity, x * scale, 0.0)
+        total = tl.sum(kept, 0)
+        sum_abs = tl.sum(tl.abs(kept), 0).to(tl.float64)
+    else:
+        total = tl.sum(x, 0) * scale
+        sum_abs = (total_abs * scale).to(tl.float64)
+    mean = total / tl.maximum(n, 1).to(total.dtype)
+    d = x * scale - mean
+    if careful:
         d = tl.where(tl.abs(x) < infinity, d, 0.0)
     square = d * d
     s1 = tl.sum(d, 0).to(tl.float64)
@@ -137,7 +143,6 @@ def chunk_partials(pointers, counts, owners, numbers, limits, partials, tiny_bit
     m2 = tl.where(flat, 0.0, m2)
     m3 = tl.where(flat, 0.0, m3)
     m4 = tl.where(flat, 0.0, m4)
-    sum_abs = tl.sum(finite_abs * scale, 0).to(tl.float64)
     out = partials + tl.program_id(0).to(tl.int64) * NUM_PARTIALS
     tl.store(out + 0, n.to(tl.float64))
     tl.store(out + 1, num_nan.to(tl.float64))

@@ -1,0 +1,137 @@
+"""The Triton kernels on a real device: right, without a synchronisation, and how fast.
+
+    PYTHONPATH=src python benchmarks/gpu/kernel_check.py [--sweep]
+
+1. Every case of tests/kernels/triton_cases.py against the reference.
+2. `start` and `Sample` under torch's sync debug mode "error".
+3. Bandwidth of the core row, and with histogram and sketch, over the tensors of GPT-2 124M and of a 1.3B model,
+   against a plain read of as many bytes in the same run. The device is kept busy while calls are queued, so
+   that the time is the device's; the host's cost of a call stands beside it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "kernels"))
+import triton_cases
+from agreement import assert_rows_agree
+
+from stethoscope import kernels
+from stethoscope.kernels import Extras, Sample, reference
+from stethoscope.kernels import triton as host
+
+DEVICE = torch.device("cuda")
+
+
+@triton.jit
+def plain_read(data, out, CHUNK: tl.constexpr):
+    place = tl.program_id(0).to(tl.int64) * CHUNK
+    x = tl.load(data + place + tl.arange(0, CHUNK))
+    tl.store(out + tl.program_id(0), tl.sum(x.to(tl.float32), 0))
+
+
+def gpt_shapes(layers: int, width: int, vocabulary: int = 50304, context: int = 1024) -> list[tuple[int, ...]]:
+    """The weights of a GPT-2 of this size."""
+    block: list[tuple[int, ...]] = [
+        (width,), (width,), (3 * width, width), (3 * width,), (width, width), (width,),
+        (width,), (width,), (4 * width, width), (4 * width,), (width, 4 * width), (width,),
+    ]  # fmt: skip
+    return [(vocabulary, width), (context, width), *(block * layers), (width,), (width,)]
+
+
+def device_seconds(work: Callable[[], Any], calls: int = 10) -> tuple[float, float]:
+    """Of one call: time on the device, and time of the host to queue it."""
+    for _ in range(3):
+        work()
+    torch.cuda.synchronize()
+    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    torch.cuda._sleep(200_000_000)  # about 0.1 s, in which all calls are queued
+    begin.record()
+    clock = time.perf_counter()
+    kept = [work() for _ in range(calls)]
+    queued = time.perf_counter() - clock
+    end.record()
+    torch.cuda.synchronize()
+    del kept
+    return begin.elapsed_time(end) / 1e3 / calls, queued / calls
+
+
+def read_bandwidth(num_bytes: int) -> float:
+    """Of a kernel that only reads and adds, bytes a second."""
+    chunk = 8192
+    data = torch.ones(num_bytes // 2 // chunk * chunk, dtype=torch.bfloat16, device=DEVICE)
+    out = torch.empty(data.numel() // chunk, device=DEVICE)
+    spent, _ = device_seconds(lambda: plain_read[(out.numel(),)](data, out, CHUNK=chunk, num_warps=8))
+    return data.nbytes / spent
+
+
+def check_no_synchronisation() -> None:
+    tensors = [torch.randn(1000, 300, device=DEVICE), torch.randn(77, device=DEVICE).bfloat16()]
+    sample = Sample(tensors)
+    asked = Extras(histogram=True, sketch=True)
+    for warm in (True, False):
+        torch.cuda.set_sync_debug_mode("default" if warm else "error")
+        try:
+            pending = kernels.start(tensors, extras=asked, limits=[1.0, None])
+            before = sample.read(tensors)
+            tensors[0].add_(1.0)
+            change = sample.difference(before, sample.read(tensors))
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+        tensors[0].sub_(1.0)
+        pending.result()
+        change.result()
+    rows = kernels.start(tensors).result().rows
+    assert_rows_agree(rows, reference.rows([tensor.cpu() for tensor in tensors]))
+    print("no synchronisation in start, Sample.read, Sample.difference")
+
+
+def table(sweep: bool) -> None:
+    models = {"124M": gpt_shapes(12, 768), "1.3B": gpt_shapes(24, 2048)}
+    settings = [(host.CHUNK, host.WARPS)]
+    if sweep:
+        settings = [(4096, 4), (4096, 8), (8192, 8), (8192, 16), (16384, 16), (16384, 32)]
+    print("\n| model | dtype | tensors | chunk, warps | what | GB/s | of a plain read | host, µs |")
+    print("| --- | --- | --- | --- | --- | --- | --- | --- |")
+    for name, shapes in models.items():
+        for dtype in (torch.bfloat16, torch.float32):
+            tensors = [torch.randn(shape, device=DEVICE).mul_(1e-3).to(dtype) for shape in shapes]
+            size = sum(tensor.nbytes for tensor in tensors)
+            plain = read_bandwidth(size)
+            for host.CHUNK, host.WARPS in settings:  # type: ignore[misc]
+                asked: dict[str, Extras | None] = {"row": None}
+                if not sweep:
+                    asked |= {"+ histogram": Extras(histogram=True), "+ sketch": Extras(sketch=True)}
+                for what, extras in asked.items():
+                    spent, queued = device_seconds(lambda e=extras, t=tensors: kernels.start(t, extras=e))
+                    speed = size / spent
+                    print(
+                        f"| {name} | {str(dtype)[6:]} | {len(tensors)} | {host.CHUNK}, {host.WARPS} | {what} "
+                        f"| {speed / 1e9:.0f} | {speed / plain:.0%} | {queued * 1e6:.0f} |"
+                    )
+            del tensors
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--sweep", action="store_true", help="try other chunk sizes and numbers of warps")
+    asked = parser.parse_args()
+    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, triton {triton.__version__}")
+    print(f"{triton_cases.main('cuda')} cases agree with the reference")
+    check_no_synchronisation()
+    table(asked.sweep)
+    assert not host._given_up, host._given_up
+
+
+if __name__ == "__main__":
+    main()
