@@ -184,7 +184,7 @@ def _judge(
         side = f"under {bounds[0]:g}" if norm < bounds[0] else f"over {bounds[1]:g}"
         reasons.append(f"gradient norm {norm:.3g} is {side}")
     if dead is not None and dead.ratio > DEAD_RATIO:
-        reasons.append(f"{len(dead.dead)} of {dead.num_units} units never fire")
+        reasons.append(f"{len(dead.dead)} of {dead.num_units} units never fired in {dead.num_rows:,} rows")
     if swing.found:
         reasons.append("the gradient swings back and forth")
     if reasons and worst is LayerHealth.HEALTHY:
@@ -272,7 +272,7 @@ def _unit_reasons(dead: tuple[DeadUnits, ...], num_counted: int) -> list[HealthR
     if not dead:
         return []
     worst = max(dead, key=lambda units: units.ratio)
-    text = f"{len(worst.dead)} of {worst.num_units} units of {worst.layer} never fire"
+    text = f"{len(worst.dead)} of {worst.num_units} units of {worst.layer} never fired in {worst.num_rows:,} rows"
     names = tuple(units.layer for units in dead)
     advice = "Lower the learning rate or use an activation with a slope on both sides"
     return [HealthReason(0.3 * (0.5 + 0.5 * len(dead) / num_counted), text, names, advice)]
