@@ -23,6 +23,7 @@ from stethoscope.record import Kind, Site
 
 MAX_TENSORS_PER_OUTPUT: Final = 8
 MAX_DEPTH: Final = 3
+MAX_KEPT_BYTES: Final = 1 << 30
 
 
 def tensors_in(value: Any, name: str = "", depth: int = 0) -> Iterator[tuple[str, torch.Tensor]]:
@@ -64,12 +65,17 @@ class OutputTap(Inert):
         self._gradient_taps: dict[str, GradientTap] = {}
 
     def __call__(self, module: Any, args: Any, output: Any) -> None:  # noqa: ARG002 - torch's signature
-        """Look at the output, where this step is looked at."""
-        if torch.compiler.is_compiling() or not self._taps.recording:
+        """Look at the output, where this step is looked at; else keep it for the case that the loss is not finite."""
+        if torch.compiler.is_compiling() or not (self._taps.recording or self._taps.keeping):
             return
         if not torch.is_grad_enabled() or torch._C._current_graph_task_id() != -1:
             return
-        self._taps.guard(self._look, output)
+        self._taps.guard(self._look if self._taps.recording else self._keep, output)
+
+    def _keep(self, output: Any) -> None:
+        for name, tensor in tensors_in(output):
+            if tensor.device.type == "cpu" and tensor.is_floating_point():
+                self._taps.keep(self, name, tensor.detach())
 
     def _look(self, output: Any) -> None:
         began = time.perf_counter()
@@ -79,7 +85,7 @@ class OutputTap(Inert):
                 found.append((name, tensor))
         if not found:
             return
-        indices = [self._index(name, tensor) for name, tensor in found]
+        indices = [self.index(name, tensor) for name, tensor in found]
         pending = start([tensor.detach() for _, tensor in found], extras=self._taps.extras)
         self._taps.collect(Batch(np.array(indices, dtype=np.uint32), pending))
         if self._kind is Kind.ACTIVATION:
@@ -88,7 +94,8 @@ class OutputTap(Inert):
                     tensor.register_hook(self._gradient_tap(name, tensor))
         self._taps.spent += time.perf_counter() - began
 
-    def _index(self, name: str, tensor: torch.Tensor) -> int:
+    def index(self, name: str, tensor: torch.Tensor) -> int:
+        """The number of this output's site."""
         place = self._indices.get(name)
         if place is None:
             place = self._indices[name] = self._taps.table.index(Site(self._path, self._kind, name), tensor)
@@ -165,6 +172,10 @@ class Taps:
         self.table, self.collect, self.guard = table, collect, guard
         self.recording = False
         """Whether module outputs are looked at right now."""
+        self.keeping = False
+        """Whether outputs of a step that is not looked at are kept until its loss is known."""
+        self._kept: list[tuple[OutputTap, str, torch.Tensor]] = []
+        self._kept_bytes = 0
         self.open = True
         self.extras: Any = None
         self.spent = 0.0
@@ -193,6 +204,25 @@ class Taps:
             kind = Kind.ACTIVATION if path else Kind.OUTPUT
             self._handles.append(module.register_forward_hook(OutputTap(self, path, kind)))
 
+    def keep(self, tap: OutputTap, name: str, tensor: torch.Tensor) -> None:
+        """Hold an output, without its graph, until the loss is known; most are held by autograd anyway."""
+        self._kept_bytes += tensor.nbytes
+        if self._kept_bytes <= MAX_KEPT_BYTES:
+            self._kept.append((tap, name, tensor))
+
+    def forget(self) -> None:
+        """The loss was finite, or another forward pass begins."""
+        self._kept.clear()
+        self._kept_bytes = 0
+
+    def measure_kept(self) -> None:
+        """The loss was not finite: look at this step's outputs after all, to see who began it."""
+        if self._kept:
+            indices = [tap.index(name, tensor) for tap, name, tensor in self._kept]
+            pending = start([tensor for _, _, tensor in self._kept])
+            self.collect(Batch(np.array(indices, dtype=np.uint32), pending))
+        self.forget()
+
     def _worth_tapping(self, path: str, module: torch.nn.Module) -> bool:
         # A Sequential's output is its last child's: the same numbers twice would only cost twice.
         containers = (torch.nn.Sequential, torch.nn.ModuleList, torch.nn.ModuleDict)
@@ -200,7 +230,8 @@ class Taps:
 
     def detach(self) -> None:
         """Take every tap off; hooks still waiting in a graph do nothing from now on."""
-        self.recording, self.open = False, False
+        self.recording = self.keeping = self.open = False
+        self.forget()
         for handle in self._handles:
             handle.remove()
         self._handles.clear()

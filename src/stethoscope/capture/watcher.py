@@ -6,6 +6,7 @@ RNG, never change a value.
 
 from __future__ import annotations
 
+import math
 import time
 from typing import Any, Final
 
@@ -17,7 +18,7 @@ from stethoscope.capture.clock import Clock
 from stethoscope.capture.guard import Guard
 from stethoscope.capture.ledger import Ledger
 from stethoscope.capture.lineage import Lineage
-from stethoscope.capture.ring import Batch, Ring, StepRows
+from stethoscope.capture.ring import Batch, Ring, StepRows, scalar_of
 from stethoscope.capture.schedule import Schedule
 from stethoscope.capture.seams import SEAMS
 from stethoscope.capture.sites import Names, Sink, SiteTable
@@ -141,7 +142,7 @@ class Watcher:
 
     def evaluation_begins(self) -> None:
         """Validation starts: which modules are in training mode is a fact worth keeping."""
-        self.taps.recording = False
+        self.taps.recording = self.taps.keeping = False
         training = [path for path, module in self.names.root.named_modules() if module.training]
         self.sink.event(
             self.log_step, "eval_begin", {"num_training": len(training), "training": training[:20]}
@@ -199,6 +200,8 @@ class Watcher:
 
     def _forward_begins(self) -> None:
         self.taps.recording = not self.evaluating and self.schedule.due("modules", self.clock.step)
+        self.taps.keeping = not self.evaluating and not self.taps.recording
+        self.taps.forget()
 
     def _backward_begins(self, loss: Any, retain: bool, create: bool) -> None:
         self.lineage.settle()
@@ -207,7 +210,11 @@ class Watcher:
         began = time.perf_counter()
         for tensor in [loss] if isinstance(loss, torch.Tensor) else list(loss):
             value = self._unscaled.pop(id(tensor), tensor)
-            self._rows.pending_scalars.append(("loss", start([value.detach()])))
+            pending = start([value.detach()])
+            self._rows.pending_scalars.append(("loss", pending))
+            if tensor.device.type == "cpu" and not math.isfinite(scalar_of(pending)):
+                self.taps.measure_kept()
+        self.taps.forget()
         for ledger in self._all_ledgers():
             if ledger.backward_begins():
                 self._note_discarded()
