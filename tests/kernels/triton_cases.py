@@ -9,7 +9,7 @@ import torch
 from agreement import FLOATS, FP8, INTEGERS, assert_rows_agree, ordinary_tensor, tensor_of_bits, with_specials
 
 from stethoscope.kernels import Extras, reference, triton
-from stethoscope.kernels.pointers import collect
+from stethoscope.kernels.pointers import collect, collect_pieces
 
 
 def groups() -> Iterator[list[torch.Tensor]]:
@@ -52,8 +52,10 @@ def check_gather(tensors: list[torch.Tensor]) -> None:
     starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
     offsets = np.concatenate([np.arange(count)[::-1] for count in counts]).astype(np.int64)
     found = triton.gather(table, starts, offsets, ("check", *counts))
-    for tensor, values in zip(tensors, found, strict=True):
-        np.testing.assert_array_equal(values.cpu().numpy(), reference.values(tensor)[0][::-1])
+    truth = np.concatenate([reference.values(tensor)[0][::-1] for tensor in tensors])
+    np.testing.assert_array_equal(found.cpu().numpy(), truth)
+    pieces = triton.launch(collect_pieces(found, starts), None, None).result()
+    assert_rows_agree(pieces.rows, reference.rows(np.split(truth, starts[1:-1])))
 
 
 def main(device: str = "cpu") -> int:

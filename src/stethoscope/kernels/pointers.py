@@ -133,9 +133,12 @@ def collect_arrays(arrays: Sequence[npt.NDArray[Any]]) -> Collected:
     )
 
 
-def collect_pieces(flat: npt.NDArray[np.float64], starts: npt.NDArray[np.int64]) -> Collected:
-    """The table of the stretches `flat[starts[i]:starts[i + 1]]`."""
+def collect_pieces(flat: Any, starts: npt.NDArray[np.int64]) -> Collected:
+    """The table of the stretches `flat[starts[i]:starts[i + 1]]` of a float64 array or tensor."""
     pointers, counts = array("Q"), array("q")
-    pointers.frombytes((starts[:-1] * 8 + flat.__array_interface__["data"][0]).astype(np.uint64).tobytes())
+    is_array = isinstance(flat, np.ndarray)
+    base = flat.__array_interface__["data"][0] if is_array else flat.data_ptr()
+    pointers.frombytes((starts[:-1] * 8 + base).astype(np.uint64).tobytes())
     counts.frombytes(np.diff(starts).tobytes())
-    return Collected(pointers, counts, bytes([CODE["float64"]]) * len(counts), [flat])
+    kinds = bytes([CODE["float64"]]) * len(counts)
+    return Collected(pointers, counts, kinds, [flat], device=-1 if is_array else flat.get_device())

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import torch
 
 _numbers = itertools.count()
+_NOTHING = np.zeros(0)
 
 Coordinates = npt.NDArray[np.int64]
 
@@ -31,11 +32,13 @@ class Snapshot:
     """The sampled values of every tensor at one moment, as float64."""
 
     host: npt.NDArray[np.float64]
-    """Of the tensors on the CPU, one after the other, zero in the places of all others; empty if none is."""
+    """Of the tensors on the CPU, one after the other, zero in the places of all others."""
     elsewhere: Mapping[int, Any]
     """By the tensor's place, the values of tensors on other devices, still there."""
     missing: tuple[int, ...] = ()
     """Places that could not be read: another size than at first, sparse, without storage."""
+    device: Any = None
+    """Where all tensors are on one CUDA device, all their values one after the other, instead of the above."""
 
 
 class Sample:
@@ -68,12 +71,15 @@ class Sample:
             if table.device < 0 and loaded is not None:
                 return Snapshot(cpu.gather(loaded, table, self._starts, offsets), {})
             if table.device >= 0 and triton.serves(table):
-                values = triton.gather(table, self._starts, offsets, (self._number, layout))
-                return Snapshot(np.zeros(0), dict(enumerate(values)))
+                return Snapshot(_NOTHING, {}, (), triton.gather(table, self._starts, offsets, (self._number, layout)))
         return self._read_mixed(tensors)
 
     def difference(self, before: Snapshot, after: Snapshot) -> Pending:
         """Rows of `after - before`; an exact zero is a coordinate that did not change."""
+        if before.device is not None and after.device is not None:
+            table = collect_pieces(after.device - before.device, self._starts)
+            return Pending(triton.launch(table, None, None))
+        before, after = self._apart(before), self._apart(after)
         moved = before.elsewhere.keys() ^ after.elsewhere.keys()
         missing = sorted({*before.missing, *after.missing, *moved})
         elsewhere = [place for place in after.elsewhere if place not in missing]
@@ -89,6 +95,14 @@ class Sample:
             changes = [after.elsewhere[place] - before.elsewhere[place] for place in elsewhere]
             parts.append((elsewhere, start(changes)))
         return Pending(Assembled(len(self.sizes), parts, {}, missing))
+
+    def _apart(self, snapshot: Snapshot) -> Snapshot:
+        """The values of one device tensor by tensor, to be compared with a snapshot that mixes devices."""
+        if snapshot.device is None:
+            return snapshot
+        pairs = itertools.pairwise(self._starts.tolist())
+        pieces = {place: snapshot.device[begin:end] for place, (begin, end) in enumerate(pairs)}
+        return Snapshot(np.zeros(int(self._starts[-1])), pieces)
 
     def _host_part(self, change: npt.NDArray[np.float64]) -> Part:
         loaded = cpu.library()

@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import importlib.util
-import itertools
 import logging
 import sys
 from collections import OrderedDict
@@ -244,7 +243,7 @@ def launch(table: Collected, limits: Sequence[float | None] | None, extras: Extr
 
 def gather(
     table: Collected, starts: npt.NDArray[np.int64], offsets: npt.NDArray[np.int64], key: tuple[Any, ...]
-) -> list[Any]:
+) -> Any:
     """Elements at offsets of each tensor, on the device; see `cpu.gather`. Tables are kept under `key`."""
     torch = sys.modules["torch"]
     from stethoscope.kernels import triton_kernels as code
@@ -270,7 +269,7 @@ def gather(
                     pointers, plan.owners, plan.begins, plan.ends, plan.offsets, out,
                     DTYPE=_element_type(name), LANES=GATHER_LANES, **FUSED,
                 )  # fmt: skip
-    return [out[begin:end] for begin, end in itertools.pairwise(starts.tolist())]
+    return out
 
 
 @dataclasses.dataclass(frozen=True, eq=False, slots=True)
