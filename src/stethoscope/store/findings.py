@@ -18,6 +18,7 @@ from stethoscope.store.journal import Journal
 from stethoscope.store.scan import FrameFile, Problem
 
 FOLDER: Final = "findings"
+_HALF_WRITTEN_S: Final = 0.002
 _Key = tuple[str, int | None, int, str]
 
 
@@ -86,6 +87,9 @@ class FindingsReader:
             except OSError as error:
                 self._problems.append(Problem(label, 0, f"cannot be read: {error.strerror}"))
                 continue
+            if file.tail is not None and time.time() - path.stat().st_mtime < 1.0:
+                time.sleep(_HALF_WRITTEN_S)  # perhaps caught in the middle of a write; look once more
+                new += file.advance()
             for frame, payload in new:
                 if frame.header.kind == FrameKind.FINDINGS:
                     self._batches.setdefault(label, []).append(_decode(payload))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -75,25 +75,39 @@ def lay_out(chunks: Iterable[Chunk], sites: IntArray, num_sites: int, width: int
     steps = _all_steps(kept)
     column = np.full(num_sites, -1, np.int64)
     column[sites] = np.arange(len(sites))
-    grid = Grid(
-        steps,
-        np.full((len(steps), len(sites), width), np.nan),
-        np.zeros((len(steps), len(sites)), bool),
-        np.zeros((len(steps), len(sites)), np.int64),
-    )
+    grid = _empty(steps, len(sites), width)
     for chunk in kept:
-        rows = np.searchsorted(steps, chunk.steps)
-        columns = column[chunk.sites]
+        rows, columns = np.searchsorted(steps, chunk.steps), column[chunk.sites]
         if chunk.is_dense:
-            where = np.ix_(np.atleast_1d(rows), columns)
+            where = _region(rows, columns)
             grid.values[where] = chunk.values.transpose(1, 0, 2)
             grid.present[where] = True
             grid.calls[where] = chunk.calls.T
-            continue
-        grid.values[rows, columns] = chunk.values
-        grid.present[rows, columns] = True
-        grid.calls[rows, columns] = chunk.calls
+        else:
+            grid.values[rows, columns] = chunk.values
+            grid.present[rows, columns] = True
+            grid.calls[rows, columns] = chunk.calls
     return grid
+
+
+def _empty(steps: IntArray, num_sites: int, width: int) -> Grid:
+    """A grid without values. A site's steps lie side by side in memory, as in the segments."""
+    return Grid(
+        steps,
+        np.full((num_sites, len(steps), width), np.nan).transpose(1, 0, 2),
+        np.zeros((num_sites, len(steps)), bool).T,
+        np.zeros((num_sites, len(steps)), np.int64).T,
+    )
+
+
+def _region(rows: IntArray, columns: IntArray) -> Any:
+    """The index of a rectangle of the grid, by slices where it can be: those copy several times as fast."""
+    parts = [
+        slice(int(part[0]), int(part[0]) + len(part)) if bool((np.diff(part) == 1).all()) else part
+        for part in (rows, columns)
+    ]
+    both_listed = not any(isinstance(part, slice) for part in parts)
+    return np.ix_(*parts) if both_listed else tuple(parts)
 
 
 def _all_steps(chunks: Sequence[Chunk]) -> IntArray:
@@ -124,13 +138,7 @@ def merge_ranks(grids: Sequence[Grid]) -> Grid:
 def _spread(grid: Grid, steps: IntArray) -> Grid:
     if len(grid.steps) == len(steps):
         return grid
-    num_sites, width = grid.values.shape[1:]
-    out = Grid(
-        steps,
-        np.full((len(steps), num_sites, width), np.nan),
-        np.zeros((len(steps), num_sites), bool),
-        np.zeros((len(steps), num_sites), np.int64),
-    )
+    out = _empty(steps, *grid.values.shape[1:])
     places = np.searchsorted(steps, grid.steps)
     out.values[places], out.present[places], out.calls[places] = grid.values, grid.present, grid.calls
     return out

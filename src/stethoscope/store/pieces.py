@@ -150,6 +150,7 @@ class JournalPiece:
         self._numbers = np.empty(0, np.int64)
         self._has_twins = False
         self._rows: list[tuple[int, FrameAt]] = []
+        self._known_steps = 0, np.empty(0, np.int64)
         self._scalars: list[tuple[int, dict[str, float]]] = []
         self._events: list[tuple[int, Event]] = []
         self._vectors: dict[str, list[FrameAt]] = {}
@@ -226,7 +227,10 @@ class JournalPiece:
 
     def steps(self) -> IntArray:
         """The steps that have rows, rising."""
-        return np.unique(np.array([step for step, _ in self._rows], np.int64))
+        if len(self._known_steps[1]) == 0 or self._known_steps[0] != len(self._rows):
+            found = np.unique(np.array([step for step, _ in self._rows], np.int64))
+            self._known_steps = len(self._rows), found
+        return self._known_steps[1]
 
     def chunks(
         self, places: tuple[int, ...], wanted: npt.NDArray[np.bool_], first: int, last: int

@@ -21,7 +21,7 @@ from stethoscope.kernels.columns import NUM_COLUMNS
 from stethoscope.store.catalogue import Catalogue
 from stethoscope.store.locate import parse_journal_name, rank_folders
 from stethoscope.store.manifest import Manifest, Segment, StartNote, pack_runs
-from stethoscope.store.pieces import ALL_COLUMNS, JournalPiece, StartKey
+from stethoscope.store.pieces import ALL_COLUMNS, Chunk, JournalPiece, StartKey
 from stethoscope.store.pyramid import buckets_table, fold_rows
 from stethoscope.store.runfile import sync_folder
 from stethoscope.store.sitetable import SiteTable
@@ -196,10 +196,34 @@ def gather_rows(group: list[JournalPiece], numbers: npt.NDArray[np.int64]) -> So
     if not chunks:
         none = np.empty(0, np.int64)
         return SortedRows(none, none, np.empty((0, NUM_COLUMNS)), none)
+    regular = _regular_rows(chunks, numbers)
+    if regular is not None:
+        return regular
     steps = np.concatenate([np.full(len(c.sites), c.steps, np.int64) for c in chunks])
     sites = numbers[np.concatenate([c.sites for c in chunks])]
     table, calls = np.concatenate([c.values for c in chunks]), np.concatenate([c.calls for c in chunks])
     return sort_rows(steps, sites, table, calls)
+
+
+def _regular_rows(chunks: list[Chunk], numbers: npt.NDArray[np.int64]) -> SortedRows | None:
+    """The same sites at each step, steps rising, as runs mostly are: turned around instead of sorted."""
+    sites = numbers[chunks[0].sites]
+    steps = np.array([c.steps for c in chunks], np.int64)
+    if not bool((np.diff(steps) > 0).all()) or not all(
+        np.array_equal(c.sites, chunks[0].sites) for c in chunks
+    ):
+        return None
+    order = np.argsort(sites)
+    table = np.empty((len(sites), len(steps), NUM_COLUMNS))
+    calls = np.empty((len(sites), len(steps)), np.int64)
+    for place, chunk in enumerate(chunks):
+        table[:, place], calls[:, place] = chunk.values[order], chunk.calls[order]
+    return SortedRows(
+        np.tile(steps, len(sites)),
+        np.repeat(sites[order], len(steps)),
+        table.reshape(-1, NUM_COLUMNS),
+        calls.reshape(-1),
+    )
 
 
 _Entry = tuple[int, int, npt.NDArray[Any]]

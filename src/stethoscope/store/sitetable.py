@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from stethoscope.record import Kind, Site, SiteInfo, select
+from stethoscope.record import ROOT_NAME, Kind, Site, SiteInfo, select
+
+_WILD: Final = frozenset("*?[")
 
 
 class SiteTable:
@@ -17,6 +19,7 @@ class SiteTable:
     def __init__(self) -> None:
         self.infos: list[SiteInfo] = []
         self._numbers: dict[Site, int] = {}
+        self._by_path: dict[str, list[int]] = {}
         self._descriptions: dict[bytes, list[int]] = {}
 
     def add_all(self, checksum: bytes, bodies: Sequence[Mapping[str, Any]]) -> list[int]:
@@ -32,6 +35,8 @@ class SiteTable:
         if number is None:
             number = self._numbers[info.site] = len(self.infos)
             self.infos.append(info)
+            for path in {info.site.path, info.site.module or ROOT_NAME}:
+                self._by_path.setdefault(path, []).append(number)
         else:
             self.infos[number] = info
         return number
@@ -44,6 +49,13 @@ class SiteTable:
         """The numbers of the sites that a glob and a kind name, rising."""
         if pattern == "*" and kind is None:
             return np.arange(len(self.infos))
+        if _WILD.isdisjoint(pattern):
+            near = {
+                n
+                for n in self._by_path.get(pattern, ())
+                if kind is None or self.infos[n].site.kind == Kind(kind)
+            }
+            return np.array(sorted(near), np.int64)
         chosen = [self._numbers[info.site] for info in select(self.infos, pattern, kind)]
         return np.array(chosen, np.int64)
 

@@ -45,6 +45,7 @@ class Spool:
         self._part = 0
         self._waiting: deque[Frame] = deque()
         self._unsynced: list[Frame] = []
+        self._unsynced_bytes = 0
         self._sites: list[Frame] = []
         self._steps: set[int] = set()
 
@@ -61,7 +62,7 @@ class Spool:
     @property
     def unsynced_bytes(self) -> int:
         """Memory held by frames that are written and not yet durable."""
-        return sum(len(frame.payload) for frame in self._unsynced)
+        return self._unsynced_bytes
 
     def open(self) -> bool:
         """Begins the first file now, so that a folder that cannot be written is known at once."""
@@ -102,7 +103,7 @@ class Spool:
                 self._counters["fsync_errors"] += 1
                 self._abandon(error)
                 continue
-            self._unsynced.clear()
+            self._forget_unsynced()
             return True
         return False
 
@@ -160,6 +161,7 @@ class Spool:
 
     def _note(self, frame: Frame) -> None:
         self._unsynced.append(frame)
+        self._unsynced_bytes += len(frame.payload)
         if frame.kind == FrameKind.SITES:
             self._sites.append(frame)
         if frame.kind == FrameKind.ROWS:
@@ -185,7 +187,7 @@ class Spool:
             self._counters["fsync_errors"] += 1
             self._abandon(error)
         else:
-            self._unsynced.clear()
+            self._forget_unsynced()
             self.close()
 
     def _abandon(self, error: OSError) -> None:
@@ -194,7 +196,11 @@ class Spool:
         self.close()
         again = [frame for frame in self._unsynced if frame.kind != FrameKind.SITES]
         self._waiting.extendleft(reversed(again))
+        self._forget_unsynced()
+
+    def _forget_unsynced(self) -> None:
         self._unsynced.clear()
+        self._unsynced_bytes = 0
 
     def _failed(self, error: OSError) -> None:
         self._counters["write_errors"] += 1

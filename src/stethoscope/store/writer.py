@@ -106,7 +106,6 @@ class RunWriter:
         _alive.add(self)
         self._thread = threading.Thread(target=self._work, name="stethoscope-writer", daemon=True)
         self._thread.start()
-        atexit.register(_close_at_exit, weakref.ref(self))
 
     @classmethod
     def create(
@@ -364,9 +363,8 @@ def _payload(kind: FrameKind, content: tuple[Any, ...]) -> bytes:
     return bytes(content[0])
 
 
-def _close_at_exit(reference: weakref.ref[RunWriter]) -> None:
-    writer = reference()
-    if writer is not None:
+def _close_at_exit() -> None:
+    for writer in list(_alive):
         writer.close("exit")
 
 
@@ -375,5 +373,6 @@ def _silence_children() -> None:
         writer._go_inert()
 
 
+atexit.register(_close_at_exit)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_silence_children)
