@@ -1,0 +1,380 @@
+"""The model's data-flow graph as read back from a run: who takes whose output, in which order.
+
+Nodes are the modules that compute (a module that only calls others is a container, not a node), the model's
+`(input)` and `(output)`, parameters that are used outside of a module's own forward, and joins: a sum or a
+concatenation that several consumers read, such as a transformer's residual stream. `direct()` is the same graph
+without joins. Edges go as the data goes; the gradient comes back along those that say so.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from stethoscope.record import ROOT_NAME, MissingExtraError, RunFormatError, StethoscopeError
+
+if TYPE_CHECKING:
+    from stethoscope.store import Run
+
+VERSION: Final = 1
+INPUT: Final = "(input)"
+OUTPUT: Final = "(output)"
+
+EdgeKind = Literal["data", "residual"]
+Gradient = Literal["none", "integer", "detached", "flows"]
+Role = Literal["module", "parameter", "join", "input", "output"]
+
+_STATES: Final[tuple[Gradient, ...]] = ("none", "integer", "detached", "flows")
+
+
+class UnknownModuleError(StethoscopeError, LookupError):
+    """The graph has no module of this name."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """A module, or one of the few other things that data passes."""
+
+    path: str
+    type: str = ""
+    """The module's class; a join's operation."""
+    role: Role = "module"
+    num_parameters: int = 0
+    num_trainable: int = 0
+    calls: int = 0
+    """How often it was called in the forward pass."""
+    order: int = -1
+    """Its place in the order of execution; -1 where it never ran."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Edge:
+    """`target` takes what `source` made."""
+
+    source: str
+    target: str
+    kind: EdgeKind = "data"
+    """"residual": a way around, which meets a longer way between the same two in a sum or concatenation."""
+    gradient: Gradient = "flows"
+    """"none": nothing upstream asks for one; "integer": only indices or a mask go this way."""
+    operations: tuple[str, ...] = ()
+    """Functions that ran on the way, outside of any leaf module."""
+    inside: str = ""
+    """The module in whose forward they ran."""
+    uses: int = 1
+
+    @property
+    def detached(self) -> bool:
+        """Whether the gradient is cut here, by detach, `.data` or no_grad."""
+        return self.gradient == "detached"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Unregistered:
+    """A module that was called but is no submodule: its parameters are in no optimizer and no checkpoint."""
+
+    path: str
+    type: str
+    num_parameters: int = 0
+    num_trainable: int = 0
+    inside: str = ""
+    """The module in whose forward it was called."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Graph:
+    """Nodes by path and the edges between them."""
+
+    nodes: Mapping[str, Node]
+    edges: tuple[Edge, ...]
+    containers: Mapping[str, Node] = dataclasses.field(default_factory=dict)
+    """Modules that only call others, with the parameters of all that is in them."""
+    unused: tuple[str, ...] = ()
+    """Modules that were not called."""
+    unregistered: tuple[Unregistered, ...] = ()
+    absorbed: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """From a module that another one uses without calling it to that other one."""
+    tied: tuple[tuple[str, ...], ...] = ()
+    """Names of one and the same parameter."""
+    untraced: tuple[str, ...] = ()
+    """Modules that took a tensor from somewhere that could not be seen."""
+    status: str = "traced"
+    """"copy": from a copy without data, because torch.compile runs the model."""
+    truncated: bool = False
+    """Whether the forward pass was longer than what is followed."""
+
+    # ---- questions ----
+
+    @property
+    def order(self) -> tuple[str, ...]:
+        """The nodes that ran, in the order they first did."""
+        ran = [node for node in self.nodes.values() if node.order >= 0]
+        return tuple(node.path for node in sorted(ran, key=lambda node: node.order))
+
+    @cached_property
+    def _into(self) -> dict[str, list[Edge]]:
+        found: dict[str, list[Edge]] = {path: [] for path in self.nodes}
+        for edge in self.edges:
+            found[edge.target].append(edge)
+        return found
+
+    @cached_property
+    def _out(self) -> dict[str, list[Edge]]:
+        found: dict[str, list[Edge]] = {path: [] for path in self.nodes}
+        for edge in self.edges:
+            found[edge.source].append(edge)
+        return found
+
+    def node_of(self, name: str) -> str | None:
+        """The node that a module path or a parameter's or site's full name belongs to."""
+        while name:
+            if name in self.nodes:
+                return name
+            if name in self.absorbed:
+                return self.absorbed[name]
+            name = name.rpartition(".")[0]
+        return None
+
+    def inside(self, path: str) -> tuple[str, ...]:
+        """The nodes of a module: itself, or what a container holds."""
+        if path in self.nodes:
+            return (path,)
+        if path in ("", ROOT_NAME):
+            return tuple(node.path for node in self.nodes.values() if node.role not in ("input", "output"))
+        found = tuple(name for name in self.nodes if name.startswith((f"{path}.", f"{path}:")))
+        if found:
+            return found
+        owner = self.node_of(path)
+        if owner is None:
+            raise UnknownModuleError(
+                "not in the data-flow graph",
+                where=path,
+                do=f"Known, for example: {', '.join(list(self.nodes)[:5])}",
+            )
+        return (owner,)
+
+    def inputs(self, path: str) -> tuple[Edge, ...]:
+        """What goes into a module, or into a container from outside of it."""
+        own = dict.fromkeys(self.inside(path))
+        return tuple(
+            edge for name in own for edge in self._into[name] if len(own) == 1 or edge.source not in own
+        )
+
+    def outputs(self, path: str) -> tuple[Edge, ...]:
+        """Who takes what a module, or a container, makes."""
+        own = dict.fromkeys(self.inside(path))
+        return tuple(
+            edge for name in own for edge in self._out[name] if len(own) == 1 or edge.target not in own
+        )
+
+    def neighbours(self, path: str) -> tuple[str, ...]:
+        """Nodes one edge away, producers before consumers, in the order of execution."""
+        own = set(self.inside(path))
+        sides = (
+            {edge.source for edge in self.inputs(path)} - own,
+            {edge.target for edge in self.outputs(path)} - own,
+        )
+        names = [name for side in sides for name in sorted(side, key=lambda name: self.nodes[name].order)]
+        return tuple(dict.fromkeys(names))
+
+    def ancestors(self, path: str) -> tuple[str, ...]:
+        """Everything whose data reaches this module, in the order of execution."""
+        return self._reached(path, lambda name: [edge.source for edge in self._into[name]])
+
+    def descendants(self, path: str) -> tuple[str, ...]:
+        """Everything that this module's data reaches, in the order of execution."""
+        return self._reached(path, lambda name: [edge.target for edge in self._out[name]])
+
+    def _reached(self, path: str, following: Callable[[str], Iterable[str]]) -> tuple[str, ...]:
+        own = self.inside(path)
+        seen: set[str] = set()
+        ahead = list(own)
+        while ahead:
+            for name in following(ahead.pop()):
+                if name not in seen:
+                    seen.add(name)
+                    ahead.append(name)
+        return tuple(sorted(seen - set(own), key=lambda name: self.nodes[name].order))
+
+    def reaches(self, source: str, target: str) -> bool:
+        """Whether data goes from the one to the other."""
+        return self.path(source, target) is not None
+
+    def path(self, source: str, target: str) -> tuple[str, ...] | None:
+        """A shortest way for the data from one module to another, both ends included."""
+        goals = set(self.inside(target))
+        came: dict[str, str | None] = dict.fromkeys(self.inside(source))
+        ahead = list(came)
+        for name in ahead:
+            for edge in self._out[name]:
+                following = edge.target
+                if following in goals and (following not in came or came[following] is None):
+                    return (*_walk_back(came, name), following)
+                if following not in came:
+                    came[following] = name
+                    ahead.append(following)
+        return None
+
+    # ---- other shapes ----
+
+    def direct(self) -> Graph:
+        """Without joins: every producer has an edge to every module that reads the sum it is part of."""
+        into = {path: {edge.source: edge for edge in edges} for path, edges in self._into.items()}
+        out = {path: {edge.target: edge for edge in edges} for path, edges in self._out.items()}
+        joins = [node.path for node in self.nodes.values() if node.role == "join"]
+        for join in joins:
+            for source, before in into.pop(join).items():
+                del out[source][join]
+                if source == join:
+                    continue
+                for target, after in out[join].items():
+                    if target == join:
+                        continue
+                    known = into[target].get(source)
+                    into[target][source] = out[source][target] = _best(known, _joined(before, after))
+            for target in out.pop(join):
+                into.get(target, {}).pop(join, None)
+        edges = [edge for sources in into.values() for edge in sources.values()]
+        nodes = {path: node for path, node in self.nodes.items() if node.role != "join"}
+        return self._with(nodes, edges)
+
+    def collapse(self, depth: int) -> Graph:
+        """Modules deeper than `depth` path parts taken together as the container they are in."""
+        names = {path: _cut(node, depth) for path, node in self.nodes.items()}
+        edges: dict[tuple[str, str], Edge] = {}
+        for edge in self.edges:
+            pair = names[edge.source], names[edge.target]
+            if pair[0] == pair[1]:
+                continue
+            moved = dataclasses.replace(edge, source=pair[0], target=pair[1])
+            edges[pair] = _best(edges.get(pair), moved)
+        nodes: dict[str, Node] = {}
+        for path, name in names.items():
+            node = self.nodes[path]
+            if name == path:
+                nodes.setdefault(name, node)
+            elif name not in nodes:
+                whole = self.containers.get(name) or Node(path=name)
+                nodes[name] = dataclasses.replace(whole, role="module", order=node.order)
+            elif 0 <= node.order < nodes[name].order or nodes[name].order < 0:
+                nodes[name] = dataclasses.replace(nodes[name], order=node.order)
+        return self._with(nodes, edges.values())
+
+    def _with(self, nodes: Mapping[str, Node], edges: Iterable[Edge]) -> Graph:
+        place = {path: node.order for path, node in nodes.items()}
+        ordered = sorted(edges, key=lambda edge: (place[edge.target], place[edge.source]))
+        return dataclasses.replace(self, nodes=nodes, edges=tuple(ordered))
+
+    # ---- to and from other forms ----
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain JSON values; `from_json` gives an equal graph back."""
+        body = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        for name in ("nodes", "containers"):
+            body[name] = [dataclasses.asdict(node) for node in body[name].values()]
+        for name in ("edges", "unregistered"):
+            body[name] = [dataclasses.asdict(part) for part in body[name]]
+        for edge in body["edges"]:
+            edge["operations"] = list(edge["operations"])
+        body["tied"] = [list(group) for group in self.tied]
+        body |= {
+            "unused": list(self.unused),
+            "untraced": list(self.untraced),
+            "absorbed": dict(self.absorbed),
+        }
+        return {"version": VERSION, **body}
+
+    @classmethod
+    def from_json(cls, body: Mapping[str, Any]) -> Graph:
+        """From what `to_json` or a run's "graph" event holds."""
+        if int(body.get("version", 0)) > VERSION:
+            raise RunFormatError(
+                "the graph is of a newer version", where=body["version"], do="Update stethoscope"
+            )
+        edges = tuple(
+            Edge(**{**_fields(Edge, edge), "operations": tuple(edge.get("operations", ()))})
+            for edge in body["edges"]
+        )
+        return cls(
+            nodes={node["path"]: Node(**_fields(Node, node)) for node in body["nodes"]},
+            edges=edges,
+            containers={node["path"]: Node(**_fields(Node, node)) for node in body.get("containers", ())},
+            unused=tuple(body.get("unused", ())),
+            unregistered=tuple(
+                Unregistered(**_fields(Unregistered, one)) for one in body.get("unregistered", ())
+            ),
+            absorbed=dict(body.get("absorbed", {})),
+            tied=tuple(tuple(group) for group in body.get("tied", ())),
+            untraced=tuple(body.get("untraced", ())),
+            status=str(body.get("status", "traced")),
+            truncated=bool(body.get("truncated", False)),
+        )
+
+    def to_networkx(self) -> Any:
+        """As a networkx DiGraph, with what is known of nodes and edges as their attributes."""
+        try:
+            import networkx
+        except ImportError as error:
+            raise MissingExtraError("networkx", "graph", "The graph as a networkx DiGraph") from error
+        out = networkx.DiGraph()
+        for path, node in self.nodes.items():
+            out.add_node(path, **dataclasses.asdict(node))
+        for edge in self.edges:
+            out.add_edge(edge.source, edge.target, **dataclasses.asdict(edge))
+        return out
+
+
+def graph_of(run: Run) -> Graph | None:
+    """The latest graph that a run recorded; None where there is none."""
+    for event in reversed(run.events("graph")):
+        if event.body.get("status") in ("traced", "copy") and int(event.body.get("version", 0)) <= VERSION:
+            return Graph.from_json(event.body)
+    return None
+
+
+def _fields(kind: Any, body: Mapping[str, Any]) -> dict[str, Any]:
+    known = {field.name for field in dataclasses.fields(kind)}
+    return {key: value for key, value in body.items() if key in known}
+
+
+def _walk_back(came: Mapping[str, str | None], name: str | None) -> tuple[str, ...]:
+    way: list[str] = []
+    while name is not None:
+        way.append(name)
+        name = came[name]
+    return tuple(reversed(way))
+
+
+def _joined(before: Edge, after: Edge) -> Edge:
+    """The way through a join as one edge: as residual as its parts, as open as the narrower one."""
+    state = min(_STATES.index(before.gradient), _STATES.index(after.gradient))
+    return Edge(
+        source=before.source,
+        target=after.target,
+        kind="residual" if "residual" in (before.kind, after.kind) else "data",
+        gradient=_STATES[state],
+        operations=(*before.operations, *after.operations),
+        inside=after.inside or before.inside,
+        uses=max(before.uses, after.uses),
+    )
+
+
+def _best(known: Edge | None, other: Edge) -> Edge:
+    """Two ways between the same nodes as one edge: it is residual where both are, and open where one is."""
+    if known is None:
+        return other
+    state = max(_STATES.index(known.gradient), _STATES.index(other.gradient))
+    kind: EdgeKind = "residual" if known.kind == other.kind == "residual" else "data"
+    return dataclasses.replace(known, gradient=_STATES[state], kind=kind, uses=known.uses + other.uses)
+
+
+def _cut(node: Node, depth: int) -> str:
+    if node.role in ("input", "output"):
+        return node.path
+    home = node.path.split(":", 1)[0] if node.role == "join" else node.path
+    parts = home.split(".")
+    if node.role == "join" and (len(parts) < depth or home == ROOT_NAME):
+        return node.path
+    return ".".join(parts[:depth]) if len(parts) >= depth else node.path

@@ -1,0 +1,303 @@
+"""From a finished Trace to the graph as JSON values.
+
+A join that one consumer alone reads is replaced by edges from its producers to that consumer; one that nobody
+reads is dropped (it was inside a leaf module); the others stay as nodes, so that a residual stream of n blocks has
+of the order of n edges and not n squared.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any, Final
+
+import torch
+
+from stethoscope.capture.lineage_mode import DETACHED, FLOWS, Wire
+from stethoscope.capture.lineage_trace import INPUT, OUTPUT, PARAMETER_MARK, Trace
+from stethoscope.record import ROOT_NAME
+
+VERSION: Final = 1
+GRADIENTS: Final = ("none", "integer", "detached", "flows")
+
+Node = str | int
+Wires = dict[tuple[Node, Node], Wire]
+
+
+def build(trace: Trace) -> dict[str, Any]:
+    """The body of the "graph" event; `analyse.graph.Graph.from_json` reads it."""
+    modules = _modules(trace)
+    times: dict[Node, int] = {INPUT: 0}
+    times.update(trace.leaves)
+    times.update({number: join.time for number, join in enumerate(trace.tags.joins)})
+    times[OUTPUT] = trace.tags.time + 1
+    wires = _settle_held(trace.tags.wires, times)
+    wires = _absorb_joins(_mark_gates(_drop_unread(wires, times), times), times)
+    wires, parameters = _place_parameters(wires, modules, times)
+    names = _name_joins(trace, wires)
+    edges = _edges(wires, names, times)
+    used = {node for wire in wires for node in wire}
+    called = set(trace.calls)
+    seen = {key[len(PARAMETER_MARK) :].rpartition(".")[0] for key in trace.tags.seen_parameters}
+    absorbed, unused = _idle(modules, called, seen, set(trace.leaves), used)
+    shown = [path for path in modules if path in trace.leaves or path in used or path in unused]
+    nodes = [_module_node(path, modules[path], trace, path in trace.leaves or path in used) for path in shown]
+    nodes += [
+        _parameter_node(name, parameter, times[name])
+        for name, parameter in parameters.items()
+        if name in used
+    ]
+    nodes += [
+        {"path": name, "role": "join", "type": trace.tags.joins[number].operation, "order": times[number]}
+        for number, name in names.items()
+    ]
+    nodes += [{"path": path, "role": role, "type": "", "order": times[path]}
+              for path, role in ((INPUT, "input"), (OUTPUT, "output")) if path in used]  # fmt: skip
+    nodes.sort(key=lambda node: (node["order"] < 0, node["order"]))
+    for place, node in enumerate(nodes):
+        node["order"] = place if node["order"] >= 0 else -1
+    return {
+        "version": VERSION, "status": "traced", "truncated": trace.truncated, "nodes": nodes, "edges": edges,
+        "containers": [_described(path, module) for path, module in modules.items()
+                       if path not in trace.leaves and (path in called or any(True for _ in module.children()))],
+        "unused": sorted(unused, key=list(modules).index), "absorbed": absorbed,
+        "unregistered": [_stranger(found.module, found.path, found.inside) for found in trace.strangers.values()],
+        "untraced": list(trace.untraced), "tied": _tied(trace.root),
+    }  # fmt: skip
+
+
+def _modules(trace: Trace) -> dict[str, torch.nn.Module]:
+    """Every module by path: the registered ones, then the strangers and theirs."""
+    found: dict[str, torch.nn.Module] = {}
+    for path, module in trace.root.named_modules():
+        found.setdefault(path or ROOT_NAME, module)
+    for stranger in trace.strangers.values():
+        for name, module in stranger.module.named_modules():
+            found.setdefault(f"{stranger.path}.{name}" if name else stranger.path, module)
+    return found
+
+
+def _settle_held(wires: Wires, times: dict[Node, int]) -> Wires:
+    """Edges inside a no_grad region carry gradient only where what came out of the region does."""
+    leaving: dict[Node, list[tuple[Node, Wire]]] = defaultdict(list)
+    for (source, target), wire in wires.items():
+        leaving[source].append((target, wire))
+    for (_, target), wire in sorted(wires.items(), key=lambda item: -times.get(item[0][1], 0)):
+        if wire.held and wire.state == FLOWS:
+            later = [other.state == FLOWS for node, other in leaving[target] if node != target]
+            wire.state = FLOWS if any(later) else DETACHED
+            wire.held = False
+    return wires
+
+
+def _drop_unread(wires: Wires, times: dict[Node, int]) -> Wires:
+    """Without joins that nothing reads: they were inside a leaf module, whose output is its own."""
+    num_readers: dict[Node, int] = defaultdict(int)
+    sources: dict[Node, list[Node]] = defaultdict(list)
+    for source, target in wires:
+        if source != target:
+            num_readers[source] += 1
+            sources[target].append(source)
+    dropped = set()
+    for number in sorted((node for node in times if isinstance(node, int)), key=lambda node: -times[node]):
+        if not num_readers[number]:
+            dropped.add(number)
+            for source in sources[number]:
+                num_readers[source] -= 1
+    return {pair: wire for pair, wire in wires.items() if pair[0] not in dropped and pair[1] not in dropped}
+
+
+def _mark_gates(wires: Wires, times: dict[Node, int]) -> Wires:
+    into = _sources(wires)
+    for (source, target), wire in wires.items():
+        wire.gated = (
+            isinstance(target, int)
+            and not wire.added
+            and not wire.gated
+            and _goes_around(source, target, into, times)
+        )
+    return wires
+
+
+def _sources(wires: Wires) -> dict[Node, list[Node]]:
+    into: dict[Node, list[Node]] = defaultdict(list)
+    for source, target in wires:
+        into[target].append(source)
+    return into
+
+
+def _absorb_joins(wires: Wires, times: dict[Node, int]) -> Wires:
+    into: dict[Node, dict[Node, Wire]] = defaultdict(dict)
+    out: dict[Node, dict[Node, Wire]] = defaultdict(dict)
+    for (source, target), wire in wires.items():
+        into[target][source] = wire
+        out[source][target] = wire
+    # Latest first: what a join is replaced by may be another join, never an earlier one.
+    for number in sorted((node for node in times if isinstance(node, int)), key=lambda node: -times[node]):
+        readers = [target for target in out[number] if target != number]
+        if len(readers) > 1:
+            continue
+        for source, wire in into.pop(number, {}).items():
+            del out[source][number]
+            if readers and source != number:
+                after = out[number][readers[0]]
+                through = _through(wire, after)
+                _merge(into[readers[0]], out[source], source, readers[0], through)
+        for target in readers:
+            del into[target][number]
+        out.pop(number, None)
+    return {(source, target): wire for target, sources in into.items() for source, wire in sources.items()}
+
+
+def _through(before: Wire, after: Wire) -> Wire:
+    return Wire(
+        min(before.state, after.state), before.added or after.added, False,
+        (*before.operations, *after.operations)[:8], after.inside or before.inside, max(before.uses, after.uses),
+        before.gated or after.gated,
+    )  # fmt: skip
+
+
+def _merge(into: dict[Node, Wire], out: dict[Node, Wire], source: Node, target: Node, wire: Wire) -> None:
+    known = into.get(source)
+    if known is not None:
+        known.state, known.added = max(known.state, wire.state), known.added or wire.added
+        known.gated = known.gated and wire.gated
+        return
+    into[source] = wire
+    out[target] = wire
+
+
+def _place_parameters(
+    wires: Wires, modules: dict[str, torch.nn.Module], times: dict[Node, int]
+) -> tuple[Wires, dict[str, torch.nn.Parameter]]:
+    """Parameters used outside of their own module: as that module where it is a leaf, else as nodes."""
+    placed: Wires = {}
+    parameters: dict[str, torch.nn.Parameter] = {}
+    for (source, target), wire in wires.items():
+        node = source
+        if isinstance(source, str) and source.startswith(PARAMETER_MARK):
+            full = source[len(PARAMETER_MARK) :]
+            owner, _, name = full.rpartition(".")
+            module = modules[owner or ROOT_NAME]
+            if owner and not any(True for _ in module.children()):
+                node = owner
+            else:
+                node, parameters[full] = full, module._parameters[name]  # type: ignore[assignment]
+            times.setdefault(node, max(times.get(target, 1) - 1, 1))
+        placed.setdefault((node, target), wire)
+    return placed, parameters
+
+
+def _name_joins(trace: Trace, wires: Wires) -> dict[int, str]:
+    kept = sorted({node for pair in wires for node in pair if isinstance(node, int)})
+    names: dict[int, str] = {}
+    taken: set[str] = set()
+    for number in kept:
+        join = trace.tags.joins[number]
+        base = name = f"{join.path}:{join.operation}"
+        count = 0
+        while name in taken:
+            count += 1
+            name = f"{base}_{count}"
+        taken.add(name)
+        names[number] = name
+    return names
+
+
+def _edges(wires: Wires, names: dict[int, str], times: dict[Node, int]) -> list[dict[str, Any]]:
+    into = _sources(wires)
+    edges = []
+    for (source, target), wire in wires.items():
+        residual = wire.added and not wire.gated and _goes_around(source, target, into, times)
+        edge: dict[str, Any] = {
+            "source": names[source] if isinstance(source, int) else source,
+            "target": names[target] if isinstance(target, int) else target,
+            "kind": "residual" if residual else "data",
+            "gradient": GRADIENTS[wire.state],
+        }
+        if wire.operations:
+            edge["operations"], edge["inside"] = list(wire.operations), wire.inside or ROOT_NAME
+        if wire.uses > 1:
+            edge["uses"] = wire.uses
+        edges.append(((times.get(target, 0), times.get(source, 0)), edge))
+    return [edge for _, edge in sorted(edges, key=lambda pair: pair[0])]
+
+
+def _goes_around(source: Node, target: Node, into: dict[Node, list[Node]], times: dict[Node, int]) -> bool:
+    """Whether a longer way leads from the one to the other, through nodes that ran after the first."""
+    began = times.get(source, 0)
+    ahead = [node for node in into[target] if node not in (source, target)]
+    seen = {target, *ahead}
+    while ahead:
+        for node in into[ahead.pop()]:
+            if node == source:
+                return True
+            if node not in seen and times.get(node, 0) > began:
+                seen.add(node)
+                ahead.append(node)
+    return False
+
+
+def _idle(
+    modules: dict[str, torch.nn.Module], called: set[str], seen: set[str], leaves: set[str], used: set[Node]
+) -> tuple[dict[str, str], set[str]]:
+    """Modules without a call: those whose parameters a leaf above them used itself, and those nobody used."""
+    absorbed: dict[str, str] = {}
+    unused: set[str] = set()
+    containers = (torch.nn.ModuleList, torch.nn.ModuleDict, torch.nn.ParameterList, torch.nn.ParameterDict)
+    for path, module in modules.items():
+        if (
+            path in called
+            or path in used
+            or isinstance(module, containers)
+            or any(True for _ in module.children())
+        ):
+            continue
+        above = _leaf_above(path, leaves)
+        if above is not None and (path in seen or ".parametrizations." in path):
+            absorbed[path] = above
+        elif path not in seen:
+            unused.add(path)
+    return absorbed, unused
+
+
+def _leaf_above(path: str, leaves: set[str]) -> str | None:
+    while "." in path:
+        path = path.rpartition(".")[0]
+        if path in leaves:
+            return path
+    return ROOT_NAME if ROOT_NAME in leaves else None
+
+
+def _module_node(path: str, module: torch.nn.Module, trace: Trace, ran: bool) -> dict[str, Any]:
+    order = trace.first.get(path, 1 if ran else -1)
+    calls = trace.calls.get(path, 0)
+    return {**_described(path, module), "role": "module", "calls": calls, "order": order}
+
+
+def _described(path: str, module: torch.nn.Module) -> dict[str, Any]:
+    parameters = list(module.parameters())
+    trainable = sum(p.numel() for p in parameters if p.requires_grad)
+    return {
+        "path": path, "type": type(module).__name__,
+        "num_parameters": sum(p.numel() for p in parameters), "num_trainable": trainable,
+    }  # fmt: skip
+
+
+def _parameter_node(path: str, parameter: torch.nn.Parameter, order: int) -> dict[str, Any]:
+    count = parameter.numel()
+    return {
+        "path": path, "role": "parameter", "type": "Parameter", "num_parameters": count,
+        "num_trainable": count if parameter.requires_grad else 0, "order": order,
+    }  # fmt: skip
+
+
+def _stranger(module: torch.nn.Module, path: str, inside: str) -> dict[str, Any]:
+    return {**_described(path, module), "inside": inside}
+
+
+def _tied(root: torch.nn.Module) -> list[list[str]]:
+    """Parameters that several modules share, by all their names."""
+    names: dict[int, list[str]] = defaultdict(list)
+    for name, parameter in root.named_parameters(remove_duplicate=False):
+        names[id(parameter)].append(name)
+    return [group for group in names.values() if len(group) > 1]

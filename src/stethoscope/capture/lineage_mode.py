@@ -1,0 +1,324 @@
+"""Who made which tensor: one link per tensor while a forward pass runs.
+
+Every tensor that an operation makes while `TagMode` is on the stack carries a Link to its producer: a module, the
+model's input, a parameter, or a Join where the data of several producers meet. Operations are only looked at,
+after they ran; nothing is called, copied, kept alive or changed. A value written in place is known under its
+storage, so that views of it tell the new producer.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import weakref
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.overrides import TorchFunctionMode
+
+# How much of the gradient comes back along a link; of several ways the best one counts.
+NONE: Final = 0
+"""Nothing upstream asks for a gradient: inputs, frozen parts."""
+INTEGER: Final = 1
+"""Only as indices or a mask."""
+DETACHED: Final = 2
+"""Cut on purpose or by a slip: detach, .data, no_grad."""
+FLOWS: Final = 3
+
+MAX_OPERATIONS: Final = 60_000
+MAX_TENSORS: Final = 512
+MAX_DEPTH: Final = 4
+MAX_NAMED_OPERATIONS: Final = 6
+MAX_JOINS_EACH: Final = 64
+"""Joins of one operation in one module before a loop in Python is taken for what it is."""
+
+ADDITIVE: Final = frozenset({
+    "add", "sub", "rsub", "cat", "concat", "concatenate", "stack", "hstack", "vstack", "dstack", "sum", "index_add",
+    "scatter_add", "index_put", "index_copy", "lerp", "addcmul", "addcdiv", "setitem", "copy", "where",
+})  # fmt: skip
+"""Operations that let every part through with a gradient of its own size: a way around that ends here is a
+residual one."""
+
+QUIET: Final = frozenset({
+    "get", "view", "reshape", "permute", "transpose", "contiguous", "flatten", "unflatten", "squeeze", "unsqueeze",
+    "expand", "expand_as", "repeat", "getitem", "chunk", "split", "unbind", "iter", "to", "float", "half", "bfloat16",
+    "type", "type_as", "view_as", "t", "clone", "detach", "requires_grad", "narrow", "select", "movedim", "swapaxes",
+    "tile", "rename", "align_to", "set", "deepcopy", "cpu", "cuda",
+})  # fmt: skip
+"""Operations that move numbers without changing them: not worth a name on an edge."""
+
+FRESH: Final = frozenset({
+    "zeros_like", "ones_like", "full_like", "rand_like", "randn_like", "randint_like", "new_zeros", "new_ones", "new_full",
+})  # fmt: skip
+"""These take a shape from their argument, and no data."""
+
+
+class Link(NamedTuple):
+    """Where a tensor comes from, and what happened on the way."""
+
+    source: str | int
+    """A module path, INPUT, a parameter's key, or the number of a Join."""
+    state: int
+    operations: tuple[str, ...] = ()
+    inside: str | None = None
+    """The module in whose forward these operations ran."""
+    held: bool = False
+    """Made while gradients were off: whether it was cut shows when they are on again."""
+    time: int = 0
+
+
+@dataclasses.dataclass(slots=True)
+class Wire:
+    """An edge as it is collected."""
+
+    state: int
+    added: bool = False
+    held: bool = False
+    operations: tuple[str, ...] = ()
+    inside: str | None = None
+    uses: int = 1
+    gated: bool = False
+    """Meets another way from the same producer in a product or the like: no way around for the gradient."""
+
+
+class Join(NamedTuple):
+    """Where an operation outside of any leaf module brings several producers together."""
+
+    path: str
+    operation: str
+    time: int
+
+
+class Tags:
+    """Links of tensors, joins, and the edges between producers."""
+
+    def __init__(self, parameters: Mapping[int, tuple[str, bool]]) -> None:
+        """`parameters`: from a parameter's id to its key and whether it is trained."""
+        self.wires: dict[tuple[str | int, str | int], Wire] = {}
+        self.joins: list[Join] = []
+        self.seen_parameters: set[str] = set()
+        self.num_operations = 0
+        self.time = 0
+        self._parameters = parameters
+        self._links: dict[int, tuple[weakref.ref[torch.Tensor], Link]] = {}
+        self._written: dict[int, tuple[StorageWeakRef, Link]] = {}
+        self._known_joins: dict[tuple[str, str, frozenset[str | int]], int] = {}
+        self._num_joins: dict[tuple[str, str], int] = {}
+
+    def read(self, tensor: torch.Tensor) -> Link | None:
+        """The link of a tensor that is about to be used."""
+        link = self._last(tensor)
+        if link is not None and link.held and torch.is_grad_enabled():
+            came_through = tensor.requires_grad and tensor.grad_fn is not None
+            link = link._replace(held=False, state=FLOWS if came_through else DETACHED)
+        return link
+
+    def _last(self, tensor: torch.Tensor) -> Link | None:
+        known = self._links.get(id(tensor))
+        link = known[1] if known is not None and known[0]() is tensor else None
+        if self._written:
+            written = self._written.get(_storage(tensor))
+            if written is not None and (link is None or written[1].time > link.time):
+                return written[1]
+        if link is None:
+            parameter = self._parameters.get(id(tensor))
+            if parameter is not None:
+                self.seen_parameters.add(parameter[0])
+                return Link(parameter[0], FLOWS if parameter[1] else NONE)
+        return link
+
+    def tag(self, tensor: torch.Tensor, link: Link | None, *, in_place: bool = False) -> None:
+        """Give a tensor its link; None takes away what a dead tensor of the same id may have left."""
+        if link is None:
+            self._links.pop(id(tensor), None)
+            return
+        self.time += 1
+        link = link._replace(time=self.time)
+        self._links[id(tensor)] = weakref.ref(tensor), link
+        if in_place:
+            key = _storage(tensor)
+            if key:
+                # The weak reference keeps the key from being given to another storage, not the memory.
+                self._written[key] = StorageWeakRef(tensor.untyped_storage()), link
+
+    def written_since(self, tensor: torch.Tensor, time: int) -> bool:
+        """Whether an operation wrote into this tensor's memory after a moment."""
+        written = self._written.get(_storage(tensor)) if self._written else None
+        return written is not None and written[1].time > time
+
+    def wire(self, source: str | int, target: str | int, link: Link, *, added: bool, held: bool) -> None:
+        """Note that `target` used what `source` made."""
+        known = self.wires.get((source, target))
+        if known is None:
+            self.wires[source, target] = Wire(link.state, added, held, link.operations, link.inside)
+            return
+        known.state = max(known.state, link.state)
+        known.added = known.added or added
+        known.held = known.held and held
+        known.uses += 1
+
+    def join(self, path: str, operation: str, links: list[Link], grads: bool) -> int:
+        """The join of these producers by this operation in this module's forward."""
+        sources = frozenset(link.source for link in links)
+        place = (path, operation)
+        if self._num_joins.get(place, 0) >= MAX_JOINS_EACH:
+            sources = frozenset(source for source in sources if isinstance(source, str))
+        number = self._known_joins.get((path, operation, sources))
+        if number is None:
+            number = self._known_joins[path, operation, sources] = len(self.joins)
+            self._num_joins[place] = self._num_joins.get(place, 0) + 1
+            self.time += 1
+            self.joins.append(Join(path, operation, self.time))
+        for link in links:
+            added = operation in ADDITIVE and link.state != INTEGER
+            self.wire(link.source, number, link, added=added, held=not grads)
+        return number
+
+
+class TagMode(TorchFunctionMode):
+    """Sees every operation of the forward pass, after it ran."""
+
+    def __init__(self, tags: Tags) -> None:
+        super().__init__()
+        self.tags = tags
+        self.active = True
+        self.path = ""
+        """The module whose forward runs now."""
+        self.error: BaseException | None = None
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run it; then note what came of what."""
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        if not self.active:
+            return result
+        try:
+            if getattr(func, "__name__", "") == "__iter__":
+                items = tuple(result)
+                self._note(func, args, kwargs, items)
+                return iter(items)
+            self._note(func, args, kwargs, result)
+        except Exception as error:
+            self.active, self.error = False, error
+        return result
+
+    def _note(self, func: Any, args: Any, kwargs: Mapping[str, Any], result: Any) -> None:
+        made = [result] if isinstance(result, torch.Tensor) else _tensors_of_result(result)
+        name = getattr(func, "__name__", "")
+        if name == "__setitem__":
+            made = [args[0]]
+        if not made:
+            return
+        self.tags.num_operations += 1
+        if self.tags.num_operations > MAX_OPERATIONS:
+            self.active = False
+            return
+        operation, in_place = _plain(name)
+        if operation in FRESH:
+            for tensor in made:
+                self.tags.tag(tensor, None)
+            return
+        used = list(tensors_in((args, kwargs)))
+        in_place = in_place or "out" in kwargs or kwargs.get("inplace") is True
+        if "out" in kwargs:
+            written = {id(tensor) for tensor in tensors_in(kwargs["out"])}
+            used = [tensor for tensor in used if id(tensor) not in written]
+        self._link(operation, used, made, in_place)
+
+    def _link(
+        self, operation: str, used: list[torch.Tensor], made: list[torch.Tensor], in_place: bool
+    ) -> None:
+        links: dict[str | int, Link] = {}
+        for tensor in used:
+            link = self.tags.read(tensor)
+            if link is None:
+                continue
+            other = links.get(link.source)
+            if other is None or link.state > other.state:
+                links[link.source] = link
+        grads = torch.is_grad_enabled()
+        if len(links) <= 1:
+            for link in links.values():
+                for tensor in made:
+                    self.tags.tag(tensor, self._onward(link, operation, tensor, grads), in_place=in_place)
+            if not links:
+                for tensor in made:
+                    self.tags.tag(tensor, None)
+            return
+        first = next((tensor for tensor in made if tensor.is_floating_point()), made[0])
+        kept = [self._onward(link, "", first, grads) for link in links.values()]
+        number = self.tags.join(self.path, operation, kept, grads)
+        # The join carries on what its best part carries; whether a part was cut is on that part's wire.
+        best = Link(number, max(link.state for link in kept), held=any(link.held for link in kept))
+        for tensor in made:
+            self.tags.tag(tensor, self._onward(best, "", tensor, grads), in_place=in_place)
+
+    def _onward(self, link: Link, operation: str, made: torch.Tensor, grads: bool) -> Link:
+        state, held = link.state, link.held
+        if state == FLOWS:
+            if not (made.is_floating_point() or made.is_complex()):
+                state, held = INTEGER, False
+            elif not grads:
+                held = True
+            elif not made.requires_grad:
+                state = DETACHED
+        if not operation or operation in QUIET:
+            return link._replace(state=state, held=held)
+        names = (
+            link.operations if len(link.operations) >= MAX_NAMED_OPERATIONS else (*link.operations, operation)
+        )
+        return Link(link.source, state, names, self.path, held)
+
+
+def tensors_in(value: Any, depth: int = 0) -> Iterator[torch.Tensor]:
+    """Every tensor inside arguments or outputs: sequences, mappings, dataclasses, plain objects."""
+    if isinstance(value, torch.Tensor):
+        yield value
+        return
+    if (
+        depth >= MAX_DEPTH
+        or value is None
+        or isinstance(value, (str, bytes, int, float, torch.nn.Module, type))
+    ):
+        return
+    if isinstance(value, Mapping):
+        parts: Any = list(value.values())
+    elif isinstance(value, (tuple, list, set, frozenset)):
+        parts = value
+    elif depth < 2:
+        parts = list(getattr(value, "__dict__", {}).values())
+    else:
+        return
+    for number, part in enumerate(parts):
+        if number >= MAX_TENSORS:
+            return
+        yield from tensors_in(part, depth + 1)
+
+
+def _tensors_of_result(result: Any) -> list[torch.Tensor]:
+    return list(tensors_in(result)) if isinstance(result, (tuple, list)) else []
+
+
+def _plain(name: str) -> tuple[str, bool]:
+    """An operation's name without decoration, and whether it writes into its first argument."""
+    if name.startswith("__") and name.endswith("__"):
+        bare = name[2:-2]
+        if bare == "setitem":
+            return bare, True
+        if bare in ("radd", "rsub", "rmul", "rmatmul", "rtruediv", "rpow"):
+            return bare[1:], False
+        if bare in ("iadd", "isub", "imul", "itruediv", "imatmul", "ipow", "ior", "iand", "ixor"):
+            return bare[1:], True
+        return bare, False
+    if name.endswith("_") and not name.endswith("__"):
+        return name[:-1], name != "requires_grad_"
+    return name, False
+
+
+def _storage(tensor: torch.Tensor) -> int:
+    """The storage's address, 0 for tensors without one."""
+    try:
+        return int(tensor.untyped_storage()._cdata)
+    except (NotImplementedError, RuntimeError):
+        return 0

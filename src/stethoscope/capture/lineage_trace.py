@@ -1,0 +1,245 @@
+"""One forward pass, seen from the inside: which module was called within which, with whose data.
+
+A call in whose course no other module was called is a leaf of the data-flow graph: it takes edges in and its
+outputs are its own. Any other call is transparent: its children and the operations between them are what counts.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from typing import Any, Final
+
+import torch
+from torch.nn.modules import module as torch_module
+from torch.nn.utils.parametrize import ParametrizationList
+from torch.overrides import _get_current_function_mode_stack, _pop_mode, _push_mode
+
+from stethoscope.capture.lineage_mode import (
+    DETACHED,
+    FLOWS,
+    INTEGER,
+    MAX_OPERATIONS,
+    NONE,
+    Link,
+    TagMode,
+    Tags,
+    tensors_in,
+)
+from stethoscope.record import ROOT_NAME
+
+INPUT: Final = "(input)"
+OUTPUT: Final = "(output)"
+PARAMETER_MARK: Final = "="
+"""Before a parameter's full name: the key of a parameter as a producer."""
+
+
+@dataclasses.dataclass(slots=True)
+class Frame:
+    """A module's forward that is running."""
+
+    module: torch.nn.Module
+    path: str
+    links: list[Link]
+    """Of its positional arguments, as they were when it was called."""
+    began: int = 0
+    num_children: int = 0
+    quiet: bool = False
+    """What runs in here (a parametrization) belongs to the module that asked for it."""
+
+
+@dataclasses.dataclass(slots=True)
+class Stranger:
+    """A module that was called without being a submodule."""
+
+    module: torch.nn.Module
+    path: str
+    inside: str
+
+
+class Trace:
+    """Follows the calls of one forward pass on the thread that began it."""
+
+    def __init__(self, root: torch.nn.Module) -> None:
+        self.root = root
+        self.paths: dict[int, str] = {}
+        for path, module in root.named_modules():
+            self.paths.setdefault(id(module), path or ROOT_NAME)
+        self.tags = Tags(_parameter_keys(root))
+        self.mode = TagMode(self.tags)
+        self.calls: dict[str, int] = {}
+        self.first: dict[str, int] = {}
+        """When each module was first called."""
+        self.leaves: dict[str, int] = {}
+        """Modules that were called as leaves, and when first."""
+        self.strangers: dict[int, Stranger] = {}
+        self.untraced: dict[str, None] = {}
+        """Leaves that got a tensor with a history of which nothing was seen."""
+        self.returned = False
+        self._frames: list[Frame] = []
+        self._handles: list[Any] = []
+        self._thread = threading.get_ident()
+
+    @property
+    def error(self) -> BaseException | None:
+        """What went wrong in here, if anything did."""
+        return self.mode.error
+
+    @property
+    def truncated(self) -> bool:
+        """Whether the pass was longer than what is followed."""
+        return self.tags.num_operations > MAX_OPERATIONS
+
+    def begin(self, args: Any, kwargs: Any) -> None:
+        """The root is about to run."""
+        for tensor in tensors_in((args, kwargs)):
+            self.tags.tag(tensor, Link(INPUT, FLOWS if tensor.requires_grad else NONE))
+        self._enter(self.root, ROOT_NAME, [link for t in tensors_in(args) if (link := self.tags.read(t))])
+        self._handles.append(torch_module.register_module_forward_pre_hook(self._before))
+        after = torch_module.register_module_forward_hook(self._after, with_kwargs=True, always_call=True)
+        self._handles.append(after)
+        _push_mode(self.mode)
+
+    def end(self) -> None:
+        """Take everything off, whatever happened; doing it twice does nothing."""
+        for handle in self._handles:
+            handle.remove()
+            # torch's handle forgets this one table, and torch.compile warns of what is left in it.
+            torch_module._global_forward_hooks_with_kwargs.pop(handle.id, None)
+        self._handles.clear()
+        _take_off(self.mode)
+        self.mode.active = False
+
+    def close(self, output: Any) -> None:
+        """The root returned: what it returns is the graph's output."""
+        with torch._C.DisableTorchFunction():
+            frame = self._frames[0]
+            if not frame.num_children:
+                self._leave_leaf(frame, {}, output)
+            for tensor in tensors_in(output):
+                link = self.tags.read(tensor)
+                if link is not None:
+                    self.tags.wire(link.source, OUTPUT, link, added=False, held=False)
+            self.returned = True
+
+    def _before(self, module: torch.nn.Module, args: Any) -> None:
+        if threading.get_ident() != self._thread or not self.mode.active or module is self.root:
+            return
+        try:
+            with torch._C.DisableTorchFunction():
+                links = [
+                    link for tensor in tensors_in(args) if (link := self._reads(module, tensor)) is not None
+                ]
+                self._enter(module, self._path(module), links)
+        except Exception as error:
+            self.mode.active, self.mode.error = False, error
+
+    def _after(self, module: torch.nn.Module, args: Any, *rest: Any) -> None:  # noqa: ARG002 - torch's signature
+        # After an exception torch leaves the keyword arguments out.
+        if threading.get_ident() != self._thread or not self.mode.active or module is self.root:
+            return
+        try:
+            with torch._C.DisableTorchFunction():
+                self._leave(module, rest[0] if len(rest) > 1 else {}, rest[-1])
+        except Exception as error:
+            self.mode.active, self.mode.error = False, error
+
+    def _enter(self, module: torch.nn.Module, path: str, links: list[Link]) -> None:
+        above = self._frames[-1] if self._frames else None
+        quiet = (above is not None and above.quiet) or isinstance(module, ParametrizationList)
+        self._frames.append(Frame(module, path, links, self.tags.time, quiet=quiet))
+        if quiet:
+            return
+        if above is not None:
+            above.num_children += 1
+        self.tags.time += 1
+        self.first.setdefault(path, self.tags.time)
+        self.calls[path] = self.calls.get(path, 0) + 1
+        self.mode.path = path
+
+    def _leave(self, module: torch.nn.Module, kwargs: Any, output: Any) -> None:
+        while len(self._frames) > 1:
+            frame = self._frames.pop()
+            if frame.module is module:
+                break
+        else:
+            return
+        if not frame.quiet and not frame.num_children and output is not None:
+            self._leave_leaf(frame, kwargs, output)
+        self.mode.path = next(f.path for f in reversed(self._frames) if not f.quiet)
+
+    def _leave_leaf(self, frame: Frame, kwargs: Any, output: Any) -> None:
+        """Edges from whoever made its inputs, and its own name on its outputs."""
+        named = [link for t in tensors_in(kwargs) if (link := self._reads(frame.module, t)) is not None]
+        links = frame.links + named
+        made = list(tensors_in(output))
+        grads = torch.is_grad_enabled()
+        self.leaves.setdefault(frame.path, self.first[frame.path])
+        floating = [tensor for tensor in made if tensor.is_floating_point() or tensor.is_complex()]
+        cut = FLOWS
+        if grads and made and not any(tensor.requires_grad for tensor in made):
+            cut = DETACHED if floating else INTEGER
+        for link in links:
+            kept = link._replace(state=min(link.state, cut) if link.state == FLOWS else link.state)
+            self.tags.wire(link.source, frame.path, kept, added=False, held=not grads)
+        asks = any(p.requires_grad for p in frame.module.parameters()) or any(k.state == FLOWS for k in links)
+        for tensor in made:
+            known = tensor.is_floating_point() or tensor.is_complex()
+            flows = known and (tensor.requires_grad if grads else asks)
+            held = not grads and flows
+            written = self.tags.written_since(tensor, frame.began)
+            self.tags.tag(tensor, Link(frame.path, FLOWS if flows else NONE, held=held), in_place=written)
+
+    def _reads(self, module: torch.nn.Module, tensor: torch.Tensor) -> Link | None:
+        link = self.tags.read(tensor)
+        if link is None and tensor.grad_fn is not None:
+            self.untraced[self._path(module)] = None
+        return link
+
+    def _path(self, module: torch.nn.Module) -> str:
+        known = self.paths.get(id(module))
+        if known is not None:
+            return known
+        caller = next(f for f in reversed(self._frames) if not f.quiet)
+        path = _place_in(caller, module, self.paths)
+        self.strangers[id(module)] = Stranger(module, path, caller.path)
+        # The stranger is kept, so its id and its children's stay theirs while this pass runs.
+        for name, child in module.named_modules():
+            self.paths.setdefault(id(child), f"{path}.{name}" if name else path)
+        return path
+
+
+def _parameter_keys(root: torch.nn.Module) -> dict[int, tuple[str, bool]]:
+    keys: dict[int, tuple[str, bool]] = {}
+    for name, parameter in root.named_parameters():
+        keys[id(parameter)] = PARAMETER_MARK + name, bool(parameter.requires_grad)
+    return keys
+
+
+def _place_in(caller: Frame, module: torch.nn.Module, taken: dict[int, str]) -> str:
+    """A stranger's name: the attribute of the caller that holds it, else its class."""
+    prefix = "" if caller.path == ROOT_NAME else f"{caller.path}."
+    for name, value in vars(caller.module).items():
+        if value is module:
+            return f"{prefix}{name}"
+        if isinstance(value, dict) and name not in ("_modules", "_parameters", "_buffers"):
+            for key, item in value.items():
+                if item is module:
+                    return f"{prefix}{name}[{key!r}]"
+        elif isinstance(value, (list, tuple)):
+            for number, item in enumerate(value):
+                if item is module:
+                    return f"{prefix}{name}[{number}]"
+    base, names = f"{prefix}<{type(module).__name__}>", set(taken.values())
+    return next(name for n in range(len(names) + 1) if (name := f"{base}{n}" if n else base) not in names)
+
+
+def _take_off(mode: TagMode) -> None:
+    """Remove the mode from this thread's stack, also from under modes that were entered later."""
+    if not any(other is mode for other in _get_current_function_mode_stack()):
+        return
+    above = []
+    while (top := _pop_mode()) is not mode:
+        above.append(top)
+    for other in reversed(above):
+        _push_mode(other)
