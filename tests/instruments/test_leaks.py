@@ -72,18 +72,45 @@ def test_a_graph_kept_by_a_metric_is_found():
     assert sum(leak.bytes_per_step for leak in leaks) > 64 * 64 * 4
 
 
-@pytest.mark.parametrize("kind", ["nothing", "ring", "latest"])
+@pytest.mark.parametrize("kind", ["nothing", "ring", "latest", "average", "now and then", "running sum"])
 def test_a_clean_loop_is_silent(kind):
     ring = collections.deque(maxlen=3)
-    state = {}
+    state = {"average": torch.zeros(64, 8), "sum": torch.zeros(()), "kept": [], "step": 0}
 
     def extra(out, loss):
         if kind == "ring":
             ring.append(out.detach() * 2)
         if kind == "latest":
             state["out"] = out.detach().clone()
+        if kind == "average":
+            state["average"] = 0.9 * state["average"] + 0.1 * out.detach()
+        if kind == "running sum":
+            state["sum"] = state["sum"] + loss.detach()
+        state["step"] += 1
+        if kind == "now and then" and state["step"] % 4 == 0:
+            state["kept"].append(out.detach().clone())
 
     assert Loop(extra).run() == []
+
+
+def test_what_cannot_be_watched_never_reaches_training(monkeypatch):
+    def broken(self, tensor, frame):
+        raise RuntimeError("ours")
+
+    monkeypatch.setattr(LeakDetector, "saw", broken)
+    loop = Loop(lambda out, loss: None)
+    assert loop.run(3) == []
+    assert loop.detector.num_unwatched > 0
+
+
+def test_gradients_that_accumulate_over_steps_are_no_leak():
+    model, detector = torch.nn.Linear(50, 50), LeakDetector()
+    for step in range(24):
+        with detector.step():
+            model(torch.randn(4, 50)).sum().backward()
+            if step % 6 == 5:
+                model.zero_grad()
+    assert detector.leaks() == []
 
 
 def test_too_few_steps_say_nothing():

@@ -47,10 +47,9 @@ METHODS = {
         "remove_hook": "",
         "execute_hooks": "layer data shape is_forward step",
     },
-    hooks.HookBuilder: {
-        name: ""
-        for name in ("trigger", "action", "actions", "layer_patterns", "max_executions", "enabled", "build")
-    },
+    hooks.HookBuilder: dict.fromkeys(
+        ("trigger", "action", "actions", "layer_patterns", "max_executions", "enabled", "build"), ""
+    ),
 }
 
 FIELDS = {

@@ -214,7 +214,10 @@ def plateau(
 def running_median(values: FloatArray, width: int) -> FloatArray:
     """The median of each value and its neighbours; the ends use what there is."""
     half = width // 2
-    return np.array([np.median(values[max(0, i - half) : i + half + 1]) for i in range(len(values))])
+    padded = np.concatenate([np.full(half, np.nan), values, np.full(half, np.nan)])
+    windows = np.lib.stride_tricks.sliding_window_view(padded, 2 * half + 1)
+    medians: FloatArray = np.nanmedian(windows, axis=1) if len(values) else values
+    return medians
 
 
 @dataclass(frozen=True, slots=True)

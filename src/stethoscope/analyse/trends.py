@@ -17,7 +17,7 @@ from stethoscope.record import FloatArray
 
 MIN_VALUES = 4
 """Fewer values than this carry no trend."""
-MAX_PAIRWISE = 2000
+MAX_PAIRWISE = 600
 """Longer series are averaged into this many blocks before the pairwise tests, which are quadratic."""
 
 

@@ -226,6 +226,8 @@ class HookManager(Toolbox):
         gradient norm and memory for this call alone.
         """
         at = self._step(step)
+        if not self._entries:
+            return []
         base = self.context if context is None else context
         shape = tuple(int(n) for n in shape) if shape is not None else None
         here = replace(base, layer=layer, data=data, shape=shape, is_forward=is_forward, step=at)

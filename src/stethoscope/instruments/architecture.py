@@ -239,7 +239,12 @@ def _undisturbed(model: torch.nn.Module) -> Iterator[None]:
     import torch
 
     modes = {module: module.training for module in model.modules()}
-    buffers = {buffer: buffer.detach().clone() for buffer in model.buffers()}
+    buffers = [
+        (module, name, buffer, buffer.detach().clone())
+        for module in model.modules()
+        for name, buffer in module._buffers.items()
+        if buffer is not None
+    ]
     devices = sorted(
         {p.device.index for p in model.parameters() if p.device.type == "cuda" and p.device.index is not None}
     )
@@ -254,8 +259,9 @@ def _undisturbed(model: torch.nn.Module) -> Iterator[None]:
             for module, training in modes.items():
                 module.training = training
             with torch.no_grad():
-                for buffer, kept in buffers.items():
+                for module, name, buffer, kept in buffers:
                     buffer.copy_(kept)
+                    module._buffers[name] = buffer
 
 
 def _tensor_bytes(value: Any) -> int:

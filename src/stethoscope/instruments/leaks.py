@@ -114,7 +114,7 @@ class LeakDetector:
         self.grace = max(0, grace)
         self.max_watched = max_watched
         self.num_unwatched = 0
-        """Storages that were not noted because `max_watched` were."""
+        """Storages that were not noted: beyond `max_watched`, or of a kind that cannot be."""
         self._numbers = itertools.count()
         self._step = -1
         self._steps: list[int] = []
@@ -273,11 +273,14 @@ def _watch_class() -> Any:
 
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             result = func(*args, **(kwargs or {}))
-            if _makes_new(func):
-                frame = sys._getframe(1)
-                for item in result if isinstance(result, tuple | list) else (result,):
-                    if isinstance(item, torch.Tensor):
-                        self._detector.saw(item, frame)
+            try:
+                if _makes_new(func):
+                    frame = sys._getframe(1)
+                    for item in result if isinstance(result, tuple | list) else (result,):
+                        if isinstance(item, torch.Tensor):
+                            self._detector.saw(item, frame)
+            except Exception:  # training must not notice what we cannot read
+                self._detector.num_unwatched += 1
             return result
 
     return AllocationWatch
