@@ -10,6 +10,7 @@ from stethoscope.analyse.trends import Direction
 from stethoscope.instruments.gradient_debugger import GradientDebugger, task_cosines
 from stethoscope.instruments.gradient_health import LayerHealth
 from stethoscope.instruments.gradient_layers import MAX_VALUES, direction_of
+from stethoscope.kernels import measure
 from stethoscope.record import StethoscopeError
 
 
@@ -88,6 +89,21 @@ def test_norm_mean_and_spread_are_those_of_torch():
     assert look.norm == pytest.approx(values.double().norm().item(), rel=1e-6)
     assert look.mean == pytest.approx(values.double().mean().item(), rel=1e-6)
     assert look.std == pytest.approx(values.double().std(correction=0).item(), rel=1e-6)
+
+
+def test_rows_that_a_kernel_measured_say_the_same_as_the_values():
+    rng = np.random.default_rng(8)
+    by_hand, by_row = GradientDebugger(), GradientDebugger()
+    for step in range(20):
+        values = rng.standard_normal(500)
+        by_hand.record_gradient_flow("layer", values, step=step)
+        by_row.record_row("layer", measure([values])[0], step=step, sketch=values, update_ratio=0.01)
+    one, other = by_hand.analyze_layer("layer"), by_row.analyze_layer("layer")
+    assert (one.norm, one.trend, one.signal_to_noise) == (other.norm, other.trend, other.signal_to_noise)
+    assert (one.cosine_to_last, other.update_ratio) == (other.cosine_to_last, pytest.approx(0.01))
+    look = by_row.record_row("layer", measure([[1.0, float("nan")]])[0])
+    assert (look.nonfinite.num_nan, look.nonfinite.first_index, look.step) == (1, None, 20)
+    assert by_row.analyze_gradient_flow().overall_health == LayerHealth.CRITICAL
 
 
 def test_directions_are_real_cosines():

@@ -179,6 +179,26 @@ def test_what_is_no_array_is_refused_by_name():
         TensorInspector().inspect_tensor(["a", "b"], "weights")
 
 
+def test_looks_at_other_steps_and_layers_can_be_compared():
+    rng = np.random.default_rng(8)
+    inspector = TensorInspector()
+    before, after = rng.standard_normal((50, 40)), 2.0 * rng.standard_normal((30, 10)) + 1.0
+    after[0] = 0.0
+    ids = (
+        inspector.inspect_tensor(before, "w", "one", step=0),
+        inspector.inspect_tensor(after, "w", "two", step=9),
+    )
+    found = inspector.compare_looks(*ids)
+    assert found.mean_change == pytest.approx(after.mean() - before.mean())
+    assert found.std_ratio == pytest.approx(after.std() / before.std())
+    assert found.norm_ratio == pytest.approx(np.linalg.norm(after) / np.linalg.norm(before))
+    assert found.sparsity_change == pytest.approx(10 / 300)
+    exact = scipy_stats.ks_2samp(before.ravel(), after.ravel()).statistic
+    assert found.ks_distance == pytest.approx(exact, abs=0.03)
+    with pytest.raises(StethoscopeError, match="99"):
+        inspector.compare_looks(ids[0], 99)
+
+
 def test_threads_may_inspect_at_once():
     inspector = TensorInspector(max_tracked_tensors=50)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import subprocess
+import sys
 from enum import StrEnum
 
 import pytest
@@ -88,3 +90,18 @@ def test_every_kind_can_be_written_as_in_the_seeds(family):
         hooks.HookAction: hooks.ActionKind,
     }[family]
     assert all(hasattr(family, str(kind)) for kind in kinds)
+
+
+def test_importing_and_using_them_on_arrays_never_imports_torch():
+    code = (
+        "import sys, numpy as np\n"
+        "from stethoscope.hooks import HookManager, HookBuilder, HookAction\n"
+        "from stethoscope.instruments import *\n"
+        "TensorInspector().inspect_tensor(np.ones(9), 'x'); GradientDebugger().record_gradient_flow('a', [1.0])\n"
+        "ModelDiagnostics().generate_report(); Profiler().bottlenecks(); compare([1.0], [2.0]); repr(inspect([1.0]))\n"
+        "hooks = HookManager(sinks=[]); hooks.on(None, HookAction.InspectTensor)\n"
+        "assert hooks.execute_hooks('a', [1.0], [1], True)[0].status == 'Success'\n"
+        "assert 'torch' not in sys.modules\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

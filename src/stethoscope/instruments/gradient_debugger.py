@@ -26,11 +26,10 @@ from stethoscope.instruments.gradient_health import (
 from stethoscope.instruments.gradient_layers import GradientLook, LayerGradients, direction_of
 from stethoscope.instruments.intake import ArrayError
 from stethoscope.instruments.units import DeadUnits, UnitCounter
-from stethoscope.record import StethoscopeError
+from stethoscope.record import FloatArray, StethoscopeError
 
 MAX_HISTORY: Final = 100
 MAX_LAYERS: Final = 100_000
-NO_GRADIENT: Final = 1e-8
 
 
 class GradientDebugger:
@@ -54,15 +53,34 @@ class GradientDebugger:
         last look.
         """
         with self._lock:
-            history = self._layers.get(layer)
-            if history is None:
-                if len(self._layers) >= MAX_LAYERS:
-                    text = f"more than {MAX_LAYERS:,} layers"
-                    raise StethoscopeError(text, where=layer, do="Call clear() first")
-                history = self._layers[layer] = LayerGradients(layer, self.max_history)
-            if step is None:
-                step = history.looks[-1].step + 1 if history.looks else 0
-            return history.add(step, values, weights=weights, update=update, no_gradient=NO_GRADIENT)
+            history, step = self._history(layer, step)
+            return history.add(step, values, weights=weights, update=update)
+
+    def record_row(
+        self,
+        layer: str,
+        row: FloatArray,
+        *,
+        step: int | None = None,
+        sketch: Any = None,
+        update_ratio: float | None = None,
+    ) -> GradientLook:
+        """Records a gradient that a kernel has measured already: its row of statistics, and its sketch if any."""
+        direction = None if sketch is None else np.asarray(sketch, dtype=np.float64).reshape(-1)
+        with self._lock:
+            history, step = self._history(layer, step)
+            return history.add_row(step, row, direction=direction, update_ratio=update_ratio)
+
+    def _history(self, layer: str, step: int | None) -> tuple[LayerGradients, int]:
+        history = self._layers.get(layer)
+        if history is None:
+            if len(self._layers) >= MAX_LAYERS:
+                text = f"more than {MAX_LAYERS:,} layers"
+                raise StethoscopeError(text, where=layer, do="Call clear() first")
+            history = self._layers[layer] = LayerGradients(layer, self.max_history)
+        if step is None:
+            step = history.looks[-1].step + 1 if history.looks else 0
+        return history, step
 
     def record_step(
         self,

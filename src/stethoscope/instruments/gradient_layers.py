@@ -22,6 +22,7 @@ from stethoscope.kernels.sketch import mix
 from stethoscope.record import FloatArray
 
 MAX_VALUES: Final = 1 << 16
+NO_GRADIENT: Final = 1e-8
 SKETCH_WIDTH: Final = 1024
 """A cosine between two sketches of this width is off by about 1 / sqrt(1024), 0.03."""
 
@@ -65,14 +66,31 @@ class LayerGradients:
         self._sum_squares = 0.0
         self._weights: FloatArray | None = None
 
-    def add(
-        self, step: int, values: Any, *, weights: Any = None, update: Any = None, no_gradient: float = 1e-8
-    ) -> GradientLook:
+    def add(self, step: int, values: Any, *, weights: Any = None, update: Any = None) -> GradientLook:
         """Takes one gradient in and returns what is known of it."""
         row = measure_rows([values], [self.name])[0]
-        bad = float(stat(row, "num_nonfinite"))
-        nonfinite = locate(values, self.name, step) if bad else None
-        direction = direction_of(values) if not bad and row[INDEX["count"]] else None
+        bad = bool(stat(row, "num_nonfinite"))
+        return self.add_row(
+            step,
+            row,
+            direction=None if bad or not row[INDEX["count"]] else direction_of(values),
+            update_ratio=self._update_ratio(weights, update),
+            nonfinite=locate(values, self.name, step) if bad else None,
+        )
+
+    def add_row(
+        self,
+        step: int,
+        row: FloatArray,
+        *,
+        direction: FloatArray | None = None,
+        update_ratio: float | None = None,
+        nonfinite: NonFinite | None = None,
+    ) -> GradientLook:
+        """Takes in a gradient that was measured elsewhere; `direction` is its sketch, where there is one."""
+        if nonfinite is None and stat(row, "num_nonfinite"):
+            num_inf = int(row[INDEX["num_posinf"]] + row[INDEX["num_neginf"]])
+            nonfinite = NonFinite(self.name, int(row[INDEX["num_nan"]]), num_inf, None, step)
         look = GradientLook(
             step=step,
             norm=_known(row, "norm"),
@@ -84,13 +102,13 @@ class LayerGradients:
             num_elements=int(row[INDEX["count"]]),
             cosine_to_last=_cosine(direction, self._last),
             cosine_to_mean=_cosine(direction, self._mean),
-            update_ratio=self._update_ratio(weights, update),
+            update_ratio=update_ratio,
             nonfinite=nonfinite,
         )
         self._remember(direction)
         self.looks.append(look)
         self.num_looks += 1
-        absent = look.is_finite and (look.norm is None or look.norm < no_gradient)
+        absent = look.is_finite and (look.norm is None or look.norm < NO_GRADIENT)
         self.steps_without_gradient = self.steps_without_gradient + 1 if absent else 0
         return look
 

@@ -18,7 +18,7 @@ from typing import Any, Final
 import numpy as np
 
 from stethoscope.instruments.alerts import EXTREME, TensorAlert, TensorAlertKind, value_alerts
-from stethoscope.instruments.comparison import TensorComparison, compare
+from stethoscope.instruments.comparison import TensorComparison, compare, histogram_ks
 from stethoscope.instruments.distribution import TensorDistribution, distribution
 from stethoscope.instruments.intake import as_numpy, shape_of
 from stethoscope.instruments.leaks import Leak, LeakDetector
@@ -88,6 +88,20 @@ class TensorInfo:
     def healthy(self) -> bool:
         """Whether there is nothing to warn of."""
         return not any(alert.severity.rank >= Severity.WARNING.rank for alert in self.alerts)
+
+
+@dataclass(frozen=True, slots=True)
+class LookComparison:
+    """How one look differs from another; None where one of them has no finite values or the first is zero."""
+
+    first: TensorInfo
+    second: TensorInfo
+    mean_change: float | None
+    std_ratio: float | None
+    norm_ratio: float | None
+    sparsity_change: float | None
+    ks_distance: float | None
+    """Between the two histograms, so it is known to about the share of one bin."""
 
 
 @dataclass(slots=True)
@@ -243,6 +257,16 @@ class TensorInspector:
         """Compares two arrays element by element and as distributions; see `comparison.compare`."""
         return compare(first, second)
 
+    def compare_looks(self, first_id: int, second_id: int) -> LookComparison:
+        """Compares two looks, at other steps or other layers, by what was remembered of them."""
+        first, second = self.get_tensor_info(first_id), self.get_tensor_info(second_id)
+        if first is None or second is None:
+            missing = first_id if first is None else second_id
+            raise StethoscopeError(
+                "no such look is remembered", where=missing, do="Raise max_tracked_tensors"
+            )
+        return compare_looks(first, second)
+
     def detect_leaks(self) -> list[Leak]:
         """Lines whose tensors pile up over the steps that `leak_detector` watched."""
         return self.leak_detector.leaks()
@@ -273,6 +297,27 @@ class TensorInspector:
         first, last = _mean_of(course.first), _mean_of(course.last)
         message = f"the mean of {name} drifted from {first:.3g} to {last:.3g} over {course.num_looks:,} looks"
         return TensorAlert(TensorAlertKind.DRIFT, Severity.INFO, message, course.num_looks, value=moved)
+
+
+def compare_looks(first: TensorInfo, second: TensorInfo) -> LookComparison:
+    """Compares two looks by their statistics and histograms."""
+    a, b, p, q = first.stats, second.stats, first.distribution, second.distribution
+
+    def ratio(old: float | None, new: float | None) -> float | None:
+        return None if new is None or not old else new / old
+
+    def change(old: float | None, new: float | None) -> float | None:
+        return None if new is None or old is None else new - old
+
+    return LookComparison(
+        first=first,
+        second=second,
+        mean_change=change(a.mean, b.mean),
+        std_ratio=ratio(a.std, b.std),
+        norm_ratio=ratio(a.l2_norm, b.l2_norm),
+        sparsity_change=change(a.sparsity, b.sparsity),
+        ks_distance=histogram_ks(p.histogram, p.bin_edges, q.histogram, q.bin_edges) if p and q else None,
+    )
 
 
 def _unremarkable(stats: TensorStats) -> bool:
