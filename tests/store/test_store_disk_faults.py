@@ -153,6 +153,24 @@ def test_an_io_error_while_writing_means_a_new_file(tmp_path, disk):
     assert len(journals(tmp_path)) == 2
 
 
+def test_the_disk_budget_holds_when_nobody_seals(tmp_path, disk):
+    writer = begin(tmp_path, disk_bytes=100_000)
+    for first in range(0, 1500, 50):
+        write_steps(writer, range(first, first + 50), 3)
+        assert writer.flush()
+    assert "disk budget" in writer.trouble
+    assert writer.state == "writing"
+    assert sum(path.stat().st_size for path in journals(tmp_path)) < 500_000
+    assert writer.counters["dropped_rows"] > 0
+    journals(tmp_path)[0].write_bytes(b"")  # as if it had been sealed and thinned away
+    assert writer.flush()
+    write_steps(writer, range(2000, 2003), 3)
+    assert writer.flush()
+    writer.close()
+    run = open_run(tmp_path)
+    assert run.losses["dropped_rows"] == writer.counters["dropped_rows"]
+
+
 def test_a_folder_deleted_while_live(tmp_path, disk):
     folder = tmp_path / "run"
     writer = begin(folder)

@@ -153,6 +153,38 @@ def test_two_processes_with_one_folder_are_two_starts(tmp_path):
     assert not run.problems
 
 
+def test_order_does_not_depend_on_the_clock(tmp_path, monkeypatch):
+    make_run(tmp_path, num_steps=4, num_sites=2)
+    real = time.time
+    monkeypatch.setattr("stethoscope.store.writer.time.time", lambda: real() - 1e8)
+    writer = RunWriter.create(tmp_path, {})
+    writer.sites(some_sites(2))
+    second = write_steps(writer, range(2, 4), 2, seed=3)
+    writer.close()
+    monkeypatch.undo()
+    run = open_run(tmp_path)
+    assert [start.ordinal for start in run.starts] == [1, 2]
+    np.testing.assert_array_equal(run.block(3, 3).rows[0], second[3])
+    assert run.state == "finished"
+
+
+def test_many_ranks_are_merged_a_few_steps_at_a_time(tmp_path, monkeypatch):
+    for rank in (0, 1):
+        writer = RunWriter.create(tmp_path, {}, rank=rank, world_size=2)
+        writer.sites(some_sites(2))
+        for step in range(20):
+            table = np.abs(some_rows(2, 100 * rank + step))
+            table[:, 1:4] = 0
+            writer.rows(step, np.arange(2), table)
+        writer.close()
+    whole = open_run(tmp_path).matrix("gradient", "std")
+    monkeypatch.setattr("stethoscope.store.questions._WINDOW_VALUES", 3 * 2 * NUM_COLUMNS)
+    windows = open_run(tmp_path).matrix("gradient", "std")
+    np.testing.assert_array_equal(windows.values, whole.values)
+    assert list(windows.steps) == list(range(20))
+    assert len(open_run(tmp_path).matrix("gradient", first=99).steps) == 0
+
+
 def test_a_live_run_is_followed(tmp_path):
     writer = RunWriter.create(tmp_path, {})
     writer.sites(some_sites(2))

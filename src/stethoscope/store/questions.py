@@ -23,6 +23,7 @@ from stethoscope.store.pyramid import BASE_LEVEL, Pyramid, fold_series, join
 FIRST_STEP: Final = -(2**63)
 LAST_STEP: Final = 2**63 - 1
 _MOST_LOOKS: Final = 5
+_WINDOW_VALUES: Final = 8 << 20
 _T = TypeVar("_T")
 
 
@@ -50,8 +51,43 @@ class Questions:
         """Rows of these sites and, of them, one statistic (all columns where `stat` is None)."""
         places = ALL_COLUMNS if stat is None else columns_of(stat)
         ranks = self._catalogue.ranks() if rank is None else (rank,)
-        if len(ranks) > 1:  # merging two rows needs all their columns
-            places = ALL_COLUMNS
+        if len(ranks) > 1:
+            return self._merged(stat, numbers, first, last, ranks)
+        return self._plain(stat, places, numbers, first, last, ranks)
+
+    def _merged(
+        self, stat: str | None, numbers: IntArray, first: int, last: int, ranks: tuple[int, ...]
+    ) -> tuple[Grid, FloatArray]:
+        """Several ranks: merging two rows needs all their columns, so a few steps at a time."""
+        found = [piece.steps() for piece in self._catalogue.pieces() if piece.key.rank in ranks]
+        steps = np.unique(np.concatenate([np.empty(0, np.int64), *found]))
+        steps = steps[(steps >= first) & (steps <= last)]
+        window = max(1, _WINDOW_VALUES // max(1, len(numbers) * len(ALL_COLUMNS)))
+        parts = []
+        for place in range(0, max(len(steps), 1), window):
+            some = steps[place : place + window]
+            span = (int(some[0]), int(some[-1])) if len(some) else (first, last)
+            grid, values = self._plain(stat, ALL_COLUMNS, numbers, *span, ranks)
+            if stat is not None:
+                grid.values = grid.values[..., :0]
+            parts.append((grid, values))
+        whole = Grid(
+            np.concatenate([grid.steps for grid, _ in parts]),
+            np.concatenate([grid.values for grid, _ in parts]),
+            np.concatenate([grid.present for grid, _ in parts]),
+            np.concatenate([grid.calls for grid, _ in parts]),
+        )
+        return whole, np.concatenate([values for _, values in parts])
+
+    def _plain(
+        self,
+        stat: str | None,
+        places: tuple[int, ...],
+        numbers: IntArray,
+        first: int,
+        last: int,
+        ranks: tuple[int, ...],
+    ) -> tuple[Grid, FloatArray]:
         total = len(self._catalogue.sites.infos)
         wanted = np.zeros(total, bool)
         wanted[numbers] = True

@@ -70,6 +70,10 @@ class ByteQueue:
     def _drop(self, lane: _Lane, item: Item) -> None:
         item.content = None
         lane.num_bytes -= item.num_bytes
+        self.count_dropped(item)
+
+    def count_dropped(self, item: Item) -> None:
+        """Counts an item that will not be written."""
         name = "dropped_rows" if item.kind == FrameKind.ROWS else "dropped_other"
         self._counters[name] += max(item.num_rows, 1)
         self._counters["dropped_bytes"] += item.num_bytes

@@ -26,6 +26,7 @@ import zstandard
 from stethoscope.kernels.columns import COLUMNS, NUM_COLUMNS, Table
 from stethoscope.record import RunError, SiteInfo
 from stethoscope.store import process
+from stethoscope.store.budget import DiskBudget
 from stethoscope.store.encoding import (
     EncodingError,
     U32Array,
@@ -86,12 +87,19 @@ class RunWriter:
     """Writes one process start of a run. Make one with `RunWriter.create`."""
 
     def __init__(
-        self, folder: Path, spool: Spool, queue: ByteQueue, counters: dict[str, int], trouble: str
+        self,
+        folder: Path,
+        spool: Spool,
+        queue: ByteQueue,
+        counters: dict[str, int],
+        trouble: str,
+        budget: DiskBudget,
     ) -> None:
         self.path = folder
         self.counters = counters
         self._spool = spool
         self._queue = queue
+        self._budget = budget
         self._setup_trouble = trouble
         self._is_writing = not trouble
         self._is_closed = False
@@ -150,7 +158,8 @@ class RunWriter:
         spool = Spool(rank_folder(folder, rank), ordinal, token, head, counters)
         if not trouble and not spool.open():
             trouble = spool.trouble
-        writer = cls(folder, spool, ByteQueue(queue_bytes, counters), counters, trouble)
+        budget = DiskBudget(folder, rank, disk_bytes // max(world_size, 1))
+        writer = cls(folder, spool, ByteQueue(queue_bytes, counters), counters, trouble, budget)
         if ordinal > 1:
             writer.event(0, "start", {"ordinal": ordinal, "info": info})
         return writer
@@ -164,7 +173,9 @@ class RunWriter:
 
     @property
     def trouble(self) -> str:
-        """Why nothing reaches the disk, "" where all is well."""
+        """Why rows do not reach the disk, "" where all is well."""
+        if self._is_writing and self._budget.is_over:
+            return f"over its disk budget, rows are not recorded: {self.path}"
         return self._spool.trouble or ("" if self._is_writing else self._setup_trouble)
 
     def sites(self, infos: Sequence[SiteInfo]) -> None:
@@ -287,6 +298,7 @@ class RunWriter:
             succeeded = self._spool.drain()
             if not batch or self._spool.unsynced_bytes > _MOST_UNSYNCED_BYTES:
                 break
+        self._budget.note(self.counters["bytes_written"])
         now = time.monotonic()
         # Taken before the sync: a request that comes in after it must wait for the next one.
         reached = [request for request in list(self._requests) if request.after <= self._queue.num_taken]
@@ -302,6 +314,9 @@ class RunWriter:
     def _encode(self, item: Item) -> None:
         content = item.content
         if content is None:
+            return
+        if self._budget.is_over and item.is_bulk:
+            self._queue.count_dropped(item)
             return
         try:
             raw = _payload(item.kind, content)
