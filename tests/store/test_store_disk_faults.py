@@ -207,6 +207,19 @@ def test_a_folder_that_cannot_be_made(tmp_path):
     writer.close()
 
 
+def test_a_run_of_a_newer_format_is_not_written_to(tmp_path):
+    from stethoscope.store.runfile import dump
+
+    (tmp_path / "run.json").write_bytes(dump({"format_version": 99}))
+    writer = begin(tmp_path)
+    assert writer.state == "memory"
+    assert "newer version" in writer.trouble
+    write_steps(writer, range(2), 3)
+    assert not writer.flush()
+    writer.close()
+    assert journals(tmp_path) == []
+
+
 def test_no_file_descriptors_left(tmp_path):
     code = """
         import resource, sys, os
@@ -232,7 +245,7 @@ def test_no_file_descriptors_left(tmp_path):
         for descriptor in taken: os.close(descriptor)
         print(second.flush(), second.state)
         second.close(); writer.close()
-        print(len(open_run(folder / "second", trust_description=False).steps))
+        print(len(open_run(folder / "second").steps))
     """.format(tests=str(Path(__file__).parent), folder=str(tmp_path / "run"))
     shown = subprocess.run(
         ["bash", "-c", f"ulimit -n 64; exec {sys.executable} -c \"$0\"", textwrap.dedent(code)],
@@ -284,10 +297,12 @@ def test_a_read_only_file_system_at_the_start_and_later(tmp_path, monkeypatch):
         expected = write_steps(writer, range(5), 3)
         assert not writer.flush()
         subprocess.run(["mount", "-o", "remount,rw", str(mount)], check=True)
-        (mount / "run").mkdir()
         assert writer.flush()
+        assert writer.state == "writing"
+        subprocess.run(["mount", "-o", "remount,ro", str(mount)], check=False)
+        subprocess.run(["mount", "-o", "remount,rw", str(mount)], check=True)
         writer.close()
-        assert_rows(open_run(mount / "run", trust_description=False), expected)
+        assert_rows(open_run(mount / "run"), expected)
     finally:
         subprocess.run(["umount", "-l", str(mount)], check=True)
 

@@ -15,6 +15,7 @@ from stethoscope.record import Finding
 from stethoscope.store.encoding import EncodingError, decode_json, encode_json
 from stethoscope.store.frames import FORMAT_VERSION, FrameKind, build
 from stethoscope.store.journal import Journal
+from stethoscope.store.runfile import make_durable_folder
 from stethoscope.store.scan import FrameFile, Problem
 
 FOLDER: Final = "findings"
@@ -56,7 +57,7 @@ class FindingsWriter:
 
     def _open(self) -> Journal:
         if self._journal is None:
-            self._folder.mkdir(parents=True, exist_ok=True)
+            make_durable_folder(self._folder)
             numbers = [path.stem.split("-")[1] for path in self._folder.glob("findings-*-*.stf")]
             ordinal = max((int(number) for number in numbers if number.isdecimal()), default=0) + 1
             journal = Journal(self._folder / f"findings-{ordinal:04d}-{secrets.token_hex(4)}.stf")

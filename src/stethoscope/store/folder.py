@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from stethoscope.store.locate import rank_folder
-from stethoscope.store.runfile import RUN_FILE, dump, load, write_durably
+from stethoscope.store.runfile import RUN_FILE, dump, load, make_durable_folder, write_durably
 
 
 def make_folder(folder: Path, rank: int) -> None:
     """The run's folder, hidden from git, and one rank's folder in it."""
-    rank_folder(folder, rank).mkdir(parents=True, exist_ok=True)
+    make_durable_folder(rank_folder(folder, rank))
     ignore = folder / ".gitignore"
     if not ignore.exists():
         with contextlib.suppress(FileExistsError), ignore.open("x", encoding="ascii") as file:

@@ -7,6 +7,7 @@ file carries in its last line; a file of a newer format is refused by name inste
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -87,6 +88,18 @@ def write_all(descriptor: int, data: bytes) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(descriptor, view) :]
+
+
+def make_durable_folder(folder: Path) -> None:
+    """Makes a folder and those above it; each new name is fsynced, or a power cut could take it back."""
+    if folder.is_dir():
+        return
+    if folder.parent != folder:
+        make_durable_folder(folder.parent)
+    if folder.exists():
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder))
+    folder.mkdir(exist_ok=True)
+    sync_folder(folder.parent)
 
 
 def sync_folder(folder: Path) -> None:

@@ -41,6 +41,8 @@ class ColumnCache:
 
     def put(self, path: str, column: str, values: npt.NDArray[Any]) -> None:
         """Keeps a whole column, forgetting the least used ones where there are too many."""
+        if (path, column) in self._items:
+            return
         self._items[path, column] = values
         self._num_bytes += values.nbytes
         while self._num_bytes > self._limit_bytes and self._items:

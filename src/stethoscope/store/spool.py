@@ -9,17 +9,20 @@ twice). No method raises OSError; what went wrong is in `trouble`, and the next 
 from __future__ import annotations
 
 import errno
+import logging
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from stethoscope.record import RunError
 from stethoscope.store.encoding import encode_json
 from stethoscope.store.frames import Frame, FrameKind, build
 from stethoscope.store.journal import Journal
 from stethoscope.store.locate import journal_name
 
+_log: Final = logging.getLogger("stethoscope.store")
 ROTATE_BYTES: Final = 4 << 20
 ROTATE_STEPS: Final = 512
 _WAITS_FOR_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
@@ -32,12 +35,15 @@ class Spool:
     def __init__(
         self,
         folder: Path,
-        ordinal: int,
         token: str,
         head: Mapping[str, Any],
         counters: dict[str, int],
+        prepare: Callable[[], int],
     ) -> None:
-        self.folder, self.ordinal, self.token = folder, ordinal, token
+        """`prepare` makes the folder and returns which start of the run this is; it is tried until it succeeds."""
+        self.folder, self.token = folder, token
+        self.ordinal = 0
+        self._prepare: Callable[[], int] | None = prepare
         self.trouble = ""
         self._head = dict(head)
         self._counters = counters
@@ -124,19 +130,29 @@ class Spool:
         """The next file, opened with its head and the sites so far: each file can be read alone."""
         journal = None
         try:
+            if self._prepare is not None:
+                self.ordinal = self._prepare()
+                self._prepare = None
             if self.folder.parent.is_dir():  # a run folder that someone deleted is not made again
                 self.folder.mkdir(exist_ok=True)
             journal = Journal(self.folder / journal_name(self.ordinal, self.token, self._part))
-            body = encode_json({**self._head, "part": self._part})
+            body = encode_json({**self._head, "ordinal": self.ordinal, "part": self._part})
             journal.append(build(FrameKind.FILE, 0, time.time(), body))
             for frame in self._sites:
                 journal.append(frame)
+        except RunError as error:
+            self.trouble = str(error)
+            return False
         except OSError as error:
             self._failed(error)
             if journal is not None:
                 journal.discard()
-            if isinstance(error, FileExistsError):
-                self._part += 1
+            if isinstance(error, FileExistsError) and str(error.filename).endswith(".stj"):
+                self._part += 1  # left by an earlier attempt that could not remove it
+            return False
+        except Exception as error:
+            _log.exception("a run could not be begun")
+            self.trouble = f"{type(error).__name__}: {error}"
             return False
         self._journal = journal
         self._part += 1

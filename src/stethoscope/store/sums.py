@@ -13,7 +13,7 @@ import io
 from pathlib import Path
 from typing import Any, Final
 
-from stethoscope.store.runfile import write_durably
+from stethoscope.store.runfile import make_durable_folder, write_durably
 
 BLOCK_BYTES: Final = 32 << 10
 _DIGEST_BYTES: Final = 32
@@ -59,7 +59,7 @@ def block_sums(data: bytes) -> bytes:
 def write_sealed(run: Path, path: str, data: bytes) -> Sealed:
     """Writes a file and its hashes durably. They are of what was meant, not of what the disk made of it."""
     place = run / path
-    place.parent.mkdir(parents=True, exist_ok=True)
+    make_durable_folder(place.parent)
     sums = block_sums(data)
     write_durably(place, data)
     write_durably(place.with_name(place.name + SUFFIX), sums)

@@ -24,7 +24,7 @@ import numpy.typing as npt
 import zstandard
 
 from stethoscope.kernels.columns import COLUMNS, NUM_COLUMNS, Table
-from stethoscope.record import RunError, SiteInfo
+from stethoscope.record import SiteInfo
 from stethoscope.store import process
 from stethoscope.store.budget import DiskBudget
 from stethoscope.store.encoding import (
@@ -129,39 +129,30 @@ class RunWriter:
         """Begins a run, or a new process start of one. Never raises: see `state` and `trouble`."""
         folder = Path(folder)
         counters = dict.fromkeys(_COUNTERS, 0)
-        trouble = ""
-        ordinal = 1
-        try:
-            make_folder(folder, rank)
-            if rank == 0:
-                describe_run(folder, info, world_size, disk_bytes)
-            ordinal = next_ordinal(folder, rank)
-        except OSError as error:
-            trouble = f"{error.strerror or error}: {error.filename or folder}"
-        except RunError as error:
-            trouble = str(error)
-        except Exception as error:
-            _log.exception("a run could not be begun")
-            trouble = f"{type(error).__name__}: {error}"
         token = secrets.token_hex(4)
         head = {
             "format_version": FORMAT_VERSION,
             "rank": rank,
             "world_size": world_size,
-            "ordinal": ordinal,
             "start": token,
             "started_at": time.time(),
             "columns": list(COLUMNS),
             "process": process.describe(),
             "disk_bytes": disk_bytes,
         }
-        spool = Spool(rank_folder(folder, rank), ordinal, token, head, counters)
-        if not trouble and not spool.open():
-            trouble = spool.trouble
+
+        def prepare() -> int:
+            make_folder(folder, rank)
+            if rank == 0:
+                describe_run(folder, info, world_size, disk_bytes)
+            return next_ordinal(folder, rank)
+
+        spool = Spool(rank_folder(folder, rank), token, head, counters, prepare)
+        trouble = "" if spool.open() else spool.trouble
         budget = DiskBudget(folder, rank, disk_bytes // max(world_size, 1))
         writer = cls(folder, spool, ByteQueue(queue_bytes, counters), counters, trouble, budget)
-        if ordinal > 1:
-            writer.event(0, "start", {"ordinal": ordinal, "info": info})
+        if spool.ordinal > 1:
+            writer.event(0, "start", {"ordinal": spool.ordinal, "info": info})
         return writer
 
     @property
