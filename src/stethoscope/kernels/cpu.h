@@ -128,6 +128,12 @@ static inline void flat_moments(partial *out, double value) {
     out->m2 = out->m3 = out->m4 = 0;
 }
 
+/* The place of an exponent among those of its sign. */
+static inline int bin_of(int exponent) {
+    exponent = exponent < MIN_EXPONENT ? MIN_EXPONENT : exponent > MAX_EXPONENT ? MAX_EXPONENT : exponent;
+    return exponent - MIN_EXPONENT;
+}
+
 /* The finaliser of SplitMix64 (Steele, Lea and Flood 2014), as in sketch.py. */
 static inline uint64_t mix64(uint64_t word) {
     word = (word ^ (word >> 30)) * 0xbf58476d1ce4e5b9ull;

@@ -69,6 +69,55 @@ def _load_chunk(pointers, counts, owners, numbers, DTYPE: tl.constexpr, WIDE: tl
 
 
 @triton.jit
+def _store_line(out, n, nans, posinfs, neginfs, zeros, tiny, huge, lo, hi, smallest, scale, mean, sum_abs, m2, m3,
+                m4):  # fmt: skip
+    """One line of partials or of sums."""
+    tl.store(out + 0, n.to(tl.float64))
+    tl.store(out + 1, nans.to(tl.float64))
+    tl.store(out + 2, posinfs.to(tl.float64))
+    tl.store(out + 3, neginfs.to(tl.float64))
+    tl.store(out + 4, zeros.to(tl.float64))
+    tl.store(out + 5, tiny.to(tl.float64))
+    tl.store(out + 6, huge.to(tl.float64))
+    tl.store(out + 7, lo.to(tl.float64))
+    tl.store(out + 8, hi.to(tl.float64))
+    tl.store(out + 9, smallest)
+    tl.store(out + 10, scale.to(tl.float64))
+    tl.store(out + 11, mean)
+    tl.store(out + 12, sum_abs)
+    tl.store(out + 13, m2)
+    tl.store(out + 14, m3)
+    tl.store(out + 15, m4)
+
+
+@triton.jit
+def _moments(d, mean, n):
+    """Mean and central moments of n values from their distances from a number near the mean."""
+    square = d * d
+    s1 = tl.sum(d, 0).to(tl.float64)
+    s2 = tl.sum(square, 0).to(tl.float64)
+    s3 = tl.sum(square * d, 0).to(tl.float64)
+    s4 = tl.sum(square * square, 0).to(tl.float64)
+    count = tl.maximum(n, 1).to(tl.float64)
+    shift = s1 / count
+    m2 = s2 - s1 * shift
+    m3 = s3 - 3.0 * shift * s2 + 2.0 * count * shift * shift * shift
+    m4 = s4 - 4.0 * shift * s3 + 6.0 * shift * shift * s2 - 3.0 * count * shift * shift * shift * shift
+    return mean.to(tl.float64) + shift, m2, m3, m4
+
+
+@triton.jit
+def _count_zeros(x, WIDE: tl.constexpr):
+    """How many zeros, and the bits of the smallest magnitude beside them."""
+    bits = _bits(x, WIDE)
+    if WIDE:
+        smallest = tl.min(tl.where(bits == 0, 0x7FF0000000000000, bits), 0)
+    else:
+        smallest = tl.min(tl.where(bits == 0, 0x7F800000, bits), 0)
+    return tl.sum((bits == 0).to(tl.int32), 0), smallest
+
+
+@triton.jit
 def chunk_partials(pointers, counts, owners, numbers, limits, partials, tiny_bits, DTYPE: tl.constexpr,
                    WIDE: tl.constexpr, ALIGNED: tl.constexpr, HAS_LIMITS: tl.constexpr,
                    CHUNK: tl.constexpr):  # fmt: skip
@@ -100,12 +149,7 @@ def chunk_partials(pointers, counts, owners, numbers, limits, partials, tiny_bit
     # Non-finite values have larger bits than all others, so they are never the smallest.
     smallest = tl.min(_bits(x, WIDE), 0)
     if smallest == 0:
-        bits = _bits(x, WIDE)
-        num_zero = tl.sum((bits == 0).to(tl.int32), 0)
-        if WIDE:
-            smallest = tl.min(tl.where(bits == 0, 0x7FF0000000000000, bits), 0)
-        else:
-            smallest = tl.min(tl.where(bits == 0, 0x7F800000, bits), 0)
+        num_zero, smallest = _count_zeros(x, WIDE)
     if smallest < tiny_bits:
         bits = _bits(x, WIDE)
         num_tiny = tl.sum(((bits > 0) & (bits < tiny_bits)).to(tl.int32), 0)
@@ -127,49 +171,68 @@ def chunk_partials(pointers, counts, owners, numbers, limits, partials, tiny_bit
     d = x * scale - mean
     if careful:
         d = tl.where(tl.abs(x) < infinity, d, 0.0)
-    square = d * d
-    s1 = tl.sum(d, 0).to(tl.float64)
-    s2 = tl.sum(square, 0).to(tl.float64)
-    s3 = tl.sum(square * d, 0).to(tl.float64)
-    s4 = tl.sum(square * square, 0).to(tl.float64)
-    count = tl.maximum(n, 1).to(tl.float64)
-    shift = s1 / count
-    flat = lo == hi
-    exact_mean = mean.to(tl.float64) + shift
-    m2 = s2 - s1 * shift
-    m3 = s3 - 3.0 * shift * s2 + 2.0 * count * shift * shift * shift
-    m4 = s4 - 4.0 * shift * s3 + 6.0 * shift * shift * s2 - 3.0 * count * shift * shift * shift * shift
-    exact_mean = tl.where(flat, (lo * scale).to(tl.float64), exact_mean)
-    m2 = tl.where(flat, 0.0, m2)
-    m3 = tl.where(flat, 0.0, m3)
-    m4 = tl.where(flat, 0.0, m4)
-    out = partials + tl.program_id(0).to(tl.int64) * NUM_PARTIALS
-    tl.store(out + 0, n.to(tl.float64))
-    tl.store(out + 1, num_nan.to(tl.float64))
-    tl.store(out + 2, num_posinf.to(tl.float64))
-    tl.store(out + 3, num_neginf.to(tl.float64))
-    tl.store(out + 4, num_zero.to(tl.float64))
-    tl.store(out + 5, num_tiny.to(tl.float64))
-    tl.store(out + 6, num_huge.to(tl.float64))
-    tl.store(out + 7, lo.to(tl.float64))
-    tl.store(out + 8, hi.to(tl.float64))
+    exact_mean, m2, m3, m4 = _moments(d, mean, n)
+    if lo == hi:  # no sum is as exact as saying so
+        exact_mean = (lo * scale).to(tl.float64)
+        m2 = m2 * 0.0
+        m3 = m3 * 0.0
+        m4 = m4 * 0.0
     if WIDE:
-        tl.store(out + 9, smallest.to(tl.float64, bitcast=True))
+        abs_min = smallest.to(tl.float64, bitcast=True)
     else:
-        tl.store(out + 9, smallest.to(tl.float32, bitcast=True).to(tl.float64))
-    tl.store(out + 10, scale.to(tl.float64))
-    tl.store(out + 11, exact_mean)
-    tl.store(out + 12, sum_abs)
-    tl.store(out + 13, m2)
-    tl.store(out + 14, m3)
-    tl.store(out + 15, m4)
+        abs_min = smallest.to(tl.float32, bitcast=True).to(tl.float64)
+    out = partials + tl.program_id(0).to(tl.int64) * NUM_PARTIALS
+    _store_line(out, n, num_nan, num_posinf, num_neginf, num_zero, num_tiny, num_huge, lo, hi, abs_min, scale,
+                exact_mean, sum_abs, m2, m3, m4)  # fmt: skip
+
+
+@triton.jit
+def _scaled_line(partials, first, end, common, LANES: tl.constexpr):
+    """LANES lines from `first` on: where they are, n, and the factor that brings each to the common scale."""
+    place = first + tl.arange(0, LANES)
+    inside = place < end
+    line = partials + place.to(tl.int64) * NUM_PARTIALS
+    n = tl.load(line, mask=inside, other=0.0)
+    ratio = tl.where(n > 0, common / tl.load(line + 10, mask=inside, other=1.0), 0.0)
+    return line, inside, n, ratio
+
+
+@triton.jit
+def _common_mean(partials, begin, end, common, total, LANES: tl.constexpr):
+    """The tensor's mean and its sum of magnitudes, in the common scale."""
+    weighted = tl.zeros([LANES], dtype=tl.float64)
+    sum_abs = tl.zeros([LANES], dtype=tl.float64)
+    for first in range(begin, end, LANES):
+        line, inside, n, ratio = _scaled_line(partials, first, end, common, LANES)
+        weighted += n * ratio * tl.load(line + 11, mask=inside, other=0.0)
+        sum_abs += ratio * tl.load(line + 12, mask=inside, other=0.0)
+    return tl.sum(weighted, 0) / tl.maximum(total, 1.0), tl.sum(sum_abs, 0)
+
+
+@triton.jit
+def _common_moments(partials, begin, end, common, mean, LANES: tl.constexpr):
+    """The tensor's central moments about its mean, in the common scale."""
+    m2 = tl.zeros([LANES], dtype=tl.float64)
+    m3 = tl.zeros([LANES], dtype=tl.float64)
+    m4 = tl.zeros([LANES], dtype=tl.float64)
+    for first in range(begin, end, LANES):
+        line, inside, n, ratio = _scaled_line(partials, first, end, common, LANES)
+        delta = tl.where(n > 0, tl.load(line + 11, mask=inside, other=0.0) * ratio - mean, 0.0)
+        square = delta * delta
+        two = tl.load(line + 13, mask=inside, other=0.0) * ratio * ratio
+        three = tl.load(line + 14, mask=inside, other=0.0) * ratio * ratio * ratio
+        four = tl.load(line + 15, mask=inside, other=0.0) * ratio * ratio * ratio * ratio
+        m2 += two + n * square
+        m3 += three + 3.0 * two * delta + n * square * delta
+        m4 += four + 4.0 * three * delta + 6.0 * two * square + n * square * square
+    return tl.sum(m2, 0), tl.sum(m3, 0), tl.sum(m4, 0)
 
 
 @triton.jit
 def tensor_sums(partials, starts, sums, LANES: tl.constexpr):
     """One program per tensor: its chunks starts[i] .. starts[i + 1] combined; sums is float64 [n, NUM_SUMS].
 
-    Twice over the chunks: first everything that needs no mean, then the moments about the tensor's mean.
+    Over the chunks three times: what needs no scale, then the mean, then the moments about it.
     """
     tensor = tl.program_id(0)
     begin = tl.load(starts + tensor)
@@ -208,49 +271,12 @@ def tensor_sums(partials, starts, sums, LANES: tl.constexpr):
     common = tl.min(scale, 0)
     common = tl.where(common < infinity, common, 1.0)
     total = tl.sum(n, 0)
-    weighted = zero
-    sum_abs = zero
-    for first in range(begin, end, LANES):
-        inside = first + lanes < end
-        line = partials + (first + lanes).to(tl.int64) * NUM_PARTIALS
-        here = tl.load(line, mask=inside, other=0.0)
-        ratio = tl.where(here > 0, common / tl.load(line + 10, mask=inside, other=1.0), 0.0)
-        weighted += here * ratio * tl.load(line + 11, mask=inside, other=0.0)
-        sum_abs += ratio * tl.load(line + 12, mask=inside, other=0.0)
-    mean = tl.sum(weighted, 0) / tl.maximum(total, 1.0)
-    m2 = zero
-    m3 = zero
-    m4 = zero
-    for first in range(begin, end, LANES):
-        inside = first + lanes < end
-        line = partials + (first + lanes).to(tl.int64) * NUM_PARTIALS
-        here = tl.load(line, mask=inside, other=0.0)
-        ratio = tl.where(here > 0, common / tl.load(line + 10, mask=inside, other=1.0), 0.0)
-        delta = tl.where(here > 0, tl.load(line + 11, mask=inside, other=0.0) * ratio - mean, 0.0)
-        square = delta * delta
-        two = tl.load(line + 13, mask=inside, other=0.0) * ratio * ratio
-        three = tl.load(line + 14, mask=inside, other=0.0) * ratio * ratio * ratio
-        four = tl.load(line + 15, mask=inside, other=0.0) * ratio * ratio * ratio * ratio
-        m2 += two + here * square
-        m3 += three + 3.0 * two * delta + here * square * delta
-        m4 += four + 4.0 * three * delta + 6.0 * two * square + here * square * square
+    mean, sum_abs = _common_mean(partials, begin, end, common, total, LANES)
+    m2, m3, m4 = _common_moments(partials, begin, end, common, mean, LANES)
     out = sums + tensor.to(tl.int64) * NUM_SUMS
-    tl.store(out + 0, total)
-    tl.store(out + 1, tl.sum(num_nan, 0))
-    tl.store(out + 2, tl.sum(num_posinf, 0))
-    tl.store(out + 3, tl.sum(num_neginf, 0))
-    tl.store(out + 4, tl.sum(num_zero, 0))
-    tl.store(out + 5, tl.sum(num_tiny, 0))
-    tl.store(out + 6, tl.sum(num_huge, 0))
-    tl.store(out + 7, tl.min(lo, 0))
-    tl.store(out + 8, tl.max(hi, 0))
-    tl.store(out + 9, tl.min(smallest, 0))
-    tl.store(out + 10, common)
-    tl.store(out + 11, mean)
-    tl.store(out + 12, tl.sum(sum_abs, 0))
-    tl.store(out + 13, tl.sum(m2, 0))
-    tl.store(out + 14, tl.sum(m3, 0))
-    tl.store(out + 15, tl.sum(m4, 0))
+    _store_line(out, total, tl.sum(num_nan, 0), tl.sum(num_posinf, 0), tl.sum(num_neginf, 0),
+                tl.sum(num_zero, 0), tl.sum(num_tiny, 0), tl.sum(num_huge, 0), tl.min(lo, 0), tl.max(hi, 0),
+                tl.min(smallest, 0), common, mean, sum_abs, m2, m3, m4)  # fmt: skip
 
 
 @triton.jit
