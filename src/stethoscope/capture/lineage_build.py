@@ -25,7 +25,7 @@ Wires = dict[tuple[Node, Node], Wire]
 
 def build(trace: Trace) -> dict[str, Any]:
     """The body of the "graph" event; `analyse.graph.Graph.from_json` reads it."""
-    modules = _modules(trace)
+    modules, sizes = trace.modules, Sizes()
     times: dict[Node, int] = {INPUT: 0}
     times.update(trace.leaves)
     times.update({number: join.time for number, join in enumerate(trace.tags.joins)})
@@ -40,7 +40,7 @@ def build(trace: Trace) -> dict[str, Any]:
     seen = {key[len(PARAMETER_MARK) :].rpartition(".")[0] for key in trace.tags.seen_parameters}
     absorbed, unused = _idle(modules, called, seen, set(trace.leaves), used)
     shown = [path for path in modules if path in trace.leaves or path in used or path in unused]
-    nodes = [_module_node(path, modules[path], trace, path in trace.leaves or path in used) for path in shown]
+    nodes = [_module_node(path, trace, sizes, path in trace.leaves or path in used) for path in shown]
     nodes += [
         _parameter_node(name, parameter, times[name])
         for name, parameter in parameters.items()
@@ -57,23 +57,36 @@ def build(trace: Trace) -> dict[str, Any]:
         node["order"] = place if node["order"] >= 0 else -1
     return {
         "version": VERSION, "status": "traced", "truncated": trace.truncated, "nodes": nodes, "edges": edges,
-        "containers": [_described(path, module) for path, module in modules.items()
-                       if path not in trace.leaves and (path in called or any(True for _ in module.children()))],
-        "unused": sorted(unused, key=list(modules).index), "absorbed": absorbed,
-        "unregistered": [_stranger(found.module, found.path, found.inside) for found in trace.strangers.values()],
-        "untraced": list(trace.untraced), "tied": _tied(trace.root),
+        "containers": [_described(path, module, sizes) for path, module in modules.items()
+                       if path not in trace.leaves and (path in called or _has_children(module))],
+        "unused": [path for path in modules if path in unused], "absorbed": absorbed,
+        "unregistered": [_described(found.path, found.module, sizes) | {"inside": found.inside}
+                         for found in trace.strangers.values()],
+        "untraced": list(trace.untraced), "tied": _tied(modules),
     }  # fmt: skip
 
 
-def _modules(trace: Trace) -> dict[str, torch.nn.Module]:
-    """Every module by path: the registered ones, then the strangers and theirs."""
-    found: dict[str, torch.nn.Module] = {}
-    for path, module in trace.root.named_modules():
-        found.setdefault(path or ROOT_NAME, module)
-    for stranger in trace.strangers.values():
-        for name, module in stranger.module.named_modules():
-            found.setdefault(f"{stranger.path}.{name}" if name else stranger.path, module)
-    return found
+class Sizes:
+    """How many parameters modules hold, each counted once, without walking a subtree twice."""
+
+    def __init__(self) -> None:
+        self._held: dict[int, dict[int, tuple[int, bool]]] = {}
+
+    def of(self, module: torch.nn.Module) -> tuple[int, int]:
+        """All and trainable ones."""
+        held = self._of(module).values()
+        return sum(count for count, _ in held), sum(count for count, trained in held if trained)
+
+    def _of(self, module: torch.nn.Module) -> dict[int, tuple[int, bool]]:
+        known = self._held.get(id(module))
+        if known is None:
+            known = self._held[id(module)] = {
+                id(p): (p.numel(), p.requires_grad) for p in module._parameters.values() if p is not None
+            }
+            for child in module._modules.values():
+                if child is not None:
+                    known.update(self._of(child))
+        return known
 
 
 def _settle_held(wires: Wires, times: dict[Node, int]) -> Wires:
@@ -178,7 +191,7 @@ def _place_parameters(
             full = source[len(PARAMETER_MARK) :]
             owner, _, name = full.rpartition(".")
             module = modules[owner or ROOT_NAME]
-            if owner and not any(True for _ in module.children()):
+            if owner and not _has_children(module):
                 node = owner
             else:
                 node, parameters[full] = full, module._parameters[name]  # type: ignore[assignment]
@@ -190,16 +203,12 @@ def _place_parameters(
 def _name_joins(trace: Trace, wires: Wires) -> dict[int, str]:
     kept = sorted({node for pair in wires for node in pair if isinstance(node, int)})
     names: dict[int, str] = {}
-    taken: set[str] = set()
+    num_named: dict[str, int] = defaultdict(int)
     for number in kept:
         join = trace.tags.joins[number]
-        base = name = f"{join.path}:{join.operation}"
-        count = 0
-        while name in taken:
-            count += 1
-            name = f"{base}_{count}"
-        taken.add(name)
-        names[number] = name
+        base = f"{join.path}:{join.operation}"
+        names[number] = f"{base}_{num_named[base]}" if num_named[base] else base
+        num_named[base] += 1
     return names
 
 
@@ -245,12 +254,7 @@ def _idle(
     unused: set[str] = set()
     containers = (torch.nn.ModuleList, torch.nn.ModuleDict, torch.nn.ParameterList, torch.nn.ParameterDict)
     for path, module in modules.items():
-        if (
-            path in called
-            or path in used
-            or isinstance(module, containers)
-            or any(True for _ in module.children())
-        ):
+        if path in called or path in used or isinstance(module, containers) or _has_children(module):
             continue
         above = _leaf_above(path, leaves)
         if above is not None and (path in seen or ".parametrizations." in path):
@@ -258,6 +262,10 @@ def _idle(
         elif path not in seen:
             unused.add(path)
     return absorbed, unused
+
+
+def _has_children(module: torch.nn.Module) -> bool:
+    return any(child is not None for child in module._modules.values())
 
 
 def _leaf_above(path: str, leaves: set[str]) -> str | None:
@@ -268,18 +276,17 @@ def _leaf_above(path: str, leaves: set[str]) -> str | None:
     return ROOT_NAME if ROOT_NAME in leaves else None
 
 
-def _module_node(path: str, module: torch.nn.Module, trace: Trace, ran: bool) -> dict[str, Any]:
+def _module_node(path: str, trace: Trace, sizes: Sizes, ran: bool) -> dict[str, Any]:
     order = trace.first.get(path, 1 if ran else -1)
     calls = trace.calls.get(path, 0)
-    return {**_described(path, module), "role": "module", "calls": calls, "order": order}
+    return {**_described(path, trace.modules[path], sizes), "role": "module", "calls": calls, "order": order}
 
 
-def _described(path: str, module: torch.nn.Module) -> dict[str, Any]:
-    parameters = list(module.parameters())
-    trainable = sum(p.numel() for p in parameters if p.requires_grad)
+def _described(path: str, module: torch.nn.Module, sizes: Sizes) -> dict[str, Any]:
+    num_parameters, num_trainable = sizes.of(module)
     return {
         "path": path, "type": type(module).__name__,
-        "num_parameters": sum(p.numel() for p in parameters), "num_trainable": trainable,
+        "num_parameters": num_parameters, "num_trainable": num_trainable,
     }  # fmt: skip
 
 
@@ -291,13 +298,12 @@ def _parameter_node(path: str, parameter: torch.nn.Parameter, order: int) -> dic
     }  # fmt: skip
 
 
-def _stranger(module: torch.nn.Module, path: str, inside: str) -> dict[str, Any]:
-    return {**_described(path, module), "inside": inside}
-
-
-def _tied(root: torch.nn.Module) -> list[list[str]]:
+def _tied(modules: dict[str, torch.nn.Module]) -> list[list[str]]:
     """Parameters that several modules share, by all their names."""
     names: dict[int, list[str]] = defaultdict(list)
-    for name, parameter in root.named_parameters(remove_duplicate=False):
-        names[id(parameter)].append(name)
+    for path, module in modules.items():
+        prefix = "" if path == ROOT_NAME else f"{path}."
+        for name, parameter in module._parameters.items():
+            if parameter is not None:
+                names[id(parameter)].append(prefix + name)
     return [group for group in names.values() if len(group) > 1]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 import torch
@@ -52,6 +52,10 @@ FRESH: Final = frozenset({
     "zeros_like", "ones_like", "full_like", "rand_like", "randn_like", "randint_like", "new_zeros", "new_ones", "new_full",
 })  # fmt: skip
 """These take a shape from their argument, and no data."""
+
+
+PLAIN: Final = (str, bytes, int, float, complex, type, torch.dtype, torch.device)
+"""What holds no tensors and is met often."""
 
 
 class Link(NamedTuple):
@@ -111,7 +115,8 @@ class Tags:
         link = self._last(tensor)
         if link is not None and link.held and torch.is_grad_enabled():
             came_through = tensor.requires_grad and tensor.grad_fn is not None
-            link = link._replace(held=False, state=FLOWS if came_through else DETACHED)
+            state = FLOWS if came_through else DETACHED
+            link = Link(link.source, state, link.operations, link.inside, False, link.time)
         return link
 
     def _last(self, tensor: torch.Tensor) -> Link | None:
@@ -134,7 +139,7 @@ class Tags:
             self._links.pop(id(tensor), None)
             return
         self.time += 1
-        link = link._replace(time=self.time)
+        link = Link(link.source, link.state, link.operations, link.inside, link.held, self.time)
         self._links[id(tensor)] = weakref.ref(tensor), link
         if in_place:
             key = _storage(tensor)
@@ -183,6 +188,8 @@ class TagMode(TorchFunctionMode):
         super().__init__()
         self.tags = tags
         self.active = True
+        self.asleep = False
+        """Whether what runs now is of no interest."""
         self.path = ""
         """The module whose forward runs now."""
         self.error: BaseException | None = None
@@ -191,7 +198,7 @@ class TagMode(TorchFunctionMode):
         """Run it; then note what came of what."""
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
-        if not self.active:
+        if not self.active or self.asleep:
             return result
         try:
             if getattr(func, "__name__", "") == "__iter__":
@@ -204,7 +211,10 @@ class TagMode(TorchFunctionMode):
         return result
 
     def _note(self, func: Any, args: Any, kwargs: Mapping[str, Any], result: Any) -> None:
-        made = [result] if isinstance(result, torch.Tensor) else _tensors_of_result(result)
+        if isinstance(result, torch.Tensor):
+            made = [result]
+        else:
+            made = tensors_in(result) if isinstance(result, (tuple, list)) else []
         name = getattr(func, "__name__", "")
         if name == "__setitem__":
             made = [args[0]]
@@ -219,7 +229,7 @@ class TagMode(TorchFunctionMode):
             for tensor in made:
                 self.tags.tag(tensor, None)
             return
-        used = list(tensors_in((args, kwargs)))
+        used = tensors_in((args, kwargs)) if kwargs else tensors_in(args)
         in_place = in_place or "out" in kwargs or kwargs.get("inplace") is True
         if "out" in kwargs:
             written = {id(tensor) for tensor in tensors_in(kwargs["out"])}
@@ -264,40 +274,36 @@ class TagMode(TorchFunctionMode):
             elif not made.requires_grad:
                 state = DETACHED
         if not operation or operation in QUIET:
-            return link._replace(state=state, held=held)
+            return Link(link.source, state, link.operations, link.inside, held)
         names = (
             link.operations if len(link.operations) >= MAX_NAMED_OPERATIONS else (*link.operations, operation)
         )
         return Link(link.source, state, names, self.path, held)
 
 
-def tensors_in(value: Any, depth: int = 0) -> Iterator[torch.Tensor]:
+def tensors_in(value: Any) -> list[torch.Tensor]:
     """Every tensor inside arguments or outputs: sequences, mappings, dataclasses, plain objects."""
+    found: list[torch.Tensor] = []
+    _collect(value, found, 0)
+    return found
+
+
+def _collect(value: Any, found: list[torch.Tensor], depth: int) -> None:
     if isinstance(value, torch.Tensor):
-        yield value
+        found.append(value)
         return
-    if (
-        depth >= MAX_DEPTH
-        or value is None
-        or isinstance(value, (str, bytes, int, float, torch.nn.Module, type))
-    ):
+    if value is None or depth >= MAX_DEPTH or isinstance(value, PLAIN):
         return
-    if isinstance(value, Mapping):
-        parts: Any = list(value.values())
-    elif isinstance(value, (tuple, list, set, frozenset)):
-        parts = value
-    elif depth < 2:
-        parts = list(getattr(value, "__dict__", {}).values())
+    if isinstance(value, (tuple, list)):
+        parts: Any = value
+    elif isinstance(value, (dict, Mapping)):
+        parts = value.values()
+    elif depth < 2 and not isinstance(value, torch.nn.Module):
+        parts = getattr(value, "__dict__", {}).values()
     else:
         return
-    for number, part in enumerate(parts):
-        if number >= MAX_TENSORS:
-            return
-        yield from tensors_in(part, depth + 1)
-
-
-def _tensors_of_result(result: Any) -> list[torch.Tensor]:
-    return list(tensors_in(result)) if isinstance(result, (tuple, list)) else []
+    for part in list(parts) if len(parts) <= MAX_TENSORS else list(parts)[:MAX_TENSORS]:
+        _collect(part, found, depth + 1)
 
 
 def _plain(name: str) -> tuple[str, bool]:

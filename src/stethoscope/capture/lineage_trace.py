@@ -46,6 +46,8 @@ class Frame:
     num_children: int = 0
     quiet: bool = False
     """What runs in here (a parametrization) belongs to the module that asked for it."""
+    plain: bool = False
+    """One of torch's own leaves: what runs in here need not be looked at."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -62,10 +64,12 @@ class Trace:
 
     def __init__(self, root: torch.nn.Module) -> None:
         self.root = root
-        self.paths: dict[int, str] = {}
-        for path, module in root.named_modules():
-            self.paths.setdefault(id(module), path or ROOT_NAME)
-        self.tags = Tags(_parameter_keys(root))
+        self.modules: dict[str, torch.nn.Module] = {
+            path or ROOT_NAME: module for path, module in root.named_modules()
+        }
+        """By path, each once; strangers are added when they are met."""
+        self.paths: dict[int, str] = {id(module): path for path, module in self.modules.items()}
+        self.tags = Tags(_parameter_keys(self.modules))
         self.mode = TagMode(self.tags)
         self.calls: dict[str, int] = {}
         self.first: dict[str, int] = {}
@@ -147,9 +151,11 @@ class Trace:
     def _enter(self, module: torch.nn.Module, path: str, links: list[Link]) -> None:
         above = self._frames[-1] if self._frames else None
         quiet = (above is not None and above.quiet) or isinstance(module, ParametrizationList)
-        self._frames.append(Frame(module, path, links, self.tags.time, quiet=quiet))
+        plain = not quiet and _is_plain(module)
+        self._frames.append(Frame(module, path, links, self.tags.time, quiet=quiet, plain=plain))
         if quiet:
             return
+        self.mode.asleep = plain
         if above is not None:
             above.num_children += 1
         self.tags.time += 1
@@ -164,6 +170,7 @@ class Trace:
                 break
         else:
             return
+        self.mode.asleep = self._frames[-1].plain
         if not frame.quiet and not frame.num_children and output is not None:
             self._leave_leaf(frame, kwargs, output)
         self.mode.path = next(f.path for f in reversed(self._frames) if not f.quiet)
@@ -172,7 +179,7 @@ class Trace:
         """Edges from whoever made its inputs, and its own name on its outputs."""
         named = [link for t in tensors_in(kwargs) if (link := self._reads(frame.module, t)) is not None]
         links = frame.links + named
-        made = list(tensors_in(output))
+        made = tensors_in(output)
         grads = torch.is_grad_enabled()
         self.leaves.setdefault(frame.path, self.first[frame.path])
         floating = [tensor for tensor in made if tensor.is_floating_point() or tensor.is_complex()]
@@ -180,14 +187,16 @@ class Trace:
         if grads and made and not any(tensor.requires_grad for tensor in made):
             cut = DETACHED if floating else INTEGER
         for link in links:
-            kept = link._replace(state=min(link.state, cut) if link.state == FLOWS else link.state)
-            self.tags.wire(link.source, frame.path, kept, added=False, held=not grads)
-        asks = any(p.requires_grad for p in frame.module.parameters()) or any(k.state == FLOWS for k in links)
+            if link.state == FLOWS and cut != FLOWS:
+                link = link._replace(state=cut)
+            self.tags.wire(link.source, frame.path, link, added=False, held=not grads)
+        asks = not grads and _asks(frame.module, links)
+        in_place = frame.plain and getattr(frame.module, "inplace", False) is True
         for tensor in made:
             known = tensor.is_floating_point() or tensor.is_complex()
             flows = known and (tensor.requires_grad if grads else asks)
             held = not grads and flows
-            written = self.tags.written_since(tensor, frame.began)
+            written = in_place or self.tags.written_since(tensor, frame.began)
             self.tags.tag(tensor, Link(frame.path, FLOWS if flows else NONE, held=held), in_place=written)
 
     def _reads(self, module: torch.nn.Module, tensor: torch.Tensor) -> Link | None:
@@ -205,14 +214,28 @@ class Trace:
         self.strangers[id(module)] = Stranger(module, path, caller.path)
         # The stranger is kept, so its id and its children's stay theirs while this pass runs.
         for name, child in module.named_modules():
-            self.paths.setdefault(id(child), f"{path}.{name}" if name else path)
+            known = self.paths.setdefault(id(child), f"{path}.{name}" if name else path)
+            self.modules.setdefault(known, child)
         return path
 
 
-def _parameter_keys(root: torch.nn.Module) -> dict[int, tuple[str, bool]]:
+def _is_plain(module: torch.nn.Module) -> bool:
+    """Whether a module is a leaf of torch itself: it calls no other, and writes in place only if told to."""
+    return not module._modules and type(module).__module__.startswith("torch.nn.modules.")
+
+
+def _asks(module: torch.nn.Module, links: list[Link]) -> bool:
+    """Whether a gradient is wanted of a module or of what goes into it."""
+    return any(link.state == FLOWS for link in links) or any(p.requires_grad for p in module.parameters())
+
+
+def _parameter_keys(modules: dict[str, torch.nn.Module]) -> dict[int, tuple[str, bool]]:
     keys: dict[int, tuple[str, bool]] = {}
-    for name, parameter in root.named_parameters():
-        keys[id(parameter)] = PARAMETER_MARK + name, bool(parameter.requires_grad)
+    for path, module in modules.items():
+        prefix = PARAMETER_MARK if path == ROOT_NAME else f"{PARAMETER_MARK}{path}."
+        for name, parameter in module._parameters.items():
+            if parameter is not None:
+                keys.setdefault(id(parameter), (prefix + name, bool(parameter.requires_grad)))
     return keys
 
 
