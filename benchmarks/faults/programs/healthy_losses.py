@@ -85,8 +85,8 @@ def h19_long_plateau_then_drop(seed: int) -> Outcome:
     y = x @ torch.tensor([1.0, -2.0, 0.5, 0.0, 0.0, 1.0, 0.0, -1.0])
     model = nn.Sequential(nn.Linear(8, 16, bias=False), nn.Linear(16, 16, bias=False), nn.Linear(16, 1, bias=False))
     for layer in model:
-        nn.init.normal_(layer.weight, std=0.09)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        nn.init.normal_(layer.weight, std=0.04)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     session = stethoscope.watch(model, optimizer)
     for _ in range(300):
         optimizer.zero_grad()

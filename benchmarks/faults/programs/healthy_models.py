@@ -15,11 +15,11 @@ import stethoscope
 
 
 class TrigramBag(nn.Module):
-    """Hashed triples of letters in a table of 5,000 rows, few of which occur in a batch."""
+    """Hashed triples of letters in a table of 10,000 rows, few of which occur in a batch."""
 
-    def __init__(self, num_rows: int = 5000, *, sparse: bool = True) -> None:
+    def __init__(self, num_rows: int = 10_000, *, sparse: bool = True) -> None:
         super().__init__()
-        self.table = nn.EmbeddingBag(num_rows, 16, mode="sum", sparse=sparse)
+        self.table = nn.EmbeddingBag(num_rows, 16, mode="mean", sparse=sparse)
         self.head = nn.Linear(16, 2)
         self.num_rows = num_rows
 
@@ -35,7 +35,7 @@ def h02_sparse_embeddings(seed: int) -> Outcome:
     torch.manual_seed(seed)
     ids, _ = text()
     model = TrigramBag()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    optimizer = torch.optim.Adagrad(model.parameters(), lr=0.3)
     half = len(ids) // 2
     session = stethoscope.watch(model, optimizer)
     starts = torch.Generator().manual_seed(seed)
@@ -117,7 +117,7 @@ def h07_experts_idle_for_a_few_steps(seed: int) -> Outcome:
     for x, y in batches(data.x, data.y, size=24, steps=250, seed=seed):
         session.log_batch(x, y)
         optimizer.zero_grad()
-        loss = F.cross_entropy(model(x), y) + 0.05 * model.balance
+        loss = F.cross_entropy(model(x), y) + 0.5 * model.balance
         loss.backward()
         optimizer.step()
         session.log(loss=loss)

@@ -92,7 +92,7 @@ class ForwardForward(nn.Module):
         """The goodness of every layer."""
         goodness = []
         for layer in self.layers:
-            x = F.relu(layer(F.normalize(x.detach())))
+            x = F.relu(layer(8 * F.normalize(x.detach())))
             goodness.append(x.square().mean(1))
         return goodness
 
@@ -109,7 +109,7 @@ def h22_forward_forward(seed: int) -> Outcome:
         good = model(torch.cat([x, 5.0 * F.one_hot(y, 10)], dim=1))
         bad = model(torch.cat([x, 5.0 * F.one_hot(wrong, 10)], dim=1))
         loss = torch.stack([
-            F.softplus(0.05 - g).mean() + F.softplus(b - 0.05).mean() for g, b in zip(good, bad, strict=True)
+            F.softplus(1.0 - g).mean() + F.softplus(b - 1.0).mean() for g, b in zip(good, bad, strict=True)
         ]).sum()  # fmt: skip
         optimizer.zero_grad()
         loss.backward()

@@ -7,7 +7,7 @@ import time
 import torch
 import torch.nn.functional as F
 from benchmarks.faults.catalogue import Outcome, finished, program, ready
-from benchmarks.faults.data import batches, cancer, cancer_raw, digits, digits_raw
+from benchmarks.faults.data import batches, cancer, cancer_raw, cancer_regression, digits, digits_raw
 from benchmarks.faults.models import mlp
 from benchmarks.faults.training import fit
 
@@ -47,15 +47,15 @@ def f55_inf_in_one_batch(seed: int) -> Outcome:
 def f56_one_outlier(seed: int) -> Outcome:
     """A misplaced decimal point: one value is 10,000 where the others are about 1."""
     torch.manual_seed(seed)
-    data, model = cancer(), mlp(30, 32, 2)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    data, model = cancer_regression(), mlp(29, 32, 1)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     session = stethoscope.watch(model, optimizer)
     for number, (x, y) in enumerate(batches(data.x, data.y, size=32, steps=120, seed=seed)):
         if number == 60:
             x[5, 7] = 1e4
         session.log_batch(x, y)
         optimizer.zero_grad()
-        F.cross_entropy(model(x), y).backward()
+        F.mse_loss(model(x).squeeze(1), y).backward()
         optimizer.step()
     return finished(session)
 
