@@ -272,6 +272,20 @@ def test_reading_imports_neither_torch_nor_pyarrow(tmp_path):
     assert shown.stdout.strip() == "[] 4"
 
 
+def test_sealed_runs_are_read_without_torch(tmp_path):
+    make_run(tmp_path)
+    code = (
+        "import sys; from stethoscope import store; from pathlib import Path\n"
+        f"folder = Path({str(tmp_path)!r}); store.seal(folder, final=True); run = store.open_run(folder)\n"
+        "run.block(0, 9); run.pyramid('blocks.0.weight'); run.to_arrow(); run.verify()\n"
+        "print('torch' in sys.modules, len(run.steps))"
+    )
+    shown = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert shown.stdout.strip() == "False 4"
+
+
 def test_bad_input_is_counted_and_never_raised(tmp_path):
     writer = RunWriter.create(tmp_path, {})
     writer.sites(some_sites(2))

@@ -251,6 +251,39 @@ def test_reading_while_another_seals_is_consistent(tmp_path, monkeypatch):
     assert_rows(open_run(tmp_path), expected)
 
 
+def test_one_run_may_be_shared_by_threads(tmp_path, monkeypatch):
+    monkeypatch.setattr(importlib.import_module("stethoscope.store.seal"), "SEAL_FILES", 2)
+    writer = RunWriter.create(tmp_path, {})
+    writer.sites(some_sites(3))
+    write_steps(writer, range(10), 3)
+    assert writer.flush()
+    run = open_run(tmp_path)
+    failures = []
+    stop = threading.Event()
+
+    def read():
+        while not stop.is_set():
+            try:
+                run.refresh()
+                if len(run.series(stat="norm")) != 3 or run.problems or not len(run.metric("loss")):
+                    failures.append("incomplete")
+            except Exception as error:
+                failures.append(error)
+
+    readers = [threading.Thread(target=read) for _ in range(3)]
+    for reader in readers:
+        reader.start()
+    for first in range(10, 60, 10):
+        write_steps(writer, range(first, first + 10), 3)
+        assert writer.flush()
+        seal(tmp_path)
+    stop.set()
+    for reader in readers:
+        reader.join()
+    writer.close()
+    assert failures == []
+
+
 def test_a_live_process_is_sealed_only_as_far_as_it_is_closed(tmp_path):
     writer = RunWriter.create(tmp_path, {})
     writer.sites(some_sites(2))

@@ -79,6 +79,18 @@ def test_damage_is_an_error_and_not_a_number(tmp_path):
         open_run(tmp_path).to_arrow()
 
 
+def test_other_engines_read_the_segments_as_they_are(tmp_path):
+    make_run(tmp_path, num_steps=10, num_sites=3)
+    seal(tmp_path, final=True)
+    files = f"{tmp_path}/rows/*/*.parquet"
+    found = duckdb.sql(
+        f"SELECT rank, module, count(*) AS n, max(norm) AS top FROM read_parquet('{files}', hive_partitioning=true)"
+        " GROUP BY ALL ORDER BY module"
+    ).fetchall()
+    assert [(rank, module, n) for rank, module, n, _ in found] == [(0, f"blocks.{k}", 10) for k in range(3)]
+    assert found[1][3] == open_run(tmp_path).series("blocks.1*")["blocks.1.weight"].values.max()
+
+
 def test_an_empty_run_and_several_ranks(tmp_path):
     for rank in (0, 1):
         writer = RunWriter.create(tmp_path, {}, rank=rank, world_size=2)

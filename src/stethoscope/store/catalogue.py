@@ -7,6 +7,7 @@ read, so one that was sealed in between is found in the manifest; where one goes
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any, Final
 
@@ -40,6 +41,8 @@ class Catalogue:
 
     def __init__(self, folder: Path, *, only_rank: int | None = None) -> None:
         self.folder = folder
+        self.lock = threading.RLock()
+        """Held by whoever reads or updates: a run may be shared by the threads of a server."""
         self.sites = SiteTable()
         self.cache = PayloadCache()
         self.columns = ColumnCache()
@@ -51,13 +54,14 @@ class Catalogue:
 
     def update(self) -> bool:
         """Looks at the folder again; True where anything is new."""
-        changed = False
-        self._unreadable = {}
-        for rank, folder in rank_folders(self.folder).items():
-            if self._only_rank in (None, rank):
-                changed |= self._update_rank(rank, folder)
-        self.starts = self._list_starts()
-        return changed
+        with self.lock:
+            changed = False
+            self._unreadable = {}
+            for rank, folder in rank_folders(self.folder).items():
+                if self._only_rank in (None, rank):
+                    changed |= self._update_rank(rank, folder)
+            self.starts = self._list_starts()
+            return changed
 
     def _update_rank(self, rank: int, folder: Path) -> bool:
         changed = False
@@ -146,7 +150,8 @@ class Catalogue:
 
     def pieces(self, rank: int | None = None) -> list[Piece]:
         """All pieces in the order in which they were written, of one rank or of all."""
-        found: list[Piece] = [*self.journals(), *self.segments()]
+        with self.lock:
+            found: list[Piece] = [*self.journals(), *self.segments()]
         found.sort(key=lambda piece: (piece.key, piece.part))
         return [piece for piece in found if rank is None or piece.key.rank == rank]
 
@@ -157,13 +162,19 @@ class Catalogue:
     def losses(self) -> dict[str, int]:
         """What the writers say they lost, added up over process starts."""
         total: dict[str, int] = {}
-        for note in self._notes().values():
+        with self.lock:
+            notes = self._notes()
+        for note in notes.values():
             for name, value in note.losses.items():
                 total[name] = total.get(name, 0) + value
         return total
 
     def problems(self) -> list[Problem]:
         """Everything that cannot be trusted or is not there."""
+        with self.lock:
+            return self._all_problems()
+
+    def _all_problems(self) -> list[Problem]:
         live = {(s.rank, s.ordinal, s.token) for s in self.starts if s.how == "live"}
         found = [*self._unreadable.values(), *self._missing_parts()]
         for rank in self._ranks.values():

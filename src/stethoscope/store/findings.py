@@ -6,6 +6,7 @@ One file for each such process, never one of an earlier process. Readers take th
 from __future__ import annotations
 
 import secrets
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -75,9 +76,14 @@ class FindingsReader:
         self._files: dict[str, FrameFile] = {}
         self._batches: dict[str, list[tuple[bool, list[Finding]]]] = {}
         self._problems: list[Problem] = []
+        self._lock = threading.Lock()
 
     def update(self) -> bool:
         """Reads what came since; True where that is anything."""
+        with self._lock:
+            return self._update()
+
+    def _update(self) -> bool:
         changed = False
         self._problems = []
         for path in sorted(self._folder.glob("findings-*.stf")):
@@ -101,7 +107,7 @@ class FindingsReader:
         """The latest version of each, in order of first step."""
         latest: dict[_Key, Finding] = {}
         for label in sorted(self._batches):
-            for replace, findings in self._batches[label]:
+            for replace, findings in list(self._batches[label]):
                 if replace:
                     latest.clear()
                 for finding in findings:
@@ -113,7 +119,7 @@ class FindingsReader:
     def problems(self) -> list[Problem]:
         """Damage in the findings' files."""
         found = list(self._problems)
-        for file in self._files.values():
+        for file in list(self._files.values()):
             found += file.damage + ([file.tail] if file.tail else [])
         return found
 

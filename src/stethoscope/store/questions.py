@@ -38,7 +38,8 @@ class Questions:
         gone: FileNotFoundError | None = None
         for _ in range(_MOST_LOOKS):
             try:
-                return read()
+                with self._catalogue.lock:
+                    return read()
             except FileNotFoundError as error:
                 gone = error
                 self._catalogue.update()
