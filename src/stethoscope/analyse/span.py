@@ -33,6 +33,15 @@ class Span:
     metrics: Mapping[str, tuple[FloatArray, npt.NDArray[np.bool_]]]
     """From a metric's name to its values and where they were recorded."""
     events: tuple[Event, ...]
+    depth: Mapping[str, int]
+    """From a module's path to its place in the order of execution, or of definition where none was seen."""
+
+    def in_depth(self, places: IntArray) -> IntArray:
+        """These sites from the input to the output."""
+        last = len(self.depth)
+        return np.array(
+            sorted(places, key=lambda n: self.depth.get(self.sites[n].site.module, last)), dtype=np.int64
+        )
 
     def stat(self, name: str) -> FloatArray:
         """One statistic as [steps, sites]."""
@@ -108,13 +117,35 @@ def _span(
 ) -> Span:
     if not len(steps):
         shape = (0, len(run.sites))
-        return Span(steps, run.sites, np.empty((*shape, NUM_COLUMNS)), np.empty(shape, bool), metrics, events)
+        return Span(
+            steps,
+            run.sites,
+            np.empty((*shape, NUM_COLUMNS)),
+            np.empty(shape, bool),
+            metrics,
+            events,
+            depth_of(run),
+        )
     block = run.block(int(steps[0]), int(steps[-1]), rank=rank)
     if len(block.steps) == len(steps):
-        return Span(steps, block.sites, block.rows, block.present, metrics, events)
+        return Span(steps, block.sites, block.rows, block.present, metrics, events, depth_of(run))
     # Steps that have metrics but no rows: a share of the steps was sampled out.
     rows = np.full((len(steps), *block.rows.shape[1:]), np.nan)
     present = np.zeros((len(steps), len(block.sites)), dtype=bool)
     place = np.searchsorted(steps, block.steps)
     rows[place], present[place] = block.rows, block.present
-    return Span(steps, block.sites, rows, present, metrics, events)
+    return Span(steps, block.sites, rows, present, metrics, events, depth_of(run))
+
+
+def depth_of(run: Run) -> dict[str, int]:
+    """From a module's path to its depth: the order it ran in, where outputs were seen, else the order it was defined in."""
+    defined = [str(module["path"]) for module in run.info.get("model", {}).get("modules", ())]
+    ran = [
+        info.site.module
+        for info in run.sites
+        if info.site.kind is Kind.ACTIVATION and info.measured != "capped"
+    ]
+    known = set(ran)
+    order = dict.fromkeys(ran) if ran else {}
+    order |= dict.fromkeys(path for path in defined if path not in known)
+    return {path: place for place, path in enumerate(order)}

@@ -206,13 +206,37 @@ class Seams:
         return step
 
     def _before_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        # An optimizer that overrides `step` and calls its parent's runs the hooks twice: the outer one counts.
+        depth = _DEPTH.get(id(optimizer), 0)
+        if depth and not _is_inside_step(optimizer):
+            depth = 0  # an earlier step raised, so its end was never heard
+        _DEPTH[id(optimizer)] = depth + 1
+        if depth:
+            return
         for listener in self.listeners:
             listener.step_begins(optimizer, args, kwargs)
 
-    def _after_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:  # noqa: ARG002 - torch's signature
+    def _after_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:  # noqa: ARG002 - torch's
+        depth = _DEPTH.get(id(optimizer), 0)
+        if depth > 1:
+            _DEPTH[id(optimizer)] = depth - 1
+            return
+        _DEPTH.pop(id(optimizer), None)
         _STEPS_SEEN[id(optimizer)] = _STEPS_SEEN.get(id(optimizer), 0) + 1
         for listener in self.listeners:
             listener.step_ends(optimizer)
+
+
+def _is_inside_step(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether a `step` of this optimizer is on the stack above the one that is about to run."""
+    frame = sys._getframe(2)
+    num_found = 0
+    home = optimizer_module.__file__
+    while frame is not None:
+        if frame.f_code.co_filename == home and frame.f_locals.get("self") is optimizer:
+            num_found += 1
+        frame = frame.f_back  # type: ignore[assignment]
+    return num_found > 1
 
 
 # Dynamo must call these as plain Python, never trace into them: the mark is what torch.compiler.disable sets,
@@ -222,6 +246,7 @@ Seams._after_step._torchdynamo_disable = True  # type: ignore[attr-defined]
 
 _INSIDE = threading.local()
 _STEPS_SEEN: dict[int, int] = {}
+_DEPTH: dict[int, int] = {}
 
 
 def _schedulers_with_step() -> list[type]:

@@ -10,21 +10,37 @@ from __future__ import annotations
 from typing import ClassVar, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from stethoscope.analyse.span import Span
 from stethoscope.detect.detector import Streak, name_list
 from stethoscope.kernels.columns import INDEX
-from stethoscope.record import Evidence, Finding, Kind, Severity
+from stethoscope.record import Evidence, Finding, FloatArray, Kind, Severity
 
 SURE_AFTER: Final = 5
 DENSE: Final = 0.9
 """At most this share of the gradient may be zero: of 1,024 coordinates, 0.9 ** 1024 have none, about 10 ** -47."""
+NEGLIGIBLE: Final = 1e-4
+"""A gradient under this share of the largest one is rounding noise (a bias before BatchNorm): no change is due."""
 RELATIVE_PRECISION: Final = {
     "float64": 2.0**-53,
     "float32": 2.0**-24,
     "float16": 2.0**-11,
     "bfloat16": 2.0**-8,
 }
+
+
+Flags = npt.NDArray[np.bool_]
+
+
+def _largest_gradient(span: Span) -> FloatArray:
+    """The size of the largest gradient at each step, 0 where there are none."""
+    places = span.places(Kind.GRADIENT)
+    sizes = span.stat("rms")[:, places]
+    known = ~np.isnan(sizes).all(axis=1) if len(places) else np.zeros(len(span.steps), dtype=bool)
+    out = np.zeros(len(span.steps))
+    out[known] = np.nanmax(sizes[known], axis=1)
+    return out
 
 
 class Applied:
@@ -53,11 +69,14 @@ class Applied:
             if info.site.kind in (Kind.UPDATE, Kind.GRADIENT, Kind.WEIGHT):
                 by_path.setdefault(info.site.path, {})[info.site.kind] = place
         skipped = np.nan_to_num(span.metric("found_inf")) > 0
+        largest = _largest_gradient(span)
         for path, places in by_path.items():
             if len(places) == 3 and path in self._rates:
-                self._follow(span, path, places, skipped)
+                self._follow(span, path, places, skipped, largest)
 
-    def _follow(self, span: Span, path: str, places: dict[Kind, int], skipped: np.ndarray) -> None:
+    def _follow(
+        self, span: Span, path: str, places: dict[Kind, int], skipped: Flags, largest: FloatArray
+    ) -> None:
         update, gradient = span.rows[:, places[Kind.UPDATE]], span.rows[:, places[Kind.GRADIENT]]
         weight = span.rows[:, places[Kind.WEIGHT]]
         rates = span.metric(self._rates[path])
@@ -65,7 +84,8 @@ class Applied:
         streak = self._still.setdefault(path, Streak())
         dense = gradient[:, INDEX["num_zero"]] <= DENSE * gradient[:, INDEX["count"]]
         dense |= update[:, INDEX["count"]] == gradient[:, INDEX["count"]]
-        due = (rates > 0) & dense & (gradient[:, INDEX["norm"]] > 0) & ~skipped
+        size = span.stat("rms")[:, places[Kind.GRADIENT]]
+        due = (rates > 0) & dense & (size > NEGLIGIBLE * largest) & ~skipped
         known = ~np.isnan(update[:, INDEX["abs_max"]]) & ~np.isnan(gradient[:, INDEX["norm"]])
         for step in np.flatnonzero(known):
             moved = update[step, INDEX["abs_max"]] > 0
@@ -73,9 +93,9 @@ class Applied:
                 self._ever_moved.add(path)
             streak.see(int(span.steps[step]), bool(due[step] and not moved))
             if due[step] and not moved:
-                size = weight[step, INDEX["mean_abs"]]
+                mean = weight[step, INDEX["mean_abs"]]
                 step_size = rates[step] * gradient[step, INDEX["abs_max"]]
-                self._ratio[path] = float(step_size / size) if size > 0 else float("inf")
+                self._ratio[path] = float(step_size / mean) if mean > 0 else float("inf")
 
     def findings(self) -> list[Finding]:
         """Tensors that stand still although a change was due."""

@@ -51,7 +51,7 @@ class Flow:
         self._clips = self._clips or bool(
             span.recorded("clip_norm").any() or span.recorded("clip_value").any()
         )
-        places = [n for n in span.places(Kind.GRADIENT) if is_matrix(span.sites[n])]
+        places = [n for n in span.in_depth(span.places(Kind.GRADIENT)) if is_matrix(span.sites[n])]
         if not places:
             return
         rms = span.stat("rms")[:, places]

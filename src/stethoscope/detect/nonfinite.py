@@ -160,17 +160,21 @@ class Nonfinite:
         flows = [n for n in span.places(Kind.ACTIVATION_GRADIENT) if span.present[place, n]]
         bad = set(of_kind[Kind.ACTIVATION_GRADIENT])
         if bad:
-            # Gradient sites are numbered in the order backward reached them: the last finite one before the first bad
-            # one is the module whose backward made it.
-            order = flows.index(min(bad))
-            maker = flows[order - 1] if order else flows[0]
-            names = (span.sites[maker].site.path, span.sites[min(bad)].site.path)
-            where = f"between {names[0]}, still finite, and {names[1]}" if order else f"at {names[1]}"
-            sites = tuple(dict.fromkeys(names))
+            # Sites are numbered in the order of the forward pass, and backward runs it the other way round: the last bad
+            # one is the first that backward reached, and the one after it, still finite, is whose backward made it.
+            worst = max(bad)
+            later = [n for n in flows if n > worst and n not in bad]
+            names = (
+                (span.sites[later[0]].site.path, span.sites[worst].site.path)
+                if later
+                else (span.sites[worst].site.path,)
+            )
+            where = f"between {names[0]}, still finite, and {names[-1]}" if later else f"at {names[-1]}"
+            sites: tuple[str, ...] = tuple(dict.fromkeys(names))
         else:
             last = max(of_kind[Kind.GRADIENT])
             sites, where = (span.sites[last].site.path,), f"at the gradient of {span.sites[last].site.path}"
-        chosen = [min(bad)] if bad else of_kind[Kind.GRADIENT][-1:]
+        chosen = [max(bad)] if bad else of_kind[Kind.GRADIENT][-1:]
         return _origin(
             f"Backward made {_kind_of(span, place, chosen[0])} {where} at step {step:,}; the forward pass was finite.",
             step,

@@ -25,6 +25,7 @@ LEADS_TO: Final[dict[str, tuple[str, ...]]] = {
     "nonfinite_batch": ("nonfinite_origin", "nonfinite_buffer", "update_too_large", "exploding_gradients"),
     "update_too_large": ("nonfinite_origin", "exploding_gradients", "nonfinite_buffer"),
     "exploding_gradients": ("nonfinite_origin", "update_too_large"),
+    "vanishing_gradients": ("update_below_precision", "silent_no_update", "update_too_small"),
     "update_below_precision": ("update_too_small", "silent_no_update"),
 }
 """What can follow from what, where it begins no earlier. Mechanisms, not coincidences."""
