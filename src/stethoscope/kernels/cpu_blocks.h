@@ -207,10 +207,14 @@ static const kernels NAME(level) = {NAME(rows), NAME(histogram), NAME(sketch)};
 #undef VH
 #undef VS
 #undef VD
+#undef VP
 #undef SELECT
 #undef MIN_FLOATS
 #undef MAX_FLOATS
 #undef MIN_WORDS
+#undef MIN_SHORTS
+#undef MAX_SHORTS
+#undef MAX_SIGNED_SHORTS
 #undef WIDEN_SHORTS
 #undef WIDEN_FLOATS
 #undef NAME

@@ -8,18 +8,23 @@
 #define VH NAME(half)
 #define VS NAME(shorts)
 #define VD NAME(doubles)
+#define VP NAME(pairs)
 typedef float VF __attribute__((vector_size(VECTOR_BYTES)));
 typedef uint32_t VU __attribute__((vector_size(VECTOR_BYTES)));
 typedef int32_t VI __attribute__((vector_size(VECTOR_BYTES)));
 typedef float VH __attribute__((vector_size(VECTOR_BYTES / 2)));
 typedef uint16_t VS __attribute__((vector_size(VECTOR_BYTES / 2)));
 typedef double VD __attribute__((vector_size(VECTOR_BYTES)));
+typedef uint16_t VP __attribute__((vector_size(VECTOR_BYTES)));
 
 #ifndef MIN_FLOATS
 #define SELECT(type, mask, a, b) ((type)(((VU)(mask) & (VU)(a)) | (~(VU)(mask) & (VU)(b))))
 #define MIN_FLOATS(a, b) SELECT(VF, (a) < (b), a, b)
 #define MAX_FLOATS(a, b) SELECT(VF, (a) > (b), a, b)
 #define MIN_WORDS(a, b) SELECT(VU, (a) < (b), a, b)
+#define MIN_SHORTS(a, b) SELECT(VP, (a) < (b), a, b)
+#define MAX_SHORTS(a, b) SELECT(VP, (a) > (b), a, b)
+#define MAX_SIGNED_SHORTS(a, b) SELECT(VP, ((a) ^ 0x8000) > ((b) ^ 0x8000), a, b)
 #define WIDEN_SHORTS(raw) __builtin_convertvector(raw, VU)
 #define WIDEN_FLOATS(half) __builtin_convertvector(half, VD)
 #endif
@@ -89,6 +94,79 @@ TARGET INLINE void NAME(first_pass)(const void *data, int64_t count, int kind, f
     out->zeros = 0;
 }
 
+/* The first pass over bf16, two elements to a 32-bit lane: the even ones are the lane shifted up, the odd ones
+   the lane without its lower half. Extremes are found in 16 bits: the largest as signed is the highest unless
+   all are negative, the largest as unsigned the lowest unless none is; in those cases it is the smallest
+   magnitude. The sum is that of the even elements, doubled: a centre needs no more. */
+TARGET INLINE void NAME(first_pass_pairs)(const uint16_t *data, int64_t count, first_sums *out) {
+    VP top, bottom, smallest = ~(VP){0};
+    memcpy(&top, data, sizeof top);
+    bottom = top;
+    VD sum[2] = {{0}}, sum_abs[2] = {{0}};
+    for (int64_t first = 0; first < count; first += 2 * STRIP) {
+        int64_t last = first + 2 * STRIP < count ? first + 2 * STRIP : count;
+        VF strip_sum = {0}, even_abs = {0}, odd_abs = {0};
+        for (int64_t i = first; i < last; i += 2 * LANES) {
+            VP x;
+            memcpy(&x, data + i, sizeof x);
+            VP size = x & 0x7fff;
+            top = MAX_SIGNED_SHORTS(x, top);
+            bottom = MAX_SHORTS(x, bottom);
+            smallest = MIN_SHORTS(size, smallest);
+            strip_sum += (VF)((VU)x << 16);
+            even_abs += (VF)((VU)size << 16);
+            odd_abs += (VF)((VU)size & 0xffff0000u);
+        }
+        NAME(widen)(sum, strip_sum);
+        NAME(widen)(sum_abs, even_abs);
+        NAME(widen)(sum_abs, odd_abs);
+    }
+    union { VP all; uint16_t lane[2 * LANES]; } tops = {top}, bottoms = {bottom}, smalls = {smallest};
+    for (int width = LANES; width; width /= 2)
+        for (int j = 0; j < width; j++) {
+            int16_t signed_a = (int16_t)tops.lane[j], signed_b = (int16_t)tops.lane[j + width];
+            tops.lane[j] = (uint16_t)(signed_b > signed_a ? signed_b : signed_a);
+            bottoms.lane[j] = bottoms.lane[j + width] > bottoms.lane[j] ? bottoms.lane[j + width] : bottoms.lane[j];
+            smalls.lane[j] = smalls.lane[j + width] < smalls.lane[j] ? smalls.lane[j + width] : smalls.lane[j];
+        }
+    uint16_t highest = tops.lane[0], lowest = bottoms.lane[0], least = smalls.lane[0];
+    out->hi = float_of((uint32_t)((int16_t)highest < 0 ? least | 0x8000u : highest) << 16);
+    out->lo = float_of((uint32_t)(lowest & 0x8000u ? lowest : least) << 16);
+    out->smallest = (uint32_t)least << 16;
+    out->zeros = 0;
+    out->sum = 2 * NAME(total)(sum);
+    out->sum_abs = NAME(total)(sum_abs);
+}
+
+TARGET INLINE void NAME(second_pass_pairs)(const uint16_t *data, int64_t count, float centre, float scale,
+                                           double sums[4]) {
+    VD totals[4][2] = {{{0}}};
+    float origin = centre * scale;
+    for (int64_t first = 0; first < count; first += 2 * STRIP) {
+        int64_t last = first + 2 * STRIP < count ? first + 2 * STRIP : count;
+        VF s1 = {0}, s2 = {0}, s3 = {0}, s4 = {0}, t1 = {0}, t2 = {0}, t3 = {0}, t4 = {0};
+        for (int64_t i = first; i < last; i += 2 * LANES) {
+            VU x;
+            memcpy(&x, data + i, sizeof x);
+            VF d = (VF)(x << 16) * scale - origin, e = (VF)(x & 0xffff0000u) * scale - origin;
+            VF d2 = d * d, e2 = e * e;
+            s1 += d;
+            t1 += e;
+            s2 += d2;
+            t2 += e2;
+            s3 += d2 * d;
+            t3 += e2 * e;
+            s4 += d2 * d2;
+            t4 += e2 * e2;
+        }
+        NAME(widen)(totals[0], s1 + t1);
+        NAME(widen)(totals[1], s2 + t2);
+        NAME(widen)(totals[2], s3 + t3);
+        NAME(widen)(totals[3], s4 + t4);
+    }
+    for (int power = 0; power < 4; power++) sums[power] = NAME(total)(totals[power]);
+}
+
 /* Only where a block has zeros: how many, and the smallest magnitude beside them (all bits set: none). */
 TARGET INLINE void NAME(zero_pass)(const void *data, int64_t count, int kind, first_sums *out) {
     VU smallest = ~(VU){0};
@@ -144,15 +222,16 @@ TARGET static void NAME(count_rare)(const float *x, int64_t count, const spec *s
 
 /* A block of float32, or of a kind that `lanes` turns into it. */
 TARGET INLINE void NAME(block_narrow)(const void *data, int64_t count, int kind, const spec *s, partial *out) {
-    float tail[LANES] = {0}, buffer[BLOCK];
-    int64_t whole = count / LANES * LANES;
+    float tail[2 * LANES] = {0}, buffer[BLOCK];
+    int64_t step = kind == BF16 ? 2 * LANES : LANES, whole = count / step * step;
     const float *rest = tail;
     if (whole < count) {
         const char *place = (const char *)data + whole * (kind == F32 ? 4 : 2);
         rest = NAME(load_narrow)(place, count - whole, kind, NULL, tail);
     }
     first_sums f = {rest[0], rest[0], UINT32_MAX, 0, 0, 0};
-    if (whole) NAME(first_pass)(data, whole, kind, &f);
+    if (whole && kind == BF16) NAME(first_pass_pairs)((const uint16_t *)data, whole, &f);
+    else if (whole) NAME(first_pass)(data, whole, kind, &f);
     if (f.smallest == 0) NAME(zero_pass)(data, whole, kind, &f);
     for (int64_t i = 0; i < count - whole; i++) {
         uint32_t size = bits32(rest[i]) & 0x7fffffffu;
@@ -186,7 +265,8 @@ TARGET INLINE void NAME(block_narrow)(const void *data, int64_t count, int kind,
     float centre = (float)(f.sum / (double)count), above = f.hi - centre, below = centre - f.lo;
     float scale = scale_for(above > below ? above : below);
     double sums[4] = {0, 0, 0, 0};
-    if (whole) NAME(second_pass)(data, whole, kind, centre, scale, sums);
+    if (whole && kind == BF16) NAME(second_pass_pairs)((const uint16_t *)data, whole, centre, scale, sums);
+    else if (whole) NAME(second_pass)(data, whole, kind, centre, scale, sums);
     for (int64_t i = 0; i < count - whole; i++) {
         double d = ((double)rest[i] - (double)centre) * (double)scale;
         sums[0] += d;
