@@ -190,6 +190,15 @@ def test_rows_whose_sites_were_lost_are_left_out_and_said(tmp_path):
     assert run.block(5, 5).present.sum() == 1
 
 
+def test_rows_of_a_run_without_any_site(tmp_path):
+    writer = RunWriter.create(tmp_path, {})
+    writer.rows(5, np.array([0, 7]), np.zeros((2, 17)))
+    writer.close()
+    run = open_run(tmp_path)
+    assert "2 rows of step 5" in run.problems[0].what
+    assert run.block(0, 9).rows.size == 0
+
+
 def test_reading_changes_nothing(tmp_path):
     folder = tmp_path / "run"
     make_run(folder)

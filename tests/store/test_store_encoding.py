@@ -29,7 +29,7 @@ def tables(draw):
     return table
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=400, deadline=None)
 @given(tables(), st.booleans(), st.data())
 def test_round_trip_of_any_table(table, contiguous, data):
     n = len(table)
@@ -61,6 +61,13 @@ def test_what_a_writer_stores_is_what_stored_floats_says():
     table[:, :NUM_COUNTS] = rng.integers(0, 9, (50, NUM_COUNTS))
     back = encoding.decode_rows(encoding.encode_rows(np.arange(50, dtype=np.uint32), table)).table()
     np.testing.assert_array_equal(back, encoding.stored_floats(table))
+
+
+def test_abs_max_is_stored_where_it_does_not_follow_from_min_and_max():
+    table = np.zeros((2, NUM_COLUMNS))
+    table[1, INDEX["abs_max"]] = 2.0606069e-110  # float32 would make it the zero that min and max are
+    back = encoding.decode_rows(encoding.encode_rows(np.arange(2, dtype=np.uint32), table)).table()
+    assert back[1, INDEX["abs_max"]] == pytest.approx(2.0606069e-110, rel=2**-24)
 
 
 def test_counts_that_are_no_whole_numbers_are_kept_as_they_are():

@@ -11,6 +11,7 @@ bytes, then all second ones) because that is what makes exponents compress.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import struct
 from collections.abc import Mapping
@@ -126,7 +127,8 @@ def encode_rows(index: U32Array, table: Table, calls: U32Array | None = None) ->
         singles.view(np.uint8).reshape(len(singles), num_rows, 4).transpose(0, 2, 1)
     )
     place_of = {place: k for k, place in enumerate(_ROUNDED)}
-    follows = _abs_max_follows(columns, singles[place_of[_MAX_ABS]], fits[[place_of[_MIN], place_of[_MAX]]])
+    three = [place_of[place] for place in (_MIN, _MAX, _MAX_ABS)]
+    follows = bool(fits[three].all()) and _abs_max_follows(*singles[three])
     for place, column in enumerate(columns):
         k = place_of.get(place)
         if constant[place]:
@@ -166,14 +168,12 @@ def _encode_calls(calls: U32Array | None) -> tuple[int, bytes]:
     return tag, shuffle(values)
 
 
-def _abs_max_follows(columns: Table, stored: npt.NDArray[np.float32], fits: npt.NDArray[np.bool_]) -> bool:
+def _abs_max_follows(
+    low: npt.NDArray[np.float32], high: npt.NDArray[np.float32], stored: npt.NDArray[np.float32]
+) -> bool:
     """Whether a reader gets abs_max back, to the last bit, from min and max as they are stored."""
-    if not fits.all():
-        return False
-    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-        low, high = columns[_MIN].astype(np.float32), columns[_MAX].astype(np.float32)
     larger = np.maximum(np.abs(low), np.abs(high))
-    same = (larger == stored) & (np.signbit(stored) == 0)
+    same = (larger == stored) & ~np.signbit(stored)
     return bool((same | (np.isnan(larger) & np.isnan(stored))).all())
 
 
@@ -181,28 +181,41 @@ def _abs_max_follows(columns: Table, stored: npt.NDArray[np.float32], fits: npt.
 class Rows:
     """The decoded rows of one frame; columns are unpacked when asked for."""
 
-    index: U32Array
-    calls: U32Array
+    num_rows: int
     num_columns: int
     _raw: bytes
     _tags: bytes
-    _offsets: list[int]
+    _offsets: tuple[int, ...]
 
     def __len__(self) -> int:
-        return len(self.index)
+        return self.num_rows
+
+    @property
+    def index(self) -> U32Array:
+        """The site of each row, as its number in the process start."""
+        return _decode_index(self._raw, self._tags[0], self._offsets[0], self.num_rows)
+
+    @property
+    def index_bytes(self) -> bytes:
+        """The index as it is stored: equal bytes mean equal sites."""
+        return self._raw[: _ROWS_HEAD.size] + self._raw[self._offsets[0] : self._offsets[1]] + self._tags[:1]
+
+    @property
+    def calls(self) -> U32Array:
+        """How often each site fired."""
+        return _decode_column(self._raw, self._tags[1], self._offsets[1], self.num_rows).astype(np.uint32)
 
     def column(self, place: int) -> npt.NDArray[np.float64]:
         """One statistic of every row."""
         tag, offset = self._tags[place + 2], self._offsets[place + 2]
-        count = len(self.index)
         if tag == _ABS_MAX:
             larger: npt.NDArray[np.float64] = np.maximum(np.abs(self.column(_MIN)), np.abs(self.column(_MAX)))
             return larger
-        return _decode_column(self._raw, tag, offset, count)
+        return _decode_column(self._raw, tag, offset, self.num_rows)
 
     def table(self) -> Table:
         """All statistics of every row."""
-        out = np.empty((len(self.index), self.num_columns))
+        out = np.empty((self.num_rows, self.num_columns))
         for place in range(self.num_columns):
             out[:, place] = self.column(place)
         return out
@@ -221,18 +234,23 @@ def decode_rows(raw: bytes) -> Rows:
         if version != 1:
             raise EncodingError(f"rows of form {version} are not known here")
         tags = raw[_ROWS_HEAD.size : _ROWS_HEAD.size + num_columns + 2]
-        place = _ROWS_HEAD.size + num_columns + 2
-        offsets = []
-        for tag in tags:
-            offsets.append(place)
-            place += _column_bytes(tag, num_rows)
-        if place != len(raw) or len(tags) != num_columns + 2:
-            raise EncodingError("the payload's size does not match its columns")
-        index = _decode_index(raw, tags[0], offsets[0], num_rows)
-        calls = _decode_column(raw, tags[1], offsets[1], num_rows).astype(np.uint32)
+        if len(tags) != num_columns + 2 or tags[0] not in (_RANGE, _U32):
+            raise EncodingError("these are not rows")
+        *offsets, end = _layout(tags, num_rows)
     except (struct.error, KeyError) as error:
         raise EncodingError(f"these are not rows: {error}") from error
-    return Rows(index, calls, num_columns, raw, tags, offsets)
+    if end != len(raw):
+        raise EncodingError("the payload's size does not match its columns")
+    return Rows(num_rows, num_columns, raw, tags, tuple(offsets))
+
+
+@functools.lru_cache(maxsize=512)
+def _layout(tags: bytes, num_rows: int) -> tuple[int, ...]:
+    """Where each column begins, and where the last one ends: the same for most frames of a run."""
+    offsets = [_ROWS_HEAD.size + len(tags)]
+    for tag in tags:
+        offsets.append(offsets[-1] + _column_bytes(tag, num_rows))
+    return tuple(offsets)
 
 
 def _column_bytes(tag: int, num_rows: int) -> int:

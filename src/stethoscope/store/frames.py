@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import struct
+import threading
 from enum import IntEnum
 from typing import Final
 
@@ -22,6 +23,7 @@ MAGIC: Final = b"\x93StF"
 MAX_PAYLOAD: Final = 1 << 30
 """No payload is larger, stored or unpacked: a length beyond it is refused before anything is allocated."""
 
+_per_thread: Final = threading.local()
 COMPRESSION_LEVEL: Final = -1
 """zstd's: on byte planes -1 is 2.5 times as fast as 1 and 2% larger; segments are compressed again anyway."""
 
@@ -151,6 +153,14 @@ def read_header(data: bytes | memoryview, offset: int = 0) -> Header:
     )
 
 
+def _decompressor() -> zstandard.ZstdDecompressor:
+    """One for each thread: making one costs more than using it on a small frame."""
+    found = getattr(_per_thread, "decompressor", None)
+    if found is None:
+        found = _per_thread.decompressor = zstandard.ZstdDecompressor()
+    return found
+
+
 def unpack(header: Header, stored: bytes | memoryview) -> bytes:
     """The payload of a frame, its checksum tested first; FrameError where it does not match."""
     if len(stored) != header.stored_bytes or checksum(stored) != header.payload_checksum:
@@ -160,6 +170,6 @@ def unpack(header: Header, stored: bytes | memoryview) -> bytes:
     if zstandard.frame_content_size(stored) != header.raw_bytes:
         raise FrameError("the payload's size does not match its header")
     try:
-        return zstandard.ZstdDecompressor().decompress(stored, max_output_size=header.raw_bytes)
+        return _decompressor().decompress(stored, max_output_size=header.raw_bytes)
     except zstandard.ZstdError as error:
         raise FrameError(f"the payload cannot be decompressed: {error}") from error

@@ -148,6 +148,7 @@ class JournalPiece:
         self.problems: list[Problem] = []
         self._table, self._cache = table, cache
         self._numbers = np.empty(0, np.int64)
+        self._last_sites: tuple[bytes, IntArray] = b"", self._numbers
         self._has_twins = False
         self._rows: list[tuple[int, FrameAt]] = []
         self._known_steps = 0, np.empty(0, np.int64)
@@ -182,9 +183,9 @@ class JournalPiece:
     def _take(self, frame: FrameAt, payload: bytes) -> None:
         kind, step = frame.header.kind, frame.header.step
         if kind == FrameKind.ROWS:
-            index = decode_rows(payload).index
-            self._check_sites(index, frame)
-            if len(index):
+            rows = decode_rows(payload)
+            self._check_sites(rows, frame)
+            if len(rows):
                 self._cache.put(self.file, frame, payload)
                 self._rows.append((step, frame))
         elif kind == FrameKind.SCALARS:
@@ -210,14 +211,22 @@ class JournalPiece:
         numbers[: len(self._numbers)] = self._numbers
         numbers[first : first + len(found)] = found
         self._numbers = numbers
+        self._last_sites = b"", numbers[:0]
         known = numbers[numbers >= 0]
         self._has_twins = len(np.unique(known)) < len(known)
 
-    def _check_sites(self, index: npt.NDArray[np.uint32], frame: FrameAt) -> None:
-        unknown = int((self._site_numbers(index) < 0).sum())
+    def _check_sites(self, rows: Rows, frame: FrameAt) -> None:
+        unknown = int((self._sites_of(rows) < 0).sum())
         if unknown:
             what = f"{unknown} rows of step {frame.header.step} are of sites whose description was lost"
             self.problems.append(Problem(self.file.label, frame.offset, what, 0))
+
+    def _sites_of(self, rows: Rows) -> IntArray:
+        """The run-wide numbers of a frame's sites; most frames name the same ones, so the last is kept."""
+        key = rows.index_bytes
+        if self._last_sites[0] != key:
+            self._last_sites = key, self._site_numbers(rows.index)
+        return self._last_sites[1]
 
     def _site_numbers(self, index: npt.NDArray[np.uint32]) -> IntArray:
         if not len(self._numbers):
@@ -236,6 +245,9 @@ class JournalPiece:
         self, places: tuple[int, ...], wanted: npt.NDArray[np.bool_], first: int, last: int
     ) -> Iterator[Chunk]:
         """The rows of the wanted sites and steps, with these columns."""
+        if not len(wanted):
+            return
+        before, kept = None, np.empty(0, np.int64)
         for step, frame in self._rows:
             if not first <= step <= last:
                 continue
@@ -246,15 +258,14 @@ class JournalPiece:
                 if problem not in self.problems:
                     self.problems.append(problem)
                 continue
-            numbers = self._site_numbers(rows.index)
-            kept = numbers >= 0
-            kept[kept] = wanted[numbers[kept]]
-            if not kept.any():
-                continue
-            yield self._chunk(step, rows, numbers, kept, places)
+            numbers = self._sites_of(rows)
+            if numbers is not before:
+                before, kept = numbers, np.flatnonzero((numbers >= 0) & wanted[np.maximum(numbers, 0)])
+            if len(kept):
+                yield self._chunk(step, rows, numbers, kept, places)
 
     def _chunk(
-        self, step: int, rows: Rows, numbers: IntArray, kept: npt.NDArray[np.bool_], places: tuple[int, ...]
+        self, step: int, rows: Rows, numbers: IntArray, kept: IntArray, places: tuple[int, ...]
     ) -> Chunk:
         sites, calls = numbers[kept], rows.calls[kept].astype(np.int64)
         if self._has_twins and len(np.unique(sites)) < len(sites):
