@@ -22,6 +22,9 @@ VERSION: Final = 1
 INPUT: Final = "(input)"
 OUTPUT: Final = "(output)"
 
+READABLE: Final = ("traced", "copy", "parts")
+"""The states of a "graph" event that hold a graph."""
+
 EdgeKind = Literal["data", "residual"]
 Gradient = Literal["none", "integer", "detached", "flows"]
 Role = Literal["module", "parameter", "join", "input", "output"]
@@ -101,7 +104,8 @@ class Graph:
     untraced: tuple[str, ...] = ()
     """Modules that took a tensor from somewhere that could not be seen."""
     status: str = "traced"
-    """"copy": from a copy without data, because torch.compile runs the model."""
+    """"copy": from a copy without data, because torch.compile runs the model; "parts": the model is never called
+    as a whole, and what ran between its parts is known from autograd alone."""
     truncated: bool = False
     """Whether the forward pass was longer than what is followed."""
 
@@ -329,7 +333,7 @@ class Graph:
 def graph_of(run: Run) -> Graph | None:
     """The latest graph that a run recorded; None where there is none."""
     for event in reversed(run.events("graph")):
-        if event.body.get("status") in ("traced", "copy") and int(event.body.get("version", 0)) <= VERSION:
+        if event.body.get("status") in READABLE and int(event.body.get("version", 0)) <= VERSION:
             return Graph.from_json(event.body)
     return None
 

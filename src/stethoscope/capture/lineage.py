@@ -46,6 +46,28 @@ class After(Inert):
         self._lineage.forward_ends(module, output)
 
 
+class PartBefore(Inert):
+    """The forward pre-hook of a module under a root that is never called itself."""
+
+    def __init__(self, lineage: Lineage) -> None:
+        self._lineage = lineage
+
+    def __call__(self, module: Any, args: Any, kwargs: Any) -> None:
+        """A part is about to run."""
+        self._lineage.part_begins(module, args, kwargs)
+
+
+class PartAfter(Inert):
+    """Its forward hook, called after exceptions too."""
+
+    def __init__(self, lineage: Lineage) -> None:
+        self._lineage = lineage
+
+    def __call__(self, module: Any, args: Any, output: Any) -> None:  # noqa: ARG002 - torch's signature
+        """A part returned, or raised."""
+        self._lineage.part_ends(module, output)
+
+
 class FirstCall(Inert):
     """Stands in for a compiled call once: shows its arguments, puts the original back, and calls it."""
 
@@ -71,12 +93,8 @@ class Lineage:
     ) -> None:
         """`model`: the root in its wrappers. `emit` gets the graph; `ready` is asked before every forward."""
         self.done = False
-        self._root, self._model, self._emit, self._ready = (
-            root,
-            model if model is not None else root,
-            emit,
-            ready,
-        )
+        self._root, self._emit, self._ready = root, emit, ready
+        self._model = model if model is not None else root
         self._handles: list[Any] = []
         self._first_call: FirstCall | None = None
         self._trace: Trace | None = None
@@ -85,6 +103,10 @@ class Lineage:
         self._thread = 0
         self._outer_error: BaseException | None = None
         """What was being handled when the forward began: another one at its end is its own."""
+        self._was_called = False
+        """Whether anybody calls the root: of some models only parts are."""
+        self._in_parts = False
+        self._part: torch.nn.Module | None = None
 
     def attach(self) -> None:
         """Wait at the root; does nothing for models that cannot be followed."""
@@ -117,15 +139,28 @@ class Lineage:
         self._first_call = None
 
     def settle(self) -> None:
-        """No forward can be under way now (a backward or a step begins): drop one that an interrupt left open."""
+        """A backward begins: no forward can be under way now, and a root that nobody called is not the way in."""
+        if self.done:
+            return
         if self._trace is not None and threading.get_ident() == self._thread:
-            self._drop()
+            if self._in_parts and self._part is None:
+                self._finish_parts(self._trace)
+            else:
+                self._drop()
+        elif not self._was_called and not self._in_parts and self._first_call is None:
+            self._in_parts = True
+            for module in _entrances(self._root):
+                self._handles.append(module.register_forward_pre_hook(PartBefore(self), with_kwargs=True))
+                self._handles.append(module.register_forward_hook(PartAfter(self), always_call=True))
 
     # ---- the root's hooks; nothing here may raise ----
 
     def forward_begins(self, module: Any, args: Any, kwargs: Any) -> None:
         """Begin to follow, if this is a training forward of the root on an uncompiled path."""
-        if torch.compiler.is_compiling() or self.done or not _training():
+        if torch.compiler.is_compiling() or self.done:
+            return
+        self._was_called = True
+        if not _training():
             return
         try:
             if self._trace is not None:
@@ -166,6 +201,50 @@ class Lineage:
         except Exception as error:
             self._give_up(repr(error))
 
+    def part_begins(self, module: Any, args: Any, kwargs: Any) -> None:
+        """Follow a part, unless it runs inside of another one."""
+        if torch.compiler.is_compiling() or self.done or self._was_called or self._part is not None:
+            return
+        if not _training():
+            return
+        try:
+            if not self._ready() or (self._trace is not None and threading.get_ident() != self._thread):
+                return
+            if self._trace is None:
+                if _uses_compile(self._root):
+                    self._give_up("torch.compile runs parts of a model that is never called as a whole")
+                    return
+                self._num_tries += 1
+                self._thread, self._began = threading.get_ident(), time.perf_counter()
+                self._trace = Trace(self._root)
+            self._part, self._outer_error = module, sys.exc_info()[1]
+            self._trace.begin_part(module, args, kwargs)
+        except Exception as error:
+            self._give_up(repr(error))
+
+    def part_ends(self, module: Any, output: Any) -> None:
+        """Wait for the next part, or for the backward."""
+        trace = self._trace
+        if trace is None or module is not self._part or threading.get_ident() != self._thread:
+            return
+        try:
+            self._part = None
+            if sys.exc_info()[1] is not self._outer_error:
+                self._drop()
+            else:
+                trace.end_part(output)
+        except Exception as error:
+            self._give_up(repr(error))
+
+    def _finish_parts(self, trace: Trace) -> None:
+        trace.close_parts()
+        error = trace.error
+        trace.end()
+        if error is not None:
+            self._give_up(repr(error))
+        else:
+            self._finish(build(trace) | {"status": "parts"})
+
     def compiled_call(self, args: Any, kwargs: Any) -> None:
         """A compiled model is about to be called with these."""
         if self.done or not _training():
@@ -193,7 +272,7 @@ class Lineage:
         self._emit(body)
 
     def _drop(self) -> None:
-        trace, self._trace = self._trace, None
+        trace, self._trace, self._part = self._trace, None, None
         if trace is not None:
             trace.end()
         if self._num_tries >= MAX_TRIES:
@@ -205,6 +284,17 @@ class Lineage:
             self.detach()
         finally:
             self._emit({"version": VERSION, "status": "unknown", "reason": reason[:500]})
+
+
+def _entrances(module: torch.nn.Module) -> list[torch.nn.Module]:
+    """The modules through which a forward may come that does not come through this one."""
+    found: list[torch.nn.Module] = []
+    for child in module.children():
+        if isinstance(child, (torch.nn.ModuleList, torch.nn.ModuleDict)):
+            found.extend(_entrances(child))
+        elif not isinstance(child, torch.jit.ScriptModule):
+            found.append(child)
+    return found
 
 
 def _training() -> bool:

@@ -30,6 +30,8 @@ MAX_OPERATIONS: Final = 60_000
 MAX_TENSORS: Final = 512
 MAX_DEPTH: Final = 4
 MAX_NAMED_OPERATIONS: Final = 6
+MAX_BRIDGE: Final = 256
+"""Nodes of autograd's graph to look through for the makers of a tensor that came from out of sight."""
 MAX_JOINS_EACH: Final = 64
 """Joins of one operation in one module before a loop in Python is taken for what it is."""
 
@@ -104,6 +106,10 @@ class Tags:
         self.seen_parameters: set[str] = set()
         self.num_operations = 0
         self.time = 0
+        self.path = ""
+        """The module whose forward runs now."""
+        self._makers: dict[int, str] = {}
+        """From the number of a node of autograd's graph to the leaf module whose output it made."""
         self._parameters = parameters
         self._links: dict[int, tuple[weakref.ref[torch.Tensor], Link]] = {}
         self._written: dict[int, tuple[StorageWeakRef, Link]] = {}
@@ -113,6 +119,8 @@ class Tags:
     def read(self, tensor: torch.Tensor) -> Link | None:
         """The link of a tensor that is about to be used."""
         link = self._last(tensor)
+        if link is None and tensor.grad_fn is not None:
+            return self._bridge(tensor)
         if link is not None and link.held and torch.is_grad_enabled():
             came_through = tensor.requires_grad and tensor.grad_fn is not None
             state = FLOWS if came_through else DETACHED
@@ -132,6 +140,38 @@ class Tags:
                 self.seen_parameters.add(parameter[0])
                 return Link(parameter[0], FLOWS if parameter[1] else NONE)
         return link
+
+    def _bridge(self, tensor: torch.Tensor) -> Link | None:
+        """The link of a tensor made out of sight (vmap, an extension): autograd knows what it was made of."""
+        sources: dict[str, Link] = {}
+        ahead: list[Any] = [tensor.grad_fn]
+        seen = {ahead[0]._sequence_nr()}
+        for number, node in enumerate(ahead):
+            if number >= MAX_BRIDGE:
+                break
+            key = self._makers.get(node._sequence_nr())
+            if key is None and (variable := getattr(node, "variable", None)) is not None:
+                key = self._parameters.get(id(variable), ("", False))[0]
+            if key:
+                sources[key] = Link(key, FLOWS, ("unseen",), self.path)
+                continue
+            for after, _ in node.next_functions:
+                # Parameters' nodes all bear the same number: they are told apart when they are looked at.
+                if after is not None and (hasattr(after, "variable") or after._sequence_nr() not in seen):
+                    seen.add(after._sequence_nr())
+                    ahead.append(after)
+        if not sources:
+            return None
+        links = list(sources.values())
+        if len(links) > 1:
+            links = [Link(self.join(self.path, "unseen", links, grads=True), FLOWS)]
+        self.tag(tensor, links[0])
+        return links[0]
+
+    def made(self, tensor: torch.Tensor, path: str) -> None:
+        """Note that a leaf module made this, where autograd can tell of it later."""
+        if tensor.grad_fn is not None:
+            self._makers[tensor.grad_fn._sequence_nr()] = path
 
     def tag(self, tensor: torch.Tensor, link: Link | None, *, in_place: bool = False) -> None:
         """Give a tensor its link; None takes away what a dead tensor of the same id may have left."""
@@ -190,8 +230,6 @@ class TagMode(TorchFunctionMode):
         self.active = True
         self.asleep = False
         """Whether what runs now is of no interest."""
-        self.path = ""
-        """The module whose forward runs now."""
         self.error: BaseException | None = None
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -258,7 +296,7 @@ class TagMode(TorchFunctionMode):
             return
         first = next((tensor for tensor in made if tensor.is_floating_point()), made[0])
         kept = [self._onward(link, "", first, grads) for link in links.values()]
-        number = self.tags.join(self.path, operation, kept, grads)
+        number = self.tags.join(self.tags.path, operation, kept, grads)
         # The join carries on what its best part carries; whether a part was cut is on that part's wire.
         best = Link(number, max(link.state for link in kept), held=any(link.held for link in kept))
         for tensor in made:
@@ -278,7 +316,7 @@ class TagMode(TorchFunctionMode):
         names = (
             link.operations if len(link.operations) >= MAX_NAMED_OPERATIONS else (*link.operations, operation)
         )
-        return Link(link.source, state, names, self.path, held)
+        return Link(link.source, state, names, self.tags.path, held)
 
 
 def tensors_in(value: Any) -> list[torch.Tensor]:

@@ -79,7 +79,7 @@ class Trace:
         self.strangers: dict[int, Stranger] = {}
         self.untraced: dict[str, None] = {}
         """Leaves that got a tensor with a history of which nothing was seen."""
-        self.returned = False
+        self._returned: list[Link] = []
         self._frames: list[Frame] = []
         self._handles: list[Any] = []
         self._thread = threading.get_ident()
@@ -96,22 +96,36 @@ class Trace:
 
     def begin(self, args: Any, kwargs: Any) -> None:
         """The root is about to run."""
-        for tensor in tensors_in((args, kwargs)):
-            self.tags.tag(tensor, Link(INPUT, FLOWS if tensor.requires_grad else NONE))
+        self._take_in(args, kwargs)
         self._enter(self.root, ROOT_NAME, [link for t in tensors_in(args) if (link := self.tags.read(t))])
-        self._handles.append(torch_module.register_module_forward_pre_hook(self._before))
-        after = torch_module.register_module_forward_hook(self._after, with_kwargs=True, always_call=True)
-        self._handles.append(after)
-        _push_mode(self.mode)
+        self._put_on()
+
+    def begin_part(self, module: torch.nn.Module, args: Any, kwargs: Any) -> None:
+        """A module of a root that is never called itself is about to run."""
+        if not self._frames:
+            self._enter(self.root, ROOT_NAME, [])
+        self._take_in(args, kwargs)
+        links = [link for tensor in tensors_in(args) if (link := self._reads(module, tensor)) is not None]
+        self._enter(module, self._path(module), links)
+        self._put_on()
+
+    def end_part(self, output: Any) -> None:
+        """That module returned; the next one may come."""
+        with torch._C.DisableTorchFunction():
+            links = [link for tensor in tensors_in(output) if (link := self.tags.read(tensor)) is not None]
+        self._returned.extend(links)
+        self._remove()
+
+    def close_parts(self) -> None:
+        """All parts ran: what none of them took in is the graph's output."""
+        taken = {source for source, _ in self.tags.wires}
+        for link in self._returned:
+            if link.source not in taken:
+                self.tags.wire(link.source, OUTPUT, link, added=False, held=False)
 
     def end(self) -> None:
         """Take everything off, whatever happened; doing it twice does nothing."""
-        for handle in self._handles:
-            handle.remove()
-            # torch's handle forgets this one table, and torch.compile warns of what is left in it.
-            torch_module._global_forward_hooks_with_kwargs.pop(handle.id, None)
-        self._handles.clear()
-        _take_off(self.mode)
+        self._remove()
         self.mode.active = False
 
     def close(self, output: Any) -> None:
@@ -124,7 +138,26 @@ class Trace:
                 link = self.tags.read(tensor)
                 if link is not None:
                     self.tags.wire(link.source, OUTPUT, link, added=False, held=False)
-            self.returned = True
+
+    def _take_in(self, args: Any, kwargs: Any) -> None:
+        for tensor in tensors_in((args, kwargs)):
+            # The root's own inputs come from outside by definition, also where another model made them.
+            if not self._frames or self.tags.read(tensor) is None:
+                self.tags.tag(tensor, Link(INPUT, FLOWS if tensor.requires_grad else NONE))
+
+    def _put_on(self) -> None:
+        self._handles.append(torch_module.register_module_forward_pre_hook(self._before))
+        after = torch_module.register_module_forward_hook(self._after, with_kwargs=True, always_call=True)
+        self._handles.append(after)
+        _push_mode(self.mode)
+
+    def _remove(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+            # torch's handle forgets this one table, and torch.compile warns of what is left in it.
+            torch_module._global_forward_hooks_with_kwargs.pop(handle.id, None)
+        self._handles.clear()
+        _take_off(self.mode)
 
     def _before(self, module: torch.nn.Module, args: Any) -> None:
         if threading.get_ident() != self._thread or not self.mode.active or module is self.root:
@@ -161,7 +194,7 @@ class Trace:
         self.tags.time += 1
         self.first.setdefault(path, self.tags.time)
         self.calls[path] = self.calls.get(path, 0) + 1
-        self.mode.path = path
+        self.tags.path = path
 
     def _leave(self, module: torch.nn.Module, kwargs: Any, output: Any) -> None:
         while len(self._frames) > 1:
@@ -173,7 +206,7 @@ class Trace:
         self.mode.asleep = self._frames[-1].plain
         if not frame.quiet and not frame.num_children and output is not None:
             self._leave_leaf(frame, kwargs, output)
-        self.mode.path = next(f.path for f in reversed(self._frames) if not f.quiet)
+        self.tags.path = next(f.path for f in reversed(self._frames) if not f.quiet)
 
     def _leave_leaf(self, frame: Frame, kwargs: Any, output: Any) -> None:
         """Edges from whoever made its inputs, and its own name on its outputs."""
@@ -198,6 +231,7 @@ class Trace:
             held = not grads and flows
             written = in_place or self.tags.written_since(tensor, frame.began)
             self.tags.tag(tensor, Link(frame.path, FLOWS if flows else NONE, held=held), in_place=written)
+            self.tags.made(tensor, frame.path)
 
     def _reads(self, module: torch.nn.Module, tensor: torch.Tensor) -> Link | None:
         link = self.tags.read(tensor)
