@@ -20,6 +20,8 @@ COMMANDS = {
     "list": ("listing", "the runs here"),
     "show": ("show", "one run: verdict, metrics, layers, layers by steps"),
     "diagnose": ("diagnose", "what is wrong, where, since when; exit 1 where something is"),
+    "ui": ("ui", "the live page over the runs here, in the browser"),
+    "report": ("report", "one run as one file: HTML that needs no server, Markdown or JSON"),
     "get": ("get", "the recorded numbers of some sites"),
     "query": ("query", "SQL over one run"),
     "doctor": ("doctor", "how this installation, or a run's recording, is doing"),

@@ -1,0 +1,196 @@
+"""Two runs beside each other: curves, layers, settings, and the first step where each row differs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from stethoscope.analyse.bins import Mark, bins_over
+from stethoscope.analyse.history import History
+from stethoscope.analyse.tree import Node, node_history
+from stethoscope.record import Kind, Series
+from stethoscope.store import Run
+from stethoscope.views.pagedata import facts, overview
+from stethoscope.views.pagedata.desk import Desk
+from stethoscope.views.pagedata.heat import MAX_CELLS, MAX_ROWS, opened_rows, tree_data, troubled
+from stethoscope.views.pagedata.packing import binned, floats, number, plain, small, text
+
+EQUAL: Final = 7
+"""The mark of a cell in which both runs say the same to the last bit that is kept."""
+_MAX_SETTINGS: Final = 60
+_TRACKS: Final = (("loss", "Loss"), ("grad_norm", "Gradient norm"), ("lr", "Learning rate"))
+_NO_SETTING: Final = frozenset({"dir", "name"})
+
+
+def common_span(a: Desk, b: Desk) -> tuple[int, int]:
+    """From the first step of either to the last of either."""
+    spans = [overview.span(a.run), overview.span(b.run)]
+    return min(span[0] for span in spans), max(span[1] for span in spans)
+
+
+def compare_data(
+    a: Desk, b: Desk, kind: Kind, stat: str, view: tuple[int, int, int], rows: Sequence[int] | None = None
+) -> dict[str, Any]:
+    """Everything of the compare screen."""
+    tree = a.tree(kind)
+    there = {node.path for node in b.tree(kind)}
+    places = list(opened_rows(a, tree)) if rows is None else [at for at in rows if 0 <= at < len(tree)]
+    places = places[:MAX_ROWS]
+    shared = [at for at, node in enumerate(tree) if node.path in there]
+    all_pairs = _pairs(a, b, kind, stat, [tree[at] for at in shared])
+    differs = dict(zip(shared, _first_difference(*all_pairs), strict=True))
+    leaves = [at for at in shared if not tree[at].num_children]
+    parted = [(step, at) for at in leaves if (step := differs[at]) is not None]
+    first = min(parted, key=lambda pair: (pair[0], pair[1]), default=None)
+    cells = _cells(a, b, kind, stat, [tree[at] for at in places], view)
+    return {
+        "version": a.version + b.version, "a": _side(a), "b": _side(b), "kind": str(kind), "stat": stat,
+        "span": list(common_span(a, b)), "window": _window(a, b, first[0] if first else None),
+        "kinds": [str(one) for one in a.kinds() if one in b.kinds()],
+        "first": None if first is None else {"step": first[0], "path": text(tree[first[1]].path, 10_000),
+                                             "place": first[1], "numAfter": sum(s <= first[0] + 1 for s, _ in parted)},
+        "numShared": len(shared), "numRows": len(tree), "tree": tree_data(tree, troubled(tree, a.diagnosis.causes)),
+        "rows": places, "differs": [differs.get(at) for at in places], "common": [at in differs for at in places],
+        "tracks": _tracks(a, b, view), "outcome": _outcome(a.run, b.run), "settings": _settings(a.run, b.run), **cells,
+    }  # fmt: skip
+
+
+def _side(desk: Desk) -> dict[str, Any]:
+    causes = desk.diagnosis.causes
+    return facts.identity(desk.run) | {
+        "verdict": text(causes[0].message, 300) if causes else "Nothing to report",
+        "severity": str(causes[0].severity) if causes else "",
+    }
+
+
+def _window(a: Desk, b: Desk, parted: int | None) -> list[int]:
+    begin, end = common_span(a, b)
+    ends = sorted((overview.span(a.run)[1], overview.span(b.run)[1]))
+    if parted is None:
+        return [begin, end]
+    lead = max(32, (ends[0] - parted) // 3)
+    return [max(begin, parted - lead), min(end, ends[0] + max(16, (ends[0] - parted) // 4))]
+
+
+def _pairs(a: Desk, b: Desk, kind: Kind, stat: str, nodes: Sequence[Node]) -> tuple[History, History]:
+    return (
+        node_history(a.histories, kind, stat, nodes, usual_before=a.usual_before()),
+        node_history(b.histories, kind, stat, nodes, usual_before=b.usual_before()),
+    )
+
+
+def _first_difference(a: History, b: History) -> list[int | None]:
+    """Of each row the first step, recorded in both, at which the two do not say the same."""
+    steps, at_a, at_b = np.intersect1d(a.steps, b.steps, assume_unique=True, return_indices=True)
+    left, right = a.values[at_a], b.values[at_b]
+    same = (left == right) | (np.isnan(left) & np.isnan(right))
+    same &= a.marks[at_a] == b.marks[at_b]
+    differs = ~same
+    found = differs.argmax(axis=0) if len(steps) else np.zeros(left.shape[1], np.int64)
+    return [
+        int(steps[found[row]]) if len(steps) and differs[found[row], row] else None for row in range(left.shape[1])
+    ]
+
+
+def _cells(
+    a: Desk, b: Desk, kind: Kind, stat: str, nodes: Sequence[Node], view: tuple[int, int, int]
+) -> dict[str, Any]:
+    """A over B in bins: the ratio farthest from one, and what is no number."""
+    first, last, width = view
+    left, right = (one.window(first, last) for one in _pairs(a, b, kind, stat, nodes))
+    steps, at_a, at_b = np.intersect1d(left.steps, right.steps, assume_unique=True, return_indices=True)
+    bins = bins_over(np.union1d(left.steps, right.steps), max(8, min(width, MAX_CELLS // max(1, len(nodes)))))
+    shape = (len(nodes), len(bins))
+    levels, marks = np.full(shape, np.nan), np.full(shape, Mark.MISSING, dtype=np.uint8)
+    values_a, values_b = np.full(shape, np.nan), np.full(shape, np.nan)
+    place = bins.index(steps)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = np.log2(np.abs(left.values[at_a])) - np.log2(np.abs(right.values[at_b]))
+    worst = np.maximum(left.marks[at_a], right.marks[at_b])
+    equal = (left.values[at_a] == right.values[at_b]) & (worst < Mark.INF)
+    for column in np.unique(place):
+        inside = np.flatnonzero(place == column)
+        far = np.abs(np.nan_to_num(ratio[inside], nan=0.0, posinf=64, neginf=64)).argmax(axis=0)
+        pick = inside[far], np.arange(len(nodes))
+        levels[:, column], values_a[:, column] = ratio[pick], left.values[at_a][pick]
+        values_b[:, column] = right.values[at_b][pick]
+        mark = worst[inside].max(axis=0)
+        mark[equal[inside].all(axis=0) & (mark != Mark.FROZEN)] = EQUAL
+        mark[(mark == Mark.DEAD) | (mark == Mark.SKIPPED)] = Mark.PLAIN
+        marks[:, column] = mark
+    return {
+        "start": int(bins.starts[0]) if len(bins) else first, "size": bins.size, "count": len(bins),
+        "levels": floats(levels), "marks": small(marks), "valuesA": floats(values_a), "valuesB": floats(values_b),
+    }  # fmt: skip
+
+
+def _tracks(a: Desk, b: Desk, view: tuple[int, int, int]) -> list[dict[str, Any]]:
+    """Loss, gradient norm and learning rate of both."""
+    out = []
+    for name, label in _TRACKS:
+        pair = [_metric(desk, name) for desk in (a, b)]
+        if not all(len(one) for one in pair):
+            continue
+        whole = np.concatenate([one.values[(one.steps >= view[0]) & (one.steps <= view[1])] for one in pair])
+        finite = whole[np.isfinite(whole) & (whole > 0)]
+        log = bool(len(finite) and name == "grad_norm" and finite.max() / finite.min() > 100)
+        out.append({
+            "key": name, "label": label, "note": "log" if log else "", "log": log,
+            "a": binned(pair[0], *view), "b": binned(pair[1], *view),
+        })  # fmt: skip
+    return out
+
+
+def _metric(desk: Desk, name: str) -> Series:
+    if name == "grad_norm":
+        return overview.gradient_norm(desk)[0]
+    return desk.run.metric(name) if name in desk.run.metrics() else Series(np.empty(0, np.int64), np.empty(0))
+
+
+def _outcome(a: Run, b: Run) -> list[dict[str, Any]]:
+    """A few numbers of both: loss at the last common step, last loss, steps, speed, cost."""
+    out: list[dict[str, Any]] = []
+    if "loss" in a.metrics() and "loss" in b.metrics():
+        left, right = a.metric("loss"), b.metric("loss")
+        common = np.intersect1d(left.steps[np.isfinite(left.values)], right.steps[np.isfinite(right.values)])
+        if len(common):
+            step = int(common[-1])
+            out.append({"label": f"Loss at step {step:,}", "a": number(left.at(step)), "b": number(right.at(step))})
+        out.append({"label": "Last loss", "a": facts.last_loss(a), "b": facts.last_loss(b)})
+    out.append({"label": "Steps", "a": len(a.steps), "b": len(b.steps)})
+    out.append({"label": "Throughput, steps/s", "a": number(facts.throughput(a)), "b": number(facts.throughput(b))})
+    shares = facts.cost_share(a), facts.cost_share(b)
+    if None not in shares:
+        out.append({"label": "Recording, share of a step", "a": number(shares[0]), "b": number(shares[1]), "unit": "%"})
+    return out
+
+
+def _settings(a: Run, b: Run) -> dict[str, Any]:
+    """Settings that differ first, then those that do not."""
+    left, right = _flat(a), _flat(b)
+    names = [name for name in dict.fromkeys([*left, *right]) if name.rpartition(".")[2] not in _NO_SETTING]
+    rows = [{"name": text(name, 80), "a": left.get(name, ""), "b": right.get(name, "")} for name in names]
+    rows.sort(key=lambda row: row["a"] == row["b"])
+    differ = sum(row["a"] != row["b"] for row in rows)
+    return {"rows": rows[:_MAX_SETTINGS], "numDiffer": differ, "num": len(rows)}
+
+
+def _flat(run: Run) -> dict[str, str]:
+    """Model, optimizer settings, versions and our own settings as words."""
+    info, out = run.info, {}
+    model: Any = info.get("model")
+    if isinstance(model, Mapping):
+        out["model"] = text(str(model.get("type", "")), 60)
+    for event in run.events("ownership")[:1]:
+        for number_, group in enumerate(event.body.get("groups", [])[:4]):
+            where = "optimizer" if number_ == 0 else f"optimizer.{number_}"
+            out[where] = text(str(group.get("optimizer", "")), 40)
+            settings = group.get("settings", {})
+            out |= {f"{where}.{key}": text(str(value), 40) for key, value in list(settings.items())[:24]}
+    for part in ("versions", "config"):
+        found = plain(info.get(part, {}), 60)
+        if isinstance(found, Mapping):
+            out |= {(key if part == "versions" else f"watch.{key}"): text(str(v), 40) for key, v in found.items()}
+    return out

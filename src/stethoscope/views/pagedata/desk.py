@@ -1,0 +1,89 @@
+"""One open run with what is worked out of it: diagnosis, tree, histories, each made once and kept up to date.
+
+Everything that draws a run asks a Desk. It is not safe for threads by itself: whoever shares one holds its `lock`.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from typing import Final
+
+from stethoscope.analyse.tree import Histories, Node, module_tree
+from stethoscope.explain import Diagnosis, diagnose
+from stethoscope.record import Kind, RunNotFoundError
+from stethoscope.store import Run, open_run
+
+REFRESH_S: Final = 0.25
+"""A live run is looked at again no more often than this."""
+HEAT_KINDS: Final = (
+    Kind.GRADIENT, Kind.WEIGHT, Kind.UPDATE, Kind.ACTIVATION, Kind.ACTIVATION_GRADIENT, Kind.OPTIMIZER_STATE,
+)  # fmt: skip
+"""What a heatmap can show, in the order of its keys 1 to 6."""
+
+
+class Desk:
+    """A run being looked at."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.lock = threading.RLock()
+        self.run: Run = open_run(path)
+        self.histories = Histories(self.run)
+        self.version = 1
+        """Grows whenever anything of the run changed: the cursor of a stream."""
+        self.read_at = time.time()
+        self._state = self.run.state
+        self._looked_at = time.monotonic()
+        self._trees: dict[Kind, tuple[int, tuple[Node, ...]]] = {}
+        self._diagnosis: tuple[int, Diagnosis] | None = None
+
+    def refresh(self) -> int:
+        """Picks up what came since, and returns the version; RunNotFoundError where the folder is gone."""
+        with self.lock:
+            if time.monotonic() - self._looked_at < REFRESH_S:
+                return self.version
+            if not self.path.is_dir():
+                raise RunNotFoundError(
+                    "The run's folder is gone", where=self.path.name, do="Go back to the list of runs"
+                )
+            changed = self.run.refresh()
+            self._looked_at = time.monotonic()
+            if changed or self.run.state != self._state:
+                self.read_at = time.time()
+                self._state = self.run.state
+                self.version += 1
+            return self.version
+
+    @property
+    def diagnosis(self) -> Diagnosis:
+        """What was found while it ran; where nobody looked, what is found now."""
+        if self._diagnosis is None or self._diagnosis[0] != self.version:
+            examined = (self.path / "findings").is_dir()
+            found = diagnose(self.run, findings=self.run.findings() if examined else None)
+            self._diagnosis = (self.version, found)
+        return self._diagnosis[1]
+
+    def tree(self, kind: Kind) -> tuple[Node, ...]:
+        """The modules that have something of this kind."""
+        num_sites = len(self.run.sites)
+        kept = self._trees.get(kind)
+        if kept is None or kept[0] != num_sites:
+            kept = self._trees[kind] = (num_sites, module_tree(self.run, kind))
+        return kept[1]
+
+    def kinds(self) -> list[Kind]:
+        """The kinds a heatmap can show of this run."""
+        recorded = {info.site.kind for info in self.run.sites}
+        return [kind for kind in HEAT_KINDS if kind in recorded]
+
+    def usual_before(self) -> int | None:
+        """Where the past ends against which everything is shown: where the first cause began."""
+        causes = self.diagnosis.causes
+        return min((cause.first_step for cause in causes), default=None)
+
+    def close(self) -> None:
+        """Forgets what was read."""
+        with self.lock:
+            self.run.close()

@@ -1,0 +1,131 @@
+"""What identifies a run and how it stands, and what an instrument says of itself."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from stethoscope.explain.diagnosis import Diagnosis
+from stethoscope.store import Run
+from stethoscope.views.pagedata.desk import Desk
+from stethoscope.views.pagedata.packing import number, plain, text
+from stethoscope.views.terminal import facts, numbers
+
+
+def identity(run: Run) -> dict[str, Any]:
+    """Name, id, state, and the state in words."""
+    step = run.last_step
+    return {
+        "id": text(run.id, 64), "name": text(run.name, 120), "state": run.state,
+        "stateText": state_words(run), "lastStep": step, "numSteps": len(run.steps),
+        "endedBy": text(facts.ended_by(run), 120), "startedAt": facts.started_at(run), "endedAt": ended_at(run),
+    }  # fmt: skip
+
+
+def state_words(run: Run) -> str:
+    """As the bar at the top says it: "Crashed at step 1,946"."""
+    step = run.last_step
+    at = "" if step is None else numbers.count(step)
+    match run.state:
+        case "live":
+            return f"Live, step {at}" if at else "Live, no step yet"
+        case "finished":
+            return f"Finished, {numbers.plural(len(run.steps), 'step')}"
+        case "crashed":
+            return f"Crashed at step {at}" if at else "Crashed before the first step"
+        case "stale":
+            quiet = ended_at(run)
+            since = time.strftime("%H:%M", time.localtime(quiet)) if quiet else "a while"
+            return f"Stale since {since}"
+    lost = facts.num_frames_lost(run)
+    return f"Damaged, {numbers.plural(lost, 'frame')} left out" if lost else "Damaged, some bytes left out"
+
+
+def ended_at(run: Run) -> float | None:
+    """When anything was last written, in seconds since 1970."""
+    newest = 0.0
+    for pattern in ("rank-*/*", "rank-*"):
+        for path in run.path.glob(pattern):
+            try:
+                newest = max(newest, path.stat().st_mtime)
+            except OSError:
+                continue
+    return newest or None
+
+
+def status_parts(desk: Desk, diagnosis: Diagnosis) -> list[dict[str, str]]:
+    """Coverage, losses, cost: each a number to set in bold and the words around it."""
+    run = desk.run
+    reporting, expected = facts.coverage(run, diagnosis.looked_at)
+    parts = [{"strong": f"{numbers.count(reporting)} of {numbers.count(expected)}", "rest": "sites reporting"}]
+    rest = "step read" if len(run.steps) == 1 else "steps read"
+    rows, frames = facts.num_rows_lost(run), facts.num_frames_lost(run)
+    if rows:
+        rest += f", {numbers.plural(rows, 'row')} lost"
+    if frames:
+        rest += f", {numbers.plural(frames, 'frame')} left out"
+    parts.append({"strong": numbers.count(len(run.steps)), "rest": rest})
+    cost = cost_share(run)
+    if cost is not None:
+        parts.append({"before": "Recording costs", "strong": numbers.percent(cost), "rest": "of a step"})
+    if run.thinned:
+        gone = sum(part.rows_dropped for part in run.thinned)
+        parts.append({"strong": numbers.count(gone), "rest": "rows thinned out"})
+    return parts
+
+
+def cost_share(run: Run) -> float | None:
+    """The share of a step that recording takes."""
+    return facts.step_cost(run)
+
+
+def closing_words(run: Run) -> str:
+    """When it was last written and how it ended: "Written 14:32:07, closed by FloatingPointError"."""
+    when = ended_at(run)
+    words = f"Written {time.strftime('%H:%M:%S', time.localtime(when))}" if when else ""
+    if run.state == "crashed":
+        by = facts.ended_by(run)
+        words += f", closed by {text(by, 80)}" if by else ", the process is gone"
+    if run.state == "finished":
+        words += ", closed"
+    return words
+
+
+def model_facts(run: Run) -> dict[str, Any]:
+    """Type, parameters, precision, devices, as far as they were recorded."""
+    model: Any = run.info.get("model")
+    model = model if isinstance(model, Mapping) else {}
+    modules = [m for m in model.get("modules", []) if isinstance(m, Mapping)]
+    params = sum(int(m.get("num_parameters") or 0) for m in modules)
+    if not params:
+        params = sum(info.num_elements for info in run.sites if info.site.kind == "weight")
+    dtypes = sorted({info.dtype for info in run.sites if info.site.kind == "weight" and info.dtype})
+    return {
+        "type": text(str(model.get("type", "")), 80), "numParameters": params,
+        "precision": ", ".join(_short(dtype) for dtype in dtypes[:3]), "numRanks": len(run.ranks),
+        "optimizers": plain(run.info.get("optimizers", [])), "versions": plain(run.info.get("versions", {})),
+    }  # fmt: skip
+
+
+def _short(dtype: str) -> str:
+    return {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "float64": "fp64"}.get(dtype, text(dtype, 16))
+
+
+def throughput(run: Run) -> float | None:
+    """Steps a second over the latest steps, None where no time was recorded."""
+    if "step_ms" not in run.metrics():
+        return None
+    values = run.metric("step_ms").values[-64:]
+    values = values[np.isfinite(values) & (values > 0)]
+    return 1000.0 / float(np.median(values)) if len(values) else None
+
+
+def last_loss(run: Run) -> float | str | None:
+    """The latest loss."""
+    if "loss" not in run.metrics():
+        return None
+    series = run.metric("loss")
+    return number(float(series.values[-1])) if len(series) else None

@@ -1,0 +1,210 @@
+"""The gradient on the model's graph: nodes and edges drawn together where nothing is wrong, values over steps.
+
+The layers are compact (a module inside a layer is one node); the module where the first cause sits is opened. Each
+node carries its history, so a reader can scrub through the steps without asking again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from stethoscope.analyse.graph import Graph, graph_of
+from stethoscope.analyse.history import grid
+from stethoscope.analyse.tree import Node, node_history
+from stethoscope.record import Kind
+from stethoscope.views.pagedata.desk import Desk
+from stethoscope.views.pagedata.heat import troubled
+from stethoscope.views.pagedata.packing import floats, small, text
+
+MAX_STEPS: Final = 600
+MAX_NODES: Final = 400
+_DYING, _EXPLODING, _FADING = -2.58, 2.58, -1.0
+"""log2 of 1/6, 6 and 1/2: a region's members are this far from usual."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Shown:
+    """A node of the picture: what it stands for."""
+
+    path: str
+    label: str
+    role: str
+    layer: str
+    order: int
+    is_open: bool
+
+
+def flow_data(desk: Desk, kind: Kind, view: tuple[int, int, int]) -> dict[str, Any]:
+    """Everything of the flow screen."""
+    tree = desk.tree(kind)
+    opened = opened_module(desk, tree)
+    graph = graph_of(desk.run)
+    if graph is None:
+        shown, edges = chain(tree, opened)
+    else:
+        shown, edges = condensed(graph, tree, opened)
+    place_of = {node.path: node for node in tree}
+    measured = [place_of[node.path] for node in shown if node.path in place_of]
+    at = {node.path: place for place, node in enumerate(measured)}
+    history = node_history(desk.histories, kind, "norm", measured, usual_before=desk.usual_before())
+    cells = grid(history.window(view[0], view[1]), min(view[2], MAX_STEPS), raw=True)
+    layers = [node for node in tree if node.parent == -1]
+    return {
+        "version": desk.version, "kind": str(kind), "hasGraph": graph is not None,
+        "status": graph.status if graph is not None else "", "opened": text(opened, 10_000),
+        "nodes": [
+            {"path": text(node.path, 10_000), "label": text(node.label, 200), "role": node.role,
+             "layer": text(node.layer, 400), "order": node.order, "isOpen": node.is_open,
+             "row": at.get(node.path, -1)}
+            for node in shown
+        ],
+        "edges": edges, "numSites": len(desk.run.sites), "numEdges": len(graph.edges) if graph else len(edges),
+        "start": int(cells.bins.starts[0]) if len(cells.bins) else view[0], "size": cells.bins.size,
+        "count": len(cells.bins), "numRows": len(measured), "values": floats(cells.levels),
+        "marks": small(cells.marks), "usual": floats(history.usual), "layers": layer_bars(desk, kind, layers, view),
+        "signs": {text(tree[n].path, 10_000): str(s) for n, s in troubled(tree, desk.diagnosis.causes).items()},
+        "thresholds": {"dying": _DYING, "exploding": _EXPLODING, "fading": _FADING},
+    }  # fmt: skip
+
+
+def layer_bars(desk: Desk, kind: Kind, layers: Sequence[Node], view: tuple[int, int, int]) -> dict[str, Any]:
+    """The top rows over the same steps: bars below the graph, and the small heatmap of the scrubber."""
+    layers = [node for node in layers if not node.frozen][:MAX_NODES]
+    history = node_history(desk.histories, kind, "norm", layers, usual_before=desk.usual_before())
+    cells = grid(history.window(view[0], view[1]), min(view[2], MAX_STEPS), raw=True)
+    return {
+        "paths": [text(node.path, 10_000) for node in layers], "labels": [text(node.label, 200) for node in layers],
+        "count": len(cells.bins), "values": floats(cells.levels), "marks": small(cells.marks),
+        "usual": floats(history.usual),
+    }  # fmt: skip
+
+
+def opened_module(desk: Desk, tree: Sequence[Node]) -> str:
+    """The module to open: the smallest one with parts that holds the first cause."""
+    causes = desk.diagnosis.causes
+    if not causes:
+        return ""
+    sites = [site for site in causes[0].sites if not site.startswith("(")]
+    best = ""
+    for node in tree:
+        holds = sites and any(site == node.path or site.startswith(node.path + ".") for site in sites[:1])
+        if holds and node.num_children and len(node.path) > len(best):
+            best = node.path
+    return best
+
+
+def _top_of(path: str, tops: Mapping[str, str]) -> str:
+    """The layer (top row of the tree) that a path is in."""
+    parts = path.split(":", 1)[0].split(".")
+    for cut in range(len(parts), 0, -1):
+        found = tops.get(".".join(parts[:cut]))
+        if found is not None:
+            return found
+    return parts[0]
+
+
+def condensed(graph: Graph, tree: Sequence[Node], opened: str) -> tuple[list[Shown], list[dict[str, Any]]]:
+    """The graph with every module inside a layer as one node, but for the opened one."""
+    tops = {node.path: node.path for node in tree if node.parent == -1}
+    names: dict[str, str] = {}
+    for path, node in graph.nodes.items():
+        layer = _top_of(path, tops)
+        home = path.split(":", 1)[0]
+        if node.role != "module" or (opened and home.startswith(opened + ".")) or path == layer:
+            names[path] = path
+            continue
+        rest = path.removeprefix(layer + ".").split(".")
+        names[path] = f"{layer}.{rest[0]}" if path.startswith(layer + ".") else path
+    merged = _merged_edges(graph, names)
+    types = {path: node.type for path, node in graph.nodes.items()}
+    merged = _without_norms(merged, types, opened)
+    kept = {end for pair in merged for end in pair}
+    shown = [
+        _shown(path, graph, names, tops, opened)
+        for path in dict.fromkeys(names[p] for p in graph.order) if path in kept
+    ]  # fmt: skip
+    return shown[:MAX_NODES], _edges(merged, {node.path for node in shown[:MAX_NODES]})
+
+
+def _shown(path: str, graph: Graph, names: Mapping[str, str], tops: Mapping[str, str], opened: str) -> Shown:
+    node = graph.nodes.get(path)
+    order = min(graph.nodes[p].order for p, name in names.items() if name == path)
+    layer = _top_of(path, tops)
+    inside = bool(opened) and path.startswith(opened + ".")
+    label = path.removeprefix((opened if inside else layer) + ".")
+    return Shown(path, label or path, node.role if node else "module", layer, order, inside)
+
+
+def _merged_edges(graph: Graph, names: Mapping[str, str]) -> dict[tuple[str, str], dict[str, Any]]:
+    out: dict[tuple[str, str], dict[str, Any]] = {}
+    for edge in graph.edges:
+        pair = names[edge.source], names[edge.target]
+        if pair[0] == pair[1]:
+            continue
+        known = out.get(pair)
+        if known is None:
+            out[pair] = {"kind": edge.kind, "gradient": edge.gradient}
+        elif edge.gradient == "flows":
+            known["gradient"] = "flows"
+    return out
+
+
+def _without_norms(
+    edges: dict[tuple[str, str], dict[str, Any]], types: Mapping[str, str], opened: str
+) -> dict[tuple[str, str], dict[str, Any]]:
+    """Edges with normalizations and dropouts of the compact layers left out: one way in, one way out."""
+    out = dict(edges)
+    for path, kind in types.items():
+        if not ("Norm" in kind or "Dropout" in kind) or (opened and path.startswith(opened.rpartition(".")[0] + ".")):
+            continue
+        into = [pair for pair in out if pair[1] == path]
+        after = [pair for pair in out if pair[0] == path]
+        if len(into) == 1 and len(after) == 1 and "." in path:
+            joined = (into[0][0], after[0][1])
+            body = out.pop(into[0])
+            out.pop(after[0])
+            if joined[0] != joined[1]:
+                out.setdefault(joined, body)
+    return out
+
+
+def _edges(merged: Mapping[tuple[str, str], dict[str, Any]], known: set[str]) -> list[dict[str, Any]]:
+    return [
+        {"source": text(source, 10_000), "target": text(target, 10_000), **body}
+        for (source, target), body in merged.items()
+        if source in known and target in known
+    ]
+
+
+def chain(tree: Sequence[Node], opened: str) -> tuple[list[Shown], list[dict[str, Any]]]:
+    """Without a recorded graph: the modules in the order of the model, each to the next."""
+    shown: list[Shown] = []
+    for place, node in enumerate(tree):
+        top = node if node.parent == -1 else tree[node.parent]
+        is_part = node.parent >= 0 and top.parent == -1
+        if (node.parent == -1 and not node.num_children) or is_part or (opened and node.path.startswith(opened + ".")):
+            if node.path == opened or node.frozen:
+                continue
+            inside = bool(opened) and node.path.startswith(opened + ".")
+            layer = _layer_of(tree, place)
+            shown.append(Shown(node.path, node.label, "module", layer, place, inside))
+    shown = shown[:MAX_NODES]
+    return shown, [
+        {"source": text(a.path, 10_000), "target": text(b.path, 10_000), "kind": "data", "gradient": "flows"}
+        for a, b in _neighbors(shown)
+    ]
+
+
+def _layer_of(tree: Sequence[Node], place: int) -> str:
+    while tree[place].parent >= 0:
+        place = tree[place].parent
+    return tree[place].path
+
+
+def _neighbors(shown: Sequence[Shown]) -> Iterable[tuple[Shown, Shown]]:
+    return itertools.pairwise(shown)
+
+

@@ -1,0 +1,136 @@
+"""Layers by steps: values in bins, what is usual for each row, and what a cell is where it is no number."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from stethoscope.analyse.history import grid
+from stethoscope.analyse.tree import Node, node_history
+from stethoscope.record import Finding, Kind, Severity, StethoscopeError
+from stethoscope.views.pagedata.desk import Desk
+from stethoscope.views.pagedata.packing import floats, small, text
+
+MAX_ROWS: Final = 400
+MAX_CELLS: Final = 400_000
+_OPEN_ROWS: Final = 44
+
+
+class BadQuestionError(StethoscopeError, ValueError):
+    """A question that cannot be answered as it was asked."""
+
+
+def heat_data(
+    desk: Desk,
+    kind: Kind,
+    stat: str,
+    view: tuple[int, int, int],
+    rows: Sequence[int] | None = None,
+    *,
+    with_tree: bool = True,
+) -> dict[str, Any]:
+    """The heatmap of some rows of the tree (by default those open at first) over first..last in `width` bins."""
+    first, last, width = view
+    tree = desk.tree(kind)
+    places = list(opened_rows(desk, tree)) if rows is None else [at for at in rows if 0 <= at < len(tree)]
+    places = places[:MAX_ROWS]
+    nodes = [tree[at] for at in places]
+    width = max(8, min(width, MAX_CELLS // max(1, len(nodes)), 4096))
+    before = desk.usual_before()
+    shown = node_history(desk.histories, kind, stat, nodes, usual_before=before).window(first, last)
+    cells = grid(shown, width, raw=True)
+    out: dict[str, Any] = {
+        "version": desk.version, "kind": str(kind), "stat": stat, "first": first, "last": last,
+        "start": int(cells.bins.starts[0]) if len(cells.bins) else first, "size": cells.bins.size,
+        "count": len(cells.bins), "rows": places, "values": floats(cells.levels), "marks": small(cells.marks),
+        "usual": floats(shown.usual),
+    }  # fmt: skip
+    if with_tree:
+        out["tree"] = tree_data(tree, troubled(tree, desk.diagnosis.causes))
+    return out
+
+
+def tree_data(tree: Sequence[Node], signs: dict[int, Severity]) -> list[list[Any]]:
+    """Each node as [path, label, parent, indent, children, frozen, severity]."""
+    return [
+        [text(node.path, 10_000), text(node.label, 10_000), node.parent, node.indent, node.num_children,
+         int(node.frozen), str(signs[at]) if at in signs else ""]
+        for at, node in enumerate(tree)
+    ]  # fmt: skip
+
+
+def troubled(tree: Sequence[Node], findings: Iterable[Finding]) -> dict[int, Severity]:
+    """Nodes in which a finding sits, with all that holds them; none where every row would be one."""
+    out: dict[int, Severity] = {}
+    for finding in findings:
+        here: dict[int, Severity] = {}
+        for at, node in enumerate(tree):
+            if any(_within(site, node.path) for site in finding.sites):
+                here[at] = finding.severity
+        leaves = [at for at, node in enumerate(tree) if not node.num_children]
+        if len(leaves) > 1 and all(at in here for at in leaves):
+            continue
+        for at, severity in here.items():
+            if at not in out or out[at].rank < severity.rank:
+                out[at] = severity
+    return out
+
+
+def _within(site: str, path: str) -> bool:
+    return site == path or site.startswith(path + ".")
+
+
+def opened_rows(desk: Desk, tree: Sequence[Node]) -> list[int]:
+    """The rows seen at first: the top ones, and the way down to where the first cause sits."""
+    signs = troubled(tree, desk.diagnosis.causes[:1])
+    opened = {at for at in signs if tree[at].num_children}
+    top = sum(node.parent == -1 for node in tree)
+    if not opened and top < 6:
+        opened = {at for at, node in enumerate(tree) if node.parent == -1 and node.num_children}
+    shown = [at for at, node in enumerate(tree) if node.parent == -1 or _is_open(tree, at, opened)]
+    return shown if top > _OPEN_ROWS or len(shown) <= MAX_ROWS else [at for at in shown if tree[at].parent == -1]
+
+
+def _is_open(tree: Sequence[Node], at: int, opened: set[int]) -> bool:
+    parent = tree[at].parent
+    while parent >= 0:
+        if parent not in opened:
+            return False
+        parent = tree[parent].parent
+    return True
+
+
+def parse_rows(words: str) -> list[int]:
+    """ "0-12,40,41" as numbers; BadQuestionError where that cannot be read or is too much."""
+    out: list[int] = []
+    for part in words.split(","):
+        low, dash, high = part.partition("-")
+        if not low.isdecimal() or (dash and not high.isdecimal()) or len(part) > 16:
+            raise BadQuestionError("Rows cannot be read", where=part, do="Write them as rows=0-12,40")
+        begin, end = int(low), int(high or low)
+        if end - begin >= MAX_ROWS or len(out) > MAX_ROWS:
+            raise BadQuestionError("Too many rows", where=part, do=f"Ask for at most {MAX_ROWS} at a time")
+        out += range(begin, end + 1)
+    return out
+
+
+def thumbnail(desk: Desk, width: int = 58, max_rows: int = 15) -> dict[str, Any] | None:
+    """A picture of the whole run for a list: a few rows, log2 ratios in eighths, marks."""
+    kinds = desk.kinds()
+    if not kinds or not len(desk.run.steps):
+        return None
+    tree = desk.tree(kinds[0])
+    top = [node for node in tree if node.parent == -1]
+    if len(top) < 4:
+        top = [node for node in tree if node.indent <= 1]
+    if len(top) > max_rows:
+        top = [top[int(at)] for at in np.linspace(0, len(top) - 1, max_rows)]
+    shown = node_history(desk.histories, kinds[0], "norm", top, usual_before=desk.usual_before())
+    cells = grid(shown, width)
+    levels = np.clip(np.nan_to_num(cells.levels, nan=0.0, posinf=6.0, neginf=-6.0), -6, 6)
+    return {
+        "rows": len(top), "count": len(cells.bins), "levels": small(np.round(levels * 16) + 128),
+        "marks": small(cells.marks),
+    }  # fmt: skip

@@ -1,0 +1,219 @@
+"""One layer: its own quantities on the shared axis, the distribution of its largest tensor, what was found in it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+
+from stethoscope.analyse.bins import bins_over
+from stethoscope.kernels.histogram import MIN_EXPONENT, NUM_EXPONENTS, ZERO_BIN
+from stethoscope.record import Finding, FloatArray, IntArray, Kind, Series, Site, SiteInfo
+from stethoscope.store import Run
+from stethoscope.views.pagedata.desk import Desk
+from stethoscope.views.pagedata.heat import BadQuestionError
+from stethoscope.views.pagedata.packing import binned, floats, number, plain, text
+from stethoscope.views.pagedata.verdict import evidence_series, finding_row
+
+MAX_PICTURES: Final = 384
+"""Histograms sent at most; where there are more, every second, fourth, … one is."""
+MAX_TENSORS: Final = 64
+_TABLE_STATS: Final = ("abs_max", "mean_abs", "kurtosis", "zero_fraction", "num_nonfinite", "num_tiny")
+_LARGEST: Final = {"float16": 65504.0, "bfloat16": 3.3895e38, "float32": 3.4028e38}
+
+
+def layer_data(desk: Desk, path: str, view: tuple[int, int, int], tensor_at: int = -1) -> dict[str, Any]:
+    """Everything of the layer screen for one module (or what is under it)."""
+    run = desk.run
+    inside = [info for info in run.sites if _within(info.site, path)]
+    if not inside:
+        raise BadQuestionError("There is no such layer", where=path[:80], do="Choose one from the tree")
+    weights = sorted(
+        (info for info in inside if info.site.kind is Kind.WEIGHT), key=lambda info: -info.num_elements
+    )[:MAX_TENSORS]
+    tensor = weights[tensor_at if 0 <= tensor_at < len(weights) else 0] if weights else None
+    return {
+        "version": desk.version, "path": text(path, 10_000), "head": head_data(run, path, inside),
+        "tensors": [text(info.site.path, 10_000) for info in weights],
+        "tensor": text(tensor.site.path, 10_000) if tensor else "",
+        "tracks": layer_tracks(desk, path, inside, tensor, view),
+        "pictures": picture_data(run, inside, tensor, view), "findings": findings_here(desk, path),
+        "numSites": len(inside), "histogramEvery": histogram_every(run),
+    }  # fmt: skip
+
+
+def _within(site: Site, path: str) -> bool:
+    return site.module == path or site.module.startswith(path + ".") or (not site.module and site.path == path)
+
+
+def head_data(run: Run, path: str, inside: list[SiteInfo]) -> dict[str, Any]:
+    """Type, parameters, shape of the output."""
+    model: Any = run.info.get("model")
+    modules = model.get("modules", []) if isinstance(model, Mapping) else []
+    own = [m for m in modules if isinstance(m, Mapping) and str(m.get("path", "")) == path]
+    under = [m for m in modules if isinstance(m, Mapping) and f"{m.get('path', '')}.".startswith(path + ".")]
+    outputs = [i for i in inside if i.site.kind is Kind.ACTIVATION and i.site.module == path]
+    return {
+        "type": text(str(own[0].get("type", "")), 80) if own else "",
+        "detail": text(str(own[0].get("detail", "")), 200) if own else "",
+        "numParameters": sum(int(m.get("num_parameters") or 0) for m in under),
+        "shape": list(outputs[0].shape) if outputs else [], "dtype": text(outputs[0].dtype, 20) if outputs else "",
+        "source": plain(own[0].get("source")) if own else None,
+    }  # fmt: skip
+
+
+def layer_tracks(
+    desk: Desk, path: str, inside: list[SiteInfo], tensor: SiteInfo | None, view: tuple[int, int, int]
+) -> list[dict[str, Any]]:
+    """The lines: what the findings speak of, the output, update over weight, the weight's norm."""
+    run = desk.run
+    out = evidence_tracks(desk, path, view)
+    shown = {(track["site"], track["stat"]) for track in out}
+    for info in inside:
+        own = info.site.kind is Kind.ACTIVATION and info.site.module == path
+        if own and (info.site.path, "abs_max") not in shown:
+            series = _one(run, info.site, "abs_max")
+            out.append(_line("Largest output", text(info.site.name, 60), "s1", series, view, limit=_limit(info)))
+            break
+    if tensor is not None:
+        name = tensor.site.path.removeprefix(path + ".")
+        gradient = _one(run, Site(tensor.site.module, Kind.GRADIENT, tensor.site.name), "norm")
+        update = _one(run, Site(tensor.site.module, Kind.UPDATE, tensor.site.name), "norm")
+        weight = _one(run, tensor.site, "norm")
+        of = f"of {text(name, 60)}"
+        out.append(_line("Gradient norm", of, "s2", gradient, view))
+        out.append(_line("Update / weight", of, "s2", _quotient(update, weight), view))
+        out.append(_line("Weight norm", of, "s4", weight, view))
+    return [track for track in out if track["series"]["count"]][:8]
+
+
+def evidence_tracks(desk: Desk, path: str, view: tuple[int, int, int]) -> list[dict[str, Any]]:
+    """Lines of the quantities that findings about this layer rest on."""
+    out: list[dict[str, Any]] = []
+    for finding in desk.diagnosis.findings:
+        for e in finding.evidence:
+            if not e.site or not e.kind or not (e.site == path or e.site.startswith(path + ".")):
+                continue
+            series = evidence_series(e, desk.run)
+            known = {(track["site"], track["stat"]) for track in out}
+            if series is None or (e.site, e.stat) in known or e.stat == "num_nonfinite":
+                continue
+            info = next((i for i in desk.run.sites if i.site.path == e.site and i.site.kind == e.kind), None)
+            line = _line(_capital(text(e.label, 80)), "", "s1", series, view, limit=_limit(info) if info else None)
+            out.append(line | {"site": e.site, "stat": e.stat})
+    return out[:3]
+
+
+def _capital(words: str) -> str:
+    return words[:1].upper() + words[1:]
+
+
+def _limit(info: SiteInfo) -> dict[str, Any] | None:
+    """The largest number of a narrow type, where a value could come near it."""
+    if info.dtype != "float16":
+        return None
+    return {"value": _LARGEST["float16"], "label": "fp16 overflow, 65,504"}
+
+
+def _line(
+    label: str, note: str, color: str, series: Series, view: tuple[int, int, int], *, limit: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    inside = series.values[(series.steps >= view[0]) & (series.steps <= view[1])]
+    finite = inside[np.isfinite(inside)]
+    log = bool(len(finite) and finite.min() > 0 and finite.max() / finite.min() > 30)
+    return {
+        "key": label, "label": label, "note": ", ".join(part for part in (note, "log" if log else "") if part),
+        "color": color, "tall": True, "log": log, "limits": [limit] if limit else [], "unit": "", "site": "",
+        "stat": "", "series": binned(series, *view), "last": number(float(series.values[-1])) if len(series) else None,
+    }  # fmt: skip
+
+
+def _one(run: Run, site: Site, stat: str) -> Series:
+    pattern = "".join(f"[{char}]" if char in "*?[" else char for char in site.path)
+    found = run.series(pattern, site.kind, stat)
+    return found[site] if site in found else Series(np.empty(0, np.int64), np.empty(0))
+
+
+def _quotient(a: Series, b: Series) -> Series:
+    steps, at_a, at_b = np.intersect1d(a.steps, b.steps, assume_unique=True, return_indices=True)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return Series(steps, a.values[at_a] / b.values[at_b])
+
+
+def picture_data(
+    run: Run, inside: list[SiteInfo], tensor: SiteInfo | None, view: tuple[int, int, int]
+) -> dict[str, Any] | None:
+    """The distribution over time of the tensor's gradient, else of its weight, else of an output."""
+    wanted: list[Site] = []
+    if tensor is not None:
+        wanted = [Site(tensor.site.module, kind, tensor.site.name) for kind in (Kind.GRADIENT, Kind.WEIGHT)]
+    wanted += [info.site for info in inside if info.site.kind is Kind.ACTIVATION]
+    for site in wanted[:32]:
+        steps, table = run.vectors("histogram", site)
+        if len(steps):
+            break
+    else:
+        return None
+    keep = (steps >= view[0] - 64) & (steps <= view[1])
+    steps, table = steps[keep], np.asarray(table, dtype=np.float64)[keep]
+    every = 1
+    while len(steps) // every > MAX_PICTURES:
+        every *= 2
+    return _picture(run, site, steps[::every], table[::every], view) if len(steps) else None
+
+
+def _picture(
+    run: Run, site: Site, steps: IntArray, table: FloatArray, view: tuple[int, int, int]
+) -> dict[str, Any]:
+    used = np.flatnonzero(table.sum(axis=0))
+    exponents = np.where(used < ZERO_BIN, NUM_EXPONENTS - 1 - used, used - ZERO_BIN - 1) + MIN_EXPONENT
+    exponents = exponents[used != ZERO_BIN]
+    top = int(exponents.max()) + 1 if len(exponents) else 0
+    bottom = max(int(exponents.min()) if len(exponents) else 0, top - 24)
+    negative = table[:, NUM_EXPONENTS - 1 - (top - 1 - MIN_EXPONENT) : NUM_EXPONENTS - (bottom - MIN_EXPONENT)]
+    positive = table[:, ZERO_BIN + 1 + bottom - MIN_EXPONENT : ZERO_BIN + 1 + top - MIN_EXPONENT]
+    near = table.sum(axis=1) - negative.sum(axis=1) - positive.sum(axis=1)
+    rows = {name: _one(run, site, name) for name in _TABLE_STATS}
+    all_steps = rows["abs_max"].steps
+    bins = bins_over(all_steps[(all_steps >= view[0]) & (all_steps <= view[1])], view[2])
+    return {
+        "site": text(site.path, 10_000), "kind": str(site.kind), "steps": steps.tolist(), "bottom": bottom, "top": top,
+        "negative": floats(negative), "positive": floats(positive), "zero": floats(near),
+        "count": float(table[-1].sum()), "percentiles": percentiles(table),
+        "table": {name: binned(series, *view, bins) for name, series in rows.items()},
+    }  # fmt: skip
+
+
+def percentiles(table: FloatArray) -> dict[str, str]:
+    """Percentiles of |x| of each histogram, within the factor of two of a bin."""
+    sizes = np.concatenate([table[:, ZERO_BIN : ZERO_BIN + 1], table[:, ZERO_BIN + 1 :] + table[:, ZERO_BIN - 1 :: -1]], 1)
+    total = sizes.sum(axis=1, keepdims=True)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        share = np.cumsum(sizes, axis=1) / total
+    out = {}
+    for percent in (1, 5, 25, 50, 75, 95, 99):
+        at = np.minimum((share < percent / 100).sum(axis=1), sizes.shape[1] - 1)
+        below = np.where(at > 0, np.take_along_axis(share, np.maximum(at - 1, 0)[:, None], 1)[:, 0], 0.0)
+        inside = np.take_along_axis(share, at[:, None], 1)[:, 0] - below
+        with np.errstate(invalid="ignore", divide="ignore"):
+            part = np.where(inside > 0, (percent / 100 - below) / inside, 0.5)
+        value = np.where(at == 0, 0.0, np.ldexp(1.0 + np.clip(part, 0, 1), at - 1 + MIN_EXPONENT))
+        out[str(percent)] = floats(np.where(total[:, 0] > 0, value, np.nan))
+    return out
+
+
+def findings_here(desk: Desk, path: str) -> list[dict[str, Any]]:
+    """Findings that name a site in this layer."""
+
+    def names(finding: Finding) -> bool:
+        return any(site == path or site.startswith(path + ".") or path.startswith(site + ".") for site in finding.sites)
+
+    return [finding_row(f, desk.diagnosis) for f in desk.diagnosis.findings if names(f)][:64]
+
+
+def histogram_every(run: Run) -> int | None:
+    """How often distributions were recorded, where that was said."""
+    config = run.info.get("config")
+    every = config.get("histogram_every") if isinstance(config, Mapping) else None
+    return int(every) if isinstance(every, int) and every > 0 else None

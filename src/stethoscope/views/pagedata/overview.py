@@ -1,0 +1,194 @@
+"""The run screen: identity, verdict, axis, tracks, whole run at a glance."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from stethoscope.analyse.bins import Mark, bins_over
+from stethoscope.analyse.tree import node_history
+from stethoscope.kernels.columns import COLUMNS, DERIVED
+from stethoscope.record import Kind, Series, Severity
+from stethoscope.store import Run
+from stethoscope.views.pagedata import facts
+from stethoscope.views.pagedata.desk import Desk
+from stethoscope.views.pagedata.packing import binned, number, reduced, small, text
+from stethoscope.views.pagedata.verdict import verdict_data, window_around
+
+MAX_WIDTH: Final = 4096
+MINIMAP_BINS: Final = 1024
+STATS: Final = ("norm", "abs_max", "mean_abs", "mean", "std", "max", "min", "kurtosis", "zero_fraction", "num_tiny")
+_SHOWN: Final = ("loss", "grad_norm", "lr", "step_ms")
+_QUIET: Final = ("ledger/", "num_backwards", "overhead_ms", "clip_norm")
+
+
+def run_data(desk: Desk) -> dict[str, Any]:
+    """Everything of the run screen that does not depend on what part of it is looked at."""
+    run, diagnosis = desk.run, desk.diagnosis
+    first, last = span(run)
+    window = window_around(run, diagnosis)
+    assert set(STATS) <= set(COLUMNS) | set(DERIVED)
+    return {
+        "version": desk.version, "run": facts.identity(run), "model": facts.model_facts(run),
+        "verdict": verdict_data(desk), "span": [first, last], "window": list(window),
+        "kinds": [str(kind) for kind in desk.kinds()], "kind": str(heat_kind(desk)), "stats": list(STATS),
+        "counts": {"sites": len(run.sites), "modules": num_modules(run), "ranks": len(run.ranks),
+                   "log": num_log_entries(desk)},
+        "status": facts.status_parts(desk, diagnosis), "closing": facts.closing_words(run),
+        "readAt": desk.read_at, "delay": delay(desk), "usualBefore": desk.usual_before(),
+        "metrics": [text(name, 200) for name in run.metrics()[:512]],
+    }  # fmt: skip
+
+
+def span(run: Run) -> tuple[int, int]:
+    """First and last step with rows or a loss."""
+    known = [run.steps] + ([run.metric("loss").steps] if "loss" in run.metrics() else [])
+    known = [steps for steps in known if len(steps)]
+    if not known:
+        return 0, 0
+    return min(int(steps[0]) for steps in known), max(int(steps[-1]) for steps in known)
+
+
+def num_modules(run: Run) -> int:
+    """Modules that report anything."""
+    return len({info.site.module for info in run.sites if info.site.module})
+
+
+def num_log_entries(desk: Desk) -> int:
+    """Findings and events that the log shows."""
+    from stethoscope.views.pagedata.log import log_events
+
+    return len(desk.diagnosis.findings) + len(log_events(desk.run))
+
+
+def delay(desk: Desk) -> float | None:
+    """Seconds between the latest writing of a live run and our reading it."""
+    if desk.run.state != "live":
+        return None
+    written = facts.ended_at(desk.run)
+    return max(0.0, desk.read_at - written) if written else None
+
+
+def heat_kind(desk: Desk) -> Kind:
+    """The kind to open with: gradients where there are any, for they are what the model learns by."""
+    kinds = desk.kinds()
+    return kinds[0] if kinds else Kind.GRADIENT
+
+
+def tracks_data(desk: Desk, first: int, last: int, width: int, extra: tuple[str, ...] = ()) -> list[dict[str, Any]]:
+    """The lines over the layers: loss, gradient norm, learning rate, throughput, and what else was asked for."""
+    run = desk.run
+    width = max(16, min(width, MAX_WIDTH))
+    known = run.metrics()
+    out = []
+    if "loss" in known:
+        out.append(_track("loss", "Loss", "", "s1", run.metric("loss"), (first, last, width), tall=True))
+    gradient, note = gradient_norm(desk)
+    if len(gradient):
+        one = _track("grad_norm", "Gradient norm", note, "s2", gradient, (first, last, width), tall=True)
+        limit = clip_limit(run)
+        if limit is not None:
+            one["limits"] = [{"value": limit, "label": f"clip at {limit:g}" + (".0" if limit == int(limit) else "")}]
+        out.append(one)
+    rate = next((name for name in known if name == "lr" or name.startswith("lr.")), None)
+    if rate:
+        out.append(_track(rate, "Learning rate", "", "s4", run.metric(rate), (first, last, width)))
+    speed = step_rate(run)
+    if len(speed):
+        one = _track("step_rate", "Throughput", "", "s3", speed, (first, last, width))
+        out.append(one | {"unit": "steps/s"})
+    for place, name in enumerate([name for name in extra if name in known][:4]):
+        color = ("s5", "s6")[place % 2]
+        out.append(_track(name, text(name, 80), "", color, run.metric(name), (first, last, width), tall=True))
+    return out
+
+
+def _track(
+    key: str, label: str, note: str, color: str, series: Series, view: tuple[int, int, int], *, tall: bool = False
+) -> dict[str, Any]:
+    inside = series.values[(series.steps >= view[0]) & (series.steps <= view[1])]
+    finite = inside[np.isfinite(inside)]
+    log = bool(len(finite) and tall and finite.min() > 0 and finite.max() / finite.min() > 100)
+    note = ", ".join(part for part in (note, "log" if log else "") if part)
+    return {
+        "key": text(key, 200), "label": label, "note": note, "color": color, "tall": tall, "log": log, "limits": [],
+        "unit": "", "series": binned(series, *view), "last": number(float(series.values[-1])) if len(series) else None,
+    }  # fmt: skip
+
+
+def gradient_norm(desk: Desk) -> tuple[Series, str]:
+    """The norm over all gradients: as clipping saw it, else put together from what was recorded."""
+    run = desk.run
+    if "grad_norm" in run.metrics():
+        return run.metric("grad_norm"), "before clipping"
+    if Kind.GRADIENT not in desk.kinds():
+        return Series(np.empty(0, np.int64), np.empty(0)), ""
+    whole = desk.histories.at(Kind.GRADIENT, "norm", 1)
+    with np.errstate(invalid="ignore"):
+        total = np.sqrt(np.nansum(np.square(whole.values), axis=1))
+    for mark, value in ((Mark.INF, np.inf), (Mark.NAN, np.nan)):
+        total[(whole.marks == mark).any(axis=1)] = value
+    seen = (whole.marks != Mark.MISSING).any(axis=1)
+    return Series(whole.steps[seen], total[seen]), "all layers together"
+
+
+def clip_limit(run: Run) -> float | None:
+    """The norm that gradients are clipped to, where it was recorded and does not change."""
+    if "clip_norm" not in run.metrics():
+        return None
+    values = run.metric("clip_norm").values
+    return float(values[-1]) if len(values) and np.isfinite(values[-1]) and values[-1] > 0 else None
+
+
+def step_rate(run: Run) -> Series:
+    """Steps a second."""
+    if "step_ms" not in run.metrics():
+        return Series(np.empty(0, np.int64), np.empty(0))
+    series = run.metric("step_ms")
+    keep = np.isfinite(series.values) & (series.values > 0)
+    return Series(series.steps[keep], 1000.0 / series.values[keep])
+
+
+def minimap_data(desk: Desk) -> dict[str, Any]:
+    """The whole run: loss, and how much is wrong in each of its parts (0 none, 1 unusual, 2 far off, 3 broken)."""
+    run = desk.run
+    first, last = span(run)
+    steps = run.steps
+    series = run.metric("loss") if "loss" in run.metrics() else Series(steps, np.full(len(steps), np.nan))
+    bins = bins_over(np.array([first, last], np.int64), 2)
+    size = 1
+    while (last // size) - (first // size) + 1 > MINIMAP_BINS:
+        size *= 2
+    begin = first // size * size
+    bins = type(bins)(np.arange(begin, last + 1, size, dtype=np.int64), size)
+    mean, low, high, marks = reduced(series.steps, series.values, bins)
+    trouble = trouble_strip(desk, bins)
+    begun, ended = facts.identity(run)["startedAt"], facts.ended_at(run)
+    return {
+        "span": [first, last], "loss": binned(series, first, last, MINIMAP_BINS, bins),
+        "trouble": {"start": begin, "size": size, "level": small(trouble)},
+        "seconds": max(0.0, ended - begun) if begun and ended else None, "numSteps": len(steps),
+        "anyLoss": bool(np.isfinite(mean).any() or (marks != Mark.MISSING).any() or low.size + high.size < 0),
+    }  # fmt: skip
+
+
+def trouble_strip(desk: Desk, bins: Any) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
+    """The worst of any top-level row in each bin."""
+    level = np.zeros(len(bins), dtype=np.uint8)
+    kind = heat_kind(desk)
+    top = [node for node in desk.tree(kind) if node.parent == -1 and not node.frozen][:512]
+    if top:
+        whole = node_history(desk.histories, kind, "norm", top, usual_before=desk.usual_before())
+        place = bins.index(whole.steps)
+        far = np.nanmax(np.abs(np.where(np.isfinite(whole.ratios), whole.ratios, 0.0)), axis=1, initial=0.0)
+        score = np.where(far > 4, 2, np.where(far > 2.5, 1, 0)).astype(np.uint8)
+        score[(whole.marks >= Mark.INF).any(axis=1)] = 3
+        inside = (place >= 0) & (place < len(bins))
+        np.maximum.at(level, place[inside], score[inside])
+    for finding in desk.diagnosis.causes:
+        if finding.severity is Severity.CRITICAL and len(bins):
+            at = bins.index(np.array([finding.first_step, finding.last_step]))
+            span_ = level[max(0, int(at[0])) : int(at[1]) + 1]
+            np.maximum(span_, 1, out=span_)
+    return level

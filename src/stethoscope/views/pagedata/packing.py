@@ -1,0 +1,98 @@
+"""Numbers as JSON carries them: arrays as base64 of little-endian bytes, single numbers with names for NaN and Inf."""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from stethoscope.analyse.bins import Bins, Mark, bins_over
+from stethoscope.record import FloatArray, IntArray, Series, printable
+
+MAX_TEXT = 400
+
+
+def floats(values: npt.ArrayLike) -> str:
+    """float32, little-endian, base64."""
+    with np.errstate(over="ignore"):
+        return base64.b64encode(np.asarray(values).astype("<f4").tobytes()).decode("ascii")
+
+
+def small(values: npt.ArrayLike) -> str:
+    """uint8, base64."""
+    return base64.b64encode(np.asarray(values).astype(np.uint8).tobytes()).decode("ascii")
+
+
+def number(value: float | None) -> float | str | None:
+    """A number JSON can hold: NaN and infinities by name."""
+    if value is None:
+        return None
+    value = float(value)
+    if math.isfinite(value):
+        return value
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
+def plain(value: Any, limit: int = MAX_TEXT) -> Any:
+    """Anything as JSON values: text cut to size, numbers by `number`, the unknown as text."""
+    if isinstance(value, bool | None):
+        return value
+    if isinstance(value, str):
+        return text(value, limit)
+    if isinstance(value, int):
+        return value if abs(value) < 2**53 else str(value)
+    if isinstance(value, float):
+        return number(value)
+    if isinstance(value, Mapping):
+        return {text(str(key), limit): plain(item, limit) for key, item in list(value.items())[:512]}
+    if isinstance(value, list | tuple):
+        return [plain(item, limit) for item in value[:512]]
+    return text(str(value), limit)
+
+
+def text(value: str, limit: int = MAX_TEXT) -> str:
+    """Text that cannot move the reader's eye elsewhere: control and bidi characters escaped, cut in the middle."""
+    return printable(value, limit)
+
+
+def binned(series: Series, first: int, last: int, width: int, bins: Bins | None = None) -> dict[str, Any]:
+    """A series over first..last in at most `width` bins: mean, lowest, highest, and what is no number."""
+    keep = (series.steps >= first) & (series.steps <= last)
+    steps, values = series.steps[keep], series.values[keep]
+    bins = bins_over(steps, width) if bins is None else bins
+    if not len(bins):
+        return {"start": first, "size": 1, "count": 0, "mean": "", "marks": ""}
+    mean, low, high, marks = reduced(steps, values, bins)
+    out: dict[str, Any] = {
+        "start": int(bins.starts[0]), "size": bins.size, "count": len(bins), "mean": floats(mean), "marks": small(marks),
+    }  # fmt: skip
+    if bins.size > 1:
+        out |= {"low": floats(low), "high": floats(high)}
+    return out
+
+
+def reduced(
+    steps: IntArray, values: FloatArray, bins: Bins
+) -> tuple[FloatArray, FloatArray, FloatArray, npt.NDArray[np.uint8]]:
+    """Mean, lowest and highest finite value of each bin, and its mark: NaN over Inf over plain."""
+    count = len(bins)
+    place = bins.index(steps)
+    inside = (place >= 0) & (place < count)
+    place, values = place[inside], values[inside]
+    finite = np.isfinite(values)
+    total = np.bincount(place[finite], weights=values[finite], minlength=count)
+    num = np.bincount(place[finite], minlength=count)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        mean = np.where(num > 0, total / num, np.nan)
+    low, high = np.full(count, np.nan), np.full(count, np.nan)
+    np.fmin.at(low, place[finite], values[finite])
+    np.fmax.at(high, place[finite], values[finite])
+    marks = np.full(count, Mark.MISSING, dtype=np.uint8)
+    marks[place] = Mark.PLAIN
+    marks[place[np.isinf(values)]] = Mark.INF
+    marks[place[np.isnan(values)]] = Mark.NAN
+    return mean, low, high, marks

@@ -1,0 +1,83 @@
+"""Ranks and time: what is recorded of each process, and where a step's time goes."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from stethoscope.record import FloatArray, IntArray, Series
+from stethoscope.views.pagedata import facts
+from stethoscope.views.pagedata.desk import Desk
+from stethoscope.views.pagedata.log import starts_data
+from stethoscope.views.pagedata.packing import binned, number, text
+
+MAX_RANKS: Final = 256
+_PARTS: Final = (
+    ("data", "data_ms", "s6"), ("forward", "forward_ms", "s1"), ("backward", "backward_ms", "s2"),
+    ("optimizer", "optimizer_ms", "s3"), ("ours", "overhead_ms", "ink"),
+)  # fmt: skip
+
+
+def ranks_data(desk: Desk) -> dict[str, Any]:
+    """Each rank: how far, how fast, its loss, what it lost."""
+    run = desk.run
+    rows = []
+    for rank in run.ranks[:MAX_RANKS]:
+        loss = run.metric("loss", rank=rank) if "loss" in run.metrics() else _nothing()
+        step = run.metric("step_ms", rank=rank) if "step_ms" in run.metrics() else _nothing()
+        values = step.values[np.isfinite(step.values)]
+        rows.append({
+            "rank": rank, "lastLoss": number(float(loss.values[-1])) if len(loss) else None,
+            "stepMs": number(float(np.median(values))) if len(values) else None,
+            "worstMs": number(float(np.percentile(values, 99))) if len(values) else None,
+            "loss": _trend(loss),
+        })  # fmt: skip
+    return {"version": desk.version, "ranks": rows, "starts": starts_data(run), "numRanks": len(run.ranks)}
+
+
+def _trend(series: Series) -> dict[str, Any] | None:
+    if len(series) < 2:
+        return None
+    first, last = int(series.steps[0]), int(series.steps[-1])
+    return binned(series, first, last, 176) | {"first": first, "last": last}
+
+
+def _nothing() -> Series:
+    steps: IntArray = np.empty(0, np.int64)
+    values: FloatArray = np.empty(0)
+    return Series(steps, values)
+
+
+def profile_data(desk: Desk, view: tuple[int, int, int]) -> dict[str, Any]:
+    """The mean step as parts, the time of every step, and the slowest ones."""
+    run = desk.run
+    known = run.metrics()
+    if "step_ms" not in known:
+        return {"version": desk.version, "parts": [], "series": None, "slowest": [], "meanMs": None}
+    steps = run.metric("step_ms")
+    inside = _window(steps, view)
+    mean = float(np.nanmean(inside.values)) if len(inside) else float("nan")
+    parts, rest = [], mean
+    for label, name, color in _PARTS:
+        if name in known:
+            part = _window(run.metric(name), view)
+            value = float(np.nanmean(part.values)) if len(part) else 0.0
+            rest -= value
+            parts.append({"label": label, "color": color, "ms": number(value)})
+    label = "other" if len(parts) > 1 else "training"
+    parts.append({"label": label, "color": "mark" if len(parts) > 1 else "s1", "ms": number(max(0.0, rest))})
+    order = np.argsort(-np.nan_to_num(inside.values))[:10]
+    return {
+        "version": desk.version, "parts": parts, "meanMs": number(mean), "numSteps": len(inside),
+        "series": binned(steps, *view), "cost": facts.cost_share(run),
+        "slowest": [{"step": int(inside.steps[at]), "ms": number(float(inside.values[at]))} for at in order],
+        "recorded": [text(name, 80) for name in known if name.endswith("_ms")],
+    }  # fmt: skip
+
+
+def _window(series: Series, view: tuple[int, int, int]) -> Series:
+    keep = (series.steps >= view[0]) & (series.steps <= view[1])
+    return Series(series.steps[keep], series.values[keep])
+
+

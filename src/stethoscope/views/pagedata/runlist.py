@@ -1,0 +1,67 @@
+"""The list of runs: one row each, made cheaply and kept until the run changes."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from stethoscope.explain.ranking import silence, split
+from stethoscope.record import Severity
+from stethoscope.store import Run
+from stethoscope.views.pagedata import facts
+from stethoscope.views.pagedata.desk import Desk
+from stethoscope.views.pagedata.heat import thumbnail
+from stethoscope.views.pagedata.packing import binned, text
+
+_TREND_BINS: Final = 176
+
+
+def run_row(desk: Desk) -> dict[str, Any]:
+    """What the list shows of one run."""
+    run = desk.run
+    model = facts.model_facts(run)
+    out = facts.identity(run) | {
+        "verdict": list_verdict(desk), "lastLoss": facts.last_loss(run), "throughput": facts.throughput(run),
+        "numParameters": model["numParameters"], "precision": model["precision"], "numRanks": model["numRanks"],
+        "loss": None, "heat": thumbnail(desk),
+    }  # fmt: skip
+    if "loss" in run.metrics():
+        series = run.metric("loss")
+        if len(series) > 1:
+            first, last = int(series.steps[0]), int(series.steps[-1])
+            out["loss"] = binned(series, first, last, _TREND_BINS) | {"first": first, "last": last}
+    return out
+
+
+def list_verdict(desk: Desk) -> dict[str, Any]:
+    """The first cause in a row; "unlooked" where nobody has looked for findings yet."""
+    run = desk.run
+    if not (run.path / "findings").is_dir():
+        return {"severity": "", "message": "Not examined yet", "code": "", "firstStep": None, "looked": False}
+    config = run.info.get("config", {})
+    heard = silence(run.findings(), config.get("ignore", ()), config.get("expect", ()))
+    causes, followed = split(heard)
+    if not causes:
+        lost = facts.identity(run)["state"] == "damaged"
+        words = facts.state_words(run) if lost else "Nothing to report"
+        return {"severity": str(Severity.INFO) if lost else "", "message": words, "code": "", "firstStep": None,
+                "looked": True}  # fmt: skip
+    first = causes[0]
+    return {
+        "severity": str(first.severity), "message": text(first.message, 300), "code": text(first.code, 80),
+        "firstStep": first.first_step, "lastStep": first.last_step, "looked": True,
+        "more": len(causes) - 1, "followed": len(followed.get(first.code, ())), "nanAt": nan_at(run),
+    }  # fmt: skip
+
+
+def nan_at(run: Run) -> int | None:
+    """The step from which the loss is no number any more."""
+    if "loss" not in run.metrics():
+        return None
+    series = run.metric("loss")
+    if not len(series) or np.isfinite(series.values[-1]):
+        return None
+    good = np.flatnonzero(np.isfinite(series.values))
+    return int(series.steps[good[-1] + 1 if len(good) else 0])
+

@@ -1,0 +1,209 @@
+"""The verdict for the page: sentence, reasons, evidence with its trends, what followed, the other findings."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from stethoscope.explain.diagnosis import Diagnosis
+from stethoscope.record import Evidence, Finding, Kind, Series, Severity, StethoscopeError
+from stethoscope.store import Run
+from stethoscope.views.pagedata.desk import Desk
+from stethoscope.views.pagedata.packing import binned, number, text
+from stethoscope.views.terminal import numbers
+
+MAX_EVIDENCE: Final = 5
+MAX_FOLLOWED: Final = 6
+MAX_ROWS: Final = 200
+LEAD_STEPS: Final = 48
+_SPARK_BINS: Final = 96
+_GROWN: Final = 4.0
+
+
+def window_around(run: Run, diagnosis: Diagnosis) -> tuple[int, int]:
+    """The steps to open with: enough before the first cause to see what was usual, and all that came after."""
+    steps = run.steps
+    metric = run.metric("loss").steps if "loss" in run.metrics() else steps
+    known = [part for part in (steps, metric) if len(part)]
+    if not known:
+        return 0, 0
+    begin, end = min(int(part[0]) for part in known), max(int(part[-1]) for part in known)
+    if not diagnosis.causes:
+        return begin, end
+    first = min([diagnosis.causes[0].first_step, *(entry["step"] for entry in signs(run, diagnosis.causes[0]))])
+    lead = max(LEAD_STEPS, (end - first) // 2)
+    return max(begin, min(first - lead, end - LEAD_STEPS)), end
+
+
+def verdict_data(desk: Desk) -> dict[str, Any]:
+    """Everything over the axis."""
+    diagnosis, run = desk.diagnosis, desk.run
+    looked = diagnosis.looked_at
+    base = {
+        "healthy": diagnosis.healthy,
+        "lookedAt": {
+            "numSites": looked.num_sites, "numSitesExpected": looked.num_sites_expected,
+            "numSteps": looked.num_steps, "numDetectors": looked.num_detectors,
+            "unmet": [text(need) for need in looked.unmet_needs],
+        },
+        "notes": [finding_row(f, diagnosis) for f in diagnosis.findings if f.severity == Severity.INFO][:MAX_ROWS],
+    }  # fmt: skip
+    if not diagnosis.causes:
+        return base | {"cause": None, "others": [], "followed": []}
+    cause, *others = diagnosis.causes
+    return base | {
+        "cause": cause_data(cause, run, desk),
+        "others": [finding_row(other, diagnosis) for other in others[:MAX_ROWS]],
+        "followed": followed_entries(run, cause, diagnosis.followed.get(cause.code, ())),
+    }
+
+
+def cause_data(cause: Finding, run: Run, desk: Desk) -> dict[str, Any]:
+    """One cause in full."""
+    is_live = run.state == "live"
+    return finding_row(cause, desk.diagnosis) | {
+        "why": why(cause), "remedy": text(cause.remedy, 1000),
+        "confidence": cause.confidence, "columns": ["before", "now" if is_live else "after"],
+        "evidence": [evidence_data(e, run, desk) for e in cause.evidence[:MAX_EVIDENCE]],
+    }  # fmt: skip
+
+
+def finding_row(finding: Finding, diagnosis: Diagnosis) -> dict[str, Any]:
+    """A finding as a row: sentence, code, since when, where."""
+    return {
+        "code": text(finding.code, 80), "severity": str(finding.severity), "message": text(finding.message, 800),
+        "firstStep": finding.first_step, "lastStep": finding.last_step, "rank": finding.rank,
+        "sites": [text(site, 10_000) for site in finding.sites[:64]], "numSites": len(finding.sites),
+        "numFollowed": len(diagnosis.followed.get(finding.code, ())), "remedy": text(finding.remedy, 1000),
+    }  # fmt: skip
+
+
+def why(cause: Finding) -> str:
+    """The evidence in one or two sentences."""
+    parts = []
+    for e in cause.evidence[:3]:
+        if e.value is None:
+            continue
+        label = text(e.label, 120)
+        now = numbers.number(e.value) + (e.unit if e.unit == "%" else f" {text(e.unit, 20)}" if e.unit else "")
+        if e.before is None:
+            parts.append(f"{label} is {now}")
+        elif e.before == 0 and e.value:
+            parts.append(f"{label}: none before, {now} now")
+        else:
+            parts.append(f"{label} went from {numbers.number(e.before)} to {now}")
+    words = "; ".join(parts)
+    return words[:1].upper() + words[1:] + "." if words else ""
+
+
+def evidence_data(evidence: Evidence, run: Run, desk: Desk) -> dict[str, Any]:
+    """A number, before and after, with its trend where a series is known."""
+    series = evidence_series(evidence, run)
+    out: dict[str, Any] = {
+        "label": text(evidence.label, 160), "before": number(evidence.before), "after": number(evidence.value),
+        "unit": text(evidence.unit, 20), "site": text(evidence.site, 10_000), "kind": evidence.kind,
+        "stat": evidence.stat, "trend": None,
+    }  # fmt: skip
+    if series is not None and len(series) > 1:
+        first, last = window_around(run, desk.diagnosis)
+        out["trend"] = binned(series, first, last, _SPARK_BINS) | {"first": first, "last": last}
+    return out
+
+
+def evidence_series(evidence: Evidence, run: Run) -> Series | None:
+    """The recorded series that shows this number, None where it names none that is there."""
+    if evidence.site and evidence.kind in list(Kind):
+        with contextlib.suppress(KeyError, ValueError, StethoscopeError):
+            found = run.series(_escaped(evidence.site), evidence.kind, evidence.stat or "norm")
+            for site, series in found.items():
+                if evidence.site in (site.path, site.module):
+                    return series
+        return None
+    known = run.metrics()
+    for name in (evidence.stat, evidence.site, evidence.label):
+        if name in known:
+            return run.metric(name)
+    return None
+
+
+def _escaped(path: str) -> str:
+    """A path as a pattern that names only itself."""
+    return "".join(f"[{char}]" if char in "*?[" else char for char in path)
+
+
+def followed_entries(run: Run, cause: Finding, followed: Sequence[Finding]) -> list[dict[str, Any]]:
+    """What happened in order: signs before it, the cause, its consequences, and where the loss went."""
+    where = f" in {text(cause.sites[0], 200)}" if cause.sites else ""
+    entries = signs(run, cause)
+    entries.append({"step": cause.first_step, "text": _beginning(cause) + where, "site": _site(cause)})
+    entries += [
+        {"step": f.first_step, "text": text(f.message, 300), "site": _site(f)} for f in followed[: MAX_FOLLOWED - 1]
+    ]
+    seen = " ".join(str(entry["text"]) for entry in entries).lower()
+    if "loss" not in seen:
+        entries += loss_entries(run, cause.first_step)
+    entries.sort(key=lambda entry: entry["step"])
+    return entries[:MAX_FOLLOWED]
+
+
+def _site(finding: Finding) -> str:
+    return text(finding.sites[0], 10_000) if finding.sites else ""
+
+
+def _beginning(cause: Finding) -> str:
+    if cause.code.startswith("nonfinite"):
+        for word in ("NaN", "Inf"):
+            if word in cause.message:
+                return f"First {word}"
+    return "It begins"
+
+
+def signs(run: Run, cause: Finding) -> list[dict[str, Any]]:
+    """Where the evidence left its usual band for good, if that was before the cause was certain."""
+    out: list[dict[str, Any]] = []
+    for e in cause.evidence:
+        if not (e.site and e.kind):
+            continue
+        series = evidence_series(e, run)
+        if series is None:
+            continue
+        step = leaves_band(series, cause.first_step)
+        if step is not None:
+            where = f" in {text(e.site, 200)}" if e.site not in e.label else ""
+            what = text(e.label, 200)
+            words = f"{what[:1].upper()}{what[1:]}{where} passes {_GROWN:.0f} times its usual size for good"
+            out.append({"step": step, "text": words, "site": text(e.site, 10_000)})
+    return sorted(out, key=lambda entry: entry["step"])[:1]
+
+
+def leaves_band(series: Series, before: int) -> int | None:
+    """The first step from which a series stays above four times its early median, until `before`."""
+    keep = series.steps < before
+    steps, values = series.steps[keep], np.abs(series.values[keep])
+    if len(steps) < 16:
+        return None
+    early = values[: max(8, len(values) // 3)]
+    usual = float(np.median(early[np.isfinite(early)])) if np.isfinite(early).any() else 0.0
+    if usual <= 0:
+        return None
+    inside = np.flatnonzero(~(values > _GROWN * usual))
+    place = int(inside[-1]) + 1 if len(inside) else 0
+    return int(steps[place]) if 0 < place < len(steps) - 2 else None
+
+
+def loss_entries(run: Run, since: int) -> list[dict[str, Any]]:
+    """Where the loss stopped being a number."""
+    if "loss" not in run.metrics():
+        return []
+    series = run.metric("loss")
+    broken = np.flatnonzero(~np.isfinite(series.values) & (series.steps >= since))
+    if not len(broken):
+        return []
+    place = int(broken[0])
+    rest = series.values[place:]
+    word = "NaN" if np.isnan(series.values[place]) else "Inf"
+    lasting = "and stays so" if not np.isfinite(rest).any() and len(rest) > 1 else "for the first time"
+    return [{"step": int(series.steps[place]), "text": f"The loss is {word} {lasting}", "site": ""}]

@@ -1,0 +1,170 @@
+"""The routes: the page's own files, and JSON under /api/. All of it behind the gate."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any, Final
+
+import anyio
+import anyio.to_thread
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import FileResponse, Response
+from starlette.routing import Route
+
+from stethoscope.record import StethoscopeError
+from stethoscope.views.pagedata import compare, flow, layer, log, overview
+from stethoscope.views.pagedata.desk import Desk
+from stethoscope.views.pagedata.heat import BadQuestionError, heat_data, parse_rows
+from stethoscope.views.pagedata.ranks import profile_data, ranks_data
+from stethoscope.views.server.answers import Words, error_answer, json_answer
+from stethoscope.views.server.gate import Gate, Guard
+from stethoscope.views.server.shelf import Shelf
+from stethoscope.views.server.stream import Streams
+
+WEB: Final = Path(__file__).parents[1] / "web"
+FILES: Final = {
+    "/": ("index.html", "text/html"),
+    "/app.js": ("app.js", "text/javascript"),
+    "/app.css": ("app.css", "text/css"),
+    "/icon.svg": ("icon.svg", "image/svg+xml"),
+}
+MAX_WORKERS: Final = 4
+MAX_SECONDS: Final = 30.0
+"""A question that takes longer is answered with what to do instead; its thread is left to end by itself."""
+
+Answer = Callable[[Desk, Words], Any]
+
+
+def _view(desk: Desk, words: Words) -> tuple[int, int, int]:
+    """First and last step and the width in pixels of what is looked at."""
+    begin, end = overview.span(desk.run)
+    first, last = words.whole("first", begin), words.whole("last", end)
+    if last < first:
+        raise BadQuestionError("The last step lies before the first", where=f"{first} to {last}")
+    return first, last, words.whole("width", 1000, 1, 4096)
+
+
+def _series(desk: Desk, words: Words) -> Any:
+    extra = tuple(name for name in words.words("extra").split("\n") if name)
+    return {"version": desk.version, "tracks": overview.tracks_data(desk, *_view(desk, words), extra)}
+
+
+def _heatmap(desk: Desk, words: Words) -> Any:
+    rows = words.words("rows")
+    return heat_data(
+        desk, words.kind(overview.heat_kind(desk)), words.stat(), _view(desk, words),
+        parse_rows(rows) if rows else None, with_tree=words.flag("tree", default=True),
+    )  # fmt: skip
+
+
+def _layer(desk: Desk, words: Words) -> Any:
+    return layer.layer_data(desk, words.words("path"), _view(desk, words), words.whole("step", -1))
+
+
+def _flow(desk: Desk, words: Words) -> Any:
+    return flow.flow_data(desk, words.kind(overview.heat_kind(desk)), _view(desk, words))
+
+
+def _profile(desk: Desk, words: Words) -> Any:
+    return profile_data(desk, _view(desk, words))
+
+
+QUESTIONS: Final[dict[str, Answer]] = {
+    "": lambda desk, _: overview.run_data(desk), "/minimap": lambda desk, _: overview.minimap_data(desk),
+    "/events": lambda desk, _: log.log_data(desk), "/ranks": lambda desk, _: ranks_data(desk),
+    "/series": _series, "/heatmap": _heatmap, "/layer": _layer, "/flow": _flow, "/profile": _profile,
+}  # fmt: skip
+
+
+class Page:
+    """The application's state: the shelf of runs, the streams, how many questions run at once."""
+
+    def __init__(self, base: Path) -> None:
+        self.shelf = Shelf(base)
+        self.streams = Streams(self.shelf)
+        self.limiter: anyio.CapacityLimiter | None = None
+
+    async def ask(self, work: Callable[[], Any]) -> Any:
+        """The answer, worked out on a thread of a small pool."""
+        if self.limiter is None:
+            self.limiter = anyio.CapacityLimiter(MAX_WORKERS)
+        try:
+            with anyio.fail_after(MAX_SECONDS):
+                return await anyio.to_thread.run_sync(work, limiter=self.limiter, abandon_on_cancel=True)
+        except TimeoutError:
+            raise BadQuestionError("That took too long", do="Ask for fewer rows or steps") from None
+
+    async def answered(self, request: Request, work: Callable[[], Any]) -> Response:
+        """The answer as JSON, or the error as one."""
+        try:
+            body = await self.ask(work)
+        except (StethoscopeError, OSError, KeyError, ValueError) as error:
+            return error_answer(error, request)
+        return await anyio.to_thread.run_sync(json_answer, body, request)
+
+    async def runs(self, request: Request) -> Response:
+        """The list."""
+        shelf = self.shelf
+
+        def work() -> Any:
+            return {"base": shelf.base.name or "runs", "runs": shelf.rows()}
+
+        return await self.answered(request, work)
+
+    async def compared(self, request: Request) -> Response:
+        """Two runs side by side."""
+        words = Words(dict(request.query_params))
+
+        def work() -> Any:
+            a, b = self.shelf.desk(words.words("a", 64)), self.shelf.desk(words.words("b", 64))
+            first, second = sorted((a, b), key=id)
+            with first.lock, second.lock:
+                begin, end = compare.common_span(a, b)
+                view = (words.whole("first", begin), words.whole("last", end), words.whole("width", 1000, 1, 4096))
+                rows = words.words("rows")
+                return compare.compare_data(
+                    a, b, words.kind(overview.heat_kind(a)), words.stat(), view, parse_rows(rows) if rows else None
+                )
+
+        return await self.answered(request, work)
+
+    def question(self, answer: Answer) -> Callable[[Request], Any]:
+        """A route that answers one question about one run."""
+
+        async def handle(request: Request) -> Response:
+            words = Words(dict(request.query_params))
+
+            def work() -> Any:
+                desk = self.shelf.desk(request.path_params["run"])
+                with desk.lock:
+                    return answer(desk, words)
+
+            return await self.answered(request, work)
+
+        return handle
+
+
+def build(base: Path, gate: Gate) -> Any:
+    """The application behind its gate."""
+    page = Page(base)
+    routes = [Route(path, _file(name, kind), methods=["GET"]) for path, (name, kind) in FILES.items()]
+    routes += [Route("/api/runs", page.runs), Route("/api/compare", page.compared)]
+    routes += [Route(f"/api/runs/{{run}}{tail}", page.question(answer)) for tail, answer in QUESTIONS.items()]
+    routes += [Route("/api/runs/{run}/stream", page.streams.run), Route("/api/stream", page.streams.list)]
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        yield
+        page.streams.close()
+
+    return Guard(Starlette(routes=routes, lifespan=lifespan), gate)
+
+
+def _file(name: str, kind: str) -> Callable[[Request], Any]:
+    async def serve(_: Request) -> Response:
+        return FileResponse(WEB / name, media_type=kind)
+
+    return serve

@@ -1,0 +1,113 @@
+"""The runs of a folder under opaque ids; the ones looked at are kept open, a bounded number of them.
+
+An id says nothing about the place: it is looked up, never joined to a path. Folders reached by a symbolic link are
+not listed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections import OrderedDict
+from pathlib import Path
+from typing import Any, Final
+
+from stethoscope.record import RunError, RunNotFoundError, StethoscopeError
+from stethoscope.store import find_runs
+from stethoscope.store.locate import last_written
+from stethoscope.views.pagedata.desk import Desk
+from stethoscope.views.pagedata.packing import text
+from stethoscope.views.pagedata.runlist import run_row
+
+MAX_OPEN: Final = 6
+MAX_LISTED: Final = 500
+MAX_KEPT_ROWS: Final = 2000
+
+
+class Shelf:
+    """Where runs are taken from."""
+
+    def __init__(self, base: Path) -> None:
+        self.base = base
+        self._lock = threading.Lock()
+        self._desks: OrderedDict[str, Desk] = OrderedDict()
+        self._rows: OrderedDict[str, tuple[tuple[float, str, str], dict[str, Any]]] = OrderedDict()
+
+    def folders(self) -> dict[str, Path]:
+        """From id to folder, newest first."""
+        found = [path for path in find_runs(self.base) if not path.is_symlink()]
+        return {opaque_id(path): path for path in reversed(found[-MAX_LISTED * 4 :])}
+
+    def desk(self, run_id: str) -> Desk:
+        """The run of this id, open and up to date; RunNotFoundError where there is none."""
+        path = self.folders().get(run_id)
+        if path is None:
+            raise RunNotFoundError("There is no such run", do="It may have been removed: go back to the list of runs")
+        with self._lock:
+            desk = self._desks.pop(run_id, None)
+            if desk is None:
+                desk = Desk(path)
+            self._desks[run_id] = desk
+            while len(self._desks) > MAX_OPEN:
+                self._desks.popitem(last=False)
+        try:
+            desk.refresh()
+        except RunNotFoundError:
+            with self._lock:
+                self._desks.pop(run_id, None)
+            raise
+        return desk
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Every run as the list shows it; one that cannot be read says why."""
+        return [self._row(run_id, path) for run_id, path in list(self.folders().items())[:MAX_LISTED]]
+
+    def _row(self, run_id: str, path: Path) -> dict[str, Any]:
+        written = last_written(path)
+        with self._lock:
+            kept = self._rows.get(run_id)
+        # A run that is not live stays as it is until something is written; a live one may turn stale by itself.
+        if kept is not None and kept[0][:2] == written and kept[0][2] not in ("live", "stale"):
+            return kept[1]
+        try:
+            row = self._read(run_id, path)
+        except (RunError, StethoscopeError, OSError, ValueError) as error:
+            row = broken_row(path, error)
+        row["key"] = run_id
+        with self._lock:
+            self._rows[run_id] = ((*written, str(row.get("state", ""))), row)
+            while len(self._rows) > MAX_KEPT_ROWS:
+                self._rows.popitem(last=False)
+        return row
+
+    def _read(self, run_id: str, path: Path) -> dict[str, Any]:
+        with self._lock:
+            desk = self._desks.get(run_id)
+        if desk is None:
+            desk = Desk(path)
+            with desk.lock:
+                row = run_row(desk)
+            if desk.run.state in ("live", "stale"):
+                with self._lock:
+                    self._desks.setdefault(run_id, desk)
+            return row
+        desk.refresh()
+        with desk.lock:
+            return run_row(desk)
+
+
+def opaque_id(path: Path) -> str:
+    """An id that says nothing and stays the same for a folder's name."""
+    return hashlib.sha256(b"stethoscope run " + path.name.encode("utf-8", "surrogateescape")).hexdigest()[:16]
+
+
+def broken_row(path: Path, error: Exception) -> dict[str, Any]:
+    """A run that cannot be opened: its folder's name, and why."""
+    what = error.what if isinstance(error, StethoscopeError) else str(error)
+    do = error.do if isinstance(error, StethoscopeError) else ""
+    return {
+        "id": text(path.name.rpartition("-")[2], 64), "name": text(path.name, 120), "state": "damaged",
+        "stateText": "Unreadable", "lastStep": None, "numSteps": 0, "startedAt": None, "trouble": text(what, 300),
+        "do": text(do, 300), "verdict": {"severity": "Info", "message": text(what, 300), "code": "", "firstStep": None,
+        "looked": False}, "loss": None, "heat": None, "lastLoss": None, "throughput": None,
+    }  # fmt: skip

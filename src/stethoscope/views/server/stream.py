@@ -1,0 +1,119 @@
+"""Server-sent events by cursor: "something of the run changed, here is the new version".
+
+What changed is asked for as usual, so a client that misses events misses nothing. There is no queue for a client
+to fill: each one is told the latest version when it is ready to hear it, and is let go where it never reads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from typing import Any, Final
+
+import anyio.to_thread
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+
+from stethoscope.record import StethoscopeError
+from stethoscope.views.pagedata.packing import text
+from stethoscope.views.server.answers import error_answer
+from stethoscope.views.server.shelf import Shelf
+
+MAX_STREAMS: Final = 32
+POLL_S: Final = 0.3
+LIST_POLL_S: Final = 2.0
+BEAT_S: Final = 15.0
+SEND_S: Final = 20.0
+"""A client that takes nothing for this long is let go."""
+
+
+class Streams:
+    """The streams that are open."""
+
+    def __init__(self, shelf: Shelf) -> None:
+        self._shelf = shelf
+        self._open = 0
+        self._closed = False
+
+    def close(self) -> None:
+        """Every stream ends at its next look."""
+        self._closed = True
+
+    async def run(self, request: Request) -> Response:
+        """The stream of one run."""
+        run_id = request.path_params["run"]
+        try:
+            await anyio.to_thread.run_sync(self._shelf.desk, run_id)
+        except (StethoscopeError, OSError) as error:
+            return error_answer(error, request)
+
+        def look() -> dict[str, Any]:
+            desk = self._shelf.desk(run_id)
+            with desk.lock:
+                return {"version": desk.version, "state": desk.run.state, "lastStep": desk.run.last_step}
+
+        return self._stream(request, look, POLL_S)
+
+    async def list(self, request: Request) -> Response:
+        """The stream of the list: which runs there are and how each stands."""
+        shelf = self._shelf
+
+        def look() -> dict[str, Any]:
+            known = [(row["key"], row["state"], row["lastStep"]) for row in shelf.rows()]
+            return {"version": hash(tuple(known)), "numRuns": len(known)}
+
+        return self._stream(request, look, LIST_POLL_S)
+
+    def _stream(self, request: Request, look: Callable[[], dict[str, Any]], every_s: float) -> Response:
+        if self._open >= MAX_STREAMS:
+            return Response("Too many live pages are open.", 429, {"retry-after": "5"})
+        self._open += 1
+        cursor = request.query_params.get("cursor", "")
+
+        async def events() -> AsyncIterator[bytes]:
+            try:
+                async for piece in self._events(request, look, every_s, cursor):
+                    yield piece
+            finally:
+                self._open -= 1
+
+        return _LimitedStream(events(), media_type="text/event-stream")
+
+    async def _events(
+        self, request: Request, look: Callable[[], dict[str, Any]], every_s: float, cursor: str
+    ) -> AsyncIterator[bytes]:
+        yield b": listening\n\n"
+        quiet_s = 0.0
+        while not self._closed and not await request.is_disconnected():
+            try:
+                found = await anyio.to_thread.run_sync(look)
+            except (StethoscopeError, OSError) as error:
+                words = error.what if isinstance(error, StethoscopeError) else "The run cannot be read"
+                yield _event("gone", {"what": text(words, 200)})
+                return
+            if str(found["version"]) != cursor:
+                cursor, quiet_s = str(found["version"]), 0.0
+                yield _event("changed", found)
+            elif quiet_s >= BEAT_S:
+                quiet_s = 0.0
+                yield b": still here\n\n"
+            await asyncio.sleep(every_s)
+            quiet_s += every_s
+
+
+class _LimitedStream(StreamingResponse):
+    """A stream that is cut where the client does not take what is sent."""
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        async def sending(message: Any) -> None:
+            await asyncio.wait_for(send(message), SEND_S)
+
+        try:
+            await super().__call__(scope, receive, sending)
+        except TimeoutError:
+            return
+
+
+def _event(kind: str, body: dict[str, Any]) -> bytes:
+    return f"event: {kind}\ndata: {json.dumps(body, allow_nan=False)}\n\n".encode()
