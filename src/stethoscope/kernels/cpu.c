@@ -1,6 +1,6 @@
 /* Rows of statistics for many tensors in one call; see columns.py for what a row holds, reference.py for what
    is true. Called through ctypes, so without Python's lock: nothing here is global but read-only tables, and
-   threads live no longer than the call, so calls from any thread and from a forked child are safe.
+   every call has threads of its own, so calls from any thread and from a forked child are safe.
 
    Compiled with -ffinite-math-only so that minima and maxima vectorise; non-finite values are therefore looked
    at as integers only. Never link this with -ffast-math: that flushes subnormals in the whole process. */
@@ -121,11 +121,17 @@ typedef union {
     double sums[SKETCH_WIDTH];
 } result;
 
+/* Shared by the threads of a call. On a busy machine a thread may get its first turn long after the others have
+   done everything, so nobody waits for threads to end, only for those at work: one that comes late finds the
+   work closed, touches nothing but this, and the last to leave frees it. */
 typedef struct {
     const call *c;
     const stretch *stretches;
     int64_t num_stretches, batch;
     _Atomic int64_t next;
+    pthread_mutex_t lock;
+    pthread_cond_t idle;
+    int active, closed, holders; /* under the lock */
 } work;
 
 static spec spec_of(const call *c, int64_t tensor) {
@@ -231,11 +237,10 @@ static void whole(const call *c, int64_t tensor) {
     finish(c, tensor, &total);
 }
 
-static void *worker(void *argument) {
-    work *w = argument;
+static void take_stretches(work *w) {
     for (;;) {
         int64_t first = atomic_fetch_add_explicit(&w->next, w->batch, memory_order_relaxed);
-        if (first >= w->num_stretches) return NULL;
+        if (first >= w->num_stretches) return;
         int64_t last = first + w->batch < w->num_stretches ? first + w->batch : w->num_stretches;
         for (int64_t i = first; i < last; i++) {
             const stretch *s = &w->stretches[i];
@@ -247,22 +252,74 @@ static void *worker(void *argument) {
     }
 }
 
-static void run_threads(work *w, int num_threads) {
-    pthread_t threads[64];
+/* Called with the lock held; gives it back. */
+static void leave(work *w) {
+    int last = --w->holders == 0;
+    pthread_mutex_unlock(&w->lock);
+    if (!last) return;
+    pthread_cond_destroy(&w->idle);
+    pthread_mutex_destroy(&w->lock);
+    free(w);
+}
+
+static void *worker(void *argument) {
+    work *w = argument;
+    pthread_mutex_lock(&w->lock);
+    if (!w->closed) {
+        w->active++;
+        pthread_mutex_unlock(&w->lock);
+        take_stretches(w);
+        pthread_mutex_lock(&w->lock);
+        if (--w->active == 0) pthread_cond_signal(&w->idle);
+    }
+    leave(w);
+    return NULL;
+}
+
+static void start_threads(work *w, int num_threads) {
     pthread_attr_t attributes;
+    pthread_t thread;
     sigset_t all, before;
-    int started = 0;
     pthread_attr_init(&attributes);
+    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
     pthread_attr_setstacksize(&attributes, 1 << 20); /* some systems give less than our buffers by default */
     /* The process's signals belong to Python's threads. */
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    while (started < num_threads - 1 && started < 64 && pthread_create(&threads[started], &attributes, worker, w) == 0)
-        started++;
+    for (int i = 0; i < num_threads; i++) {
+        pthread_mutex_lock(&w->lock);
+        w->holders++;
+        pthread_mutex_unlock(&w->lock);
+        if (pthread_create(&thread, &attributes, worker, w) == 0) continue;
+        pthread_mutex_lock(&w->lock);
+        w->holders--;
+        pthread_mutex_unlock(&w->lock);
+        break;
+    }
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     pthread_attr_destroy(&attributes);
-    worker(w);
-    for (int i = 0; i < started; i++) pthread_join(threads[i], NULL);
+}
+
+/* Does the stretches with this thread and some more; 0 where memory is short and nothing was done. */
+static int run_threads(const call *c, const stretch *stretches, int64_t num_stretches, int num_threads) {
+    work *w = malloc(sizeof *w);
+    if (!w) return 0;
+    w->c = c;
+    w->stretches = stretches;
+    w->num_stretches = num_stretches;
+    w->batch = 1 + num_stretches / (num_threads * 16);
+    w->active = w->closed = 0;
+    w->holders = 1;
+    atomic_init(&w->next, 0);
+    pthread_mutex_init(&w->lock, NULL);
+    pthread_cond_init(&w->idle, NULL);
+    start_threads(w, num_threads - 1);
+    take_stretches(w);
+    pthread_mutex_lock(&w->lock);
+    w->closed = 1;
+    while (w->active) pthread_cond_wait(&w->idle, &w->lock);
+    leave(w);
+    return 1;
 }
 
 /* Cuts the tensors into stretches; NULL where memory is short. The slots lie behind the stretches. */
@@ -297,22 +354,18 @@ static void run(const call *c, int num_threads) {
     for (int64_t i = 0; i < c->num_tensors; i++) bytes += c->counts[i] * KIND_BYTES[c->kinds[i]] + 64;
     /* Starting a thread and waking its core took as long as reading a megabyte or two: four each are worth it. */
     if (num_threads > bytes >> 22) num_threads = (int)(bytes >> 22);
-    work w;
-    stretch *stretches = num_threads > 1 ? cut(c, &w.num_stretches) : NULL;
-    if (!stretches) {
+    int64_t num_stretches = 0;
+    stretch *stretches = num_threads > 1 ? cut(c, &num_stretches) : NULL;
+    if (!stretches || !run_threads(c, stretches, num_stretches, num_threads)) {
         for (int64_t i = 0; i < c->num_tensors; i++) whole(c, i);
+        free(stretches);
         return;
     }
-    w.c = c;
-    w.stretches = stretches;
-    w.batch = 1 + w.num_stretches / (num_threads * 16);
-    atomic_init(&w.next, 0);
-    run_threads(&w, num_threads);
-    for (int64_t i = 0; i < w.num_stretches;) {
+    for (int64_t i = 0; i < num_stretches;) {
         result *total = stretches[i].slot;
         int64_t tensor = stretches[i++].tensor;
         if (!total) continue;
-        for (; i < w.num_stretches && stretches[i].tensor == tensor; i++) combine(c, total, stretches[i].slot);
+        for (; i < num_stretches && stretches[i].tensor == tensor; i++) combine(c, total, stretches[i].slot);
         finish(c, tensor, total);
     }
     free(stretches);

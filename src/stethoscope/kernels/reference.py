@@ -146,6 +146,6 @@ def sketch(array: Any, seed: int = 0) -> npt.NDArray[np.float32]:
     bit = (signs[:, None] >> lane.astype(np.uint64)) & np.uint64(1)
     signed = np.where(bit == 1, -1.0, 1.0) * padded.reshape(count, width)
     out = np.zeros(width)
-    np.add.at(out, (lane + rotation[:, None]) % width, signed)
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"):
+        np.add.at(out, (lane + rotation[:, None]) % width, signed)
         return out.astype(np.float32)
