@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from typing import Any, Final
 
 import torch
@@ -50,6 +51,8 @@ class Watcher:
         self.schedule = Schedule(config)
         self.ring = Ring(sink)
         self.evaluating = False
+        self.after_step: Callable[[], None] | None = None
+        """Called on the training thread when a Step is complete; what it raises is kept, but for StopTraining."""
         self._given = [id(optimizer) for optimizer in optimizers]
         self._boundaries: dict[int, Boundary] = {}
         self._ledgers: dict[int, Ledger] = {}
@@ -150,6 +153,7 @@ class Watcher:
 
     def evaluation_ends(self) -> None:
         """Validation is over."""
+        self._choose_recording()
         self.sink.event(self.log_step, "eval_end", {})
 
     # ---- the seams ----
@@ -198,10 +202,14 @@ class Watcher:
     def _collect(self, batch: Batch) -> None:
         self._rows.batches.append(batch)
 
-    def _forward_begins(self) -> None:
+    def _forward_begins(self, values: Any) -> None:  # noqa: ARG002 - the arguments of the root's call
+        self._choose_recording()
+        self.taps.forget()
+
+    def _choose_recording(self) -> None:
+        # Also where nobody calls the root itself (an agent whose actor and critic are called one by one).
         self.taps.recording = not self.evaluating and self.schedule.due("modules", self.clock.step)
         self.taps.keeping = not self.evaluating and not self.taps.recording
-        self.taps.forget()
 
     def _backward_begins(self, loss: Any, retain: bool, create: bool) -> None:
         self.lineage.settle()
@@ -338,6 +346,8 @@ class Watcher:
         self._rows = StepRows(self.clock.step)
         self.ring.put(rows)
         self._prepare_step()
+        if self.after_step is not None:
+            self.guard(self.after_step)
 
     def _account_cost(self, step: int, rows: StepRows) -> None:
         total = sum(self._spent.values()) + self.taps.spent
@@ -360,6 +370,7 @@ class Watcher:
         due = self.schedule.histogram_due(step)
         self._extras = Extras(histogram=True, sketch=True, seed=SKETCH_SEED) if due else None
         self.taps.extras = self._extras
+        self._choose_recording()
         self._unscaled.clear()
         self._step_began = time.perf_counter()
 
