@@ -9,6 +9,7 @@ mantissa bit is predictable. All times are of this machine, in this run, with a 
 from __future__ import annotations
 
 import argparse
+import os
 import platform
 import shutil
 import sqlite3
@@ -239,7 +240,8 @@ def main() -> None:
         "# What storing costs",
         "",
         f"{time.strftime('%Y-%m-%d')}, {platform.machine()}, {platform.system()}, Python {platform.python_version()}; "
-        f"{options.sites} sites x {options.steps} steps x {NUM_COLUMNS} statistics.",
+        f"{options.sites} sites x {options.steps} steps x {NUM_COLUMNS} statistics. "
+        f"{os.cpu_count()} cores; load average when it began: {os.getloadavg()[0]:.1f}.",
         "",
     ]
     try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -18,6 +18,8 @@ _DERIVED_FROM: Final = {
     "rms": ("norm", "count", "num_nan", "num_posinf", "num_neginf"),
     "zero_fraction": ("num_zero", "count"),
 }
+
+_TOGETHER: Final = 64
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -71,7 +73,7 @@ def statistic(values: Table, name: str, places: tuple[int, ...]) -> FloatArray:
 
 def lay_out(chunks: Iterable[Chunk], sites: IntArray, num_sites: int, width: int) -> Grid:
     """Chunks in order of writing as one grid: a later row replaces an earlier one of its step and site."""
-    kept = list(chunks)
+    kept = list(_gathered(chunks))
     steps = _all_steps(kept)
     column = np.full(num_sites, -1, np.int64)
     column[sites] = np.arange(len(sites))
@@ -88,6 +90,37 @@ def lay_out(chunks: Iterable[Chunk], sites: IntArray, num_sites: int, width: int
             grid.present[rows, columns] = True
             grid.calls[rows, columns] = chunk.calls
     return grid
+
+
+def _gathered(chunks: Iterable[Chunk]) -> Iterator[Chunk]:
+    """Single steps of the same sites taken together: a step alone would be spread over the whole grid's memory."""
+    some: list[Chunk] = []
+    for chunk in chunks:
+        is_single = isinstance(chunk.steps, int)
+        if some and not (
+            is_single
+            and chunk.sites is some[0].sites
+            and chunk.steps > some[-1].steps
+            and len(some) < _TOGETHER
+        ):
+            yield _together(some)
+            some = []
+        if is_single:
+            some.append(chunk)
+        else:
+            yield chunk
+    if some:
+        yield _together(some)
+
+
+def _together(some: list[Chunk]) -> Chunk:
+    if len(some) == 1:
+        return some[0]
+    values = np.stack([chunk.values for chunk in some], axis=1)
+    calls = np.stack([chunk.calls for chunk in some], axis=1)
+    return Chunk(
+        np.array([chunk.steps for chunk in some], np.int64), some[0].sites, values, calls, is_dense=True
+    )
 
 
 def _empty(steps: IntArray, num_sites: int, width: int) -> Grid:

@@ -247,7 +247,7 @@ class JournalPiece:
         """The rows of the wanted sites and steps, with these columns."""
         if not len(wanted):
             return
-        before, kept = None, np.empty(0, np.int64)
+        before, kept, sites = None, np.empty(0, np.int64), np.empty(0, np.int64)
         for step, frame in self._rows:
             if not first <= step <= last:
                 continue
@@ -261,13 +261,14 @@ class JournalPiece:
             numbers = self._sites_of(rows)
             if numbers is not before:
                 before, kept = numbers, np.flatnonzero((numbers >= 0) & wanted[np.maximum(numbers, 0)])
+                sites = numbers[kept]
             if len(kept):
-                yield self._chunk(step, rows, numbers, kept, places)
+                yield self._chunk(step, rows, sites, kept, places)
 
     def _chunk(
-        self, step: int, rows: Rows, numbers: IntArray, kept: IntArray, places: tuple[int, ...]
+        self, step: int, rows: Rows, sites: IntArray, kept: IntArray, places: tuple[int, ...]
     ) -> Chunk:
-        sites, calls = numbers[kept], rows.calls[kept].astype(np.int64)
+        calls = rows.calls[kept].astype(np.int64)
         if self._has_twins and len(np.unique(sites)) < len(sites):
             table = self._columns(rows, ALL_COLUMNS)[kept]
             sites, table, calls = merge_twins(sites, table, calls)
