@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stethoscope.config import DebugConfig
-from stethoscope.live.kit import Kit
 from stethoscope.live import endings, launch, voice
 from stethoscope.live.companions import CompanionHandle
+from stethoscope.live.kit import Kit
 from stethoscope.record import Finding, WatchError
 
 if TYPE_CHECKING:
@@ -51,6 +51,8 @@ class DebugSession(Kit):
         self._companion: CompanionHandle | None = None
         self._run: Run | None = None
         self._started = self._stopped = False
+        self.closing_words = voice.closing
+        """What is said at the end, from the diagnosis and the run's folder."""
 
     # ---- life ----
 
@@ -82,7 +84,7 @@ class DebugSession(Kit):
         if self._writer.state == "writing":
             self._companion.start()
         endings.remember(self)
-        self._say(voice.opening(place.folder, self._watcher.names.root))
+        self._say(voice.opening(place.folder, self._watcher.names.roots))
         return self
 
     def stop(self, ended: str = "finished", reason: dict[str, Any] | None = None) -> SessionReport:
@@ -98,9 +100,9 @@ class DebugSession(Kit):
             if self._companion is not None:
                 self._companion.finish()
             if kept:
-                self._say(voice.closing(self.diagnosis, self._folder))
-        if self._model is not None and _SESSIONS.get(self._model) is self:
-            del _SESSIONS[self._model]
+                self._say(self.closing_words(self.diagnosis, self._folder))
+        for model in [model for model, session in _SESSIONS.items() if session is self]:
+            del _SESSIONS[model]
         return self._report()
 
     def abandon(self) -> None:
@@ -235,7 +237,7 @@ class SessionReport:
 
 
 def watch(
-    model: torch.nn.Module,
+    model: torch.nn.Module | Mapping[str, torch.nn.Module] | Sequence[torch.nn.Module],
     optimizer: Any = None,
     *,
     run: str | Path | None = None,
@@ -251,18 +253,23 @@ def watch(
 ) -> DebugSession:
     """Watch a model train: every step recorded, findings as they appear. Returns the started session.
 
+    `model` may be several, as a dict of names or a list (a GAN): one run then holds them all.
     `optimizer` may be one, a list, or None (then every optimizer that holds a parameter of the model counts).
     `run` continues or names a run folder. Watching the same model again replaces its session.
     """
     settings = DebugConfig.load(config, name=name, expect=expect, ignore=ignore, **config_fields)
-    launch.check_model(model)
+    given: list[Any] = list(model.values()) if isinstance(model, Mapping) else [model]
+    given = list(model) if isinstance(model, (list, tuple)) else given
+    model = launch.check_model(model)
     optimizers = launch.check_optimizers(optimizer)
-    old = _SESSIONS.pop(model, None)
-    if old is not None:
-        old.stop()
+    for one in given:
+        old = _SESSIONS.pop(one, None)
+        if old is not None:
+            old.stop()
     extras = {"scaler": scaler, "scheduler": scheduler, "ema": ema, "loss_fn": loss_fn}
     session = DebugSession(settings, model=model, optimizers=optimizers, run=run, extras=extras)
-    _SESSIONS[model] = session
+    for one in given:
+        _SESSIONS[one] = session
     return session.start()
 
 

@@ -71,8 +71,8 @@ class StepRows:
         """Whether everything can be had without waiting."""
         return all(b.ready() for b in self.batches) and all(p.ready() for _, p in self.pending_scalars)
 
-    def emit(self, sink: Sink) -> None:
-        """Hand the step to the sink."""
+    def emit(self, sink: Sink) -> dict[str, float]:
+        """Hand the step to the sink; returns its named numbers."""
         if self.batches:
             index, table, calls = combine([(b.index, b.table()) for b in self.batches])
             sink.rows(self.step, index, table, calls)
@@ -85,6 +85,7 @@ class StepRows:
         values.update({name: float(np.mean(found)) for name, found in grouped.items()})
         if values:
             sink.scalars(self.step, values)
+        return values
 
     def _emit_vectors(self, sink: Sink, name: str, place: int) -> None:
         found = [
@@ -145,11 +146,13 @@ class Ring:
         self._stopping = False
         self.num_dropped = 0
         """Steps that were dropped because too many were in flight."""
+        self.latest: dict[str, float] = {}
+        """The named numbers of the last step that arrived."""
 
     def put(self, rows: StepRows) -> None:
         """Hand over a step; returns at once."""
         if not self._waiting and rows.ready():
-            rows.emit(self._sink)
+            self.latest = rows.emit(self._sink)
             return
         with self._lock:
             self._waiting.append(rows)
@@ -177,7 +180,7 @@ class Ring:
 
     def _emit(self, rows: StepRows) -> None:
         try:
-            rows.emit(self._sink)
+            self.latest = rows.emit(self._sink)
         except Exception as error:  # a device error must not end the thread: the step counts as dropped
             self.num_dropped += 1
             self._sink.event(rows.step, "capture_error", {"error": repr(error)})

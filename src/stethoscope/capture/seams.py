@@ -97,6 +97,13 @@ class Seams:
             if not self.listeners:
                 self._close()
 
+    def _growing(self) -> Iterator[Listener]:
+        """Every listener, with those that join while the others hear: discovery makes them at this very moment."""
+        place = 0
+        while place < len(self.listeners):
+            yield self.listeners[place]
+            place += 1
+
     @property
     def num_open(self) -> int:
         """How many names are patched and hooks registered right now."""
@@ -138,14 +145,13 @@ class Seams:
             *rest: Any,
             **more: Any,
         ) -> Any:
-            listeners = self.listeners
             # A backward inside a backward is reentrant checkpointing: not one of the user's.
-            if torch._C._current_graph_task_id() != -1 or not listeners:
+            if torch._C._current_graph_task_id() != -1 or not self.listeners:
                 return original(tensors, grad_tensors, retain_graph, create_graph, *rest, **more)
-            for listener in listeners:
+            for listener in self._growing():
                 listener.backward_begins(tensors, retain=bool(retain_graph), create=bool(create_graph))
             result = original(tensors, grad_tensors, retain_graph, create_graph, *rest, **more)
-            for listener in listeners:
+            for listener in self.listeners:
                 listener.backward_ends()
             return result
 
@@ -213,7 +219,7 @@ class Seams:
         _DEPTH[id(optimizer)] = depth + 1
         if depth:
             return
-        for listener in self.listeners:
+        for listener in self._growing():
             listener.step_begins(optimizer, args, kwargs)
 
     def _after_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:  # noqa: ARG002 - torch's

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
 from typing import Any, Protocol
 
@@ -69,11 +69,24 @@ class SiteTable:
         return place
 
 
+class Ensemble(torch.nn.Module):
+    """Several models under one run, each under its own name. It only holds them; nobody calls it."""
+
+    def __init__(self, models: Mapping[str, torch.nn.Module]) -> None:
+        super().__init__()
+        for name, model in models.items():
+            self.add_module(name, unwrap(model))
+
+
 class Names:
     """What a model calls its parameters, buffers and modules, under the wrappers around it."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         self.root = unwrap(model)
+        self.roots: dict[str, torch.nn.Module] = (
+            dict(self.root.named_children()) if isinstance(self.root, Ensemble) else {"": self.root}
+        )
+        """The models that the user calls, by their paths: one without a path, or several with theirs."""
         self.parameters: dict[int, tuple[str, str]] = {}
         self.tensors: list[torch.nn.Parameter] = []
         self.refresh()

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from stethoscope.capture.ring import Batch
-from stethoscope.capture.sites import Names, SiteTable, wanted
+from stethoscope.capture.sites import Ensemble, Names, SiteTable, wanted
 from stethoscope.kernels import start
 from stethoscope.record import Kind, Site
 
@@ -131,8 +131,8 @@ class GradientTap(Inert):
 class InputTap(Inert):
     """The root's forward pre-hook: what goes into the model."""
 
-    def __init__(self, taps: Taps, on_call: Callable[[], None]) -> None:
-        self._taps, self._on_call = taps, on_call
+    def __init__(self, taps: Taps, path: str, on_call: Callable[[Any], None]) -> None:
+        self._taps, self._path, self._on_call = taps, path, on_call
 
     def __call__(self, module: Any, args: Any, kwargs: Any = None) -> None:  # noqa: ARG002 - torch's signature
         """Look at the inputs, where this step is looked at."""
@@ -140,16 +140,17 @@ class InputTap(Inert):
             return
         if torch._C._current_graph_task_id() != -1:
             return
-        self._taps.guard(self._on_call)
+        values = (*args, dict(kwargs)) if kwargs else args
+        self._taps.guard(self._on_call, values)
         if self._taps.recording:
-            self._taps.guard(self._look, (*args, dict(kwargs or {})))
+            self._taps.guard(self._look, values)
 
     def _look(self, values: Any) -> None:
         began = time.perf_counter()
         found = [(n, t) for n, t in tensors_in(values) if t.numel()][:MAX_TENSORS_PER_OUTPUT]
         if found:
             table = self._taps.table
-            indices = [table.index(Site("", Kind.INPUT, name), tensor) for name, tensor in found]
+            indices = [table.index(Site(self._path, Kind.INPUT, name), tensor) for name, tensor in found]
             pending = start([tensor.detach() for _, tensor in found])
             self._taps.collect(Batch(np.array(indices, dtype=np.uint32), pending))
         self._taps.spent += time.perf_counter() - began
@@ -167,7 +168,7 @@ class Taps:
         limit: int,
         collect: Callable[[Batch], None],
         guard: Callable[..., None],
-        on_call: Callable[[], None],
+        on_call: Callable[[Any], None],
     ) -> None:
         self.table, self.collect, self.guard = table, collect, guard
         self.recording = False
@@ -190,18 +191,18 @@ class Taps:
         for path, module in self._names.root.named_modules():
             if id(module) in self._tapped or isinstance(module, torch.jit.ScriptModule):
                 continue
-            if not path:
-                self._handles.append(
-                    module.register_forward_pre_hook(InputTap(self, self._on_call), with_kwargs=True)
-                )
+            is_root = path in self._names.roots
+            if is_root:
+                tap = InputTap(self, path, self._on_call)
+                self._handles.append(module.register_forward_pre_hook(tap, with_kwargs=True))
             self._tapped.add(id(module))
-            if not outputs or not self._worth_tapping(path, module):
+            if not outputs or not self._worth_tapping(path, module, is_root=is_root):
                 continue
             if len(self._handles) > self._limit:
                 self.num_capped += 1
                 self.table.index(Site(path, Kind.ACTIVATION), None, "capped")
                 continue
-            kind = Kind.ACTIVATION if path else Kind.OUTPUT
+            kind = Kind.OUTPUT if is_root else Kind.ACTIVATION
             self._handles.append(module.register_forward_hook(OutputTap(self, path, kind)))
 
     def keep(self, tap: OutputTap, name: str, tensor: torch.Tensor) -> None:
@@ -223,10 +224,10 @@ class Taps:
             self.collect(Batch(np.array(indices, dtype=np.uint32), pending))
         self.forget()
 
-    def _worth_tapping(self, path: str, module: torch.nn.Module) -> bool:
+    def _worth_tapping(self, path: str, module: torch.nn.Module, *, is_root: bool) -> bool:
         # A Sequential's output is its last child's: the same numbers twice would only cost twice.
-        containers = (torch.nn.Sequential, torch.nn.ModuleList, torch.nn.ModuleDict)
-        return wanted(path, self._layers) and not (path and type(module) in containers)
+        containers = (torch.nn.Sequential, torch.nn.ModuleList, torch.nn.ModuleDict, Ensemble)
+        return wanted(path, self._layers) and (is_root or type(module) not in containers)
 
     def detach(self) -> None:
         """Take every tap off; hooks still waiting in a graph do nothing from now on."""

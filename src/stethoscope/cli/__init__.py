@@ -17,6 +17,7 @@ from stethoscope import __version__
 
 COMMANDS = {
     "demo": ("demo", "a short tour: trains a small model with a hidden fault, finds it, shows it"),
+    "run": ("run", "watch an unchanged script: stethoscope run train.py [args]"),
     "list": ("listing", "the runs here"),
     "show": ("show", "one run: verdict, metrics, layers, layers by steps"),
     "diagnose": ("diagnose", "what is wrong, where, since when; exit 1 where something is"),
@@ -36,6 +37,9 @@ EXIT_USAGE = 2
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
+    if words[:1] == ["run"]:
+        # The script's words are its own, and so is what it raises.
+        return int(_module("run").main(words[1:]))
     parser = build_parser(words)
     try:
         args = parser.parse_args(words)

@@ -8,7 +8,7 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,15 +33,44 @@ class Place:
     launch_id: str
 
 
-def check_model(model: Any) -> None:
-    """Refuse at once what can never be watched."""
+def check_model(model: Any) -> Any:
+    """The model to watch; several, in a dict or list, as one that holds them. Refuses what can never be watched."""
     import torch
 
-    if not isinstance(model, torch.nn.Module):
+    from stethoscope.capture.sites import Ensemble, unwrap
+
+    several = model if isinstance(model, Mapping) else None
+    if isinstance(model, (list, tuple)):
+        several = dict(zip(_names(model), model, strict=True))
+    for one in [model] if several is None else several.values():
+        if not isinstance(one, torch.nn.Module):
+            raise WatchError(
+                f"watch got a {type(one).__name__} as model",
+                do="Pass the torch.nn.Module that you train: watch(model, optimizer); several as a dict or list",
+            )
+    if several is None:
+        return model
+    if not several:
         raise WatchError(
-            f"watch got a {type(model).__name__} as model",
-            do="Pass the torch.nn.Module that you train: watch(model, optimizer)",
+            "watch got no model", do='Pass at least one: watch({"g": net_g, "d": net_d}, [opt_g, opt_d])'
         )
+    if len({id(unwrap(one)) for one in several.values()}) < len(several):
+        raise WatchError("watch got one model twice", do="Pass each model once")
+    try:
+        return Ensemble(several)
+    except (KeyError, TypeError) as error:
+        raise WatchError(
+            f"a model has a name that cannot be used ({error})", do="Use names without dots"
+        ) from None
+
+
+def _names(models: Sequence[Any]) -> list[str]:
+    """Class names, numbered where several share one."""
+    kinds = [type(model).__name__ for model in models]
+    return [
+        kind if kinds.count(kind) == 1 else f"{kind}_{kinds[:place].count(kind) + 1}"
+        for place, kind in enumerate(kinds)
+    ]
 
 
 def check_optimizers(given: Any) -> list[Any]:

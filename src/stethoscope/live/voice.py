@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,10 +33,13 @@ def say(line: str) -> None:
         return
 
 
-def opening(folder: Path, root: Any) -> str:
+def opening(folder: Path, roots: Mapping[str, Any]) -> str:
     """What is watched and where it goes."""
-    num_parameters = sum(p.numel() for p in root.parameters())
-    return f"stethoscope: watching {type(root).__name__} ({num_parameters:,} parameters), run {shown(folder)}"
+    said = " and ".join(
+        f"{name or type(root).__name__} ({sum(p.numel() for p in root.parameters()):,} parameters)"
+        for name, root in roots.items()
+    )
+    return f"stethoscope: watching {said}, run {shown(folder)}"
 
 
 def cause(finding: Finding) -> str:

@@ -1,0 +1,198 @@
+"""The models and optimizers of a script that does not know us.
+
+The constructor of `torch.optim.Optimizer` is a seam: it tells which optimizers there are. When training begins, that is at
+the first backward pass or optimizer step after one was made, live objects are looked through once for the modules that
+own what is trained: the optimizers' parameters, and the leaves of the loss's graph (so that a model is found whose
+optimizer was made for another one). Their outermost holders are the models.
+
+All models found at once belong together: a GAN's two networks are one run. What a script trains later, with optimizers
+made later (the folds of a cross-validation), is found by another look and is a run of its own.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import time
+import types
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final
+
+import torch
+
+from stethoscope.capture.guard import Guard
+from stethoscope.capture.seams import SEAMS, Patch
+from stethoscope.capture.sites import unwrap
+
+MAX_NODES: Final = 200_000
+"""Nodes of the loss's graph that are walked at most."""
+SHARE: Final = 0.01
+ALLOWANCE_SECONDS: Final = 1.0
+"""Looks may take this long in all, and after that this share of the time since the start."""
+
+Found = Callable[[dict[str, torch.nn.Module], list[torch.optim.Optimizer]], None]
+
+
+class Discovery:
+    """Hears of optimizers and of the beginning of training, and says what is trained."""
+
+    def __init__(self, found: Found) -> None:
+        self._found = found
+        self._waiting: list[weakref.ref[Any]] = []
+        self._patch: Patch | None = None
+        self._guard = Guard()
+        self._began = time.perf_counter()
+        self.spent_s = 0.0
+        """How long the looks took."""
+        self.num_looks = 0
+        self.num_optimizers = 0
+        """Optimizers that were made."""
+
+    def start(self) -> None:
+        """Open the seam on the optimizers' constructor."""
+        self._patch = Patch(torch.optim.Optimizer, "__init__", self._around_init)
+
+    def stop(self) -> None:
+        """Put everything back."""
+        SEAMS.leave(self)
+        if self._patch is not None:
+            self._patch.restore()
+        self._patch = None
+        self._waiting.clear()
+
+    def _around_init(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def init(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+            result = original(optimizer, *args, **kwargs)
+            self._guard(self._made, optimizer)
+            return result
+
+        return init
+
+    def _made(self, optimizer: torch.optim.Optimizer) -> None:
+        self.num_optimizers += 1
+        self._waiting.append(weakref.ref(optimizer))
+        if self not in SEAMS.listeners:
+            SEAMS.join(self)
+
+    # ---- what the seams tell ----
+
+    def backward_begins(self, loss: Any, *, retain: bool, create: bool) -> None:  # noqa: ARG002 - a Listener's
+        """Training begins, or goes on."""
+        if self._waiting:
+            self._guard(self._look, loss)
+
+    def step_begins(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:  # noqa: ARG002
+        """With a closure the step comes before the backward pass."""
+        if any(ref() is optimizer for ref in self._waiting):
+            self._guard(self._look, None)
+
+    def backward_ends(self) -> None:
+        """Nothing to do."""
+
+    def step_ends(self, optimizer: torch.optim.Optimizer) -> None:
+        """Nothing to do."""
+
+    def clipped_norm(self, parameters: Any, max_norm: Any, total_norm: torch.Tensor) -> None:
+        """Nothing to do."""
+
+    def clipped_value(self, parameters: Any, clip_value: float) -> None:
+        """Nothing to do."""
+
+    def loss_scaled(self, scaler: Any, loss: Any, scaled: Any) -> None:
+        """Nothing to do."""
+
+    def scaler_stepped(self, scaler: Any, optimizer: torch.optim.Optimizer, ran: bool) -> None:
+        """Nothing to do."""
+
+    def scheduler_stepped(self, scheduler: Any) -> None:
+        """Nothing to do."""
+
+    # ---- the look ----
+
+    def _look(self, loss: Any) -> None:
+        began = time.perf_counter()
+        if self.spent_s > ALLOWANCE_SECONDS + SHARE * (began - self._began):
+            return
+        optimizers = [found for ref in self._waiting if (found := ref()) is not None]
+        self._waiting.clear()
+        if not optimizers:
+            return
+        held = [p for o in optimizers for group in o.param_groups for p in group["params"]]
+        trained = {id(p) for p in held} | {id(p) for p in leaves(loss)}
+        models = [model for model in roots(trained) if not is_watched(model)]
+        self.num_looks += 1
+        self.spent_s += time.perf_counter() - began
+        if models:
+            self._found(dict(zip(names(models), models, strict=True)), optimizers)
+
+
+def is_watched(model: torch.nn.Module) -> bool:
+    """Whether somebody watches this model, or a part of it, already."""
+    watched = [w.names.parameters for w in SEAMS.listeners if hasattr(w, "names")]
+    return any(id(p) in parameters for p in model.parameters() for parameters in watched)
+
+
+def leaves(loss: Any) -> Iterator[torch.Tensor]:
+    """The tensors that a backward pass from this loss would give a gradient."""
+    tensors = [loss] if isinstance(loss, torch.Tensor) else list(loss or ())
+    waiting = [t.grad_fn for t in tensors if isinstance(t, torch.Tensor) and t.grad_fn is not None]
+    seen: set[Any] = set(waiting)
+    while waiting and len(seen) < MAX_NODES:
+        node = waiting.pop()
+        leaf = getattr(node, "variable", None)
+        if isinstance(leaf, torch.Tensor):
+            yield leaf
+        for following, _ in node.next_functions:
+            if following is not None and following not in seen:
+                seen.add(following)
+                waiting.append(following)
+
+
+def roots(trained: set[int]) -> list[torch.nn.Module]:
+    """The outermost live modules that hold one of these parameters, in the order they were made."""
+    modules = [
+        m for m in gc.get_objects() if issubclass(type(m), torch.nn.Module) and "_modules" in m.__dict__
+    ]
+    holders: dict[int, list[torch.nn.Module]] = {}
+    for module in modules:
+        for child in module._modules.values():
+            if child is not None:
+                holders.setdefault(id(child), []).append(module)
+    waiting = [m for m in modules if any(id(p) in trained for p in m._parameters.values())]
+    seen = {id(m) for m in waiting}
+    outermost: dict[int, torch.nn.Module] = {}
+    while waiting:
+        module = waiting.pop()
+        above = [holder for holder in holders.get(id(module), ()) if holder is not module]
+        if not above:
+            outermost[id(module)] = module
+        for holder in above:
+            if id(holder) not in seen:
+                seen.add(id(holder))
+                waiting.append(holder)
+    return [module for module in modules if id(module) in outermost]
+
+
+def names(models: Iterable[torch.nn.Module]) -> list[str]:
+    """What the script calls them: a variable of a running function or of the main module, else the class."""
+    spaces = list(_spaces())
+    found: list[str] = []
+    for model in models:
+        inner = unwrap(model)
+        name = next((n for space in spaces for n, v in space.items() if v is model or v is inner), "")
+        name = name if name.isidentifier() else type(inner).__name__
+        taken = sum(other == name or other.startswith(f"{name}_") for other in found)
+        found.append(f"{name}_{taken + 1}" if taken else name)
+    return found
+
+
+def _spaces() -> Iterator[dict[str, Any]]:
+    """The local variables of running functions, innermost first, then the main module's."""
+    frame: types.FrameType | None = sys._getframe(1)
+    while frame is not None:
+        home = frame.f_globals.get("__name__", "")
+        if not home.startswith(("torch.", "stethoscope.")):
+            yield dict(frame.f_locals)
+        frame = frame.f_back
+    yield dict(vars(sys.modules["__main__"]))
