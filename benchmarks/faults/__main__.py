@@ -26,11 +26,13 @@ def main() -> int:
     parser.add_argument("--unseen", action="store_true", help="the second set of instances")
     parser.add_argument("--all", action="store_true", help="both sets")
     parser.add_argument("--threads", type=int, default=1, help="threads for torch")
+    parser.add_argument("--every", type=int, default=0, help="measure every Nth step; 0 leaves it to the governor")
     parser.add_argument("--json", type=Path, help="write every verdict here")
     parser.add_argument("--markdown", type=Path, help="write the tables here")
     parser.add_argument("--keep", type=Path, help="keep the run folders here")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
+    os.environ["STETHOSCOPE_EVERY"] = str(options.every)
     programs = choose(options.ids, unseen=options.unseen, both=options.all)
     if not programs:
         print(f"No program is called {options.ids}", file=sys.stderr)

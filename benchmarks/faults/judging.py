@@ -179,7 +179,7 @@ def _describe(run: Run, verdict: Verdict) -> None:
 
 def _check_up(fault: Fault, program: Program, checkup: Checkup, verdict: Verdict, *, only: bool) -> None:
     try:
-        look: Any = stethoscope.checkup  # type: ignore[attr-defined]
+        look: Any = stethoscope.checkup
     except AttributeError:
         verdict.checkup = "no checkup"
         return

@@ -124,7 +124,7 @@ def f18_adam_eps_near_zero(seed: int) -> Outcome:
     session = stethoscope.watch(model, optimizer)
     for number, (x, y) in enumerate(batches(data.x, data.y, size=32, steps=200, seed=seed)):
         if number == 100:
-            x[0] = 6.0 - (4 * 52 / 30) ** 0.5  # nearness e^-52
+            x[0], y[0] = 6.0 - (4 * 48 / 30) ** 0.5, 1  # nearness e^-48, and mislabelled
         if number > 140:
             x[0] = 5.9
         optimizer.zero_grad()
