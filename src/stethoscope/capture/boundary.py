@@ -46,6 +46,9 @@ class Boundary:
         ]
         self._gradients = self._register(Kind.GRADIENT, trainable, on=config.gradients)
         self.used_closure = False
+        self.cosine: float | None = None
+        """Between the last two updates, None where it is not known."""
+        self._last_change: tuple[npt.NDArray[np.float64], float] | None = None
         self._updates: Indices | None = None
         self._sample: Sample | None = None
         self._before: Snapshot | None = None
@@ -88,7 +91,17 @@ class Boundary:
         before, self._before = self._before, None
         if before is None or self._sample is None or self._updates is None:
             return None
-        return Batch(self._updates, self._sample.difference(before, self._sample.read(self._detached())))
+        after = self._sample.read(self._detached())
+        self._compare_direction(before, after)
+        return Batch(self._updates, self._sample.difference(before, after))
+
+    def _compare_direction(self, before: Snapshot, after: Snapshot) -> None:
+        """The cosine between this update and the last one, on the sampled coordinates; on the CPU alone."""
+        change = after.host - before.host
+        size = float(np.linalg.norm(change)) if len(change) else 0.0
+        last, self._last_change = self._last_change, (change, size)
+        known = last is not None and len(last[0]) == len(change) and size > 0 and last[1] > 0
+        self.cosine = float(change @ last[0]) / (size * last[1]) if known and last is not None else None
 
     def weights(self, extras: Extras | None) -> Batch | None:
         """Every weight as it is now."""

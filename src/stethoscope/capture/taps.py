@@ -64,13 +64,26 @@ class OutputTap(Inert):
         self._indices: dict[str, int] = {}
         self._gradient_taps: dict[str, GradientTap] = {}
 
-    def __call__(self, module: Any, args: Any, output: Any) -> None:  # noqa: ARG002 - torch's signature
+    def __call__(self, module: Any, args: Any, output: Any) -> None:
         """Look at the output, where this step is looked at; else keep it for the case that the loss is not finite."""
         if torch.compiler.is_compiling() or not (self._taps.recording or self._taps.keeping):
             return
         if not torch.is_grad_enabled() or torch._C._current_graph_task_id() != -1:
             return
-        self._taps.guard(self._look if self._taps.recording else self._keep, output)
+        if self._taps.recording:
+            self._taps.guard(self._look, output)
+            self._taps.guard(self._note, module, args, output)
+        else:
+            self._taps.guard(self._keep, output)
+
+    def _note(self, module: Any, args: Any, output: Any) -> None:
+        if self._taps.on_output is None:
+            return
+        began = time.perf_counter()
+        found = [(name, tensor) for name, tensor in tensors_in(output) if tensor.is_floating_point()]
+        if found and found[0][0] in self._indices:
+            self._taps.on_output(self._path, module, args, found, self._indices[found[0][0]])
+        self._taps.spent += time.perf_counter() - began
 
     def _keep(self, output: Any) -> None:
         for name, tensor in tensors_in(output):
@@ -136,7 +149,11 @@ class InputTap(Inert):
 
     def __call__(self, module: Any, args: Any, kwargs: Any = None) -> None:  # noqa: ARG002 - torch's signature
         """Look at the inputs, where this step is looked at."""
-        if torch.compiler.is_compiling() or not torch.is_grad_enabled():
+        if torch.compiler.is_compiling():
+            return
+        if self._taps.on_evaluation is not None:
+            self._taps.guard(self._taps.on_evaluation)
+        if not torch.is_grad_enabled():
             return
         if torch._C._current_graph_task_id() != -1:
             return
@@ -177,6 +194,10 @@ class Taps:
         """Whether outputs of a step that is not looked at are kept until its loss is known."""
         self._kept: list[tuple[OutputTap, str, torch.Tensor]] = []
         self._kept_bytes = 0
+        self.on_output: Callable[..., None] | None = None
+        """Told of every output that is looked at, for facts beyond the row."""
+        self.on_evaluation: Callable[[], None] | None = None
+        """Told when the model is called without gradients."""
         self.open = True
         self.extras: Any = None
         self.spent = 0.0

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import time
+import weakref
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -19,6 +20,7 @@ from stethoscope.capture.clock import Clock
 from stethoscope.capture.guard import Guard
 from stethoscope.capture.ledger import Ledger
 from stethoscope.capture.lineage import Lineage
+from stethoscope.capture.notes import Notes
 from stethoscope.capture.ring import Batch, Ring, StepRows, scalar_of
 from stethoscope.capture.schedule import Schedule
 from stethoscope.capture.seams import SEAMS
@@ -65,6 +67,7 @@ class Watcher:
         self._num_discarded = 0
         self._num_skipped = 0
         self._num_scheduler_steps = 0
+        self._scaler: weakref.ref[Any] | None = None
         self._spent: dict[str, float] = {"gradients": 0.0, "boundary": 0.0, "ledger": 0.0}
         self._step_began = 0.0
         self._extras: Extras | None = None
@@ -77,6 +80,8 @@ class Watcher:
             guard=self.guard,
             on_call=self._forward_begins,
         )
+        self.notes = Notes(self.names, self.table, sink, lambda: self.clock.step)
+        self.taps.on_output, self.taps.on_evaluation = self.notes.output, self._evaluation_forward
         self.lineage = Lineage(
             self.names.root, self._note_graph, model=model, ready=lambda: not self.evaluating
         )  # fmt: skip
@@ -94,6 +99,7 @@ class Watcher:
         )
         if self.config.graph:
             self.guard(self.lineage.attach)
+        self.guard(self.notes.begin)
         self._prepare_step()
         SEAMS.join(self)
 
@@ -191,8 +197,9 @@ class Watcher:
         self.guard(self._scaler_stepped, scaler, optimizer, ran)
 
     def scheduler_stepped(self, scheduler: Any) -> None:
-        """Count it."""
-        self._num_scheduler_steps += self._mine_scheduler(scheduler)
+        """Count it; a scheduler's first step is its own constructor's."""
+        if getattr(scheduler, "_step_count", 2) > 1:
+            self._num_scheduler_steps += self._mine_scheduler(scheduler)
 
     # ---- how ----
 
@@ -205,6 +212,11 @@ class Watcher:
     def _forward_begins(self, values: Any) -> None:  # noqa: ARG002 - the arguments of the root's call
         self._choose_recording()
         self.taps.forget()
+        self.guard(self.notes.forward_begins, evaluating=False)
+
+    def _evaluation_forward(self) -> None:
+        if self.evaluating:
+            self.notes.forward_begins(evaluating=True)
 
     def _choose_recording(self) -> None:
         # Also where nobody calls the root itself (an agent whose actor and critic are called one by one).
@@ -222,6 +234,7 @@ class Watcher:
             self._rows.pending_scalars.append(("loss", pending))
             if tensor.device.type == "cpu" and not math.isfinite(scalar_of(pending)):
                 self.taps.measure_kept()
+            self.guard(self.notes.backward_begins, tensor, first_of_step=self._num_backwards == 0)
         self.taps.forget()
         for ledger in self._all_ledgers():
             if ledger.backward_begins():
@@ -288,6 +301,10 @@ class Watcher:
         if batch is not None:
             self._collect(batch)
         self._spent["gradients"] += time.perf_counter() - began
+        if self.schedule.due("boundary", self.clock.step):
+            began = time.perf_counter()
+            self.guard(self.notes.unit_gradients, edge.parameters)
+            self._spent["boundary"] += time.perf_counter() - began
 
     def _step_ends(self, optimizer: torch.optim.Optimizer) -> None:
         edge = self._boundaries.get(id(optimizer))
@@ -335,6 +352,7 @@ class Watcher:
             batch = boundary.buffers(self.names, self.table, self.config.layers)
             if batch is not None:
                 self._collect(batch)
+        self.guard(self._close_notes)
         now = time.perf_counter()
         self._spent["boundary"] += now - began
         rows = self._rows
@@ -348,6 +366,15 @@ class Watcher:
         self._prepare_step()
         if self.after_step is not None:
             self.guard(self.after_step)
+
+    def _close_notes(self) -> None:
+        scalars = self._rows.scalars
+        scalars.update(self.notes.step_closes(self.clock.optimizers))
+        if self._num_scheduler_steps:
+            scalars["scheduler_steps"] = float(self._num_scheduler_steps)
+        cosines = [edge.cosine for edge in self._boundaries.values() if edge.cosine is not None]
+        if cosines:
+            scalars["update_cos"] = sum(cosines) / len(cosines)
 
     def _account_cost(self, step: int, rows: StepRows) -> None:
         total = sum(self._spent.values()) + self.taps.spent
@@ -448,6 +475,19 @@ class Watcher:
             return
         self._rows.pending_scalars.append(("grad_norm", start([total_norm.detach()])))
         self._rows.scalars["clip_norm"] = float(max_norm)
+        self._rows.scalars["clip_scaled"] = float(self._still_scaled(parameters))
+
+    def _still_scaled(self, parameters: Any) -> bool:
+        """Whether a GradScaler multiplied the loss and nobody has divided these gradients yet."""
+        scaler = self._scaler() if self._scaler is not None else None
+        if scaler is None or not scaler.is_enabled() or not self._rows.pending_scalars:
+            return False
+        mine = {id(p) for p in parameters}
+        for optimizer in self.clock.optimizers:
+            if any(id(p) in mine for group in optimizer.param_groups for p in group["params"]):
+                stage = scaler._per_optimizer_states[id(optimizer)]["stage"]
+                return bool(stage.value == 0)
+        return False
 
     def _clipped_value(self, parameters: Any, clip_value: float) -> None:
         if self._any_mine(parameters):
@@ -459,6 +499,7 @@ class Watcher:
     def _loss_scaled(self, scaler: Any, loss: Any, scaled: Any) -> None:
         if isinstance(loss, torch.Tensor) and isinstance(scaled, torch.Tensor):
             self._unscaled[id(scaled)] = loss
+            self._scaler = weakref.ref(scaler)
             scale = getattr(scaler, "_scale", None)
             if isinstance(scale, torch.Tensor):
                 self._rows.pending_scalars.append(("loss_scale", start([scale.detach()])))
