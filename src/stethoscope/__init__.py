@@ -17,6 +17,7 @@ _HOMES = {
     "DebugConfig": "config",
     "open_run": "store",
     "Run": "store",
+    "checkup": "checkup",
     "diagnose": "explain",
     "Diagnosis": "explain",
     "Finding": "record",
@@ -39,6 +40,7 @@ _HOMES = {
 __all__ = sorted(_HOMES)  # pyright: ignore[reportUnsupportedDunderAll]
 
 if TYPE_CHECKING:
+    from stethoscope.checkup import checkup as checkup
     from stethoscope.config import DebugConfig as DebugConfig
     from stethoscope.explain import Diagnosis as Diagnosis
     from stethoscope.explain import diagnose as diagnose

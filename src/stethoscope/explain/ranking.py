@@ -26,6 +26,18 @@ LEADS_TO: Final[dict[str, tuple[str, ...]]] = {
     "update_too_large": ("nonfinite_origin", "exploding_gradients", "nonfinite_buffer"),
     "exploding_gradients": ("nonfinite_origin", "update_too_large"),
     "vanishing_gradients": ("update_below_precision", "silent_no_update", "update_too_small"),
+    "unscaled_inputs": ("bad_initial_loss", "dead_units", "saturated_units", "exploding_gradients"),
+    "inputs_too_small": ("dead_units", "update_too_small"),
+    "bad_init_scale": ("bad_initial_loss", "exploding_gradients", "nonfinite_origin"),
+    "constant_feature": ("nonfinite_origin", "nonfinite_batch", "nonfinite_buffer"),
+    "fully_masked_attention": ("nonfinite_origin",),
+    "symmetric_units": ("dead_units", "inputs_ignored", "bad_init_scale", "saturated_units"),
+    "dead_units": ("inputs_ignored",),
+    "loss_scales_with_batch": ("bad_initial_loss", "exploding_gradients"),
+    "double_softmax": ("bad_initial_loss", "output_clipped"),
+    "loss_broadcast": ("loss_scales_with_batch",),
+    "frozen_params": ("detached_graph", "silent_no_update"),
+    "detached_graph": ("silent_no_update",),
     "update_below_precision": ("update_too_small", "silent_no_update"),
 }
 """What can follow from what, where it begins no earlier. Mechanisms, not coincidences."""

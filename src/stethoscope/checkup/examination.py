@@ -1,0 +1,136 @@
+"""What several experiments share: one observed training pass, one evaluation pass, the data-flow graph.
+
+Each is made when first asked for, and once.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+
+from stethoscope.capture.lineage_build import build
+from stethoscope.capture.lineage_trace import Trace
+from stethoscope.checkup.observation import Observer
+from stethoscope.checkup.structure import CheckupError, clone
+from stethoscope.checkup.subject import Subject, Twin, output_tensors
+
+
+class Pass:
+    """Model and loss run once in training mode, with gradients."""
+
+    def __init__(self, subject: Subject) -> None:
+        self.trains = True
+        try:
+            self._run(subject, train=True)
+        except CheckupError:
+            raise
+        except Exception as first:
+            # BatchNorm refuses a batch of one in training mode; the rest can still be seen in evaluation mode.
+            try:
+                self.trains = False
+                self._run(subject, train=False)
+            except Exception:
+                raise failed(first) from first
+
+    def _run(self, subject: Subject, *, train: bool) -> None:
+        self.twin = subject.twin(train=train)
+        self.observer = Observer(self.twin.model)
+        with self.observer:
+            self.output = self.twin.forward()
+            self.observer.in_loss()
+            self.loss = self.twin.loss(self.output)
+        self.parameters = self.twin.parameters()
+        self.gradients: dict[str, torch.Tensor | None] = dict.fromkeys(self.parameters)
+        asking = {name: p for name, p in self.parameters.items() if p.requires_grad}
+        if self.loss.requires_grad and asking:
+            found = torch.autograd.grad(self.loss, list(asking.values()), allow_unused=True, retain_graph=True)
+            self.gradients.update(zip(asking, found, strict=True))
+
+
+class Examination:
+    """The subject and what was seen of it."""
+
+    def __init__(
+        self, subject: Subject, *, causal: bool | None, pad_id: int | None, val_batch: tuple[Any, Any] | None
+    ) -> None:
+        self.subject, self.causal, self.pad_id, self.val_batch = subject, causal, pad_id, val_batch
+        self.notes: list[str] = []
+        """What could not be examined, and why."""
+
+    @functools.cached_property
+    def first(self) -> Pass:
+        """The observed training pass."""
+        return Pass(self.subject)
+
+    @functools.cached_property
+    def evaluated(self) -> list[torch.Tensor]:
+        """The output in evaluation mode, as tensors."""
+        return self.run()
+
+    @functools.cached_property
+    def finite(self) -> bool:
+        """Whether inputs, output and loss hold neither NaN nor Inf."""
+        numbers = [self.first.loss, *output_tensors(self.first.output), *self.evaluated]
+        return all(bool(torch.isfinite(t).all()) for t in numbers)
+
+    @functools.cached_property
+    def graph(self) -> dict[str, Any]:
+        """The data-flow graph of a training pass; empty where the model cannot be followed."""
+        twin = self.subject.twin(train=self.first.trains)
+        trace = Trace(twin.model)
+        given = clone(self.subject.inputs)
+        try:
+            trace.begin((given,), {})
+            output = self.subject.call(twin.model, given)
+            trace.close(output)
+        finally:
+            trace.end()
+        if trace.error is not None:
+            self.notes.append(f"the model's data flow cannot be followed: {trace.error!r}")
+            return {}
+        return build(trace)
+
+    def tail(self) -> list[str]:
+        """The last layer with weights and what stands between it and the output; empty where several feed the output."""
+        edges = self.graph.get("edges", [])
+        modules = {n["path"]: n for n in self.graph.get("nodes", []) if n["role"] == "module"}
+        chain: list[str] = []
+        place = "(output)"
+        for _ in range(8):
+            feeding = [e["source"] for e in edges if e["target"] == place]
+            if len(feeding) != 1 or feeding[0] not in modules:
+                return []
+            place = feeding[0]
+            chain.insert(0, place)
+            if modules[place]["num_parameters"]:
+                return chain
+        return []
+
+    def run(self, inputs: Any = None, *, seed: int | None = None, twin: Twin | None = None) -> list[torch.Tensor]:
+        """The output in evaluation mode for the batch or other inputs."""
+        one = twin or self.subject.twin()
+        with torch.no_grad():
+            return [t.detach().clone() for t in output_tensors(one.forward(inputs, seed=seed))]
+
+
+def failed(error: BaseException) -> CheckupError:
+    """The user's own model or loss does not run: said in their words."""
+    return CheckupError(
+        "The model or its loss fails on this batch", where=f"{type(error).__name__}: {error}",
+        do="Make loss_fn(model(inputs), targets) run first; checkup calls exactly that",
+    )  # fmt: skip
+
+
+def differ(a: torch.Tensor, b: torch.Tensor, *, times: float = 1.0) -> float:
+    """How far two results are apart, in units of what rounding explains: above 1 they differ. NaN equals NaN."""
+    if a.shape != b.shape:
+        return float("inf")
+    if not a.numel():
+        return 0.0
+    tolerance = {torch.float64: 1e-8, torch.float32: 2e-5, torch.float16: 2e-2, torch.bfloat16: 5e-2}
+    x, y = a.double(), b.double()
+    x, y = torch.nan_to_num(x, 0.0, 1e300, -1e300), torch.nan_to_num(y, 0.0, 1e300, -1e300)
+    scale = max(float(x.abs().max()), float(y.abs().max()), 1e-30)
+    return float((x - y).abs().max()) / (scale * tolerance.get(a.dtype, 2e-5) * times)

@@ -1,0 +1,132 @@
+"""`checkup`: every experiment in turn, each on copies, and a Diagnosis of what they found.
+
+Promises: model, optimizer and random states are afterwards what they were, to the bit; an experiment that fails is
+a note in the diagnosis, not an error; a model that does not run at all is an error that says so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
+
+import torch
+
+from stethoscope.checkup import (
+    batch_scaling, causality, coverage, determinism, double_activation, features, freezing, ignoring, independence,
+    initial_loss, leaks, linearity, loss_shapes, modes, nonfinite, outputs, overfit, padding, reach, scale, symmetry,
+    tying, units,
+)  # fmt: skip
+from stethoscope.checkup.examination import Examination, failed
+from stethoscope.checkup.isolation import undisturbed
+from stethoscope.checkup.structure import CheckupError, clone, split_batch
+from stethoscope.checkup.subject import Subject, unwrapped
+from stethoscope.explain.diagnosis import Diagnosis, LookedAt
+from stethoscope.explain.ranking import split
+from stethoscope.record import Finding
+
+EXPERIMENTS: Final[tuple[tuple[str, Callable[[Examination], Iterator[Finding]]], ...]] = (
+    ("values", nonfinite.examine),
+    ("optimizer", coverage.examine),
+    ("frozen parts", freezing.examine),
+    ("gradients reach", reach.examine),
+    ("inputs", features.examine),
+    ("inputs used", ignoring.examine),
+    ("labels", leaks.examine),
+    ("loss: shapes", loss_shapes.examine),
+    ("loss: activations", double_activation.examine),
+    ("loss: batch size", batch_scaling.examine),
+    ("loss: chance", initial_loss.examine),
+    ("outputs", outputs.examine),
+    ("symmetry", symmetry.examine),
+    ("tied weights", tying.examine),
+    ("scale by depth", scale.examine),
+    ("dead and saturated units", units.examine),
+    ("linear layers", linearity.examine),
+    ("samples independent", independence.examine),
+    ("causality", causality.examine),
+    ("padding", padding.examine),
+    ("repeatable", determinism.examine),
+    ("train and eval", modes.examine),
+    ("one batch", overfit.examine),
+)
+"""In the order in which they run; what is cheap and fatal comes first."""
+
+MAX_SECONDS: Final = 120.0
+"""Experiments that would begin later than this are left out, and said to be."""
+
+
+def checkup(
+    model: torch.nn.Module, batch: Any, loss_fn: Callable[..., Any],
+    optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer] | None = None, *,
+    causal: bool | None = None, pad_id: int | None = None, val_batch: Any = None,
+) -> Diagnosis:  # fmt: skip
+    """Experiments on one batch, before training: what is wrong with model, data, loss and optimizer.
+
+    `batch` is (inputs, targets); a dict or dataclass with a field named targets, labels or y; or a DataLoader, of which
+    the first batch is taken. Several inputs are passed to the model one by one. `causal` says that outputs may not
+    depend on later inputs (None: only asked where the targets are the inputs one place later), `pad_id` which id is
+    padding, `val_batch` a batch of the validation set. Nothing of what is passed is changed.
+    """
+    if not isinstance(model, torch.nn.Module):
+        raise CheckupError("checkup takes a torch.nn.Module", where=type(model).__name__)
+    if not callable(loss_fn):
+        raise CheckupError("The loss must be callable as loss_fn(output, target)", where=type(loss_fn).__name__)
+    root = unwrapped(model)
+    if isinstance(root, torch.jit.ScriptModule):
+        raise CheckupError("A scripted model cannot be examined", do="Pass the module before torch.jit.script")
+    optimizers = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer or ())
+    kept = [root, *([loss_fn] if isinstance(loss_fn, torch.nn.Module) else [])]
+    with undisturbed(kept), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        inputs, targets = split_batch(batch)
+        subject = Subject(root, clone(inputs), clone(targets), loss_fn, optimizers)
+        validation = None if val_batch is None else split_batch(val_batch)
+        exam = Examination(subject, causal=causal, pad_id=pad_id, val_batch=validation)
+        try:
+            exam.first  # noqa: B018 - the first pass says whether it runs at all
+        except CheckupError:
+            raise
+        except Exception as error:
+            raise failed(error) from error
+        findings = list(_all(exam))
+    causes, followed = split(findings)
+    num_parameters = len(subject.names)
+    looked = LookedAt(
+        num_sites=num_parameters, num_sites_expected=num_parameters, num_steps=0, num_detectors=len(EXPERIMENTS),
+        unmet_needs=tuple(dict.fromkeys(exam.notes)),
+    )  # fmt: skip
+    return Diagnosis(causes=causes, findings=tuple(findings), followed=followed, looked_at=looked)
+
+
+def _all(exam: Examination) -> Iterator[Finding]:
+    """Every experiment's findings; one that fails leaves a note."""
+    began = time.monotonic()
+    with _progress() as advance:
+        for number, (name, examine) in enumerate(EXPERIMENTS):
+            advance(name, number)
+            if time.monotonic() - began > MAX_SECONDS:
+                exam.notes.append(f"not examined for want of time: {name}")
+                continue
+            try:
+                yield from list(examine(exam))
+            except Exception as error:
+                exam.notes.append(f"{name} could not be examined: {type(error).__name__}: {error}"[:300])
+
+
+@contextlib.contextmanager
+def _progress() -> Iterator[Callable[[str, int], None]]:
+    """A bar on stderr while a person looks on; nothing otherwise."""
+    if not sys.stderr.isatty():
+        yield lambda name, number: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn
+
+    columns = (TextColumn("checkup"), BarColumn(bar_width=24), TextColumn("{task.description}"))
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("", total=len(EXPERIMENTS))
+        yield lambda name, number: progress.update(task, description=name, completed=number)

@@ -1,0 +1,69 @@
+"""Are units off, or at their limits, whatever comes in?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import torch
+
+from stethoscope.checkup.examination import Examination
+from stethoscope.checkup.findings import CRITICAL, WARNING, found, listed
+from stethoscope.checkup.observation import LIMITS, ZERO_BELOW, Activation
+from stethoscope.checkup.structure import tensors
+from stethoscope.record import ROOT_NAME, Finding
+
+MIN_ROWS: Final = 32
+MIN_UNITS: Final = 8
+MANY_DEAD: Final = 0.75
+"""Half of the units are off for every sample where a layer sees its bias alone; that is somebody else's fault."""
+MANY_SATURATED: Final = 0.6
+
+
+def examine(exam: Examination) -> Iterator[Finding]:
+    """dead_units, saturated_units."""
+    outputs = {t.data_ptr() for t in tensors(exam.first.output) if t.is_floating_point()}
+    seen = [a for a in exam.first.observer.activations
+            if a.num_rows >= MIN_ROWS and a.num_units >= MIN_UNITS and a.place not in outputs
+            and a.path != "(loss)"]  # fmt: skip
+    dead = [a for a in seen if a.name in ZERO_BELOW and a.share_dead >= MANY_DEAD]
+    if dead:
+        # A layer behind a dead one sees nothing: the first is the cause.
+        first = dead[0]
+        yield found(
+            "dead_units", CRITICAL if first.share_dead > 0.95 else WARNING,
+            f"{first.share_dead:.0%} of the {first.num_units} units after {_where(first)[0]} are off for every sample: "
+            "no gradient gets through them.",
+            sites=_where(first), numbers={"share of units off": first.share_dead, "rows seen": first.num_rows},
+            remedy=_bias_line(exam, first), confidence=0.9,
+        )  # fmt: skip
+    stuck = [a for a in seen if a.name in LIMITS and a.share_saturated >= MANY_SATURATED]
+    if stuck:
+        first = max(stuck, key=lambda a: a.share_saturated)
+        places = [place for a in stuck for place in _where(a)]
+        places = [*_where(first), *places]
+        yield found(
+            "saturated_units", WARNING,
+            f"{first.share_saturated:.0%} of what comes out of {first.name.rstrip('_')} after {_where(first)[0]} is at its "
+            f"limits{_others(stuck)}: almost no gradient gets through.",
+            sites=places, numbers={"share at the limits": first.share_saturated, "layers": len(stuck)},
+            remedy=f'nn.init.xavier_uniform_(model.get_submodule("{_where(first)[0]}").weight)', confidence=0.9,
+        )  # fmt: skip
+
+
+def _others(stuck: list[Activation]) -> str:
+    return f", and so for {listed([_where(a)[0] for a in stuck[1:]])}" if len(stuck) > 1 else ""
+
+
+def _where(activation: Activation) -> list[str]:
+    """The layer that made what went in, then the nonlinearity's own place."""
+    places = [activation.producer, activation.path]
+    return [place for place in places if place and place != ROOT_NAME] or [ROOT_NAME]
+
+
+def _bias_line(exam: Examination, activation: Activation) -> str:
+    place = _where(activation)[0]
+    module = dict(exam.subject.model.named_modules()).get(place)
+    if isinstance(getattr(module, "bias", None), torch.Tensor):
+        return f'nn.init.zeros_(model.get_submodule("{place}").bias)'
+    return "nn.LeakyReLU()  # or a smaller learning rate, or biases that begin at 0"
