@@ -61,6 +61,8 @@ class DebugConfig:
     """Coordinates per tensor on which the update is measured."""
     histogram_every: int = 10
     """Histograms and sketches at steps divisible by this; 0 for none."""
+    leaks_every: int = 0
+    """Watch steps divisible by this for tensors that outlive them, at some 20 µs an operator; 0 for never."""
 
     disk: int = 2 << 30
     """Bytes a run may take before old steps thin out; "2GB" or a number."""
@@ -77,17 +79,17 @@ class DebugConfig:
     """What the user intends, in the same form; kept as Info."""
 
     enable_tensor_inspection: bool = True
-    """Give the session a TensorInspector."""
+    """Whether the session's TensorInspector looks at anything."""
     enable_gradient_debugging: bool = True
-    """Give the session a GradientDebugger."""
+    """Whether the session's GradientDebugger takes anything in; the run has the gradients either way."""
     enable_model_diagnostics: bool = True
-    """Give the session a ModelDiagnostics."""
+    """Whether the session's ModelDiagnostics keeps records."""
     enable_hooks: bool = True
     """Run the user's hooks."""
     enable_profiling: bool = True
-    """Give the session a Profiler."""
+    """Whether the session's Profiler keeps what it timed."""
     enable_visualization: bool = False
-    """Give the session a DebugVisualizer that writes pictures."""
+    """Whether the session's DebugVisualizer writes each plot at once, and the session a dashboard at its end."""
     max_tracked_tensors: int = 1000
     """Sites beyond this many modules' outputs are not tapped, and counted as capped."""
     max_gradient_history: int = 100
@@ -112,6 +114,7 @@ class DebugConfig:
             "disk",
             "update_sample",
             "histogram_every",
+            "leaks_every",
             "max_tracked_tensors",
             "max_gradient_history",
             "overhead_floor_ms",

@@ -16,13 +16,19 @@ from stethoscope.config import DebugConfig
 from stethoscope.live import endings, launch, voice
 from stethoscope.live.companions import CompanionHandle
 from stethoscope.live.kit import Kit
-from stethoscope.record import Finding, WatchError
+from stethoscope.live.report import SessionReport
+from stethoscope.record import Finding, StopTraining, WatchError
 
 if TYPE_CHECKING:
     import torch
 
     from stethoscope.capture import Watcher
     from stethoscope.explain import Diagnosis
+    from stethoscope.hooks import HookManager
+    from stethoscope.instruments.animator import GradientFlowAnimator
+    from stethoscope.instruments.architecture import ArchitectureAnalysis
+    from stethoscope.instruments.flow_types import GradientFlowVisualization, GradientVisualizationConfig
+    from stethoscope.live.attachment import Attachment
     from stethoscope.store import Run, RunWriter
 
 _SESSIONS: weakref.WeakKeyDictionary[Any, DebugSession] = weakref.WeakKeyDictionary()
@@ -40,15 +46,15 @@ class DebugSession(Kit):
         run: str | Path | None = None,
         extras: dict[str, Any] | None = None,
     ) -> None:
-        self.config = config or DebugConfig.load()
-        super().__init__(self.config)
-        self._model, self._optimizers = model, list(optimizers)
+        super().__init__(config or DebugConfig.load(), model)
+        self._optimizers = list(optimizers)
         self._run_folder = Path(run) if run is not None else None
         self._extras = extras or {}
         self._writer: RunWriter | None = None
         self._place: launch.Place | None = None
         self._watcher: Watcher | None = None
         self._companion: CompanionHandle | None = None
+        self._attachment: Attachment | None = None
         self._run: Run | None = None
         self._started = self._stopped = False
         self.closing_words = voice.closing
@@ -64,6 +70,8 @@ class DebugSession(Kit):
         if self._model is None:
             return self
         from stethoscope.capture import Watcher
+        from stethoscope.live.attachment import Attachment
+        from stethoscope.live.feed import Feed
         from stethoscope.store import RunWriter
 
         place = launch.place(self.config, self._run_folder)
@@ -77,8 +85,15 @@ class DebugSession(Kit):
                 "set STETHOSCOPE_DIR to a folder that can be written"
             )
         self._place = place
-        self._watcher = Watcher(self._model, self._optimizers, self.config, self._writer)
+        self._feed = Feed(
+            self._writer,
+            max_history=self.config.max_gradient_history,
+            keep_gradients=self.config.enable_gradient_debugging,
+            keep_metrics=self.config.enable_model_diagnostics,
+        )
+        self._watcher = Watcher(self._model, self._optimizers, self.config, self._feed)
         self._watcher.start()
+        self._attachment = Attachment(self, self._watcher, self._feed)
         launch.complain(self._model, self._optimizers, self._watcher)
         self._companion = CompanionHandle(place.folder, self.config, self._say, rank=place.rank)
         if self._writer.state == "writing":
@@ -93,6 +108,8 @@ class DebugSession(Kit):
             return self._report()
         self._stopped = True
         endings.forget(self)
+        if self._attachment is not None:
+            self._attachment.close()
         if self._watcher is not None and self._writer is not None:
             self._watcher.stop()
             kept = self._writer.state == "writing"
@@ -103,6 +120,10 @@ class DebugSession(Kit):
                 self._say(self.closing_words(self.diagnosis, self._folder))
         for model in [model for model, session in _SESSIONS.items() if session is self]:
             del _SESSIONS[model]
+        if self.config.enable_visualization:
+            self._draw()
+        if self._webhook is not None:
+            self._webhook.close()
         return self._report()
 
     def abandon(self) -> None:
@@ -119,6 +140,8 @@ class DebugSession(Kit):
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
         if kind is None or kind is SystemExit:
             self.stop()
+        elif issubclass(kind, StopTraining):
+            self.stop("finished", {"stopped": str(error)[:500]})
         else:
             self.stop("exception", {"exception": kind.__name__, "message": str(error)[:500]})
 
@@ -141,7 +164,7 @@ class DebugSession(Kit):
             else:
                 plain[prefix + name] = launch.number(name, value)
         if plain:
-            self._writer.scalars(self._watcher.log_step, plain)
+            (self._feed or self._writer).scalars(self._watcher.log_step, plain)
 
     def log_batch(self, inputs: Any, targets: Any = None) -> None:
         """Record what goes in: statistics of inputs and targets, and a fingerprint of every sample."""
@@ -163,6 +186,15 @@ class DebugSession(Kit):
         finally:
             watcher.evaluating = before
             watcher.guard(watcher.evaluation_ends)
+
+    def watch_leaks(self, every: int = 16) -> None:
+        """Watch every n-th Step for tensors that live on after it; `leaks()` names the lines that made them."""
+        if self._attachment is None:
+            raise WatchError(
+                "this session watches no model",
+                do="Use `with session.tensor_inspector.leak_detector.step():` around each step",
+            )
+        self._attachment.watch_leaks(every)
 
     def flush(self, timeout: float = 30.0) -> bool:
         """Wait until everything recorded so far is durable; False where that could not be had."""
@@ -201,39 +233,65 @@ class DebugSession(Kit):
         """Everything found so far."""
         return self.diagnosis.findings
 
+    def flow_visualization(
+        self, config: GradientVisualizationConfig | None = None
+    ) -> GradientFlowVisualization:
+        """How the gradient flows through the model's own graph, over what was recorded so far."""
+        from stethoscope.instruments.flow import GradientFlowVisualizer
+
+        return GradientFlowVisualizer(config).visualize_run(self.run)
+
+    def animation(self) -> GradientFlowAnimator:
+        """Every parameter's gradient over the steps recorded so far, to play or to export."""
+        from stethoscope.instruments.animator import GradientFlowAnimator
+
+        return GradientFlowAnimator.from_run(self.run)
+
+    def analyze_architecture(self, example: Any = None) -> ArchitectureAnalysis:
+        """Parameters, FLOPs and memory of the watched model, for a batch or for one shaped like the first it got."""
+        if self._model is None:
+            raise WatchError(
+                "this session watches no model", do="Use model_diagnostics.analyze_architecture(model)"
+            )
+        if example is None and self._attachment is not None and not self._attachment.several_models:
+            example = self._attachment.first_batch.example()
+        return self.model_diagnostics.analyze_architecture(launch.root_of(self._model), example)
+
+    @property
+    def folder(self) -> Path | None:
+        """Where the run lies; None for a session that writes none."""
+        return self._place.folder if self._place is not None else None
+
     @property
     def _folder(self) -> Path:
         assert self._place is not None
         return self._place.folder
+
+    def _own_folder(self) -> Path | None:
+        return self.folder
+
+    def _world_size(self) -> int | None:
+        return self._place.world_size if self._place is not None else None
+
+    def _listen(self, hooks: HookManager) -> None:
+        if self._attachment is not None:
+            self._attachment.listen(hooks)
+
+    def _draw(self) -> None:
+        """The pictures of a session that was asked for them; a fault in one of them costs that picture only."""
+        from stethoscope.live import pictures
+
+        try:
+            self._say(pictures.draw(self.visualizer, self.run if self._writer is not None else None))
+        except Exception as error:
+            launch.warn(f"the session's pictures could not be drawn: {error!r}")
 
     def _say(self, line: str) -> None:
         if line and not self.config.quiet and (self._place is None or self._place.rank == 0):
             voice.say(line)
 
     def _report(self) -> SessionReport:
-        return SessionReport(self)
-
-
-class SessionReport:
-    """What `stop` returns: the diagnosis and where the run lies."""
-
-    def __init__(self, session: DebugSession) -> None:
-        self._session = session
-        self.path = session._place.folder if session._place is not None else None
-        self.num_steps = session.step
-
-    @property
-    def diagnosis(self) -> Diagnosis:
-        """Causes and findings of the run."""
-        return self._session.diagnosis
-
-    def summary(self) -> dict[str, Any]:
-        """The session in a few facts."""
-        return (
-            {"num_steps": self.num_steps, "run": str(self.path) if self.path else None}
-            | self._session.facts()
-            | ({"causes": [cause.message for cause in self.diagnosis.causes]} if self.path else {})
-        )
+        return SessionReport(self, self.folder, self.step, lambda: self.diagnosis)
 
 
 def watch(

@@ -9,9 +9,10 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
 from stethoscope.hooks.alerts import Alert, Sink
@@ -80,8 +81,20 @@ class HookManager(Toolbox):
         gradient_debugger: GradientRecorder | None = None,
         sinks: Iterable[Sink] | None = None,
         pauser: Pauser | None = None,
+        folder: Path | None = None,
+        enabled: bool = True,
     ) -> None:
-        super().__init__(inspector=inspector, gradient_debugger=gradient_debugger, sinks=sinks, pauser=pauser)
+        super().__init__(
+            inspector=inspector,
+            gradient_debugger=gradient_debugger,
+            sinks=sinks,
+            pauser=pauser,
+            folder=folder,
+        )
+        self.enabled = enabled
+        """Where not, hooks can be registered and none runs."""
+        self.on_change: Callable[[], None] | None = None
+        """Called whenever a hook comes, goes, or is switched: a session then looks where to listen."""
         self.context = HookContext()
         """What is known of training now; `update` and `execute_step` keep it."""
         self.counts: Counter[HookStatus] = Counter()
@@ -101,6 +114,7 @@ class HookManager(Toolbox):
         with self._lock:
             hook_id, self._next_id = self._next_id, self._next_id + 1
             self._entries = {**self._entries, hook_id: _Entry(hook)}
+        self._changed()
         return hook_id
 
     def remove_hook(self, hook_id: int) -> bool:
@@ -108,6 +122,7 @@ class HookManager(Toolbox):
         with self._lock:
             known = hook_id in self._entries
             self._entries = {key: entry for key, entry in self._entries.items() if key != hook_id}
+        self._changed()
         return known
 
     def enable_hook(self, hook_id: int, enabled: bool = True) -> None:
@@ -117,6 +132,22 @@ class HookManager(Toolbox):
             entry.hook = replace(entry.hook, enabled=enabled)
             if enabled:
                 entry.stats.disabled, entry.stats.num_error = False, 0
+        self._changed()
+
+    def _changed(self) -> None:
+        if self.on_change is not None:
+            self.on_change()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether there is nothing to run: the one thing to ask where every microsecond counts."""
+        return not self._entries or not self.enabled
+
+    def listens_to(self, layer: str) -> bool:
+        """Whether any hook speaks of this layer, at whatever step or pass."""
+        return not self.is_idle and any(
+            not entry.hook.once_per_step and entry.hook.speaks_of(layer) for entry in self._entries.values()
+        )
 
     def hooks(self) -> dict[int, Hook]:
         """The hooks by id."""
@@ -176,7 +207,7 @@ class HookManager(Toolbox):
         title = name or getattr(action, "__name__", "") or str(act.kind)
         builder = HookBuilder(title).action(act).trigger(self._trigger(condition, every, backward))
         if layers is not None:
-            builder.layer_patterns(layers)
+            builder.layer_patterns(layers).passes("backward" if backward else "forward")
         if limit is not None:
             builder.max_executions(limit)
         return self.register_hook(builder.build())
@@ -205,7 +236,7 @@ class HookManager(Toolbox):
     def wants(self, layer: str, is_forward: bool, step: int | None = None) -> bool:
         """Whether any hook could run here: a cheap question to ask before a tensor is fetched."""
         at = self.context.step if step is None else step
-        return any(
+        return self.enabled and any(
             not entry.hook.once_per_step and self._could_run(entry, layer, is_forward, at)
             for entry in self._entries.values()
         )
@@ -219,23 +250,28 @@ class HookManager(Toolbox):
         step: int | None = None,
         *,
         context: HookContext | None = None,
+        layers_only: bool = False,
     ) -> list[HookResult]:
         """Runs every hook whose trigger and pattern match here; one result each.
 
         Without a step the one of `update` counts, else the number of calls so far. `context` brings loss,
-        gradient norm and memory for this call alone.
+        gradient norm and memory for this call alone. `layers_only` leaves the hooks that speak of steps to
+        `execute_step`, for callers that call it.
         """
         at = self._step(step)
-        if not self._entries:
+        if self.is_idle:
             return []
         base = self.context if context is None else context
         shape = tuple(int(n) for n in shape) if shape is not None else None
         here = replace(base, layer=layer, data=data, shape=shape, is_forward=is_forward, step=at)
-        return self._run_all(here, list(self._entries.items()))
+        entries = [e for e in self._entries.items() if not (layers_only and e[1].hook.once_per_step)]
+        return self._run_all(here, entries)
 
     def execute_step(self, step: int, **known: Any) -> list[HookResult]:
         """Says that a step is done, with what is known of it, and runs the hooks that speak of steps."""
         self.update(step=step, **known)
+        if self.is_idle:
+            return []
         entries = [(hook_id, entry) for hook_id, entry in self._entries.items() if entry.hook.once_per_step]
         return self._run_all(replace(self.context, layer="", data=None, shape=None), entries)
 
@@ -264,6 +300,8 @@ class HookManager(Toolbox):
     def _could_run(self, entry: _Entry, layer: str, is_forward: bool, step: int) -> bool:
         hook, kind = entry.hook, entry.hook.trigger.kind
         if not hook.enabled or entry.stats.disabled or not entry.matches(layer):
+            return False
+        if hook.passes not in ("both", "forward" if is_forward else "backward"):
             return False
         return not (
             (kind is TriggerKind.EVERY_FORWARD and not is_forward)

@@ -13,9 +13,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, Literal
 
 from stethoscope.record import ConfigError, Severity
+
+Passes = Literal["both", "forward", "backward"]
 
 AlertSeverity = Severity
 """The seeds' name for `Severity`."""
@@ -262,12 +264,19 @@ class Hook:
     layer_patterns: tuple[re.Pattern[str], ...] = ()
     max_executions: int | None = None
     enabled: bool = True
+    passes: Passes = "both"
+    """Which passes of a layer it sees; what speaks of the step alone sees none."""
 
     @property
     def once_per_step(self) -> bool:
         """Whether it speaks of the step and not of a layer, so that one execution per step is enough."""
         by_step = self.trigger.kind in (TriggerKind.EVERY_N_STEPS, TriggerKind.CONDITIONAL, TriggerKind.ONCE)
         return by_step and not self.layer_patterns and not any(a.kind in TENSOR_ACTIONS for a in self.actions)
+
+    def speaks_of(self, layer: str) -> bool:
+        """Whether it could ever run at this layer."""
+        named = self.trigger.kind is not TriggerKind.LAYER_SPECIFIC or layer in self.trigger.layers
+        return self.enabled and named and self.matches(layer)
 
     def matches(self, layer: str) -> bool:
         """Whether one of the patterns is found in the layer's name; no patterns match every layer."""
@@ -298,6 +307,7 @@ class HookBuilder:
         self._patterns: list[re.Pattern[str]] = []
         self._max_executions: int | None = None
         self._enabled = True
+        self._passes: Passes = "both"
 
     def trigger(self, trigger: HookTrigger) -> HookBuilder:
         """When it runs; EveryForward unless said."""
@@ -325,6 +335,11 @@ class HookBuilder:
                 ) from error
         return self
 
+    def passes(self, passes: Passes) -> HookBuilder:
+        """ "forward", "backward" or "both", the default: which passes of a layer it sees."""
+        self._passes = passes
+        return self
+
     def max_executions(self, n: int) -> HookBuilder:
         """How often it runs at most."""
         if n < 0:
@@ -350,6 +365,7 @@ class HookBuilder:
             layer_patterns=tuple(self._patterns),
             max_executions=self._max_executions,
             enabled=self._enabled,
+            passes=self._passes,
         )
 
 

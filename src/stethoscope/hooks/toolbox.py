@@ -78,7 +78,10 @@ class Toolbox:
         gradient_debugger: GradientRecorder | None = None,
         sinks: Iterable[Sink] | None = None,
         pauser: Pauser | None = None,
+        folder: Path | None = None,
     ) -> None:
+        self.folder = folder
+        """Where snapshots with a relative path go; the working directory without one."""
         self.sinks: list[Sink] = [TerminalSink(), LoggingSink()] if sinks is None else list(sinks)
         self.pauser = pauser or Pauser()
         self.num_sink_errors = 0
@@ -186,7 +189,7 @@ class Toolbox:
             return self.gradient_debugger.record_gradient_flow(name, tensor, step=context.step)
         if action.kind is ActionKind.RECORD_ACTIVATIONS:
             return _keep(self.activations, name, tensor, context)
-        return save_snapshot(action.path or Path(), context, hook.name)
+        return save_snapshot((self.folder or Path()) / (action.path or Path()), context, hook.name)
 
     def _pause(self, kind: ActionKind, hook: Hook, context: HookContext) -> str:
         reason = f"hook {hook.name!r} at step {context.step:,}"

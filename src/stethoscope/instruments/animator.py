@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Self, overload
 
 import numpy as np
 
@@ -26,6 +26,7 @@ from stethoscope.record import ConfigError, FloatArray
 
 if TYPE_CHECKING:
     from stethoscope.instruments.animator_live import LiveView
+    from stethoscope.store import Run
 
 
 logger = logging.getLogger(__name__)
@@ -161,6 +162,29 @@ class GradientFlowAnimator:
         """The retained frames, oldest first."""
         return Frames(self._kept)
 
+    @classmethod
+    def from_run(
+        cls, run: Run, *, max_frames: int = 0, first: int | None = None, last: int | None = None
+    ) -> Self:
+        """The gradients of a recorded run, a frame for every step that has any."""
+        from stethoscope.instruments.run_gradients import RunGradients
+
+        out = cls(max_frames)
+        found = RunGradients.read(run, first, last)
+        paths = [info.site.path for info in found.sites]
+        shared: dict[tuple[int, ...], tuple[str, ...]] = {}
+        for row, (step, places) in enumerate(found.frames()):
+            order = sorted(places, key=paths.__getitem__)
+            names = shared.setdefault(tuple(order), tuple(paths[i] for i in order))
+            values = np.column_stack([found.mean_abs[row], found.abs_max[row], found.norm[row]])[order]
+            nans, infs = found.num_nan[row, order], found.num_inf[row, order]
+            broken = {
+                int(i): NonFinite(names[i], int(nans[i]), int(infs[i]), None, step)
+                for i in np.flatnonzero(nans + infs)
+            }
+            out._keep(step, names, np.nan_to_num(values, nan=0.0), broken, infs > 0)
+        return out
+
     def record_step(self, step: int, gradients: Mapping[str, Any]) -> None:
         """Adds one frame. A missing gradient (None) is left out of the frame, as a missing layer is."""
         present = {str(name): gradient for name, gradient in gradients.items() if gradient is not None}
@@ -175,17 +199,24 @@ class GradientFlowAnimator:
         num_inf = stat(table, "num_posinf") + stat(table, "num_neginf")
         broken = np.flatnonzero(stat(table, "num_nonfinite") > 0)
         found = {int(i): locate(arrays[i], names[i], step) for i in broken}
-        frame = _Frame(
-            int(step),
-            names,
-            values,
-            (values[:, 0] < self.vanishing_threshold) & (stat(table, "num_nonfinite") == 0),
-            (values[:, 1] > self.exploding_threshold) | (num_inf > 0),
-            {i: where for i, where in found.items() if where is not None},
-        )
-        self._kept.append(frame)
+        located = {i: where for i, where in found.items() if where is not None}
+        self._keep(int(step), names, values, located, num_inf > 0)
         for view in list(self._listeners):
             self._show(view)
+
+    def _keep(
+        self,
+        step: int,
+        names: tuple[str, ...],
+        values: FloatArray,
+        broken: dict[int, NonFinite],
+        infinite: np.ndarray[Any, np.dtype[np.bool_]],
+    ) -> None:
+        whole = np.ones(len(names), dtype=np.bool_)
+        whole[list(broken)] = False
+        vanishing = (values[:, 0] < self.vanishing_threshold) & whole
+        exploding = (values[:, 1] > self.exploding_threshold) | infinite
+        self._kept.append(_Frame(step, names, values, vanishing, exploding, broken))
 
     def _show(self, view: LiveView) -> None:
         """Redraws; a terminal that fails is left alone from then on, because training must go on."""

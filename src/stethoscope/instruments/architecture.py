@@ -42,6 +42,14 @@ class ModelArchitectureInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class Call:
+    """An example batch for a model that takes both positional and keyword arguments."""
+
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class LayerCost:
     """What one layer costs, by itself: children are counted apart."""
 
@@ -85,8 +93,8 @@ class ArchitectureAnalysis:
 
 
 def analyze_architecture(model: torch.nn.Module, example: Any = None) -> ArchitectureAnalysis:
-    """Analyses a torch model; `example` is a batch: one input, a tuple of them, or a dict of keyword
-    arguments."""
+    """Analyses a torch model; `example` is a batch: one input, a tuple of them, a dict of keyword
+    arguments, or a `Call` of both."""
     if not callable(getattr(model, "named_modules", None)):
         raise WatchError("not a torch model", where=type(model).__name__, do="Give a torch.nn.Module")
     flops: dict[str, int] = {}
@@ -228,6 +236,8 @@ def _is_child(name: str, parent: str, known: Mapping[str, int]) -> bool:
 
 
 def _call(model: torch.nn.Module, example: Any) -> Any:
+    if isinstance(example, Call):
+        return model(*example.args, **example.kwargs)
     if isinstance(example, Mapping):
         return model(**example)
     return model(*example) if isinstance(example, tuple | list) else model(example)

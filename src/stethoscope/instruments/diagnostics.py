@@ -157,14 +157,28 @@ class DiagnosticsReport:
 class ModelDiagnostics:
     """Follows a training run by its metrics."""
 
-    def __init__(self, *, max_records: int = MAX_RECORDS, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        *,
+        max_records: int = MAX_RECORDS,
+        clock: Callable[[], float] = time.time,
+        enabled: bool = True,
+        source: Callable[[ModelDiagnostics], None] | None = None,
+    ) -> None:
+        """`source` is asked before every question, and hands in what a session recorded since; where not
+        `enabled` nothing is kept."""
+        self.enabled = enabled
         self.architecture: ModelArchitectureInfo | None = None
+        self._source = source
+        self._by_step: dict[int, ModelPerformanceMetrics] = {}
+        self._max_records = max_records
         self._records: deque[ModelPerformanceMetrics] = deque(maxlen=max_records)
         self._clock = clock
 
     def record_architecture(self, info: ModelArchitectureInfo) -> None:
         """Keeps what the model is made of."""
-        self.architecture = info
+        if self.enabled:
+            self.architecture = info
 
     def analyze_architecture(self, model: torch.nn.Module, example: Any = None) -> ArchitectureAnalysis:
         """Analyses a torch model and records what it is made of; see `architecture.analyze_architecture`."""
@@ -180,13 +194,30 @@ class ModelDiagnostics:
                 where=type(metrics).__name__,
                 do="Give ModelPerformanceMetrics(training_step=..., loss=...)",
             )
-        if metrics.timestamp is None:
-            metrics = replace(metrics, timestamp=self._clock())
-        self._records.append(metrics)
+        if self.enabled:
+            self._records.append(self._dated(metrics))
+
+    def record_step(self, metrics: ModelPerformanceMetrics) -> None:
+        """Keeps what a session knows of a step, instead of what it knew before; what a user recorded stays."""
+        if not self.enabled:
+            return
+        self._by_step[metrics.training_step] = self._dated(metrics)
+        while len(self._by_step) > self._max_records:
+            del self._by_step[next(iter(self._by_step))]
 
     def records(self) -> list[ModelPerformanceMetrics]:
-        """What was recorded, by step; of two records of one step the later one comes last."""
-        return sorted(self._records, key=lambda record: record.training_step)
+        """What was recorded, by step; of two records of one step the later one comes last.
+
+        A step that a user recorded by hand is theirs alone.
+        """
+        if self._source is not None and self.enabled:
+            self._source(self)
+        by_hand = {record.training_step for record in self._records}
+        fed = [record for step, record in self._by_step.items() if step not in by_hand]
+        return sorted([*fed, *self._records], key=lambda record: record.training_step)
+
+    def _dated(self, metrics: ModelPerformanceMetrics) -> ModelPerformanceMetrics:
+        return metrics if metrics.timestamp is not None else replace(metrics, timestamp=self._clock())
 
     def curve(self, name: str) -> Curve:
         """One metric over the steps at which it is known."""
@@ -227,7 +258,7 @@ class ModelDiagnostics:
         """All of it at once."""
         dynamics, anomalies = self.analyze_training_dynamics(), self.detect_performance_anomalies()
         return DiagnosticsReport(
-            num_records=len(self._records),
+            num_records=len(self.records()),
             dynamics=dynamics,
             anomalies=tuple(anomalies),
             health=self._health(dynamics, anomalies),
@@ -238,6 +269,7 @@ class ModelDiagnostics:
     def clear(self) -> None:
         """Forgets everything that was recorded."""
         self._records.clear()
+        self._by_step.clear()
         self.architecture = None
 
     def _efficiency(self, loss: Curve) -> float | None:

@@ -8,10 +8,11 @@ finite norms; a non-finite norm is a Critical region with its layer and step.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from stethoscope.analyse.graph import graph_of
 from stethoscope.instruments.flow_network import build_network, mean_in_order
 from stethoscope.instruments.flow_paths import find_critical_paths
 from stethoscope.instruments.flow_types import (
@@ -26,7 +27,11 @@ from stethoscope.instruments.flow_types import (
 )
 from stethoscope.instruments.model_graph import ModelGraph
 from stethoscope.instruments.regions import find_dead_zones, find_exploding, find_vanishing
+from stethoscope.instruments.run_gradients import RunGradients, gradient_edges, with_tied
 from stethoscope.record import FloatArray
+
+if TYPE_CHECKING:
+    from stethoscope.store import Run
 
 EPSILON = 1e-8
 STAGNANT = 1e-6
@@ -77,6 +82,18 @@ class GradientFlowVisualizer:
         histories = {str(name): as_history(history) for name, history in gradient_histories.items()}
         latest = max((h.step_numbers[-1] for h in histories.values() if h.step_numbers), default=0)
         return self.generate_visualization(histories, latest, graph)
+
+    def visualize_run(
+        self, run: Run, *, first: int | None = None, last: int | None = None
+    ) -> GradientFlowVisualization:
+        """A recorded run: its own gradients on the graph that its first forward pass showed."""
+        found = RunGradients.read(run, first, last)
+        histories = found.histories(run)
+        latest = int(found.steps[-1]) if len(found.steps) else 0
+        graph = graph_of(run)
+        if graph is None or not histories:
+            return self.generate_visualization(histories, latest)
+        return self.generate_visualization(with_tied(histories, graph), latest, gradient_edges(graph))
 
     def _temporal_flows(
         self, histories: Mapping[str, GradientHistory], current_step: int

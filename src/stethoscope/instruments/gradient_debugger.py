@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import combinations
 from typing import Any, Final
 
@@ -23,7 +23,7 @@ from stethoscope.instruments.gradient_health import (
     analyse_layer,
     summarise,
 )
-from stethoscope.instruments.gradient_layers import GradientLook, LayerGradients, direction_of
+from stethoscope.instruments.gradient_layers import EMPTY_LOOK, GradientLook, LayerGradients, direction_of
 from stethoscope.instruments.intake import ArrayError
 from stethoscope.instruments.units import DeadUnits, UnitCounter
 from stethoscope.record import FloatArray, StethoscopeError
@@ -35,10 +35,22 @@ MAX_LAYERS: Final = 100_000
 class GradientDebugger:
     """Follows gradients over training and says how healthy they are, with reasons."""
 
-    def __init__(self, max_history: int = MAX_HISTORY) -> None:
+    def __init__(
+        self,
+        max_history: int = MAX_HISTORY,
+        *,
+        enabled: bool = True,
+        source: Callable[[GradientDebugger], None] | None = None,
+    ) -> None:
+        """`source` is asked before every question, and hands in what a session measured since; where not
+        `enabled` nothing is looked at or kept."""
         if max_history < 1:
             raise StethoscopeError("max_history must be at least 1", where=max_history)
         self.max_history = max_history
+        self.enabled = enabled
+        self.by_hand: set[str] = set()
+        """Layers that a user records; a session leaves them alone."""
+        self._source = source
         self._layers: dict[str, LayerGradients] = {}
         self._units: dict[str, UnitCounter] = {}
         self._lock = threading.Lock()
@@ -52,7 +64,10 @@ class GradientDebugger:
         With `weights` the update/weight ratio is known: from `update`, else from how they changed since the
         last look.
         """
+        if not self.enabled:
+            return EMPTY_LOOK
         with self._lock:
+            self.by_hand.add(layer)
             history, step = self._history(layer, step)
             return history.add(step, values, weights=weights, update=update)
 
@@ -66,6 +81,8 @@ class GradientDebugger:
         update_ratio: float | None = None,
     ) -> GradientLook:
         """Records a gradient that a kernel has measured already: its row of statistics, and its sketch if any."""
+        if not self.enabled:
+            return EMPTY_LOOK
         direction = None if sketch is None else np.asarray(sketch, dtype=np.float64).reshape(-1)
         with self._lock:
             history, step = self._history(layer, step)
@@ -102,7 +119,8 @@ class GradientDebugger:
 
     def record_units(self, layer: str, matrix: Any, *, unit_axis: int = -1) -> None:
         """Records a batch of a layer's activations or activation gradients, for the count of dead units."""
-        self._units.setdefault(layer, UnitCounter(layer)).add(matrix, unit_axis=unit_axis)
+        if self.enabled:
+            self._units.setdefault(layer, UnitCounter(layer)).add(matrix, unit_axis=unit_axis)
 
     def record_task_gradients(
         self, step: int, gradients: Mapping[str, Any]
@@ -113,17 +131,19 @@ class GradientDebugger:
         """
         cosines = task_cosines(gradients)
         for pair, value in cosines.items():
-            if value is not None:
+            if value is not None and self.enabled:
                 history = self._conflicts.setdefault(pair, deque(maxlen=self.max_history))
                 history.append((step, value))
         return cosines
 
     def layers(self) -> list[str]:
         """The layers that were recorded, in the order they came."""
+        self._pull()
         return list(self._layers)
 
     def history(self, layer: str) -> list[GradientLook]:
         """The looks at one layer that are still kept, oldest first."""
+        self._pull()
         known = self._layers.get(layer)
         return list(known.looks) if known else []
 
@@ -149,20 +169,29 @@ class GradientDebugger:
 
     def analyze_layer(self, layer: str) -> LayerGradientAnalysis | None:
         """What is known of one layer."""
+        self._pull()
         known = self._layers.get(layer)
         return None if known is None or not known.looks else analyse_layer(known, self.dead_units(layer))
 
     def analyze_gradient_flow(self) -> GradientFlowAnalysis:
         """What is known of all of them: health, its reasons, and what to do."""
+        self._pull()
         layers = {name: analyse_layer(known, self.dead_units(name)) for name, known in self._layers.items()}
         only_units = [c.dead() for name, c in self._units.items() if name not in self._layers]
         return summarise(layers, only_units, self.conflicts())
 
     def clear(self) -> None:
         """Forgets everything that was recorded."""
+        self._pull()
+        self.by_hand.clear()
         self._layers.clear()
         self._units.clear()
         self._conflicts.clear()
+
+    def _pull(self) -> None:
+        """Take in what came since the last question."""
+        if self._source is not None and self.enabled:
+            self._source(self)
 
 
 def task_cosines(gradients: Mapping[str, Any]) -> dict[tuple[str, str], float | None]:

@@ -51,6 +51,23 @@ class GradientLook:
         return self.nonfinite is None
 
 
+EMPTY_LOOK: Final = GradientLook(
+    step=0,
+    norm=None,
+    mean=None,
+    mean_abs=None,
+    std=None,
+    max_abs=None,
+    zero_fraction=0.0,
+    num_elements=0,
+    cosine_to_last=None,
+    cosine_to_mean=None,
+    update_ratio=None,
+    nonfinite=None,
+)
+"""What a debugger that is switched off has seen."""
+
+
 class LayerGradients:
     """The history of one layer."""
 

@@ -162,9 +162,17 @@ class TensorInspector:
     """Inspects arrays, keeps the latest looks, and says what is wrong, what drifts and what memory they
     hold."""
 
-    def __init__(self, max_tracked_tensors: int = 1000, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        max_tracked_tensors: int = 1000,
+        *,
+        clock: Callable[[], float] = time.time,
+        enabled: bool = True,
+    ) -> None:
+        """Where not `enabled`, nothing is looked at: every id is 0, which names no look."""
         if max_tracked_tensors < 1:
             raise StethoscopeError("max_tracked_tensors must be at least 1", where=max_tracked_tensors)
+        self.enabled = enabled
         self.max_tracked_tensors = max_tracked_tensors
         self.memory = MemoryBook(max_tracked_tensors)
         self.leak_detector = LeakDetector()
@@ -188,6 +196,8 @@ class TensorInspector:
         step: int | None = None,
     ) -> int:
         """Looks at a tensor and returns the id under which `get_tensor_info` knows it."""
+        if not self.enabled:
+            return 0
         stats, spread, array = tensor_stats(tensor, name)
         alerts = [] if _unremarkable(stats) else value_alerts(array, name)
         with self._lock:

@@ -121,6 +121,7 @@ class LeakDetector:
         self._fresh: dict[int, tuple[Place, _Kept]] = {}
         self._lines: dict[Place, _Line] = {}
         self._open: ExitStack | None = None
+        self._mode: Any = None
 
     @contextmanager
     def step(self, number: int | None = None) -> Iterator[None]:
@@ -138,7 +139,7 @@ class LeakDetector:
         self._steps.append(self._step)
         self._open = ExitStack()
         if "torch" in sys.modules:
-            self._open.enter_context(_torch_watch(self))
+            self._mode = self._open.enter_context(_torch_watch(self))
 
     def end_step(self) -> None:
         """Stops watching and looks at what is left of earlier steps."""
@@ -147,6 +148,24 @@ class LeakDetector:
         self._open.close()
         self._open = None
         self._sort_out()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a step is being watched right now."""
+        return self._open is not None
+
+    def is_mode(self, mode: Any) -> bool:
+        """Whether this dispatch mode is the one that watches."""
+        return mode is self._mode
+
+    def abandon_step(self) -> None:
+        """Stops watching a step that will not come to its end, and forgets it."""
+        if self._open is None:
+            return
+        self._open.close()
+        self._open = None
+        self._steps.pop()
+        self._fresh = {key: kept for key, kept in self._fresh.items() if kept[1].step != self._step}
 
     def track(self, value: Any) -> None:
         """Notes an array by hand, made at the caller's line: for arrays that are not torch's."""

@@ -120,8 +120,14 @@ class Profiler:
     """Timers, layer executions and events, and the bottlenecks they show."""
 
     def __init__(
-        self, *, clock: Callable[[], float] = time.perf_counter, max_events: int = MAX_EVENTS
+        self,
+        *,
+        clock: Callable[[], float] = time.perf_counter,
+        max_events: int = MAX_EVENTS,
+        enabled: bool = True,
     ) -> None:
+        """Where not `enabled`, timers still tell their time, and nothing is kept."""
+        self.enabled = enabled
         self.events: deque[ProfileEvent] = deque(maxlen=max_events)
         self.totals: dict[tuple[str, Category], Totals] = {}
         self.layers: dict[str, LayerProfile] = {}
@@ -197,6 +203,8 @@ class Profiler:
         """Records one execution of a layer: times in seconds or as timedeltas, memory in bytes."""
         forward_s = _seconds(forward_time, name)
         backward_s = None if backward_time is None else _seconds(backward_time, name)
+        if not self.enabled:
+            return
         with self._lock:
             layer = self.layers.setdefault(name, LayerProfile(name, type))
             layer.type = type
@@ -210,6 +218,8 @@ class Profiler:
 
     def record_memory(self, used_bytes: int, total_bytes: int | None = None) -> None:
         """Records the memory in use; the largest is kept."""
+        if not self.enabled:
+            return
         self.memory_used_bytes = max(self.memory_used_bytes or 0, int(used_bytes))
         self.memory_total_bytes = total_bytes if total_bytes is not None else self.memory_total_bytes
 
@@ -247,6 +257,8 @@ class Profiler:
         return stack
 
     def _add(self, event: ProfileEvent, inside_s: float) -> None:
+        if not self.enabled:
+            return
         with self._lock:
             self.events.append(event)
             key = (event.name, event.category)

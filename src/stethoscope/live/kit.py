@@ -1,65 +1,158 @@
-"""The instruments a session carries, each made when first used."""
+"""The instruments a session carries: plain attributes, made when first used, alone or on a live model.
+
+On a live model gradients and metrics come by themselves: what was recorded is taken in when an instrument is
+asked, so that training does not pay for questions nobody has. An instrument that the configuration switches off is
+there, answers, and keeps nothing.
+"""
 
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 from stethoscope.config import DebugConfig
+from stethoscope.hooks.alerts import Alert, EventSink, LoggingSink, WebhookSink
 
 if TYPE_CHECKING:
     from stethoscope.hooks import HookManager
     from stethoscope.instruments.diagnostics import ModelDiagnostics
     from stethoscope.instruments.gradient_debugger import GradientDebugger
     from stethoscope.instruments.inspector import TensorInspector
+    from stethoscope.instruments.leaks import Leak
     from stethoscope.instruments.profiler import Profiler
+    from stethoscope.instruments.visualizer import DebugVisualizer
+    from stethoscope.live.feed import Feed
+
+DEFAULT_FOLDER: Final = "debug_output"
+"""Where a session without a model writes when nothing else is said."""
 
 
 class Kit:
-    """Plain attributes: `tensor_inspector`, `gradient_debugger`, `model_diagnostics`, `hooks`, `profiler`."""
+    """`tensor_inspector`, `gradient_debugger`, `model_diagnostics`, `hooks`, `profiler`, `visualizer`."""
 
-    def __init__(self, config: DebugConfig) -> None:
+    def __init__(self, config: DebugConfig, model: Any = None) -> None:
         self.config = config
+        self._model = model
+        self._feed: Feed | None = None
+        # Made at once: an address that cannot be used is told where it was given, not in the training loop.
+        self._webhook = WebhookSink(config.webhook) if config.webhook else None
 
     @cached_property
     def tensor_inspector(self) -> TensorInspector:
-        """Statistics of tensors handed in by hand."""
+        """Statistics of tensors handed in by hand, or by hooks."""
         from stethoscope.instruments.inspector import TensorInspector
 
-        return TensorInspector(max_tracked_tensors=self.config.max_tracked_tensors)
+        return TensorInspector(
+            max(self.config.max_tracked_tensors, 1), enabled=self.config.enable_tensor_inspection
+        )
 
     @cached_property
     def gradient_debugger(self) -> GradientDebugger:
-        """Gradient flow by layer."""
+        """Gradient flow by parameter, from what the session measured and what is handed in."""
         from stethoscope.instruments.gradient_debugger import GradientDebugger
 
-        return GradientDebugger(max_history=self.config.max_gradient_history)
+        return GradientDebugger(
+            max(self.config.max_gradient_history, 1),
+            enabled=self.config.enable_gradient_debugging,
+            source=self._feed_gradients,
+        )
 
     @cached_property
     def model_diagnostics(self) -> ModelDiagnostics:
-        """Training dynamics and architecture."""
+        """Training dynamics and architecture, from every Step and from what is handed in."""
+        from stethoscope.instruments.architecture import analyze_architecture
         from stethoscope.instruments.diagnostics import ModelDiagnostics
 
-        return ModelDiagnostics()
+        found = ModelDiagnostics(enabled=self.config.enable_model_diagnostics, source=self._feed_diagnostics)
+        if self._model is not None:
+            found.record_architecture(analyze_architecture(self._model).info)
+        return found
 
     @cached_property
     def hooks(self) -> HookManager:
         """The user's own rules."""
-        from stethoscope.hooks import HookManager
+        from stethoscope.hooks import HookManager, Pauser
 
-        return HookManager()
+        manager = HookManager(
+            inspector=self.tensor_inspector,
+            gradient_debugger=self.gradient_debugger,
+            sinks=[self._say_alert, LoggingSink(), EventSink(self._note_event)],
+            pauser=Pauser(self._own_folder(), world_size=self._world_size()),
+            folder=Path(self.config.output_dir) if self.config.output_dir else None,
+            enabled=self.config.enable_hooks,
+        )
+        if self._webhook is not None:
+            manager.sinks.append(self._webhook)
+        self._listen(manager)
+        return manager
 
     @cached_property
     def profiler(self) -> Profiler:
         """Timers."""
         from stethoscope.instruments.profiler import Profiler
 
-        return Profiler()
+        return Profiler(enabled=self.config.enable_profiling)
 
-    def facts(self) -> dict[str, Any]:
-        """What the instruments that were used have to say."""
-        return {
-            name: True
-            for name in ("tensor_inspector", "gradient_debugger", "model_diagnostics", "hooks", "profiler")
-            if name in self.__dict__
-        }
+    @cached_property
+    def visualizer(self) -> DebugVisualizer:
+        """Plots of whatever numbers there are."""
+        from stethoscope.instruments.visualizer import DebugVisualizer, VisualizationConfig
+
+        formats: tuple[str, ...] = ()
+        if self.config.enable_visualization:
+            formats = ("png",) if find_spec("matplotlib") else ("txt",)
+        title = self.config.name or (type(self._model).__name__ if self._model is not None else "Training")
+        return DebugVisualizer(
+            VisualizationConfig(output_directory=self.output_folder, formats=formats, title=title)
+        )
+
+    def on(self, *args: Any, **kwargs: Any) -> Any:
+        """A hook the Python way, as `hooks.on`: `@session.on(every=10, layers=...)`, `session.on(condition, action)`."""
+        return self.hooks.on(*args, **kwargs)
+
+    @property
+    def output_folder(self) -> Path:
+        """Where instruments write: `output_dir`, else `plots` in the run, else a folder here."""
+        if self.config.output_dir:
+            return Path(self.config.output_dir)
+        own = self._own_folder()
+        return own / "plots" if own is not None else Path(DEFAULT_FOLDER)
+
+    def leaks(self) -> list[Leak]:
+        """Lines whose tensors pile up from step to step, as far as steps were watched."""
+        return self.tensor_inspector.detect_leaks() if self.used("tensor_inspector") else []
+
+    def used(self, name: str) -> bool:
+        """Whether an instrument was ever asked for."""
+        return name in self.__dict__
+
+    # ---- what a session knows ----
+
+    def _own_folder(self) -> Path | None:
+        return None
+
+    def _world_size(self) -> int | None:
+        return None
+
+    def _listen(self, hooks: HookManager) -> None:
+        """Hooks exist from now on."""
+
+    def _note_event(self, step: int, kind: str, body: dict[str, Any]) -> None:
+        if self._feed is not None:
+            self._feed.event(step, kind, body)
+
+    def _say_alert(self, alert: Alert) -> None:
+        self._say(f"stethoscope: {alert}")
+
+    def _say(self, line: str) -> None:
+        raise NotImplementedError
+
+    def _feed_gradients(self, debugger: GradientDebugger) -> None:
+        if self._feed is not None:
+            self._feed.gradients_into(debugger)
+
+    def _feed_diagnostics(self, diagnostics: ModelDiagnostics) -> None:
+        if self._feed is not None:
+            self._feed.metrics_into(diagnostics)

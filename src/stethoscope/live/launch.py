@@ -230,3 +230,10 @@ def number(name: str, value: Any) -> float:
 def is_number(value: float) -> bool:
     """Whether a metric is finite."""
     return math.isfinite(value)
+
+
+def root_of(model: Any) -> Any:
+    """The model the user wrote, under its wrappers."""
+    from stethoscope.capture.sites import unwrap
+
+    return unwrap(model)

@@ -1,0 +1,94 @@
+"""What a session adds to a watched model for its instruments: hooks that run, leaks that are watched, shapes noted.
+
+Everything here runs behind the watcher's guard, and everything is taken off by `close`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from stethoscope.live.first_batch import FirstBatch
+from stethoscope.live.leak_watch import LeakWatch
+from stethoscope.live.rules import LayerRules
+
+if TYPE_CHECKING:
+    from stethoscope.capture import Watcher
+    from stethoscope.hooks import HookManager
+    from stethoscope.live.feed import Feed
+    from stethoscope.live.kit import Kit
+
+
+class Attachment:
+    """The instruments' end of a watcher."""
+
+    def __init__(self, kit: Kit, watcher: Watcher, feed: Feed) -> None:
+        self._kit, self._watcher, self._feed = kit, watcher, feed
+        self.several_models = len(watcher.names.roots) > 1
+        self.first_batch = FirstBatch(watcher.names.root)
+        self._hooks: HookManager | None = None
+        self._rules: LayerRules | None = None
+        self._leak_watch: LeakWatch | None = None
+        watcher.after_step = self._after_step
+        if kit.used("hooks"):
+            self.listen(kit.hooks)
+        if kit.config.leaks_every:
+            self.watch_leaks(kit.config.leaks_every)
+
+    def listen(self, hooks: HookManager) -> None:
+        """Run these hooks at every Step, and at the layers they speak of."""
+        self._hooks = hooks
+        hooks.pauser.run_folder = self._kit._own_folder()
+        self._feed.arrived.clear()
+        self._rules = LayerRules(self._watcher, hooks)
+
+    def watch_leaks(self, every: int) -> None:
+        """Watch every n-th Step for tensors that outlive it."""
+        if self._leak_watch is not None:
+            self._leak_watch.every = max(int(every), 1)
+            return
+        self._leak_watch = LeakWatch(self._kit.tensor_inspector.leak_detector, every)
+
+    def close(self) -> None:
+        """Take everything off."""
+        self._watcher.after_step = None
+        self.first_batch.close()
+        if self._rules is not None:
+            self._rules.close()
+        if self._leak_watch is not None:
+            self._leak_watch.stop()
+            step = self._watcher.clock.step
+            for leak in self._kit.tensor_inspector.detect_leaks():
+                body = {
+                    "place": f"{leak.file}:{leak.line}",
+                    "text": str(leak),
+                    "severity": str(leak.severity),
+                }
+                self._feed.event(step, "leak", body)
+
+    def _after_step(self) -> None:
+        if self._leak_watch is not None:
+            self._leak_watch.step_ends(self._watcher.clock.step)
+        arrived, hooks = self._feed.arrived, self._hooks
+        if hooks is None or hooks.is_idle:
+            arrived.clear()
+            return
+        self._run_hooks(hooks)
+
+    def _run_hooks(self, hooks: HookManager) -> None:
+        """Every Step whose numbers are there: on a CPU the one that just ended, on a device perhaps one before."""
+        from stethoscope.hooks.memory import memory_in_use_bytes
+
+        step = self._watcher.clock.step
+        if self._rules is not None and step & (step - 1) == 0:
+            self._rules.refresh()  # modules may have been added or replaced
+        arrived = self._feed.arrived
+        while arrived:
+            facts = arrived.popleft()
+            used = memory_in_use_bytes()
+            hooks.execute_step(
+                facts.step,
+                loss=facts.loss,
+                gradient_norm=facts.gradient_norm,
+                memory_mb=None if used is None else used / 1e6,
+                metrics=facts.metrics,
+            )

@@ -1,0 +1,181 @@
+"""Between capture and the run: everything goes on to the writer, and the latest is kept for the instruments.
+
+Nothing is measured here and no tensor is touched. The training thread pays for a few array selections a step;
+what instruments make of the rows is worked out by whoever asks them, when they ask.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from stethoscope.kernels.columns import INDEX
+from stethoscope.record import FloatArray, Kind, SiteInfo
+
+if TYPE_CHECKING:
+    from stethoscope.capture.sites import Sink
+    from stethoscope.instruments.diagnostics import ModelDiagnostics
+    from stethoscope.instruments.gradient_debugger import GradientDebugger
+
+MAX_OPEN_STEPS: Final = 256
+"""Steps whose metrics may still be joined by ones that are logged late."""
+MAX_ARRIVED: Final = 1024
+_NORM, _COUNT = INDEX["norm"], INDEX["count"]
+_BROKEN = [INDEX[name] for name in ("num_nan", "num_posinf", "num_neginf")]
+_ROLES: Final = {Kind.GRADIENT: 1, Kind.UPDATE: 2, Kind.WEIGHT: 3}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class StepFacts:
+    """What is known of a Step once its numbers are there."""
+
+    step: int
+    gradient_norm: float | None
+    metrics: dict[str, float]
+
+    @property
+    def loss(self) -> float | None:
+        """The loss, where a backward was heard."""
+        return self.metrics.get("loss")
+
+
+@dataclasses.dataclass(slots=True)
+class _GradientRows:
+    """The gradients of one Step as the kernels measured them."""
+
+    step: int
+    index: npt.NDArray[np.uint32]
+    rows: FloatArray
+    update_ratios: dict[str, float]
+    sketches: dict[int, Any] = dataclasses.field(default_factory=dict)
+
+
+class Feed:
+    """A sink in front of the run's writer."""
+
+    def __init__(self, run: Sink, *, max_history: int, keep_gradients: bool, keep_metrics: bool) -> None:
+        self._run = run
+        self._keep_gradients, self._keep_metrics = keep_gradients and max_history > 0, keep_metrics
+        self._lock = threading.Lock()
+        self._names: list[str] = []
+        self._roles = np.zeros(0, np.uint8)
+        self._gradients: deque[_GradientRows] = deque(maxlen=max(max_history, 1))
+        self._gradient_norm: tuple[int, float] | None = None
+        self._metrics: OrderedDict[int, dict[str, float]] = OrderedDict()
+        self._changed: set[int] = set()
+        self.arrived: deque[StepFacts] = deque(maxlen=MAX_ARRIVED)
+        """Steps whose numbers are there, for the hooks to take."""
+        self.batch_size: int | None = None
+
+    # ---- the sink ----
+
+    def sites(self, infos: Sequence[SiteInfo]) -> None:
+        """New sites: which rows are gradients, and how large a batch is."""
+        self._run.sites(list(infos))
+        roles = [_ROLES.get(info.site.kind, 0) for info in infos]
+        self._names.extend(info.site.path for info in infos)
+        self._roles = np.concatenate([self._roles, np.array(roles, np.uint8)])
+        for info in infos:
+            if info.site.kind is Kind.INPUT and info.shape and self.batch_size is None:
+                self.batch_size = info.shape[0]
+
+    def rows(
+        self,
+        step: int,
+        index: npt.NDArray[np.uint32],
+        table: FloatArray,
+        calls: npt.NDArray[np.uint32] | None = None,
+    ) -> None:
+        """Rows of one step."""
+        self._run.rows(step, index, table, calls)
+        roles = self._roles[index]
+        chosen = np.flatnonzero(roles == 1)
+        if not len(chosen):
+            return
+        rows = table[chosen]
+        norms = rows[:, _NORM]
+        total = float("nan") if rows[:, _BROKEN].any() else float(np.sqrt(norms @ norms))
+        self._gradient_norm = step, total
+        if self._keep_gradients:
+            ratios = self._update_ratios(index, table, roles)
+            with self._lock:
+                self._gradients.append(_GradientRows(step, index[chosen], rows, ratios))
+
+    def scalars(self, step: int, values: dict[str, float]) -> None:
+        """Named numbers of one step; a Step's own come last and say that it is complete."""
+        self._run.scalars(step, values)
+        with self._lock:
+            if self._keep_metrics:
+                self._metrics.setdefault(step, {}).update(values)
+                self._changed.add(step)
+                while len(self._metrics) > MAX_OPEN_STEPS and next(iter(self._metrics)) not in self._changed:
+                    self._metrics.popitem(last=False)
+                if len(self._metrics) > 40 * MAX_OPEN_STEPS:  # nobody has asked for a long time
+                    self._changed.discard(self._metrics.popitem(last=False)[0])
+        if "step_ms" in values:
+            norm = values.get("grad_norm")
+            if norm is None and self._gradient_norm is not None and self._gradient_norm[0] == step:
+                norm = self._gradient_norm[1]
+            self.arrived.append(StepFacts(step, norm, values))
+
+    def vectors(self, step: int, name: str, index: npt.NDArray[np.uint32], values: npt.NDArray[Any]) -> None:
+        """Sketches are the directions of gradients; the rest goes through."""
+        self._run.vectors(step, name, index, values)
+        if name != "sketch" or not self._keep_gradients:
+            return
+        with self._lock:
+            if self._gradients and self._gradients[-1].step == step:
+                chosen = np.flatnonzero(self._roles[index] == 1)
+                self._gradients[-1].sketches = {int(index[i]): values[i] for i in chosen}
+
+    def event(self, step: int, kind: str, body: dict[str, Any]) -> None:
+        """A fact; passes through."""
+        self._run.event(step, kind, body)
+
+    # ---- the instruments ----
+
+    def gradients_into(self, debugger: GradientDebugger) -> None:
+        """Hand over the gradients that came since the last time."""
+        with self._lock:
+            waiting, names = list(self._gradients), list(self._names)
+            self._gradients.clear()
+        for one in waiting:
+            for place, row in zip(one.index.tolist(), one.rows, strict=True):
+                name = names[place]
+                if name not in debugger.by_hand:
+                    ratio, sketch = one.update_ratios.get(name), one.sketches.get(place)
+                    debugger.record_row(name, row, step=one.step, sketch=sketch, update_ratio=ratio)
+
+    def metrics_into(self, diagnostics: ModelDiagnostics) -> None:
+        """Hand over the metrics of every step that changed since the last time."""
+        from stethoscope.live.metrics import performance
+
+        with self._lock:
+            waiting = [(step, dict(self._metrics[step])) for step in sorted(self._changed)]
+            self._changed.clear()
+        for step, values in waiting:
+            known = performance(step, values, self.batch_size)
+            if known is not None:
+                diagnostics.record_step(known)
+
+    def _update_ratios(
+        self, index: npt.NDArray[np.uint32], table: FloatArray, roles: npt.NDArray[np.uint8]
+    ) -> dict[str, float]:
+        """Norm of what the step changed over the norm of the weight; an update is measured on a sample, so by rms."""
+        updates, weights = np.flatnonzero(roles == 2), np.flatnonzero(roles == 3)
+        if not len(updates) or not len(weights):
+            return {}
+        sizes = {self._names[index[i]]: (float(table[i, _NORM]), float(table[i, _COUNT])) for i in weights}
+        found = {}
+        for i in updates:
+            norm, count = sizes.get(self._names[index[i]], (0.0, 0.0))
+            sampled = float(table[i, _COUNT])
+            if norm > 0 and sampled > 0:
+                found[self._names[index[i]]] = float(table[i, _NORM]) * (count / sampled) ** 0.5 / norm
+        return found
