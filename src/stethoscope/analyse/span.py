@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +33,8 @@ class Span:
     metrics: Mapping[str, tuple[FloatArray, npt.NDArray[np.bool_]]]
     """From a metric's name to its values and where they were recorded."""
     events: tuple[Event, ...]
+    modules: Mapping[str, Mapping[str, Any]]
+    """From a module's path to what run.json says of it: type, detail, num_parameters."""
     depth: Mapping[str, int]
     """From a module's path to its place in the order of execution, or of definition where none was seen."""
 
@@ -124,17 +126,18 @@ def _span(
             np.empty(shape, bool),
             metrics,
             events,
+            modules_of(run),
             depth_of(run),
         )
     block = run.block(int(steps[0]), int(steps[-1]), rank=rank)
     if len(block.steps) == len(steps):
-        return Span(steps, block.sites, block.rows, block.present, metrics, events, depth_of(run))
+        return Span(steps, block.sites, block.rows, block.present, metrics, events, modules_of(run), depth_of(run))
     # Steps that have metrics but no rows: a share of the steps was sampled out.
     rows = np.full((len(steps), *block.rows.shape[1:]), np.nan)
     present = np.zeros((len(steps), len(block.sites)), dtype=bool)
     place = np.searchsorted(steps, block.steps)
     rows[place], present[place] = block.rows, block.present
-    return Span(steps, block.sites, rows, present, metrics, events, depth_of(run))
+    return Span(steps, block.sites, rows, present, metrics, events, modules_of(run), depth_of(run))
 
 
 def depth_of(run: Run) -> dict[str, int]:
@@ -149,3 +152,8 @@ def depth_of(run: Run) -> dict[str, int]:
     order = dict.fromkeys(ran) if ran else {}
     order |= dict.fromkeys(path for path in defined if path not in known)
     return {path: place for place, path in enumerate(order)}
+
+
+def modules_of(run: Run) -> dict[str, Mapping[str, Any]]:
+    """From a module's path to its description in run.json."""
+    return {str(module["path"]): module for module in run.info.get("model", {}).get("modules", ())}

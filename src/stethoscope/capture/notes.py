@@ -55,6 +55,7 @@ class Notes:
         self._normalised: dict[str, float] = {}
         self._routed: dict[str, list[int]] = {}
         self._activity: list[tuple[int, Any]] = []
+        self._units = units.UnitRecord()
 
     def begin(self) -> None:
         """Before the first step: what must be remembered to see it change."""
@@ -96,18 +97,19 @@ class Notes:
             found = units.activity(first)
             if found is not None:
                 self._activity.append((place, found))
+                self._units.see_activity(path, found)
         self._look_closer(path, module, args, first)
 
     def _look_closer(self, path: str, module: Any, args: Any, output: torch.Tensor) -> None:
         given = args[0] if args and isinstance(args[0], torch.Tensor) else None
         if isinstance(module, torch.nn.modules.batchnorm._NormBase) and given is not None and module.training:
             self._normalised[path] = given.numel() / max(given.shape[1] if given.dim() > 1 else 1, 1)
-        share = units.saturation(output)
-        if share is None and given is not None and isinstance(module, torch.nn.Linear):
+        for squashed in (output, given):
             # An activation written as a function is seen where the next layer takes it in.
-            share = units.saturation(given)
-        if share is not None and not isinstance(module, (torch.nn.Softmax, torch.nn.Dropout)):
-            self._saturation[path] = share
+            if squashed is not None and units.is_squashed(squashed):
+                share = units.saturation(squashed)
+                if share is not None:
+                    self._saturation[path] = share
         name = path.rpartition(".")[2].lower()
         if ("router" in name or "gate" in name) and 2 <= output.shape[-1] <= 256 and output.dim() >= 2:
             winners = output.detach().reshape(-1, output.shape[-1]).argmax(1)
@@ -146,6 +148,7 @@ class Notes:
                 continue
             rows = units.rows_with_gradient(parameter.grad)
             if rows is not None:
+                self._units.see_gradient(site.path, rows)
                 found.setdefault(len(rows), []).append((self._table.index(site, parameter), rows))
         self._emit("unit_gradient", found)
 
@@ -166,6 +169,8 @@ class Notes:
                 by_width.setdefault(len(row), []).append((place, row))
             self._emit("unit_activity", by_width)
         looked = {"saturation": self._saturation, "batchnorm": self._normalised, "routed": self._routed}
+        if self.units_due:
+            looked |= self._units.summary()
         if any(looked.values()):
             self._sink.event(step, "units", {key: dict(value) for key, value in looked.items() if value})
         if step % CENSUS_EVERY == 0:

@@ -45,6 +45,12 @@ def saturation(value: torch.Tensor) -> float | None:
     return float(ends.double().mean())
 
 
+def is_squashed(value: torch.Tensor) -> bool:
+    """Whether a tanh or a sigmoid made this tensor."""
+    node = value.grad_fn
+    return node is not None and node.name().startswith(("Tanh", "Sigmoid", "Hardtanh", "Hardsigmoid", "Softsign"))
+
+
 def rows_with_gradient(gradient: torch.Tensor) -> npt.NDArray[np.float32] | None:
     """The largest absolute gradient of every output row of a weight; exactly 0 where none arrived."""
     values = gradient.detach()
@@ -70,3 +76,33 @@ def logits(output: Any) -> dict[str, float]:
         "output/top_class": float(winners.argmax()),
         "output/num_units": float(flat.shape[1]),
     }
+
+
+class UnitRecord:
+    """How long each unit of each layer has been silent, and how many are dormant."""
+
+    def __init__(self) -> None:
+        self._quiet: dict[str, npt.NDArray[np.int64]] = {}
+        self._dormant: dict[str, float] = {}
+        self._looks = 0
+
+    def see_gradient(self, path: str, rows: npt.NDArray[np.float32]) -> None:
+        """The largest gradient of every row of a weight."""
+        quiet = self._quiet.get(path)
+        if quiet is None or len(quiet) != len(rows):
+            quiet = np.zeros(len(rows), dtype=np.int64)
+        self._quiet[path] = np.where(rows == 0, quiet + 1, 0)
+
+    def see_activity(self, path: str, activity_: npt.NDArray[np.float32]) -> None:
+        """Mean absolute output of every unit: dormant is a fortieth of the layer's mean or less (Sokar et al., 2023)."""
+        mean = float(activity_.mean())
+        self._dormant[path] = float((activity_ <= 0.025 * mean).mean()) if mean > 0 else 1.0
+
+    def summary(self) -> dict[str, Any]:
+        """Layers with silent units: how many units, how many silent for one, four and sixteen looks; dormant shares."""
+        silent = {
+            path: [len(quiet), *(int((quiet >= looks).sum()) for looks in (1, 4, 16))]
+            for path, quiet in self._quiet.items()
+            if (quiet > 0).any()
+        }
+        return {"silent": silent, "dormant": dict(self._dormant)}
