@@ -19,7 +19,7 @@ def train_with_scaler(seed: int, init_scale: float) -> Outcome:
     data, model = digits(), mlp(64, 64, 10)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     scaler = torch.amp.GradScaler("cpu", init_scale=init_scale)
-    session = stethoscope.watch(model, optimizer, scaler=scaler)
+    session = stethoscope.watch(model, optimizer)
     for x, y in batches(data.x, data.y, steps=150, seed=seed):
         session.log_batch(x, y)
         optimizer.zero_grad()

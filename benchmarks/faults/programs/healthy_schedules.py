@@ -23,7 +23,7 @@ def h01_warmup_and_cyclic_bumps(seed: int) -> Outcome:
     warmup = torch.optim.lr_scheduler.LinearLR(optimizer, start_factor=1e-3, total_iters=40)
     cycles = torch.optim.lr_scheduler.CosineAnnealingWarmRestarts(optimizer, T_0=40)
     scheduler = torch.optim.lr_scheduler.SequentialLR(optimizer, [warmup, cycles], milestones=[40])
-    session = stethoscope.watch(model, optimizer, scheduler=scheduler)
+    session = stethoscope.watch(model, optimizer)
     fit(
         session, model, optimizer, batches(data.x, data.y, steps=240, seed=seed), log_loss=True, log_batches=True,
         validate=lambda: score(model, data.val_x, data.val_y), scheduler=scheduler,

@@ -25,7 +25,7 @@ def f15_clip_before_unscale(seed: int) -> Outcome:
     data, model = digits(), mlp(64, 64, 10)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     scaler = torch.amp.GradScaler("cpu")
-    session = stethoscope.watch(model, optimizer, scaler=scaler)
+    session = stethoscope.watch(model, optimizer)
     for x, y in batches(data.x, data.y, steps=120, seed=seed):
         optimizer.zero_grad()
         with half():
@@ -96,7 +96,7 @@ def f67_loss_scale_collapses(seed: int) -> Outcome:
     data, model = digits(), mlp(64, 64, 10)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     scaler = torch.amp.GradScaler("cpu")
-    session = stethoscope.watch(model, optimizer, scaler=scaler)
+    session = stethoscope.watch(model, optimizer)
     for number, (x, y) in enumerate(batches(data.x, data.y, steps=120, seed=seed)):
         optimizer.zero_grad()
         with half():
@@ -128,7 +128,7 @@ def f77_scheduler_advances_on_skipped_steps(seed: int) -> Outcome:
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=3e-3, total_steps=180)
     scaler = torch.amp.GradScaler("cpu", growth_interval=5)
-    session = stethoscope.watch(model, optimizer, scaler=scaler, scheduler=scheduler)
+    session = stethoscope.watch(model, optimizer)
     for x, y in batches(data.x, data.y, steps=180, seed=seed):
         optimizer.zero_grad()
         with half():

@@ -58,8 +58,8 @@ def f13_scheduler_never_stepped(seed: int) -> Outcome:
     torch.manual_seed(seed)
     data, model = digits(), mlp(64, 64, 10)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
-    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=200)
-    session = stethoscope.watch(model, optimizer, scheduler=scheduler)
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=200)  # noqa: F841 - the bug
+    session = stethoscope.watch(model, optimizer)
     for x, y in batches(data.x, data.y, steps=200, seed=seed):
         optimizer.zero_grad()
         F.cross_entropy(model(x), y).backward()
