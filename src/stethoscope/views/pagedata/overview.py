@@ -71,8 +71,12 @@ def delay(desk: Desk) -> float | None:
 
 
 def heat_kind(desk: Desk) -> Kind:
-    """The kind to open with: gradients where there are any, for they are what the model learns by."""
+    """The kind to open with: one that the evidence of the first cause speaks of, else gradients."""
     kinds = desk.kinds()
+    for cause in desk.diagnosis.causes[:1]:
+        for evidence in cause.evidence:
+            if evidence.kind in [str(kind) for kind in kinds]:
+                return Kind(evidence.kind)
     return kinds[0] if kinds else Kind.GRADIENT
 
 

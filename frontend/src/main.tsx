@@ -1,0 +1,42 @@
+// The page: one run or the list, whichever the address names.
+import { render, type JSX } from "preact";
+import { useEffect, useState } from "preact/hooks";
+import { Overlays, PhoneTabs, RunBar, Status, TroubleScreen } from "./chrome";
+import { number } from "./format";
+import { Overview } from "./run";
+import { Runs } from "./runs";
+import { RunSession } from "./session";
+import { begin, isPhone, paused, route } from "./state";
+import { Patterns } from "./tracks";
+
+function RunPage({ id }: { id: string }): JSX.Element {
+  const [session, setSession] = useState<RunSession | null>(null);
+  useEffect(() => { const made = new RunSession(id); setSession(made); return () => made.close(); }, [id]);
+  if (!session || session.key !== id) return <div class="app" />;
+  const data = session.data.value, trouble = session.trouble.value;
+  if (trouble && !data) return <div class="app"><RunBar data={null} name="" /><TroubleScreen trouble={trouble} /></div>;
+  return (
+    <div class="app" data-ready={data && session.heat.value ? "1" : undefined}>
+      <RunBar data={data} name="" />
+      {trouble && data && <p class="notice" role="status">{trouble.what}. {trouble.do}</p>}
+      {!session.lineUp.value && data?.run.state === "live" && <p class="notice" role="status">The server does not answer. What you see is the last it said.</p>}
+      <Screen session={session} />
+      {isPhone.value ? <PhoneTabs /> : data && <Status parts={data.status} right={data.run.state === "live" ? (paused.value ? "Paused" : data.delay !== null ? `Delay ${number(data.delay)} s` : "Live") : data.closing} keys={[[["j", "k"], "row"], [["←", "→"], "step"], [["?"], "keys"]]} />}
+    </div>
+  );
+}
+
+function Screen({ session }: { session: RunSession }): JSX.Element | null {
+  switch (route.value.screen) {
+    default: return <Overview session={session} />;
+  }
+}
+
+function App(): JSX.Element {
+  const { screen, key } = route.value;
+  return <><Patterns /><a class="skip" href="#main">To the content</a>{screen === "runs" ? <Runs /> : <RunPage id={key} />}<Overlays /></>;
+}
+
+begin();
+if (location.search) history.replaceState(null, "", location.pathname + location.hash);
+render(<App />, document.getElementById("app")!);
