@@ -6,6 +6,7 @@ collective, and without a terminal nobody might ever answer.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import sys
@@ -16,6 +17,8 @@ from typing import Final, TextIO
 from stethoscope.record import StopTraining, printable
 
 RESUME_FILE: Final = "resume"
+PAUSED_FILE: Final = "paused"
+"""Holds the reason, for as long as training waits."""
 POLL_S: Final = 0.5
 STOP_WORDS: Final = frozenset({"stop", "s", "q", "quit"})
 
@@ -58,6 +61,24 @@ class Pauser:
         self._say(f"stethoscope: training is paused: {printable(reason)}")
         elsewhere = f"; or elsewhere: stethoscope resume {self.run_folder}" if resume is not None else ""
         self._say(f"stethoscope: Enter goes on, stop ends training{elsewhere}")
+        self._mark(reason)
+        try:
+            return self._wait_for_answer(resume, reason)
+        finally:
+            self._unmark()
+
+    def _mark(self, reason: str) -> None:
+        """Say in the run that training waits; where it cannot be written only the prompt is left."""
+        if self.run_folder is not None:
+            with contextlib.suppress(OSError):
+                (self.run_folder / PAUSED_FILE).write_text(printable(reason) + "\n", encoding="utf-8")
+
+    def _unmark(self) -> None:
+        if self.run_folder is not None:
+            with contextlib.suppress(OSError):
+                (self.run_folder / PAUSED_FILE).unlink(missing_ok=True)
+
+    def _wait_for_answer(self, resume: Path | None, reason: str) -> str:
         while True:
             line = self._poll(POLL_S)
             if line is not None:
@@ -87,6 +108,14 @@ class Pauser:
             return stream.readline()
         ready, _, _ = select.select([stream], [], [], seconds)
         return stream.readline() if ready else None
+
+
+def paused_reason(run_folder: Path) -> str | None:
+    """Why training waits in this run; None where it does not."""
+    try:
+        return (run_folder / PAUSED_FILE).read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return None
 
 
 def _world_size() -> int:

@@ -1,0 +1,34 @@
+"""`stethoscope resume`: training that a hook has paused goes on."""
+
+from __future__ import annotations
+
+import argparse
+
+from stethoscope.cli.choose import choose_path
+from stethoscope.cli.errors import UsageError
+from stethoscope.cli.options import add_output, add_run, emit, emit_json, screen_of
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Which run."""
+    add_run(parser)
+    add_output(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Leaves the file that the paused training waits for; refuses where none waits."""
+    from stethoscope.hooks.pause import PAUSED_FILE, RESUME_FILE, paused_reason
+    from stethoscope.views.terminal import ink
+
+    folder = choose_path(args.run)
+    reason = paused_reason(folder)
+    if reason is None:
+        raise UsageError(
+            "This run is not paused", where=folder, do=f"A paused run holds a file named {PAUSED_FILE}"
+        )
+    (folder / RESUME_FILE).touch()
+    if args.json:
+        emit_json({"run": str(folder), "resumed": True, "reason": reason})
+    else:
+        emit(screen_of(args), [[(f"Training goes on: {folder.name}, paused by {reason}.", ink.PLAIN)]])
+    return 0
