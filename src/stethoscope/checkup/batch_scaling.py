@@ -18,7 +18,9 @@ from stethoscope.checkup.subject import output_tensors
 from stethoscope.record import Finding
 
 TOLERANCE: Final = 0.01
-SCALE_FREE: Final = ("Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "Adagrad", "Adadelta", "Rprop", "Adafactor", "Lion", "Muon")
+SCALE_FREE: Final = (
+    "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "Adagrad", "Adadelta", "Rprop", "Adafactor", "Lion", "Muon",
+)  # fmt: skip
 
 
 def examine(exam: Examination) -> Iterator[Finding]:

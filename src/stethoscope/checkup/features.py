@@ -5,6 +5,7 @@ Looked at where data meets the first weights: a model that normalises its input 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Final
 
@@ -31,12 +32,14 @@ def examine(exam: Examination) -> Iterator[Finding]:
     if constant_inputs(exam) is not None:
         return
     for layer in _first_layers(exam):
+        if not math.isfinite(layer.max_abs_in):
+            continue
         columns = layer.column_rms
         worst = float(columns.max()) if columns is not None else layer.rms_in
         if layer.rms_in > MAX_RMS or worst > MAX_COLUMN_RMS:
             yield _too_large(layer, columns, worst)
             return
-        row_norm = layer.rms_in * float(torch.Size(layer.in_shape[1:]).numel()) ** 0.5 if len(layer.in_shape) == 2 else 0.0
+        row_norm = layer.rms_in * math.sqrt(torch.Size(layer.in_shape[1:]).numel()) if len(layer.in_shape) == 2 else 0.0
         if 0 < layer.rms_in < MIN_RMS and layer.max_abs_in < MIN_ABS and row_norm < MIN_ROW_NORM:
             yield found(
                 "inputs_too_small", WARNING,

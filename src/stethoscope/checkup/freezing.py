@@ -7,6 +7,7 @@ everything.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import defaultdict
 from collections.abc import Iterator
@@ -84,7 +85,7 @@ def _on_purpose(places: list[int], count: int) -> bool:
     learning = [place for place in range(count) if place not in places]
     if len(learning) < len(places) and learning == list(range(learning[0], learning[-1] + 1)):
         return True
-    gaps = {b - a for a, b in zip(places, places[1:], strict=False)}
+    gaps = {b - a for a, b in itertools.pairwise(places)}
     return len(places) >= 3 and len(gaps) == 1
 
 

@@ -14,7 +14,8 @@ import torch
 from stethoscope.capture.lineage_mode import tensors_in
 from stethoscope.checkup.examination import Examination, differ
 from stethoscope.checkup.findings import CRITICAL, INFO, found
-from stethoscope.checkup.structure import is_open, map_tensors, select, tensors
+from stethoscope.checkup.places import first_affected
+from stethoscope.checkup.structure import is_open, select, tensors
 from stethoscope.record import Finding
 
 
@@ -24,28 +25,29 @@ def examine(exam: Examination) -> Iterator[Finding]:
     size = subject.num_samples
     if size < 4 or not exam.finite or not is_open(subject.inputs) or _knows_neighbours(exam) or _batch_statistics(exam):
         return
-    kept = torch.arange(size // 2)
-    # The other half becomes copies of the first half in another order: numbers that the model may well see.
-    changed = torch.cat([kept, kept.flip(0), kept[:1]])[:size]
-    if not _takes_any_number(exam, kept):
+    halves = torch.arange(size // 2), torch.arange(size // 2, size)
+    if not _takes_any_number(exam, halves[0]):
         return
-    try:
-        other = exam.run(select(subject.inputs, size, changed))
-    except (ValueError, RuntimeError, IndexError):
-        return
-    worst = 0.0
-    for a, b in zip(exam.evaluated, other, strict=True):
-        if a.ndim and a.shape[0] == size:
-            worst = max(worst, differ(a[: size // 2], b[: size // 2]))
-        elif a.ndim > 1 and a.shape[1] == size and subject_is_time_first(exam, size):
-            worst = max(worst, differ(a[:, : size // 2], b[:, : size // 2]))
+    worst, changed, kept = 0.0, halves[0], halves[0]
+    for same, other in (halves, halves[::-1]):
+        # The other half becomes copies of this half in another order: numbers that the model may well see. Both ways,
+        # because a recurrence along the batch carries things in one direction only.
+        rows = torch.arange(size)
+        rows[other] = same.flip(0).repeat(2)[: len(other)]
+        try:
+            outputs = exam.run(select(subject.inputs, size, rows))
+        except (ValueError, RuntimeError, IndexError):
+            return
+        apart = max((_apart(exam, a, b, same) for a, b in zip(exam.evaluated, outputs, strict=True)), default=0.0)
+        if apart > worst:
+            worst, changed, kept = apart, rows, same
     if worst > 1:
         unsure = _may_be_time_first(exam, size)
         yield found(
             "batch_dependence", INFO if unsure else CRITICAL,
             "The output of a sample changes with the other samples of the batch, in evaluation mode too.",
-            sites=_first_mixing(exam, changed, size),
-            numbers={"change over what rounding explains": min(worst, 1e12), "samples replaced": size - size // 2},
+            sites=_first_mixing(exam, changed, kept),
+            numbers={"change over what rounding explains": min(worst, 1e12), "samples replaced": size - len(kept)},
             remedy="F.softmax(x, dim=-1)  # not over dim 0; and x.transpose(0, 1) where a view mixes batch and time",
         )  # fmt: skip
 
@@ -103,13 +105,23 @@ def _may_be_time_first(exam: Examination, size: int) -> bool:
     return recurrent and bool(targets) and (not flat or unbatched)
 
 
-def _first_mixing(exam: Examination, changed: torch.Tensor, size: int) -> list[str]:
-    """The innermost module whose inputs keep the first half as it was and whose output does not."""
-    from stethoscope.checkup.places import first_affected
+def _apart(exam: Examination, a: torch.Tensor, b: torch.Tensor, same: torch.Tensor) -> float:
+    """How far the outputs of these samples are apart."""
+    size = exam.subject.num_samples
+    rows = same.to(a.device)
+    if a.ndim and a.shape[0] == size:
+        return differ(a[rows], b[rows])
+    if a.ndim > 1 and a.shape[1] == size and subject_is_time_first(exam, size):
+        return differ(a[:, rows], b[:, rows])
+    return 0.0
+
+
+def _first_mixing(exam: Examination, changed: torch.Tensor, same: torch.Tensor) -> list[str]:
+    """The innermost module whose inputs keep these samples as they were and whose output does not."""
+    size = exam.subject.num_samples
 
     def kept(tensor: torch.Tensor) -> torch.Tensor | None:
-        return tensor[: size // 2] if tensor.ndim and tensor.shape[0] == size else None
+        return tensor[same.to(tensor.device)] if tensor.ndim and tensor.shape[0] == size else None
 
-    inputs = select(exam.subject.inputs, size, changed)
-    place = first_affected(exam, map_tensors(lambda t: t, inputs), kept)
+    place = first_affected(exam, select(exam.subject.inputs, size, changed), kept)
     return [place] if place else []

@@ -38,7 +38,7 @@ class Meetings(TorchFunctionMode):
         self.kinds[id(tensor)] = kinds
         self.alive.append(tensor)
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ARG002
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run it; then see who met whom."""
         kwargs = kwargs or {}
         out = func(*args, **kwargs)
@@ -72,9 +72,10 @@ class Meetings(TorchFunctionMode):
 
 
 ELEMENTWISE: Final = frozenset(
-    "sub __sub__ __rsub__ rsub add __add__ __radd__ mul __mul__ __rmul__ div __truediv__ __rtruediv__ true_divide eq __eq__"
-    " ne lt gt le ge maximum minimum where pow __pow__ __rpow__ sub_ mul_ subtract multiply".split()
-)
+    {"sub", "__sub__", "__rsub__", "rsub", "add", "__add__", "__radd__", "mul", "__mul__", "__rmul__", "div", "eq", "__eq__",
+     "__truediv__", "__rtruediv__", "true_divide", "ne", "lt", "gt", "le", "ge", "maximum", "minimum", "where", "pow",
+     "__pow__", "__rpow__", "sub_", "mul_", "subtract", "multiply"}
+)  # fmt: skip
 
 
 def examine(exam: Examination) -> Iterator[Finding]:
@@ -93,6 +94,7 @@ def examine(exam: Examination) -> Iterator[Finding]:
         yield found(
             "loss_broadcast", CRITICAL,
             f"In the loss, {name.strip('_')} of shapes {a} and {b} makes {shape}: every output is compared with every target.",
-            sites=["(loss)"], numbers={"numbers compared": torch.Size(shape).numel(), "numbers in the output": torch.Size(a).numel()},
+            sites=["(loss)"],
+            numbers={"numbers compared": torch.Size(shape).numel(), "numbers in the output": torch.Size(a).numel()},
             remedy="loss = loss_fn(output.squeeze(-1), target)",
         )  # fmt: skip

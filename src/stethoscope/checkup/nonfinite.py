@@ -44,7 +44,8 @@ def _weights(exam: Examination) -> Iterator[Finding]:
     buffers = [name for name in nonfinite_names(list(model.named_buffers())) if "running_" in name]
     if weights:
         yield found(
-            "nonfinite_origin", CRITICAL, f"{listed(weights)} {'holds' if len(weights) == 1 else 'hold'} NaN or Inf before training.",
+            "nonfinite_origin", CRITICAL,
+            f"{listed(weights)} {'holds' if len(weights) == 1 else 'hold'} NaN or Inf before training.",
             sites=weights, numbers={"parameters that are not finite": len(weights)},
             remedy="# load a checkpoint from before they broke, or initialise them again",
         )  # fmt: skip
@@ -71,7 +72,8 @@ def _batch(exam: Examination) -> Iterator[Finding]:
             first = [int(i) for i in bad.nonzero()[0].tolist()]
             yield found(
                 "nonfinite_batch", CRITICAL, f"The {word}s hold NaN or Inf, first at {first}.", sites=[f"({word})"],
-                numbers={"numbers that are not finite": int(bad.sum())}, remedy="assert torch.isfinite(x).all()  # in the dataset",
+                numbers={"numbers that are not finite": int(bad.sum())},
+                remedy="assert torch.isfinite(x).all()  # in the dataset",
             )  # fmt: skip
             return
 

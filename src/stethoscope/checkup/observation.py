@@ -12,21 +12,26 @@ from typing import Any, Final
 
 import torch
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from stethoscope.capture.lineage_mode import tensors_in
 from stethoscope.record import ROOT_NAME
 
 LOSS_PLACE: Final = "(loss)"
-ZERO_BELOW: Final = frozenset({"relu", "relu_", "hardtanh", "hardtanh_", "threshold", "threshold_", "gelu", "silu", "silu_", "gelu_"})
+ZERO_BELOW: Final = frozenset(
+    {"relu", "relu_", "hardtanh", "hardtanh_", "threshold", "threshold_", "gelu", "gelu_", "silu", "silu_"}
+)
 LIMITS: Final = {"tanh": (-1.0, 1.0), "tanh_": (-1.0, 1.0), "sigmoid": (0.0, 1.0), "sigmoid_": (0.0, 1.0)}
 RANDOM_MASKS: Final = frozenset({"bernoulli", "bernoulli_", "native_dropout", "_fused_dropout", "rrelu_with_noise"})
 RANDOM_UNIFORM: Final = frozenset({"rand", "rand_like", "uniform", "uniform_"})
 RANDOM_OTHER: Final = frozenset(
-    "randn randn_like normal normal_ multinomial randperm randint randint_like exponential_ poisson geometric_"
-    " cauchy_ log_normal_".split()
+    {"randn", "randn_like", "normal", "normal_", "multinomial", "randperm", "randint", "randint_like", "exponential_",
+     "poisson", "geometric_", "cauchy_", "log_normal_"}
 )
-COMPARISONS: Final = frozenset("lt gt le ge floor floor_".split())
+CARRYING: Final = frozenset(
+    {"detach", "clone", "view", "expand", "unsqueeze", "_to_copy", "add", "add_", "sub", "rsub", "mul", "mul_"}
+)
+COMPARISONS: Final = frozenset({"lt", "gt", "le", "ge", "floor", "floor_"})
 
 
 @dataclasses.dataclass(slots=True)
@@ -91,7 +96,7 @@ class Observer(TorchDispatchMode):
     """Sees every operation after it ran. Use as a context around forward and loss."""
 
     def __init__(self, model: torch.nn.Module, *, find_nonfinite: bool = False) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.activations: list[Activation] = []
         self.softmaxes: list[Softmax] = []
         self.layers: dict[str, Layer] = {}
@@ -107,11 +112,11 @@ class Observer(TorchDispatchMode):
 
     def __enter__(self) -> Observer:
         self._handles = [register_module_forward_pre_hook(self._before), register_module_forward_hook(self._after)]
-        super().__enter__()
+        super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(self, *exc: Any) -> None:
-        super().__exit__(*exc)
+        super().__exit__(*exc)  # type: ignore[no-untyped-call]
         for handle in self._handles:
             handle.remove()
         self._made.clear()
@@ -121,6 +126,15 @@ class Observer(TorchDispatchMode):
         self._stack = [LOSS_PLACE]
 
     def _before(self, module: torch.nn.Module, args: Any) -> None:
+        # What is computed here is ours and not the model's.
+        with _disable_current_modes():
+            self._enter_module(module, args)
+
+    def _after(self, module: torch.nn.Module, args: Any, output: Any) -> None:  # noqa: ARG002 - torch's signature
+        with _disable_current_modes():
+            self._leave_module(module, output)
+
+    def _enter_module(self, module: torch.nn.Module, args: Any) -> None:
         self._stack.append(self._paths.get(id(module), f"{self._stack[-1]}.<{type(module).__name__}>"))
         path = self._stack[-1]
         given = next(iter(tensors_in(args)), None)
@@ -132,7 +146,7 @@ class Observer(TorchDispatchMode):
                 layer.column_rms = numbers.float().square().mean(0).sqrt()
             self.layers[path] = layer
 
-    def _after(self, module: torch.nn.Module, args: Any, output: Any) -> None:
+    def _leave_module(self, module: torch.nn.Module, output: Any) -> None:
         path = self._stack.pop() if len(self._stack) > 1 else self._stack[-1]
         made = [t for t in tensors_in(output) if t.is_floating_point()]
         layer = self.layers.get(path)
@@ -142,7 +156,7 @@ class Observer(TorchDispatchMode):
             for tensor in made:
                 self._made[_place(tensor)] = path, tensor
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ARG002
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run it; then note what is worth noting."""
         name = func._schema.name.partition("::")[2]
         before = self._made.get(_place(args[0])) if args and isinstance(args[0], torch.Tensor) else None
@@ -212,7 +226,7 @@ class Observer(TorchDispatchMode):
             for draw in parents:
                 if name in COMPARISONS:
                     draw.is_mask = True
-                elif name in ("add", "add_", "sub", "rsub"):
+                elif name in CARRYING:
                     # Drop path adds the keep rate before it rounds down.
                     self._uniform[id(out)] = draw
                     self._made[-id(out), ()] = "", out
@@ -224,7 +238,10 @@ SOFTMAX_AXES: Final = {
 }  # fmt: skip
 """Operations whose input is looked at, and whether they work on rows along an axis."""
 
-NEUTRAL: Final = frozenset("empty empty_like empty_strided new_empty full fill_ masked_fill masked_fill_ where scalar_tensor triu tril full_like new_full lift_fresh zeros".split())
+NEUTRAL: Final = frozenset(
+    {"empty", "empty_like", "empty_strided", "new_empty", "full", "full_like", "new_full", "fill_", "masked_fill",
+     "masked_fill_", "where", "scalar_tensor", "triu", "tril", "lift_fresh", "zeros"}
+)  # fmt: skip
 """Operations that make Inf on purpose, or leave memory as it was."""
 
 PASSING: Final = (

@@ -47,10 +47,12 @@ def examine(exam: Examination) -> Iterator[Finding]:
         return
     yield found(
         "output_clipped", WARNING,
-        f"The output ends in {made_by.lower()} and stays between {low:g} and {high:g}, but {beyond:.0%} of the targets lie beyond.",
+        f"The output ends in {made_by.lower()} and stays between {low:g} and {high:g}, "
+        f"but {beyond:.0%} of the targets lie beyond.",
         sites=exam.tail() or ["(output)"],
-        numbers={"share of targets beyond": beyond, "smallest target": float(wanted.min()), "largest target": float(wanted.max()),
-                 "smallest output": float(numbers.min()), "largest output": float(numbers.max())},
+        numbers={"share of targets beyond": beyond, "smallest target": float(wanted.min()),
+                 "largest target": float(wanted.max()), "smallest output": float(numbers.min()),
+                 "largest output": float(numbers.max())},
         remedy=f"# take {made_by.lower()} off the last layer, or scale the targets into its range", confidence=0.95,
     )  # fmt: skip
 

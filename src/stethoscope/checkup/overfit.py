@@ -24,6 +24,8 @@ def examine(exam: Examination) -> Iterator[Finding]:
     twin = exam.subject.twin(train=exam.first.trains)
     learning = [p for p in twin.parameters().values() if p.requires_grad]
     optimizers = twin.optimizers() if exam.subject.optimizers else [torch.optim.Adam(learning, lr=1e-3)]
+    if not any(float(group.get("lr", 1.0)) for o in optimizers for group in o.param_groups):
+        return
     held = {id(p) for o in optimizers for group in o.param_groups for p in group["params"]}
     if not any(id(p) in held for p in learning) or any(isinstance(o, torch.optim.LBFGS) for o in optimizers):
         return

@@ -14,6 +14,7 @@ from torch.overrides import TorchFunctionMode
 
 from stethoscope.checkup.examination import Examination, differ
 from stethoscope.checkup.findings import CRITICAL, INFO, found
+from stethoscope.checkup.places import first_affected
 from stethoscope.checkup.structure import is_open, tensors
 from stethoscope.record import Finding
 
@@ -27,7 +28,7 @@ class Disturb(TorchFunctionMode):
         super().__init__()
         self.padded, self.num_lookups = padded, 0
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ARG002
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run it; look-ups come back changed."""
         out = func(*args, **(kwargs or {}))
         if getattr(func, "__name__", "") != "embedding" or not isinstance(out, torch.Tensor):
@@ -48,7 +49,8 @@ def examine(exam: Examination) -> Iterator[Finding]:
     if pad_id is None or not exam.finite or not is_open(exam.subject.inputs):
         return
     ids = next((t for t in tensors(exam.subject.inputs)
-                if t.ndim == 2 and not t.is_floating_point() and t.dtype is not torch.bool and bool((t == pad_id).any())), None)  # fmt: skip
+                if t.ndim == 2 and not t.is_floating_point() and t.dtype is not torch.bool
+                and bool((t == pad_id).any())), None)  # fmt: skip
     if ids is None:
         if asked:
             exam.notes.append(f"pad_id={pad_id}, but no padding is in this batch")
@@ -100,8 +102,6 @@ def _padded(ids: torch.Tensor, pad_id: int) -> torch.Tensor:
 
 
 def _place(exam: Examination, padded: torch.Tensor, real: torch.Tensor) -> list[str]:
-    from stethoscope.checkup.places import first_affected
-
     def part(tensor: torch.Tensor) -> torch.Tensor | None:
         if tensor.shape[:2] == padded.shape:
             return tensor[real.to(tensor.device)]
@@ -111,11 +111,11 @@ def _place(exam: Examination, padded: torch.Tensor, real: torch.Tensor) -> list[
 
     def disturb(_: Any) -> None:
         modes.append(Disturb(padded))
-        modes[0].__enter__()
+        modes[0].__enter__()  # type: ignore[no-untyped-call]
 
     try:
         place = first_affected(exam, None, part, around=disturb)
     finally:
         if modes:
-            modes[0].__exit__(None, None, None)
+            modes[0].__exit__(None, None, None)  # type: ignore[no-untyped-call]
     return [place] if place else []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 import torch
 
@@ -12,6 +12,9 @@ from stethoscope.checkup.findings import CRITICAL, INFO, found, listed
 from stethoscope.checkup.structure import tensors
 from stethoscope.checkup.subject import output_tensors
 from stethoscope.record import Finding
+
+MAX_SINGLE: Final = 4
+"""Up to this many parameters are varied one by one, more of them together."""
 
 
 def examine(exam: Examination) -> Iterator[Finding]:
@@ -34,11 +37,13 @@ def _cut_off(exam: Examination, asking: list[str]) -> Iterator[Finding]:
     silent = [n for n in asking if first.gradients[n] is None and (not held or id(originals[n]) in held)]
     if not silent:
         return
-    if not held:
-        # Without an optimizer a teacher looks like a cut: only where every way from the input is cut is it one.
-        if not _fully_cut(exam):
-            return
-    matter = [name for name in silent if _matters(exam, [name])] if len(silent) <= 4 else (silent if _matters(exam, silent) else [])
+    # Without an optimizer a teacher looks like a cut: only where every way from the input is cut is it one.
+    if not held and not _fully_cut(exam):
+        return
+    if len(silent) <= MAX_SINGLE:
+        matter = [name for name in silent if _matters(exam, [name])]
+    else:
+        matter = silent if _matters(exam, silent) else []
     if matter:
         boundary = _boundary(exam)
         yield _no_loss_reaches(boundary or matter[-1].rpartition(".")[0], matter, whole=False)
@@ -109,7 +114,8 @@ def _unregistered(exam: Examination) -> Iterator[Finding]:
     modules = [m for m in exam.graph.get("unregistered", []) if m["num_trainable"]]
     held = {id(exam.first.twin.of(p)) for p in exam.subject.optimized().values()}
     sites = list(dict.fromkeys([*(m["path"] for m in modules), *named.values()]))
-    if not sites or not exam.subject.optimizers and not named and not any("<" in s for s in sites):
+    made_inside = any("<" in site for site in sites)
+    if not sites or not (exam.subject.optimizers or named or made_inside):
         return
     in_hand = all(id(leaf) in held for leaf in strangers)
     if modules and not named:

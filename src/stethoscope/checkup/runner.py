@@ -16,9 +16,29 @@ from typing import Any, Final
 import torch
 
 from stethoscope.checkup import (
-    batch_scaling, causality, coverage, determinism, double_activation, features, freezing, ignoring, independence,
-    initial_loss, leaks, linearity, loss_shapes, modes, nonfinite, outputs, overfit, padding, reach, scale, symmetry,
-    tying, units,
+    batch_scaling,
+    causality,
+    coverage,
+    determinism,
+    double_activation,
+    features,
+    freezing,
+    ignoring,
+    independence,
+    initial_loss,
+    leaks,
+    linearity,
+    loss_shapes,
+    modes,
+    nonfinite,
+    outputs,
+    overfit,
+    padding,
+    reach,
+    scale,
+    symmetry,
+    tying,
+    units,
 )  # fmt: skip
 from stethoscope.checkup.examination import Examination, failed
 from stethoscope.checkup.isolation import undisturbed
@@ -117,11 +137,15 @@ def _all(exam: Examination) -> Iterator[Finding]:
                 exam.notes.append(f"{name} could not be examined: {type(error).__name__}: {error}"[:300])
 
 
+def _say_nothing(name: str, number: int) -> None:  # noqa: ARG001 - where nobody looks on
+    return
+
+
 @contextlib.contextmanager
 def _progress() -> Iterator[Callable[[str, int], None]]:
     """A bar on stderr while a person looks on; nothing otherwise."""
     if not sys.stderr.isatty():
-        yield lambda name, number: None
+        yield _say_nothing
         return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn

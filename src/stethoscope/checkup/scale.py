@@ -6,6 +6,7 @@ before a normalisation do not matter; one layer alone may be wide on purpose. Fl
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Final
 
@@ -81,14 +82,14 @@ def weight_gain(module: torch.nn.Module) -> float:
     weight = module.weight
     assert isinstance(weight, torch.Tensor)
     fan_in = weight[0].numel()
-    return rms(weight.detach()) * float(fan_in) ** 0.5
+    return rms(weight.detach()) * math.sqrt(fan_in)
 
 
 def _recurrent(exam: Examination) -> Iterator[Finding]:
     for path, module in exam.subject.model.named_modules():
         for name, p in module.named_parameters(recurse=False):
             if isinstance(module, (torch.nn.RNNBase, torch.nn.RNNCellBase)) and name.startswith("weight_hh"):
-                gain = rms(p.detach()) * float(p.shape[1]) ** 0.5
+                gain = rms(p.detach()) * math.sqrt(p.shape[1])
                 if gain > MAX_GAIN and p.requires_grad:
                     full = f"{path}.{name}" if path else name
                     yield found(

@@ -44,7 +44,8 @@ def examine(exam: Examination) -> Iterator[Finding]:
             "symmetric_units", CRITICAL,
             f"The units of {listed([name.rpartition('.')[0] or name for name in equal])} are copies of each other and get "
             "the same gradients: they will stay one unit.",
-            sites=equal, numbers={"units": first.shape[0], "different units after training": num_distinct(first.detach(), 1e-6)},
+            sites=equal,
+            numbers={"units": first.shape[0], "different units after training": num_distinct(first.detach(), 1e-6)},
             remedy="nn.init.kaiming_uniform_(layer.weight, a=5**0.5)  # random, not constant",
         )  # fmt: skip
 

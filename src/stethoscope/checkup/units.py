@@ -9,6 +9,7 @@ import torch
 
 from stethoscope.checkup.examination import Examination
 from stethoscope.checkup.findings import CRITICAL, WARNING, found, listed
+from stethoscope.checkup.ignoring import constant_inputs
 from stethoscope.checkup.observation import LIMITS, ZERO_BELOW, Activation
 from stethoscope.checkup.structure import tensors
 from stethoscope.record import ROOT_NAME, Finding
@@ -22,6 +23,9 @@ MANY_SATURATED: Final = 0.6
 
 def examine(exam: Examination) -> Iterator[Finding]:
     """dead_units, saturated_units."""
+    if constant_inputs(exam) is not None:
+        # Units that see nothing are off for a reason that is not theirs.
+        return
     outputs = {t.data_ptr() for t in tensors(exam.first.output) if t.is_floating_point()}
     seen = [a for a in exam.first.observer.activations
             if a.num_rows >= MIN_ROWS and a.num_units >= MIN_UNITS and a.place not in outputs
