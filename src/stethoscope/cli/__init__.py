@@ -18,6 +18,7 @@ from stethoscope import __version__
 COMMANDS = {
     "demo": ("demo", "a short tour: trains a small model with a hidden fault, finds it, shows it"),
     "run": ("run", "watch an unchanged script: stethoscope run train.py [args]"),
+    "checkup": ("checkup", "experiments before training: checkup train.py:build; exit 1 where something is wrong"),
     "list": ("listing", "the runs here"),
     "show": ("show", "one run: verdict, metrics, layers, layers by steps"),
     "diagnose": ("diagnose", "what is wrong, where, since when; exit 1 where something is"),
