@@ -504,18 +504,24 @@ class Watcher:
             if isinstance(scale, torch.Tensor):
                 self._rows.pending_scalars.append(("loss_scale", start([scale.detach()])))
 
-    def _scaler_stepped(self, scaler: Any, optimizer: torch.optim.Optimizer, ran: bool) -> None:  # noqa: ARG002
+    def _scaler_stepped(self, scaler: Any, optimizer: torch.optim.Optimizer, ran: bool) -> None:
         if ran or self._meet(optimizer) is None:
             return
         self._num_skipped += 1
         self._ledgers[id(optimizer)].step_ends()
-        self.sink.event(self.clock.step, "skipped_step", {"times": self._num_skipped})
+        self.sink.event(self.clock.step, "skipped_step", {"times": self._num_skipped, "scale": _host_scale(scaler)})
         self.sink.scalars(self.clock.step, {"skipped_steps": float(self._num_skipped)})
         self._rows.batches.clear()
         self._num_backwards = 0
 
     def _mine_scheduler(self, scheduler: Any) -> int:
         return int(id(getattr(scheduler, "optimizer", None)) in self._boundaries)
+
+
+def _host_scale(scaler: Any) -> float | None:
+    """The loss scale where it can be read without waiting for a device."""
+    scale = getattr(scaler, "_scale", None)
+    return float(scale) if isinstance(scale, torch.Tensor) and scale.device.type == "cpu" else None
 
 
 def _has_closure(args: Any, kwargs: Any) -> bool:

@@ -6,10 +6,21 @@ from collections.abc import Callable, Iterable
 
 from stethoscope.analyse.span import Span
 from stethoscope.detect.applied import Applied
+from stethoscope.detect.beginnings import Beginnings
 from stethoscope.detect.detector import Detector
+from stethoscope.detect.dynamics import Dynamics
 from stethoscope.detect.flow import Flow
 from stethoscope.detect.ledger import GradientAccounts, Ownership
+from stethoscope.detect.leftovers import Leftovers
+from stethoscope.detect.logits import Logits
+from stethoscope.detect.loss_shape import LossShape
+from stethoscope.detect.modes import Modes
 from stethoscope.detect.nonfinite import Nonfinite
+from stethoscope.detect.optimizer_terms import OptimizerTerms
+from stethoscope.detect.precision import Precision
+from stethoscope.detect.schedules import Schedules
+from stethoscope.detect.structure import Structure
+from stethoscope.detect.unit_health import UnitHealth
 from stethoscope.detect.update_size import UpdateSize
 from stethoscope.record import Finding
 
@@ -20,6 +31,17 @@ DETECTORS: tuple[Callable[[], Detector], ...] = (
     Nonfinite,
     Flow,
     UpdateSize,
+    LossShape,
+    Structure,
+    Modes,
+    Schedules,
+    OptimizerTerms,
+    Precision,
+    UnitHealth,
+    Logits,
+    Leftovers,
+    Beginnings,
+    Dynamics,
 )
 CODES: tuple[str, ...] = tuple(code for make in DETECTORS for code in make().codes)
 

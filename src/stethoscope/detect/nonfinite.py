@@ -23,7 +23,12 @@ FORWARD: Final = (Kind.ACTIVATION, Kind.OUTPUT)
 class Nonfinite:
     """Finds the first bad step and who began it."""
 
-    codes: ClassVar[tuple[str, ...]] = ("nonfinite_origin", "nonfinite_batch", "nonfinite_buffer")
+    codes: ClassVar[tuple[str, ...]] = (
+        "nonfinite_origin",
+        "nonfinite_batch",
+        "nonfinite_buffer",
+        "precision_overflow",
+    )
 
     def __init__(self) -> None:
         self._habitual: set[str] = set()
@@ -127,12 +132,29 @@ class Nonfinite:
     def _in_forward(self, span: Span, place: int, first: int, evidence: list[Evidence]) -> Finding:
         step = int(span.steps[place])
         name = span.sites[first].site.path
+        row = span.rows[place, first]
+        overflowed = row[INDEX["num_posinf"]] + row[INDEX["num_neginf"]] > 0
+        if span.sites[first].dtype == "float16" and overflowed:
+            return self._overflow(span, place, first, evidence)
         return _origin(
             f"{name} was the first to produce {_kind_of(span, place, first)}, in the forward pass of step {step:,}.",
             step,
             (name,),
             [*self._what_went_in(span, place, first), *evidence, *_counts(span, place, [first])],
             "torch.autograd.set_detect_anomaly(True)  # one step, to see the line",
+        )
+
+    def _overflow(self, span: Span, place: int, first: int, evidence: list[Evidence]) -> Finding:
+        step, name = int(span.steps[place]), span.sites[first].site.path
+        return Finding(
+            code="precision_overflow",
+            severity=Severity.CRITICAL,
+            message=f"{name} passed 65,504, the largest float16 number, at step {step:,}.",
+            first_step=step,
+            last_step=step,
+            sites=(name,),
+            evidence=(*self._what_went_in(span, place, first), *evidence, *_counts(span, place, [first])),
+            remedy="torch.autocast(device, dtype=torch.bfloat16)  # or compute this module in float32",
         )
 
     def _what_went_in(self, span: Span, place: int, first: int) -> list[Evidence]:

@@ -1,0 +1,126 @@
+"""How it begins: activations that grow or fade with depth before anything was learned, a first loss far above chance."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, ClassVar, Final
+
+import numpy as np
+
+from stethoscope.analyse.span import Span
+from stethoscope.record import Evidence, Finding, Kind, Severity
+
+LAYERS_NEEDED: Final = 3
+GROWN: Final = 100.0
+"""Times the input's size at the end of the chain: what a layer that keeps variance never does."""
+FAR_ABOVE: Final = 4.0
+"""Times ln(classes): a head that knows nothing gives one."""
+WEIGHTED: Final = ("Linear", "Conv1d", "Conv2d", "Conv3d", "ConvTranspose2d")
+NORMS: Final = (
+    "LayerNorm",
+    "RMSNorm",
+    "GroupNorm",
+    "BatchNorm1d",
+    "BatchNorm2d",
+    "BatchNorm3d",
+    "InstanceNorm2d",
+)
+
+
+class Beginnings:
+    """Looks at the first step alone."""
+
+    codes: ClassVar[tuple[str, ...]] = ("bad_init_scale", "bad_initial_loss")
+
+    def __init__(self) -> None:
+        self._first: int | None = None
+        self._sizes: list[tuple[str, float]] = []
+        self._input = 1.0
+        self._output_size = 0.0
+        self._loss = math.nan
+        self._num_classes = 0
+        self._head = ""
+        self._normed = False
+        self._operations: list[Any] = []
+        self._num_backwards = 1.0
+
+    def observe(self, span: Span) -> None:
+        """Everything of the first step that was measured."""
+        for event in span.events:
+            if event.kind == "loss_graph" and not self._operations:
+                self._num_classes = int(event.body.get("num_classes", 0))
+                self._operations = event.body.get("operations", [])
+        if self._first is not None or not len(span.steps):
+            return
+        self._first = int(span.steps[0])
+        self._loss = float(span.metric("loss")[0])
+        self._num_backwards = float(span.metric("num_backwards")[0])
+        rms = span.stat("rms")[0]
+        types = {path: str(module.get("type", "")) for path, module in span.modules.items()}
+        self._normed = any(kind in NORMS for kind in types.values())
+        inputs = [
+            rms[n] for n in span.places(Kind.INPUT) if "float" in span.sites[n].dtype and np.isfinite(rms[n])
+        ]
+        self._input = max([float(size) for size in inputs], default=0.0)
+        for n in span.places(Kind.ACTIVATION):
+            site = span.sites[n].site
+            if np.isfinite(rms[n]) and (
+                types.get(site.module) in WEIGHTED or types.get(site.module) == "Embedding"
+            ):
+                self._sizes.append((site.module, float(rms[n])))
+        outputs = span.places(Kind.OUTPUT)
+        self._output_size = float(rms[outputs[0]]) if len(outputs) and np.isfinite(rms[outputs[0]]) else 0.0
+        if self._sizes:
+            self._head = self._sizes[-1][0]
+
+    def findings(self) -> list[Finding]:
+        """Scale first: a bad scale makes a bad first loss too."""
+        scale = self._find_scale()
+        if scale is not None:
+            return [scale]
+        loss = self._find_loss()
+        return [loss] if loss is not None else []
+
+    def _find_scale(self) -> Finding | None:
+        if len(self._sizes) < LAYERS_NEEDED or self._first is None:
+            return None
+        base = self._input or self._sizes[0][1]
+        sizes = np.array([size for _, size in self._sizes])
+        if base <= 0 or not (sizes > 0).all():
+            return None
+        ratio = float(sizes[-1] / base)
+        steps = np.diff(np.log(np.concatenate([[base], sizes])))
+        # Every layer takes part: one wide layer is a choice, a chain of them is a scale.
+        grows = (
+            (steps > 0).mean() > 0.7 and ratio > GROWN and float(sizes[:-1].max() / base) > math.sqrt(GROWN)
+        )
+        if not grows:
+            return None
+        worst = int(np.argmax(steps))
+        return Finding(
+            "bad_init_scale", Severity.CRITICAL,
+            f"Before anything is learned, values grow {ratio:,.0f} times from the input to {self._sizes[-1][0]}: the initial weights "
+            "are too large.",
+            self._first, self._first, (self._sizes[worst][0], self._sizes[-1][0]),
+            (Evidence(f"size after {self._sizes[-1][0]}", float(sizes[-1]), base, site=self._sizes[-1][0], kind="activation", stat="rms"),
+             Evidence("first loss", self._loss)),
+            "nn.init.kaiming_normal_(layer.weight)  # keeps the size from layer to layer",
+        )  # fmt: skip
+
+    def _find_loss(self) -> Finding | None:
+        if self._num_classes < 2 or not math.isfinite(self._loss) or self._first is None or self._first > 0:
+            return None
+        chance = math.log(self._num_classes)
+        expected = chance / max(self._num_backwards, 1.0) if self._loss < chance else chance
+        before = self._sizes[-2][1] if len(self._sizes) > 1 else self._input
+        if self._loss < FAR_ABOVE * expected or self._output_size < FAR_ABOVE * max(before, 1.0):
+            return None
+        return Finding(
+            "bad_initial_loss", Severity.WARNING,
+            f"The first loss is {self._loss:.3g}, where guessing among {self._num_classes} classes gives {chance:.3g}: {self._head} begins "
+            "far too sure of itself.",
+            self._first, self._first, (self._head,),
+            (Evidence("first loss", self._loss, chance),
+             Evidence("size of the logits", self._output_size, site=self._head, kind="activation", stat="rms")),
+            "nn.init.normal_(head.weight, std=0.02)",
+        )  # fmt: skip

@@ -1,0 +1,167 @@
+"""What is left behind step after step: graphs, hooks; and what should move along but does not: averages, optimizer state."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Final
+
+import numpy as np
+
+from stethoscope.analyse.span import Span
+from stethoscope.detect.detector import Streak, name_list
+from stethoscope.record import Evidence, Finding, Severity
+
+GRAPHS_NEEDED: Final = 20
+GROWTH: Final = 0.8
+"""Graphs that stay alive, against steps: nearly one more with every step."""
+FLAG_STEPS: Final = 10
+RISES_NEEDED: Final = 3
+AVERAGE_LOOKS: Final = 3
+
+
+class Leftovers:
+    """Follows counts that should stay flat, and copies that should not."""
+
+    codes: ClassVar[tuple[str, ...]] = (
+        "graph_retained",
+        "hooks_accumulate",
+        "ema_frozen",
+        "optimizer_state_lost",
+    )
+
+    def __init__(self) -> None:
+        self._alive: list[tuple[int, float]] = []
+        self._lines: list[str] = []
+        self._retain, self._create = Streak(), Streak()
+        self._hooks: list[tuple[int, float]] = []
+        self._averages: list[tuple[int, list[dict[str, Any]]]] = []
+        self._ended = False
+        self._starts: list[int] = []
+        self._counts: list[tuple[int, float, float]] = []
+        self._last_step = 0
+
+    def observe(self, span: Span) -> None:
+        """Take in the counts."""
+        for event in span.events:
+            if event.kind == "graphs_alive":
+                self._lines = [str(line) for line in event.body.get("lines", ())]
+            elif event.kind == "averages":
+                self._averages.append((event.step, event.body["averages"]))
+            elif event.kind == "totals":
+                self._ended = True
+        alive, hooks = span.metric("graphs_alive"), span.metric("num_hooks")
+        retain, create = span.metric("ledger/retain_graph"), span.metric("ledger/create_graph")
+        backwards, counts = span.metric("num_backwards"), span.metric("optimizer_step")
+        for place, step in enumerate(span.steps):
+            self._last_step = int(step)
+            if np.isfinite(alive[place]):
+                self._alive.append((int(step), float(alive[place])))
+            if np.isfinite(hooks[place]):
+                self._hooks.append((int(step), float(hooks[place])))
+            if np.isfinite(backwards[place]):
+                self._retain.see(int(step), bool(retain[place] == 1.0 and backwards[place] == 1))
+                self._create.see(int(step), bool(create[place] == 1.0))
+            if np.isfinite(counts[place]):
+                self._see_count(int(step), float(counts[place]))
+
+    def _see_count(self, step: int, count: float) -> None:
+        """Adam counts its own steps: the count of a continued run goes on, or begins again at 1."""
+        if self._counts and step > self._counts[-1][0] and count < self._counts[-1][1] and count <= 1.0:
+            self._starts.append(step)
+            self._counts.append((step, count, self._counts[-1][1]))
+        elif not self._counts and step > 0 and count <= 1.0:
+            self._counts.append((step, count, 0.0))
+        else:
+            self._counts[-1:] = [(step, count, 0.0)]
+
+    def findings(self) -> list[Finding]:
+        """Each where it lasts."""
+        found = [
+            self._find_alive(),
+            self._find_flags(),
+            self._find_hooks(),
+            self._find_average(),
+            self._find_lost(),
+        ]
+        return [finding for finding in found if finding is not None]
+
+    def _find_alive(self) -> Finding | None:
+        if len(self._alive) < GRAPHS_NEEDED or self._alive[-1][1] < GRAPHS_NEEDED:
+            return None
+        # Growth until the end or until an epoch's sum was dropped: the longest rise counts.
+        steps = np.array([step for step, _ in self._alive])
+        counts = np.array([count for _, count in self._alive])
+        drops = np.flatnonzero(np.diff(counts) < 0)
+        start = int(drops[-1]) + 1 if len(drops) else 0
+        rise, length = counts[-1] - counts[start], steps[-1] - steps[start]
+        if length < GRAPHS_NEEDED or rise < GROWTH * length:
+            return None
+        where = f" (backward is called at {name_list(self._lines, 1)})" if self._lines else ""
+        return Finding(
+            "graph_retained", Severity.WARNING,
+            f"{int(counts[-1]):,} graphs of earlier steps are still alive, one more with each step{where}: something keeps the loss, "
+            "such as total += loss.",
+            int(steps[start]), int(steps[-1]), (),
+            (Evidence("graphs alive", float(counts[-1]), float(counts[start])),),
+            "total += loss.item()  # or loss.detach()",
+        )  # fmt: skip
+
+    def _find_flags(self) -> Finding | None:
+        name, streak = (
+            ("create_graph", self._create)
+            if self._create.longest >= FLAG_STEPS
+            else ("retain_graph", self._retain)
+        )
+        if streak.longest < FLAG_STEPS:
+            return None
+        return Finding(
+            "graph_retained", Severity.WARNING,
+            f"backward({name}=True) on every step since {streak.start_of_longest:,}, with no second backward that would need it: "
+            "memory that nobody uses.",
+            streak.start_of_longest, streak.last_step, (), (Evidence("steps with the flag", float(streak.longest)),),
+            "loss.backward()  # without the flag",
+        )  # fmt: skip
+
+    def _find_hooks(self) -> Finding | None:
+        rises = [
+            (now, before) for before, now in zip(self._hooks, self._hooks[1:], strict=False) if now[1] > before[1]
+        ]  # fmt: skip
+        if len(rises) < RISES_NEEDED or self._hooks[-1][1] < max(count for _, count in self._hooks):
+            return None
+        return Finding(
+            "hooks_accumulate", Severity.WARNING,
+            f"The model's hooks grew from {self._hooks[0][1]:.0f} to {self._hooks[-1][1]:.0f} since step {rises[0][1][0]:,}: they are "
+            "registered again and never removed.",
+            rises[0][1][0], self._last_step, (), (Evidence("hooks", self._hooks[-1][1], self._hooks[0][1]),),
+            "handle = module.register_forward_hook(hook); handle.remove()",
+        )  # fmt: skip
+
+    def _find_average(self) -> Finding | None:
+        if len(self._averages) < AVERAGE_LOOKS:
+            return None
+        latest = self._averages[-1][1]
+        still = [a for a in latest if not a["moved"] and (a.get("given") or self._ended)]
+        ever = any(a["moved"] for _, told in self._averages for a in told)
+        if not still or ever:
+            return None
+        return Finding(
+            "ema_frozen", Severity.CRITICAL,
+            f"The average of the weights ({still[0]['type']}) has not moved in {self._averages[-1][0]:,} steps: nobody updates it.",
+            0, self._last_step, (), (Evidence("looks without a change", float(len(self._averages))),),
+            "ema.update_parameters(model)  # after optimizer.step()",
+        )  # fmt: skip
+
+    def _find_lost(self) -> Finding | None:
+        if not self._starts:
+            return None
+        step = self._starts[0]
+        before = (
+            next(lost for at, _, lost in self._counts if at == step)
+            if any(c[0] == step for c in self._counts)
+            else 0.0
+        )
+        return Finding(
+            "optimizer_state_lost", Severity.CRITICAL,
+            f"The run was continued at step {step:,} with an empty optimizer: its moments begin again at zero.",
+            step, self._last_step, (), (Evidence("the optimizer's own step count", 1.0, before or None),),
+            'optimizer.load_state_dict(checkpoint["optimizer"])',
+        )  # fmt: skip

@@ -1,0 +1,113 @@
+"""Logits that run away: attention that locks onto one place, outputs whose log-sum-exp drifts."""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar, Final
+
+import numpy as np
+
+from stethoscope.analyse.span import Span
+from stethoscope.record import Evidence, Finding, Severity
+
+LOOKS_NEEDED: Final = 6
+BASELINE_LOOKS: Final = 3
+COLLAPSED: Final = 0.1
+"""Entropy against a uniform row's: below a tenth, a row looks at one place."""
+OPEN: Final = 0.4
+"""Where it must have been before: attention that starts sharp is made so."""
+LOGIT_GROWTH: Final = 8.0
+LARGE_LOGIT: Final = 30.0
+DRIFT: Final = 5.0
+"""Times ln(number of classes) that the mean log-sum-exp moved."""
+
+
+class Logits:
+    """Follows entropies, largest logits, and log Z."""
+
+    codes: ClassVar[tuple[str, ...]] = ("attention_logit_growth", "output_logit_drift")
+
+    def __init__(self) -> None:
+        self._looks: dict[str, list[tuple[int, dict[str, float]]]] = {}
+        self._drift: list[tuple[int, float]] = []
+        self._num_classes = 0.0
+        self._last_step = 0
+
+    def observe(self, span: Span) -> None:
+        """Keep every look at attention and at the output."""
+        for event in span.events:
+            if event.kind == "attention":
+                for path, numbers in event.body["modules"].items():
+                    self._looks.setdefault(path, []).append((event.step, numbers))
+        log_z, classes = span.metric("output/log_z"), span.metric("output/num_units")
+        for place in np.flatnonzero(np.isfinite(log_z)):
+            self._drift.append((int(span.steps[place]), float(log_z[place])))
+            self._num_classes = float(classes[place])
+        if len(span.steps):
+            self._last_step = int(span.steps[-1])
+
+    def findings(self) -> list[Finding]:
+        """Attention by module, the worst one told; then the output."""
+        grown = [found for path in sorted(self._looks) if (found := self._attention(path)) is not None]
+        grown.sort(key=lambda pair: pair[0])
+        found = [grown[0][1]] if grown else []
+        drift = self._output()
+        return [*found, drift] if drift is not None else found
+
+    def _attention(self, path: str) -> tuple[float, Finding] | None:
+        looks = [(step, n) for step, n in self._looks[path] if n.get("uniform", 0.0) > 0.5]
+        if len(looks) < LOOKS_NEEDED:
+            return None
+        openness = np.array([n["entropy"] / n["uniform"] for _, n in looks])
+        before, after = (
+            float(np.median(openness[:BASELINE_LOOKS])),
+            float(np.median(openness[-BASELINE_LOOKS:])),
+        )
+        largest = [n.get("max_logit", math.nan) for _, n in looks]
+        base, top = (
+            float(np.nanmedian(largest[:BASELINE_LOOKS] or [math.nan]))
+            if np.isfinite(largest[:BASELINE_LOOKS]).any()
+            else math.nan,
+            largest[-1],
+        )
+        collapsed = (
+            before > OPEN and after < COLLAPSED and bool((openness[-BASELINE_LOOKS:] < COLLAPSED).all())
+        )
+        ran_away = (
+            math.isfinite(base) and top > LARGE_LOGIT and top > LOGIT_GROWTH * base and after < 0.5 * before
+        )
+        if not collapsed and not ran_away:
+            return None
+        middle = (before + after) / 2
+        above = np.flatnonzero(openness > middle)
+        first = looks[min(int(above[-1]) + 1, len(looks) - 1)][0] if len(above) else looks[0][0]
+        evidence = [Evidence("attention entropy against a uniform row", after, before)]
+        if math.isfinite(top):
+            evidence.append(Evidence("largest logit", top, base if math.isfinite(base) else None))
+        finding = Finding(
+            "attention_logit_growth", Severity.WARNING,
+            f"Attention in {path} locks onto single places from step {first:,}: its entropy fell from {before:.0%} to "
+            f"{after:.0%} of a uniform row's.",
+            first, self._last_step, (path,), tuple(evidence),
+            "q, k = rms_norm(q), rms_norm(k)  # or a smaller learning rate for query and key",
+        )  # fmt: skip
+        return after, finding
+
+    def _output(self) -> Finding | None:
+        if len(self._drift) < 2 * LOOKS_NEEDED or self._num_classes < 2:
+            return None
+        values = np.array([value for _, value in self._drift])
+        start, end = float(np.median(values[:BASELINE_LOOKS])), float(np.median(values[-BASELINE_LOOKS:]))
+        limit = DRIFT * math.log(self._num_classes)
+        half = values[len(values) // 2 :]
+        still = abs(end - start) > 1.2 * abs(float(np.median(half[:BASELINE_LOOKS])) - start)
+        if abs(end - start) < limit or not still:
+            return None
+        first = next(step for step, value in self._drift if abs(value - start) > limit / 2)
+        return Finding(
+            "output_logit_drift", Severity.WARNING,
+            f"The output's logits drift: the mean of log Z went from {start:.3g} to {end:.3g} since step {first:,}, which the loss "
+            "does not see.",
+            first, self._last_step, ("(root)",), (Evidence("mean log Z", end, start),),
+            "loss = loss + 1e-4 * torch.logsumexp(logits, -1).square().mean()",
+        )  # fmt: skip

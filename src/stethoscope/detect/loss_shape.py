@@ -1,0 +1,131 @@
+"""What lies between the model and the loss: softmax twice, sigmoid twice, a broadcast, a cut-off output, a clamp.
+
+Read from the autograd graph of the loss itself, so each of these is a fact about the operations, not a guess from numbers.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, ClassVar, Final
+
+from stethoscope.analyse.span import Span
+from stethoscope.record import Evidence, Finding, Severity
+
+SEEN_NEEDED: Final = 2
+"""Steps at which the graph showed it: once may be a special first step."""
+NEGATIVE_SHARE: Final = 0.05
+CLAMPED_SHARE: Final = 0.2
+CLAMPED_NEEDED: Final = 3
+
+
+class LossShape:
+    """Follows the graph facts of the steps at which the graph was read."""
+
+    codes: ClassVar[tuple[str, ...]] = (
+        "double_softmax", "double_sigmoid", "loss_broadcast", "output_clipped", "loss_clamped",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self._seen: dict[str, list[tuple[int, Any]]] = {}
+        self._num_classes = 0
+        self._last_module = ""
+        self._last_step = 0
+        self._num_looks = 0
+
+    def observe(self, span: Span) -> None:
+        """Keep what each reading of the graph showed."""
+        if len(span.steps):
+            self._last_step = int(span.steps[-1])
+        if span.depth:
+            ran = [
+                path
+                for path in span.depth
+                if path and not span.modules.get(path, {}).get("type") == "Sequential"
+            ]
+            self._last_module = ran[-1] if ran else ""
+        for event in span.events:
+            if event.kind != "loss_graph":
+                continue
+            self._num_looks += 1
+            self._num_classes = int(event.body.get("num_classes", self._num_classes))
+            for key in ("double_softmax", "double_sigmoid", "broadcast", "output_cut", "clamped"):
+                if key in event.body:
+                    self._seen.setdefault(key, []).append((event.step, event.body[key]))
+
+    def findings(self) -> list[Finding]:
+        """What was seen more than once."""
+        makers = {
+            "double_softmax": self._double_softmax, "double_sigmoid": self._double_sigmoid,
+            "broadcast": self._broadcast, "output_cut": self._cut, "clamped": self._clamped,
+        }  # fmt: skip
+        found = [
+            make(self._seen[key])
+            for key, make in makers.items()
+            if len(self._seen.get(key, ())) >= SEEN_NEEDED
+        ]
+        return [finding for finding in found if finding is not None]
+
+    def _finding(self, code: str, severity: Severity, seen: list[tuple[int, Any]], message: str, evidence: tuple[Evidence, ...],
+                 remedy: str) -> Finding:  # fmt: skip
+        sites = (self._last_module,) if self._last_module else ()
+        return Finding(code, severity, message, seen[0][0], self._last_step, sites, evidence, remedy)
+
+    def _double_softmax(self, seen: list[tuple[int, Any]]) -> Finding:
+        classes = max(self._num_classes, 2)
+        floor = (
+            -math.log(math.e / (math.e + classes - 1))
+            if seen[0][1] == "Softmax"
+            else -math.log(math.e / (math.e + (classes - 1)))
+        )
+        return self._finding(
+            "double_softmax", Severity.CRITICAL, seen,
+            f"The output goes through {seen[0][1].lower()} and then through cross entropy's own softmax: with {classes} classes "
+            f"the loss cannot fall below {floor:.2f}.",
+            (Evidence("lowest loss that can be reached", floor), Evidence("classes", float(classes))),
+            "return logits  # cross_entropy takes logits; apply softmax only to show probabilities",
+        )  # fmt: skip
+
+    def _double_sigmoid(self, seen: list[tuple[int, Any]]) -> Finding:
+        return self._finding(
+            "double_sigmoid", Severity.CRITICAL, seen,
+            f"The output goes through {seen[0][1].lower()} and then through the sigmoid inside the loss: probabilities where "
+            "logits belong.",
+            (Evidence("lowest loss of a positive that can be reached", math.log1p(math.exp(-1.0))),),
+            "return logits  # binary_cross_entropy_with_logits takes logits",
+        )  # fmt: skip
+
+    def _broadcast(self, seen: list[tuple[int, Any]]) -> Finding:
+        small, large = seen[0][1]["prediction"], seen[0][1]["result"]
+        return self._finding(
+            "loss_broadcast", Severity.CRITICAL, seen,
+            f"The loss compares every prediction with every target: a prediction of shape {tuple(small)} was broadcast to "
+            f"{tuple(large)}.",
+            (Evidence("comparisons a step", float(large[0] * large[1]), float(large[0])),),
+            "loss = loss_fn(output.squeeze(1), target)  # or target.unsqueeze(1): equal shapes",
+        )  # fmt: skip
+
+    def _cut(self, seen: list[tuple[int, Any]]) -> Finding | None:
+        shares = [
+            float(body["negative_targets"]) for _, body in seen if body.get("negative_targets") is not None
+        ]
+        if not shares or max(shares) < NEGATIVE_SHARE:
+            return None
+        share = sum(shares) / len(shares)
+        return self._finding(
+            "output_clipped", Severity.CRITICAL, seen,
+            f"The output ends in {seen[0][1]['by'].lower()} and can never be negative, and {share:.0%} of the targets are.",
+            (Evidence("share of targets below zero", share),),
+            "remove the activation after the last layer",
+        )  # fmt: skip
+
+    def _clamped(self, seen: list[tuple[int, Any]]) -> Finding | None:
+        heavy = [(step, body) for step, body in seen if float(body["share"]) >= CLAMPED_SHARE]
+        if len(heavy) < min(CLAMPED_NEEDED, self._num_looks):
+            return None
+        share = max(float(body["share"]) for _, body in heavy)
+        return self._finding(
+            "loss_clamped", Severity.WARNING, heavy,
+            f"The loss is clamped, and up to {share:.0%} of its terms lie beyond the limit, where they have no gradient.",
+            (Evidence("share of terms without a gradient", share), Evidence("limit", heavy[0][1].get("max"))),
+            "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # limit the gradient, not the loss",
+        )  # fmt: skip

@@ -1,0 +1,47 @@
+"""Training in evaluation mode: dropout off and BatchNorm frozen while gradients flow."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Final
+
+import numpy as np
+
+from stethoscope.analyse.span import Span
+from stethoscope.detect.detector import Streak, name_list
+from stethoscope.record import Evidence, Finding, Severity
+
+STEPS_NEEDED: Final = 3
+
+
+class Modes:
+    """Follows the root's mode; single layers in evaluation mode under a root in training mode are on purpose."""
+
+    codes: ClassVar[tuple[str, ...]] = ("eval_mode_in_training",)
+
+    def __init__(self) -> None:
+        self._streak = Streak()
+        self._facts: dict[str, Any] = {}
+
+    def observe(self, span: Span) -> None:
+        """One mode for every step."""
+        for event in span.events:
+            if event.kind == "modes" and not event.body.get("training", True):
+                self._facts = event.body
+        modes = span.metric("training_mode")
+        for place in np.flatnonzero(np.isfinite(modes)):
+            self._streak.see(int(span.steps[place]), bool(modes[place] == 0.0))
+
+    def findings(self) -> list[Finding]:
+        """Only where the mode makes a difference."""
+        affected = self._facts.get("evaluating", [])
+        if self._streak.longest < STEPS_NEEDED or not affected:
+            return []
+        kinds = ", ".join(self._facts.get("kinds_evaluating", ()))
+        return [Finding(
+            "eval_mode_in_training", Severity.CRITICAL,
+            f"The model trains in evaluation mode since step {self._streak.start_of_longest:,}: {name_list(affected)} ({kinds}) "
+            f"{'does' if len(affected) == 1 else 'do'} not behave as in training.",
+            self._streak.start_of_longest, self._streak.last_step, tuple(affected),
+            (Evidence("steps in evaluation mode", float(self._streak.longest)),),
+            "model.train()  # after every validation",
+        )]  # fmt: skip

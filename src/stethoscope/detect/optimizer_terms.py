@@ -1,0 +1,172 @@
+"""Which term of the optimizer rules: Adam's eps, an update beyond Adam's own bound, weight decay."""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar, Final
+
+import numpy as np
+
+from stethoscope.analyse.span import Span
+from stethoscope.detect.detector import is_matrix, name_list
+from stethoscope.detect.groups import Group, groups_by_site
+from stethoscope.kernels.columns import INDEX
+from stethoscope.record import Evidence, Finding, FloatArray, Kind, Severity
+
+STEPS_NEEDED: Final = 20
+MOST: Final = 0.5
+BOUND_FACTOR: Final = 3.0
+"""Adam cannot move a weight further than its bound x lr; three times that is not rounding."""
+DECAY_SHARE: Final = 0.5
+SHRUNK: Final = 0.7
+"""Of the norm at the start: decay that wins makes weights smaller."""
+
+
+class OptimizerTerms:
+    """Compares, tensor by tensor, what moves it."""
+
+    codes: ClassVar[tuple[str, ...]] = ("adam_eps_dominates", "adam_update_spike", "weight_decay_dominates")
+
+    def __init__(self) -> None:
+        self._groups: dict[str, Group] = {}
+        self._eps: dict[str, list[bool]] = {}
+        self._eps_ratio: dict[str, float] = {}
+        self._spike: tuple[int, str, float, float] | None = None
+        self._last_spike = 0
+        self._decay: dict[str, list[float]] = {}
+        self._norms: dict[str, tuple[float, float]] = {}
+        self._last_step = 0
+        self._eps_value = 0.0
+
+    def observe(self, span: Span) -> None:
+        """One comparison for every measured step of every tensor."""
+        self._groups = groups_by_site(span.events, self._groups)
+        if len(span.steps):
+            self._last_step = int(span.steps[-1])
+        places: dict[str, dict[str, int]] = {}
+        for place, info in enumerate(span.sites):
+            kind = info.site.kind
+            if kind in (Kind.WEIGHT, Kind.UPDATE, Kind.GRADIENT):
+                places.setdefault(info.site.path, {})[str(kind)] = place
+            elif kind is Kind.OPTIMIZER_STATE and info.site.name.endswith(".exp_avg_sq"):
+                places.setdefault(info.site.path.removesuffix(".exp_avg_sq"), {})["square"] = place
+        for path, found in places.items():
+            group = self._groups.get(path)
+            if group is None or "weight" not in found:
+                continue
+            matrix = is_matrix(span.sites[found["weight"]])
+            rates = span.metric(group.rate_metric)
+            if group.is_adam and "square" in found:
+                if matrix:
+                    self._see_eps(span, path, group, span.rows[:, found["square"]])
+                if "update" in found:
+                    self._see_spike(
+                        span, path, group, rates, span.rows[:, found["update"]], span.rows[:, found["weight"]]
+                    )
+            if matrix and group.number("weight_decay", 0.0) > 0 and "update" in found and "gradient" in found:
+                self._see_decay(path, group, rates, span, found)
+
+    def _see_eps(self, span: Span, path: str, group: Group, square: FloatArray) -> None:
+        seen = self._eps.setdefault(path, [])
+        eps, beta = group.number("eps", 1e-8), group.betas[1]
+        for place in np.flatnonzero(~np.isnan(square[:, INDEX["mean"]])):
+            if len(seen) >= STEPS_NEEDED:
+                return
+            corrected = square[place, INDEX["mean"]] / max(1.0 - beta ** (int(span.steps[place]) + 1), 1e-12)
+            size = math.sqrt(max(corrected, 0.0))
+            seen.append(size < eps)
+            self._eps_ratio[path] = size / eps if eps else math.inf
+            self._eps_value = eps
+
+    def _see_spike(
+        self, span: Span, path: str, group: Group, rates: FloatArray, update: FloatArray, weight: FloatArray
+    ) -> None:
+        first, second = group.betas
+        bound = max(1.0, (1.0 - first) / math.sqrt(1.0 - second)) if second < 1 else math.inf
+        decay = (
+            group.number("weight_decay", 0.0) * weight[:, INDEX["abs_max"]]
+            if group.optimizer == "AdamW"
+            else 0.0
+        )
+        size = update[:, INDEX["abs_max"]]
+        for place in np.flatnonzero(size > BOUND_FACTOR * rates * (bound + decay)):
+            step = int(span.steps[place])
+            if rates[place] <= 0:
+                continue
+            self._last_spike = max(self._last_spike, step)
+            if self._spike is None or step < self._spike[0]:
+                self._spike = (step, path, float(size[place]), float(rates[place] * bound))
+
+    def _see_decay(
+        self, path: str, group: Group, rates: FloatArray, span: Span, found: dict[str, int]
+    ) -> None:
+        weight, update = span.stat("rms")[:, found["weight"]], span.stat("rms")[:, found["update"]]
+        gradient = span.stat("rms")[:, found["gradient"]]
+        factor = group.number("weight_decay", 0.0)
+        decoupled = group.optimizer == "AdamW"
+        with np.errstate(divide="ignore", invalid="ignore"):
+            share = (
+                rates * factor * weight / update
+                if decoupled
+                else factor * weight / (factor * weight + gradient)
+            )
+        shares = self._decay.setdefault(path, [])
+        for place in np.flatnonzero(np.isfinite(share)):
+            shares.append(float(min(share[place], 1.0)))
+            first = self._norms.get(path, (float(weight[place]), 0.0))[0]
+            self._norms[path] = (first, float(weight[place]))
+
+    def findings(self) -> list[Finding]:
+        """Terms that rule in most matrices."""
+        found = []
+        full = {path: seen for path, seen in self._eps.items() if len(seen) >= STEPS_NEEDED}
+        under = [path for path, seen in full.items() if np.mean(seen) > 0.9]
+        if full and len(under) > MOST * len(full):
+            found.append(self._eps_rules(sorted(under)))
+        if self._spike is not None:
+            found.append(self._spiked())
+        ruled = [
+            path for path, shares in self._decay.items()
+            if len(shares) >= STEPS_NEEDED and np.median(shares) > DECAY_SHARE
+            and self._norms[path][1] < SHRUNK * self._norms[path][0]
+        ]  # fmt: skip
+        if self._decay and len(ruled) > MOST * len(self._decay):
+            found.append(self._decay_rules(sorted(ruled)))
+        return found
+
+    def _eps_rules(self, paths: list[str]) -> Finding:
+        worst = min(paths, key=lambda path: self._eps_ratio[path])
+        return Finding(
+            "adam_eps_dominates", Severity.WARNING,
+            f"Adam's eps of {self._eps_value:g} is larger than the gradients of {name_list(paths)}: their steps shrink with the "
+            "gradient as in plain descent.",
+            0, self._last_step, tuple(paths),
+            (Evidence("root of the second moment / eps", self._eps_ratio[worst], site=f"{worst}.exp_avg_sq",
+                      kind="optimizer_state", stat="mean"),),
+            "torch.optim.AdamW(..., eps=1e-8)",
+        )  # fmt: skip
+
+    def _spiked(self) -> Finding:
+        assert self._spike is not None
+        step, path, size, bound = self._spike
+        return Finding(
+            "adam_update_spike", Severity.CRITICAL,
+            f"Adam moved {path} by {size:.3g} at step {step:,}, where its formula allows {bound:.3g}: the second moment was 0 in "
+            "float32 and eps does not brake.",
+            step, max(self._last_spike, step), (path,),
+            (Evidence("largest update", size, bound, site=path, kind="update", stat="abs_max"),),
+            "torch.optim.AdamW(..., eps=1e-8)  # larger than the square root of the smallest float32",
+        )  # fmt: skip
+
+    def _decay_rules(self, paths: list[str]) -> Finding:
+        worst = max(paths, key=lambda path: float(np.median(self._decay[path])))
+        first, last = self._norms[worst]
+        return Finding(
+            "weight_decay_dominates", Severity.WARNING,
+            f"Weight decay moves {name_list(paths)} more than the gradient does: the weights shrink to {last / first:.0%} of "
+            "their size.",
+            0, self._last_step, tuple(paths),
+            (Evidence("decay's share of the step", float(np.median(self._decay[worst])), site=worst, kind="weight", stat="norm"),
+             Evidence("size of the weights", last, first, site=worst, kind="weight", stat="rms")),
+            "weight_decay=0.01  # for AdamW; 1e-4 for SGD",
+        )  # fmt: skip

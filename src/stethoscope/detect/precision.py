@@ -1,0 +1,90 @@
+"""Few bits: gradients that fall under float16's smallest number, and a loss scale that collapses."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Final
+
+import numpy as np
+
+from stethoscope.analyse.span import Span
+from stethoscope.detect.detector import name_list
+from stethoscope.kernels.columns import INDEX
+from stethoscope.record import Evidence, Finding, Kind, Severity
+
+SKIPS_NEEDED: Final = 10
+SKIPS_ALWAYS: Final = 24
+"""Skips in a row that no sensible initial scale explains: 2 ** 24 above the scale that works."""
+STEPS_NEEDED: Final = 20
+TINY_SHARE: Final = 0.1
+"""Of a gradient's values: subnormal numbers are where float16 begins to lose them."""
+MOST: Final = 0.5
+
+
+class Precision:
+    """Follows skipped steps, and the smallest values of float16 gradients."""
+
+    codes: ClassVar[tuple[str, ...]] = ("loss_scale_collapse", "precision_underflow")
+
+    def __init__(self) -> None:
+        self._skips: dict[int, int] = {}
+        self._scale = np.inf
+        self._tiny: dict[str, list[float]] = {}
+        self._scaled = False
+        self._first: int | None = None
+        self._last_step = 0
+
+    def observe(self, span: Span) -> None:
+        """Count skips at each step, and tiny values in each float16 gradient."""
+        for event in span.events:
+            if event.kind == "skipped_step":
+                self._skips[event.step] = self._skips.get(event.step, 0) + 1
+                self._scale = float(event.body.get("scale") or self._scale)
+        scale = span.metric("loss_scale")
+        self._scaled = self._scaled or bool((scale[np.isfinite(scale)] > 1.0).any())
+        if len(span.steps):
+            self._last_step = int(span.steps[-1])
+        for place, info in enumerate(span.sites):
+            if info.dtype != "float16" or info.site.kind not in (Kind.GRADIENT, Kind.ACTIVATION_GRADIENT):
+                continue
+            rows = span.rows[:, place]
+            there = np.flatnonzero(span.present[:, place])
+            if len(there) and self._first is None:
+                self._first = int(span.steps[there[0]])
+            lost = rows[there, INDEX["num_tiny"]] / rows[there, INDEX["count"]]
+            self._tiny.setdefault(info.site.path, []).extend(lost.tolist())
+
+    def findings(self) -> list[Finding]:
+        """A collapse as it happens; underflow where no scaler works against it."""
+        found = []
+        worst = max(self._skips, key=lambda step: self._skips[step], default=None)
+        if worst is not None:
+            count = self._skips[worst]
+            if count >= SKIPS_ALWAYS or (count >= SKIPS_NEEDED and self._scale < 1.0):
+                found.append(self._collapsed(worst, count))
+        seen = {path: values for path, values in self._tiny.items() if len(values) >= STEPS_NEEDED}
+        losing = [path for path, values in seen.items() if np.median(values) > TINY_SHARE]
+        if not self._scaled and seen and len(losing) >= max(1, MOST * len(seen)):
+            found.append(self._underflows(sorted(losing)))
+        return found
+
+    def _collapsed(self, step: int, count: int) -> Finding:
+        return Finding(
+            "loss_scale_collapse", Severity.CRITICAL,
+            f"The gradient scaler has skipped {count:,} steps in a row since step {step:,}: every gradient holds Inf or NaN, "
+            "whatever the scale.",
+            step, max(step, self._last_step), (),
+            (Evidence("skipped in a row", float(count)),
+             Evidence("loss scale", None if np.isinf(self._scale) else self._scale)),
+            "torch.autograd.set_detect_anomaly(True)  # one step, to see which operation makes it",
+        )  # fmt: skip
+
+    def _underflows(self, paths: list[str]) -> Finding:
+        share = max(float(np.median(self._tiny[path])) for path in paths)
+        return Finding(
+            "precision_underflow", Severity.WARNING,
+            f"Gradients of {name_list(paths)} are too small for float16: up to {share:.0%} of their values are subnormal, and "
+            "smaller ones are 0.",
+            self._first or 0, self._last_step, tuple(paths),
+            (Evidence("share of subnormal values", share, site=paths[0], kind="activation_gradient", stat="num_tiny"),),
+            'scaler = torch.amp.GradScaler(); scaler.scale(loss).backward()  # or torch.bfloat16',
+        )  # fmt: skip

@@ -1,0 +1,158 @@
+"""Learning-rate schedules and clipping: a rate that dies early or never moves, a schedule that runs ahead, a clip that
+is always on or comes before the gradients are unscaled."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Final
+
+import numpy as np
+
+from stethoscope.analyse.span import Span
+from stethoscope.detect.detector import Streak
+from stethoscope.record import Evidence, Finding, Severity
+
+DEAD_RATE: Final = 1e-3
+"""Of the highest rate: below this share nothing is learned any more."""
+DEAD_SHARE: Final = 0.3
+"""Of the run: a schedule that ends on time spends a few percent down there."""
+STEPS_NEEDED: Final = 40
+SMALL_COEFFICIENT: Final = 0.02
+SKIPS_NEEDED: Final = 3
+AHEAD: Final = 0.05
+
+
+class Schedules:
+    """Follows rates, schedulers and clipping."""
+
+    codes: ClassVar[tuple[str, ...]] = (
+        "lr_decays_too_early", "lr_stuck", "scheduler_ahead_of_optimizer", "clipping_always_on", "clip_before_unscale",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self._peak = 0.0
+        self._steps: list[int] = []
+        self._rates: list[float] = []
+        self._groups: list[dict[str, Any]] = []
+        self._totals: dict[str, Any] | None = None
+        self._scheduler_steps = 0.0
+        self._skipped = 0
+        self._first_skip = 0
+        self._num_steps = 0
+        self._coefficients: list[float] = []
+        self._clip = (0, 0, 0.0)
+        self._scaled = Streak()
+        self._scale = 1.0
+        self._last_step = 0
+
+    def observe(self, span: Span) -> None:
+        """Take in rates, counts and clips."""
+        for event in span.events:
+            if event.kind == "ownership":
+                self._groups = event.body.get("groups", self._groups)
+            elif event.kind == "totals":
+                self._totals = event.body
+            elif event.kind == "skipped_step":
+                self._first_skip = self._first_skip or event.step
+                self._skipped = max(self._skipped, int(event.body.get("times", 0)))
+        rates, ahead = span.metric("lr"), span.metric("scheduler_steps")
+        norms, limits = span.metric("grad_norm"), span.metric("clip_norm")
+        scaled, scale = span.metric("clip_scaled"), span.metric("loss_scale")
+        for place, step in enumerate(span.steps):
+            self._num_steps += bool(np.isfinite(rates[place]))
+            if np.isfinite(rates[place]):
+                self._steps.append(int(step))
+                self._rates.append(float(rates[place]))
+                self._last_step = int(step)
+            if np.isfinite(ahead[place]):
+                self._scheduler_steps = float(ahead[place])
+            if np.isfinite(scale[place]):
+                self._scale = float(scale[place])
+            if np.isfinite(limits[place]):
+                self._see_clip(int(step), float(norms[place]), float(limits[place]), scaled[place] == 1.0)
+
+    def _see_clip(self, step: int, norm: float, limit: float, still_scaled: bool) -> None:
+        self._scaled.see(step, bool(still_scaled and self._scale > 1.0))
+        if not still_scaled and np.isfinite(norm) and norm > 0:
+            self._coefficients.append(min(1.0, limit / norm))
+            first = self._clip[0] if len(self._coefficients) > 1 else step
+            self._clip = (first, step, limit)
+
+    def findings(self) -> list[Finding]:
+        """Clipping as it happens; schedules where the run has ended, because only then is early early."""
+        found = []
+        if self._scaled.longest >= 3:
+            found.append(self._before_unscale())
+        if len(self._coefficients) >= STEPS_NEEDED:
+            clipped = np.array(self._coefficients)
+            if (clipped < 1.0).mean() > 0.98 and np.median(clipped) < SMALL_COEFFICIENT:
+                found.append(self._always_on(float(np.median(clipped))))
+        ahead = self._scheduler_steps - self._num_steps
+        if (
+            self._skipped >= SKIPS_NEEDED
+            and 1 < ahead <= self._skipped + 1
+            and ahead > AHEAD * self._num_steps
+        ):
+            found.append(self._ahead(int(ahead)))
+        if self._totals is not None:
+            found.extend(self._when_finished())
+        return found
+
+    def _when_finished(self) -> list[Finding]:
+        rates = np.array(self._rates)
+        if len(rates) < STEPS_NEEDED or rates.max() <= 0:
+            return []
+        alive = np.flatnonzero(rates > DEAD_RATE * rates.max())
+        dead_from = int(alive[-1]) + 1
+        if (len(rates) - dead_from) / len(rates) > DEAD_SHARE:
+            return [self._too_early(self._steps[min(dead_from, len(rates) - 1)], len(rates))]
+        scheduled = any("initial_lr" in group.get("settings", {}) for group in self._groups)
+        num_steps = int((self._totals or {}).get("num_scheduler_steps", 0))
+        if scheduled and num_steps == 0 and rates.max() == rates.min():
+            return [self._stuck(float(rates[0]))]
+        return []
+
+    def _too_early(self, step: int, num_steps: int) -> Finding:
+        return Finding(
+            "lr_decays_too_early", Severity.WARNING,
+            f"The learning rate is next to nothing from step {step:,} of {num_steps:,} on: the schedule ends long before the run.",
+            step, self._last_step, (),
+            (Evidence("learning rate at the end", self._rates[-1], max(self._rates)),
+             Evidence("scheduler steps", self._scheduler_steps)),
+            "scheduler.step()  # once an epoch, or make the schedule as long as the number of steps",
+        )  # fmt: skip
+
+    def _stuck(self, rate: float) -> Finding:
+        return Finding(
+            "lr_stuck", Severity.WARNING,
+            f"A learning-rate scheduler exists and never stepped: the rate stayed at {rate:.3g} for the whole run.",
+            0, self._last_step, (), (Evidence("scheduler steps", 0.0), Evidence("optimizer steps", float(self._num_steps))),
+            "scheduler.step()  # after optimizer.step()",
+        )  # fmt: skip
+
+    def _ahead(self, ahead: int) -> Finding:
+        return Finding(
+            "scheduler_ahead_of_optimizer", Severity.WARNING,
+            f"The scheduler is {ahead:,} steps ahead of the optimizer: it advances on steps that the gradient scaler skips.",
+            self._first_skip, self._last_step, (),
+            (Evidence("scheduler steps", self._scheduler_steps, float(self._num_steps)),
+             Evidence("skipped steps", float(self._skipped))),
+            "if scaler.get_scale() >= scale_before: scheduler.step()  # only when the optimizer stepped",
+        )  # fmt: skip
+
+    def _always_on(self, middle: float) -> Finding:
+        first, last, limit = self._clip
+        return Finding(
+            "clipping_always_on", Severity.WARNING,
+            f"Clipping at {limit:g} shortens every gradient, to {middle:.2g} of its size: the limit is the learning rate now.",
+            first, last, (), (Evidence("median clip coefficient", middle), Evidence("limit", limit, limit / middle)),
+            f"torch.nn.utils.clip_grad_norm_(model.parameters(), {limit / middle:.1g})  # near the usual norm",
+        )  # fmt: skip
+
+    def _before_unscale(self) -> Finding:
+        return Finding(
+            "clip_before_unscale", Severity.CRITICAL,
+            f"Gradients are clipped while still multiplied by the loss scale of {self._scale:,.0f}: after unscaling, the norm is "
+            f"1/{self._scale:,.0f} of the limit.",
+            self._scaled.start_of_longest, self._scaled.last_step, (), (Evidence("loss scale", self._scale),),
+            "scaler.unscale_(optimizer)  # before clip_grad_norm_",
+        )  # fmt: skip

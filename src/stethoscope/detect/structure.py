@@ -1,0 +1,182 @@
+"""How the model is put together: modules nobody registered, gradients cut off, freezing by mistake, weights tied by value.
+
+Exact facts about the model, but for freezing, where intent must be guessed: a prefix of the layers, a whole part, or one
+kind of parameter everywhere is frozen on purpose; some of a row of equal layers, out of order, is not.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from typing import Any, ClassVar, Final
+
+import numpy as np
+
+from stethoscope.analyse.span import Span
+from stethoscope.detect.detector import name_list
+from stethoscope.record import Evidence, Finding, Kind, Severity
+
+STEPS_NEEDED: Final = 20
+NUMBER: Final = re.compile(r"(?<![A-Za-z0-9])\d+(?![A-Za-z0-9])|(?<=[A-Za-z])\d+(?=$|\.)")
+
+
+class Structure:
+    """Follows the model's graph, who gets a gradient, and what is frozen."""
+
+    codes: ClassVar[tuple[str, ...]] = (
+        "unregistered_module",
+        "detached_graph",
+        "frozen_params",
+        "tied_weights_split",
+    )
+
+    def __init__(self) -> None:
+        self._unregistered: tuple[int, list[dict[str, Any]]] | None = None
+        self._pairs: list[tuple[int, dict[str, Any]]] = []
+        self._owned: set[str] = set()
+        self._frozen: set[str] = set()
+        self._trainable: set[str] = set()
+        self._with_gradient: set[str] = set()
+        self._ran: set[str] = set()
+        self._flowed: set[str] = set()
+        self._depth: dict[str, int] = {}
+        self._types: dict[str, str] = {}
+        self._num_steps = 0
+        self._last_step = 0
+
+    def observe(self, span: Span) -> None:
+        """Take in lists and who reported."""
+        for event in span.events:
+            if event.kind == "graph" and event.body.get("unregistered"):
+                trained = [m for m in event.body["unregistered"] if m.get("num_trainable", 0) > 0]
+                if trained:
+                    self._unregistered = self._unregistered or (event.step, trained)
+            elif event.kind == "twins":
+                self._pairs += [(event.step, pair) for pair in event.body["pairs"]]
+            elif event.kind == "ownership":
+                self._owned = {site for group in event.body.get("groups", ()) for site in group["sites"]}
+        self._depth = dict(span.depth) or self._depth
+        self._types = {path: str(m.get("type", "")) for path, m in span.modules.items()} or self._types
+        reported = span.present.any(axis=0) if len(span.steps) else np.zeros(len(span.sites), dtype=bool)
+        for place, info in enumerate(span.sites):
+            self._sort(info.site.kind, info.site.path, info.site.module, info.measured, bool(reported[place]))
+        gradients = span.places(Kind.GRADIENT)
+        if len(gradients) and len(span.steps):
+            self._num_steps += int(span.present[:, gradients].any(axis=1).sum())
+            self._last_step = int(span.steps[-1])
+
+    def _sort(self, kind: Kind, path: str, module: str, measured: str, reported: bool) -> None:
+        if kind is Kind.GRADIENT:
+            (self._frozen if measured == "frozen" else self._trainable).add(path)
+            if reported:
+                self._with_gradient.add(path)
+                self._trainable.add(path)
+                self._frozen.discard(path)
+        elif kind is Kind.ACTIVATION and reported:
+            self._ran.add(module)
+        elif kind is Kind.ACTIVATION_GRADIENT and reported:
+            self._flowed.add(module)
+
+    def findings(self) -> list[Finding]:
+        """What is certain about the model as it is."""
+        found = [self._find_unregistered(), self._find_detached(), self._find_split(), self._find_frozen()]
+        return [finding for finding in found if finding is not None]
+
+    def _find_unregistered(self) -> Finding | None:
+        if self._unregistered is None:
+            return None
+        step, modules = self._unregistered
+        names = [str(m.get("path") or m.get("type")) for m in modules]
+        count = sum(int(m.get("num_trainable", 0)) for m in modules)
+        callers = [str(m["called_in"]) for m in modules if m.get("called_in")]
+        return Finding(
+            "unregistered_module", Severity.CRITICAL,
+            f"{len(modules)} modules are called but not registered ({name_list(names)}): their {count:,} parameters are in no "
+            "optimizer and no checkpoint.",
+            step, max(step, self._last_step), tuple(dict.fromkeys([*names, *callers])),
+            (Evidence("parameters outside the model", float(count)),),
+            "self.blocks = nn.ModuleList(blocks)  # not a plain list",
+        )  # fmt: skip
+
+    def _find_detached(self) -> Finding | None:
+        if self._num_steps < STEPS_NEEDED:
+            return None
+        cut = [
+            path for path in self._trainable & self._owned
+            if path not in self._with_gradient and path.rpartition(".")[0] in self._ran
+        ]  # fmt: skip
+        if not cut:
+            return None
+        modules = {path.rpartition(".")[0] for path in cut}
+        last = max(modules, key=lambda module: self._depth.get(module, -1))
+        later = sorted(
+            (d, m) for m, d in self._depth.items() if d > self._depth.get(last, -1) and m in self._flowed
+        )
+        boundary = f" and {later[0][1]}" if later else ""
+        return Finding(
+            "detached_graph", Severity.CRITICAL,
+            f"No gradient reaches {name_list(sorted(cut))}: the graph is cut after {last}, between it{boundary or ' and the loss'}.",
+            0, self._last_step, (last, *([later[0][1]] if later else []), *sorted(cut)),
+            (Evidence("parameters in the optimizer that no loss reaches", float(len(cut))),),
+            "remove .detach(), .data, .item() or torch.no_grad() on the way from there to the loss",
+        )  # fmt: skip
+
+    def _find_split(self) -> Finding | None:
+        split = [(step, pair) for step, pair in self._pairs if not pair["equal"]]
+        if not split:
+            return None
+        step, pair = split[0]
+        return Finding(
+            "tied_weights_split", Severity.WARNING,
+            f"{pair['embedding']} and {pair['head']} began with equal values and drift apart: tied by value, not by storage.",
+            0, max(step, self._last_step), (pair["head"], pair["embedding"]),
+            (Evidence("step at which they differed", float(step)),),
+            "model.head.weight = model.embed.weight  # one Parameter, not a copy",
+        )  # fmt: skip
+
+    def _find_frozen(self) -> Finding | None:
+        """Some of a row of equal layers, out of order; or the head alone."""
+        rows: dict[str, dict[int, set[str]]] = defaultdict(lambda: defaultdict(set))
+        for state, paths in (("frozen", self._frozen), ("trained", self._trainable)):
+            for path in paths:
+                match = NUMBER.search(path)
+                if match:
+                    key = path[: match.start()] + "#" + path[match.end() :]
+                    rows[key][int(match[0])].add(state)
+        slipped: set[str] = set()
+        for key, members in rows.items():
+            frozen = sorted(n for n, states in members.items() if "frozen" in states)
+            order = sorted(members)
+            if len(order) < 4 or not frozen or len(frozen) == len(order):
+                continue
+            if frozen != order[: len(frozen)] and frozen != order[-len(frozen) :]:
+                slipped |= {key.replace("#", str(n), 1) for n in frozen}
+        if slipped:
+            names = sorted(slipped & self._frozen)
+            return self._frozen_finding(names, "some of a row of equal layers, out of order")
+        return self._head_alone()
+
+    def _head_alone(self) -> Finding | None:
+        weights = [p for p in self._frozen | self._trainable if p.rpartition(".")[0] in self._depth]
+        if len(weights) < 4:
+            return None
+        last = max((p.rpartition(".")[0] for p in weights), key=lambda module: self._depth[module])
+        head = sorted(p for p in self._frozen if p.rpartition(".")[0] == last)
+        others = [p for p in weights if p.rpartition(".")[0] != last]
+        if (
+            head
+            and last in self._ran
+            and not [p for p in others if p in self._frozen]
+            and self._num_steps >= STEPS_NEEDED
+        ):
+            return self._frozen_finding(head, "the last layer alone, while all before it learn")
+        return None
+
+    def _frozen_finding(self, names: list[str], why: str) -> Finding:
+        total = len(self._frozen) + len(self._trainable)
+        return Finding(
+            "frozen_params", Severity.WARNING,
+            f"{name_list(names)} {'is' if len(names) == 1 else 'are'} frozen: {why}, which looks like a slip.",
+            0, self._last_step, tuple(names), (Evidence("share of tensors that train", len(self._trainable) / max(total, 1)),),
+            "param.requires_grad_(True)  # and match names exactly when freezing",
+        )  # fmt: skip

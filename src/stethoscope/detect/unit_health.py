@@ -1,0 +1,194 @@
+"""Unit by unit: dead, saturated, dormant, copies of each other, unused experts, batches too small to normalise by."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Final
+
+import numpy as np
+
+from stethoscope.analyse.span import Span
+from stethoscope.detect.detector import name_list
+from stethoscope.record import Evidence, Finding, Severity
+
+DEAD_SHARE: Final = 0.5
+SATURATED_SHARE: Final = 0.8
+LOOKS_NEEDED: Final = 4
+DORMANT_SHARE: Final = 0.5
+DORMANT_RISE: Final = 0.25
+LOAD_SHARE: Final = 0.9
+LOAD_LOOKS: Final = 5
+SMALL_BATCH: Final = 4
+"""Values per channel that BatchNorm's mean and variance rest on: under this they are noise."""
+SQUASHING: Final = ("Tanh", "Sigmoid", "Hardtanh", "Hardsigmoid", "Softsign")
+RECTIFYING: Final = ("ReLU", "ReLU6", "LeakyReLU", "Hardswish", "Threshold")
+
+
+class UnitHealth:
+    """Follows the looks at units that were taken every few steps."""
+
+    codes: ClassVar[tuple[str, ...]] = (
+        "dead_units", "saturated_units", "dormant_units", "symmetric_units", "expert_collapse", "batchnorm_small_batch",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self._dead: dict[str, tuple[int, int, int]] = {}
+        self._saturated: dict[str, list[tuple[int, float]]] = {}
+        self._dormant: dict[str, list[tuple[int, float]]] = {}
+        self._routed: dict[str, list[tuple[int, list[int]]]] = {}
+        self._normalised: dict[str, list[tuple[int, float]]] = {}
+        self._copies: tuple[int, list[str]] | None = None
+        self._last_look = 0
+        self._order: list[str] = []
+        self._types: dict[str, str] = {}
+
+    def observe(self, span: Span) -> None:
+        """Keep every look."""
+        self._order = [path for path in span.depth if path] or self._order
+        self._types = {
+            path: str(module.get("type", "")) for path, module in span.modules.items()
+        } or self._types
+        for event in span.events:
+            if event.kind == "units":
+                self._see(event.step, event.body)
+            elif event.kind == "copies" and event.body["sites"] and self._copies is None:
+                self._copies = (event.step, list(event.body["sites"]))
+
+    def _see(self, step: int, body: dict[str, Any]) -> None:
+        self._last_look = step
+        silent = body.get("silent", {})
+        for path, (num_units, _, lasting, _) in silent.items():
+            if lasting > DEAD_SHARE * num_units:
+                first = self._dead[path][2] if path in self._dead else max(0, step - 8 * (LOOKS_NEEDED - 1))
+                self._dead[path] = (num_units, lasting, first)
+            else:
+                self._dead.pop(path, None)
+        for path in [path for path in self._dead if path not in silent and silent]:
+            self._dead.pop(path)
+        for name, kept in (
+            ("saturation", self._saturated),
+            ("dormant", self._dormant),
+            ("batchnorm", self._normalised),
+        ):
+            for path, value in body.get(name, {}).items():
+                kept.setdefault(path, []).append((step, float(value)))
+        for path, counts in body.get("routed", {}).items():
+            self._routed.setdefault(path, []).append((step, counts))
+
+    def findings(self) -> list[Finding]:
+        """Each kind where it lasts."""
+        found = [
+            self._find_dead(),
+            self._find_saturated(),
+            self._find_dormant(),
+            self._find_small(),
+            self._find_collapse(),
+        ]
+        if self._copies is not None:
+            found.append(self._symmetric(*self._copies))
+        return [finding for finding in found if finding is not None]
+
+    def _find_dead(self) -> Finding | None:
+        if not self._dead:
+            return None
+        # A dead layer starves the ones before it: the last in depth is where it began.
+        place = {path: number for number, path in enumerate(self._order)}
+        ordered = sorted(self._dead, key=lambda path: -place.get(path.rpartition(".")[0], -1))
+        path = ordered[0]
+        num_units, dead, first = self._dead[path]
+        layer = path.rpartition(".")[0] or path
+        share = dead / num_units
+        return Finding(
+            "dead_units", Severity.CRITICAL if share > 0.9 else Severity.WARNING,
+            f"{dead:,} of {num_units:,} units of {layer} are dead: no sample gives them a gradient.",
+            first, self._last_look, (layer, *(p.rpartition(".")[0] or p for p in ordered[1:])),
+            (Evidence("share of dead units", share, site=path, kind="gradient", stat="zero_fraction"),),
+            "nn.LeakyReLU(0.01)  # or a bias that starts at 0, a smaller learning rate",
+        )  # fmt: skip
+
+    def _find_saturated(self) -> Finding | None:
+        last = next((path for path in reversed(self._order) if self._types.get(path) != "Flatten"), "")
+        lasting = {
+            path: looks for path, looks in self._saturated.items()
+            if path != last and len(looks) >= LOOKS_NEEDED and all(share > SATURATED_SHARE for _, share in looks[:LOOKS_NEEDED])
+            and looks[-1][1] > SATURATED_SHARE
+        }  # fmt: skip
+        if not lasting:
+            return None
+        place = {path: number for number, path in enumerate(self._order)}
+        path = min(lasting, key=lambda name: place.get(name, 0))
+        share = lasting[path][-1][1]
+        return Finding(
+            "saturated_units", Severity.WARNING,
+            f"{share:.0%} of the values that {path} sees or returns lie at the ends of its range, where the gradient is almost 0.",
+            lasting[path][0][0], self._last_look, (path,), (Evidence("share at the ends", share, site=path, kind="activation", stat="mean_abs"),),
+            "nn.init.xavier_uniform_(layer.weight)  # or scale the inputs, or put nn.LayerNorm before it",
+        )  # fmt: skip
+
+    def _find_dormant(self) -> Finding | None:
+        risen = {}
+        for path, looks in self._dormant.items():
+            if len(looks) < 8 or self._types.get(path) not in RECTIFYING:
+                continue
+            early = float(np.median([share for _, share in looks[:3]]))
+            late = float(np.median([share for _, share in looks[-3:]]))
+            if late > DORMANT_SHARE and late > early + DORMANT_RISE:
+                first = next(step for step, share in looks if share > (early + late) / 2)
+                risen[path] = (early, late, first)
+        if not risen:
+            return None
+        path = max(risen, key=lambda name: risen[name][1])
+        early, late, first = risen[path]
+        return Finding(
+            "dormant_units", Severity.WARNING,
+            f"{late:.0%} of the units of {path} are dormant, up from {early:.0%}: the layer loses its ability to learn.",
+            first, self._last_look, tuple(sorted(risen, key=lambda name: -risen[name][1])),
+            (Evidence("share of dormant units", late, early, site=path, kind="activation", stat="zero_fraction"),),
+            "reinitialise dormant units (ReDo), nn.LayerNorm, or a smaller learning rate",
+        )  # fmt: skip
+
+    def _find_small(self) -> Finding | None:
+        small = {
+            path: looks for path, looks in self._normalised.items()
+            if len(looks) >= LOOKS_NEEDED and np.median([n for _, n in looks]) <= SMALL_BATCH
+        }  # fmt: skip
+        if not small:
+            return None
+        paths = sorted(small)
+        count = float(np.median([n for _, n in small[paths[0]]]))
+        return Finding(
+            "batchnorm_small_batch", Severity.WARNING,
+            f"{name_list(paths)} normalise{'s' if len(paths) == 1 else ''} by the mean and variance of {count:.0f} values: noise, "
+            "and not what evaluation will use.",
+            small[paths[0]][0][0], self._last_look, tuple(paths), (Evidence("values per channel", count),),
+            "nn.GroupNorm(8, channels)  # or nn.LayerNorm, or a larger batch",
+        )  # fmt: skip
+
+    def _find_collapse(self) -> Finding | None:
+        for path, looks in sorted(self._routed.items()):
+            counts = np.array([c for _, c in looks if len(c) == len(looks[0][1])], dtype=float)
+            if len(counts) < LOAD_LOOKS or counts.shape[1] < 2:
+                continue
+            shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
+            tail = shares[-LOAD_LOOKS:]
+            winner = int(tail.mean(0).argmax())
+            if (tail[:, winner] > LOAD_SHARE).all():
+                over = np.flatnonzero(shares[:, winner] <= LOAD_SHARE)
+                first = looks[int(over[-1]) + 1][0] if len(over) else looks[0][0]
+                return Finding(
+                    "expert_collapse", Severity.WARNING,
+                    f"{path} sends {tail[:, winner].mean():.0%} of its inputs to expert {winner} of {counts.shape[1]} since step "
+                    f"{first:,}: the others do not learn.",
+                    first, self._last_look, (path,),
+                    (Evidence("share of the busiest expert", float(tail[:, winner].mean()), float(shares[0].max())),),
+                    "loss = loss + 0.01 * balance_loss  # add what spreads the load",
+                )  # fmt: skip
+        return None
+
+    def _symmetric(self, step: int, sites: list[str]) -> Finding:
+        verb = "is" if len(sites) == 1 else "are"
+        return Finding(
+            "symmetric_units", Severity.CRITICAL,
+            f"All rows of {name_list(sites)} {verb} equal, and training keeps them so: the layer has one unit, many times.",
+            0, max(step, self._last_look), tuple(sites), (Evidence("layers of copies", float(len(sites))),),
+            "nn.init.kaiming_normal_(layer.weight)  # random, not constant",
+        )  # fmt: skip
