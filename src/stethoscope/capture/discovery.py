@@ -93,13 +93,13 @@ class Discovery:
     def step_ends(self, optimizer: torch.optim.Optimizer) -> None:
         """Nothing to do."""
 
-    def clipped_norm(self, parameters: Any, max_norm: Any, total_norm: torch.Tensor) -> None:
+    def clipped_norm(self, gradients: Any, max_norm: Any, total_norm: torch.Tensor) -> None:
         """Nothing to do."""
 
-    def clipped_value(self, parameters: Any, clip_value: float) -> None:
+    def clipped_value(self, gradients: Any, clip_value: float) -> None:
         """Nothing to do."""
 
-    def loss_scaled(self, scaler: Any, loss: Any, scaled: Any) -> None:
+    def loss_scaled(self, scaler: Any, scaled: Any) -> None:
         """Nothing to do."""
 
     def scaler_stepped(self, scaler: Any, optimizer: torch.optim.Optimizer, ran: bool) -> None:

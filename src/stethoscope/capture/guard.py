@@ -26,6 +26,22 @@ def warn(message: str) -> None:
         print(f"stethoscope: {message}", file=sys.stderr)  # noqa: T201 - the filter turned it into an error
 
 
+def never_compiled(function: Any) -> Any:
+    """Keep torch.compile away from this function of ours and from all that it calls.
+
+    A function that runs between two graphs (an optimizer's hook under a compiled step) would be compiled frame by
+    frame otherwise. This asks the evaluator itself, without the second that importing torch.compile's Python costs.
+    """
+    evaluator = sys.modules["torch"]._C._dynamo.eval_frame
+    try:
+        skip = evaluator._FrameAction.SKIP
+        evaluator.set_code_exec_strategy(function.__code__, evaluator._FrameExecStrategy(skip, skip))
+    except (AttributeError, TypeError):
+        # Another torch, with other names: its own decorator does the same, more slowly.
+        function._torchdynamo_disable = True
+    return function
+
+
 class Guard:
     """Calls functions of ours and keeps their errors."""
 
@@ -50,3 +66,6 @@ class Guard:
                     f"an error inside stethoscope was kept from your training: {error!r} in {name}. Training goes "
                     "on; `stethoscope doctor` shows what was lost"
                 )
+
+
+never_compiled(Guard.__call__)

@@ -146,13 +146,15 @@ class Ring:
         self._stopping = False
         self.num_dropped = 0
         """Steps that were dropped because too many were in flight."""
+        self.num_skipped = 0
+        """Steps in which a fused optimizer skipped."""
         self.latest: dict[str, float] = {}
         """The named numbers of the last step that arrived."""
 
     def put(self, rows: StepRows) -> None:
         """Hand over a step; returns at once."""
         if not self._waiting and rows.ready():
-            self.latest = rows.emit(self._sink)
+            self._arrived(rows)
             return
         with self._lock:
             self._waiting.append(rows)
@@ -178,9 +180,16 @@ class Ring:
         if self._thread is not None:
             self._thread.join(timeout)
 
+    def _arrived(self, rows: StepRows) -> None:
+        self.latest = rows.emit(self._sink)
+        if self.latest.get("found_inf", 0.0) > 0:
+            # A fused optimizer skips on the device: its hooks ran, and only now it can be known.
+            self.num_skipped += 1
+            self._sink.event(rows.step, "skipped_step", {"times": self.num_skipped, "fused": True})
+
     def _emit(self, rows: StepRows) -> None:
         try:
-            self.latest = rows.emit(self._sink)
+            self._arrived(rows)
         except Exception as error:  # a device error must not end the thread: the step counts as dropped
             self.num_dropped += 1
             self._sink.event(rows.step, "capture_error", {"error": repr(error)})

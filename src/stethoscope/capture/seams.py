@@ -19,6 +19,8 @@ from torch.nn.utils import clip_grad
 from torch.optim import lr_scheduler
 from torch.optim import optimizer as optimizer_module
 
+from stethoscope.capture.guard import never_compiled
+
 MARK = "__stethoscope_seam__"
 
 
@@ -37,14 +39,14 @@ class Listener(Protocol):
     def step_ends(self, optimizer: torch.optim.Optimizer) -> None:
         """An optimizer's step returned."""
 
-    def clipped_norm(self, parameters: Any, max_norm: Any, total_norm: torch.Tensor) -> None:
+    def clipped_norm(self, gradients: Any, max_norm: Any, total_norm: torch.Tensor) -> None:
         """Gradients are about to be scaled to at most `max_norm`; `total_norm` is their norm before."""
 
-    def clipped_value(self, parameters: Any, clip_value: float) -> None:
+    def clipped_value(self, gradients: Any, clip_value: float) -> None:
         """Gradients are about to be clamped to +-`clip_value`."""
 
-    def loss_scaled(self, scaler: Any, loss: Any, scaled: Any) -> None:
-        """A GradScaler multiplied a loss."""
+    def loss_scaled(self, scaler: Any, scaled: Any) -> None:
+        """A GradScaler multiplied a loss, or several."""
 
     def scaler_stepped(self, scaler: Any, optimizer: torch.optim.Optimizer, ran: bool) -> None:
         """A GradScaler asked an optimizer to step; `ran` is False where it skipped because of an Inf."""
@@ -61,7 +63,7 @@ class Patch:
     ) -> None:
         self.owner, self.name = owner, name
         self.original = owner.__dict__[name]
-        replacement = functools.wraps(self.original)(make(self.original))
+        replacement = functools.wraps(self.original)(never_compiled(make(self.original)))
         setattr(replacement, MARK, True)
         self.replacement = replacement
         setattr(owner, name, replacement)
@@ -111,7 +113,7 @@ class Seams:
 
     def _open(self) -> None:
         self._patches.append(Patch(torch.autograd, "backward", self._around_backward))
-        self._patches.extend(self._clipping())
+        self._patches.append(Patch(clip_grad, "_group_tensors_by_device_and_dtype", self._around_grouping))
         scaler = grad_scaler.GradScaler
         self._patches.append(Patch(scaler, "scale", self._around_scale))
         self._patches.append(Patch(scaler, "_maybe_opt_step", self._around_scaler_step))
@@ -127,15 +129,6 @@ class Seams:
             handle.remove()
         self._patches, self._handles = [], []
 
-    def _clipping(self) -> Iterator[Patch]:
-        if "_clip_grads_with_norm_" in vars(clip_grad):
-            # clip_grad_norm_ looks this up when it runs, so names bound before `watch` are heard too.
-            yield Patch(clip_grad, "_clip_grads_with_norm_", self._around_clip_norm)
-        original = clip_grad.clip_grad_value_
-        for module in list(sys.modules.values()):
-            if getattr(module, "__dict__", {}).get("clip_grad_value_") is original:
-                yield Patch(module, "clip_grad_value_", self._around_clip_value)
-
     def _around_backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def backward(
             tensors: Any,
@@ -146,7 +139,7 @@ class Seams:
             **more: Any,
         ) -> Any:
             # A backward inside a backward is reentrant checkpointing: not one of the user's.
-            if torch._C._current_graph_task_id() != -1 or not self.listeners:
+            if torch.compiler.is_compiling() or torch._C._current_graph_task_id() != -1 or not self.listeners:
                 return original(tensors, grad_tensors, retain_graph, create_graph, *rest, **more)
             for listener in self._growing():
                 listener.backward_begins(tensors, retain=bool(retain_graph), create=bool(create_graph))
@@ -157,29 +150,31 @@ class Seams:
 
         return backward
 
-    def _around_clip_norm(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def clip(parameters: Any, max_norm: Any, total_norm: Any, *rest: Any, **more: Any) -> Any:
-            parameters = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
-            for listener in self.listeners:
-                listener.clipped_norm(parameters, max_norm, total_norm)
-            return original(parameters, max_norm, total_norm, *rest, **more)
+    def _around_grouping(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        # Every way to clip groups the gradients first, by a name it looks up when it runs: so names that were
+        # bound before `watch`, under whatever name, are heard too.
+        def group(*args: Any, **kwargs: Any) -> Any:
+            if torch.compiler.is_compiling():
+                return original(*args, **kwargs)
+            caller = sys._getframe(1)
+            name, values = caller.f_code.co_name, caller.f_locals
+            if name == "_clip_grads_with_norm_":
+                for listener in self.listeners:
+                    listener.clipped_norm(values["grads"], values["max_norm"], values["total_norm"])
+            elif name == "clip_grad_value_":
+                for listener in self.listeners:
+                    listener.clipped_value(values["grads"], values["clip_value"])
+            return original(*args, **kwargs)
 
-        return clip
-
-    def _around_clip_value(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def clip(parameters: Any, clip_value: float, *rest: Any, **more: Any) -> Any:
-            parameters = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
-            for listener in self.listeners:
-                listener.clipped_value(parameters, clip_value)
-            return original(parameters, clip_value, *rest, **more)
-
-        return clip
+        return group
 
     def _around_scale(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def scale(scaler: Any, outputs: Any) -> Any:
             scaled = original(scaler, outputs)
+            if torch.compiler.is_compiling():
+                return scaled
             for listener in self.listeners:
-                listener.loss_scaled(scaler, outputs, scaled)
+                listener.loss_scaled(scaler, scaled)
             return scaled
 
         return scale
@@ -197,6 +192,8 @@ class Seams:
 
     def _around_scheduler(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def step(scheduler: Any, *args: Any, **kwargs: Any) -> Any:
+            if torch.compiler.is_compiling():
+                return original(scheduler, *args, **kwargs)
             depth = getattr(_INSIDE, "scheduler", 0)
             _INSIDE.scheduler = depth + 1
             try:
@@ -245,10 +242,10 @@ def _is_inside_step(optimizer: torch.optim.Optimizer) -> bool:
     return num_found > 1
 
 
-# Dynamo must call these as plain Python, never trace into them: the mark is what torch.compiler.disable sets,
-# without the second that importing it costs.
-Seams._before_step._torchdynamo_disable = True  # type: ignore[attr-defined]
-Seams._after_step._torchdynamo_disable = True  # type: ignore[attr-defined]
+# Dynamo must call these as plain Python: never traced into, and never compiled with what they call.
+for _hook in (Seams._before_step, Seams._after_step):
+    _hook._torchdynamo_disable = True  # type: ignore[attr-defined]
+    never_compiled(_hook)
 
 _INSIDE = threading.local()
 _STEPS_SEEN: dict[int, int] = {}

@@ -18,7 +18,7 @@ import torch
 
 from stethoscope.capture.ring import Batch
 from stethoscope.capture.sites import Ensemble, Names, SiteTable, wanted
-from stethoscope.kernels import start
+from stethoscope.kernels import Pending, start
 from stethoscope.record import Kind, Site
 
 MAX_TENSORS_PER_OUTPUT: Final = 8
@@ -137,7 +137,8 @@ class GradientTap(Inert):
         if not self._taps.open or not isinstance(gradient, torch.Tensor):
             return
         began = time.perf_counter()
-        self._taps.collect(Batch(self._index, start([gradient.detach()], extras=self._taps.extras)))
+        pending = start([gradient.detach()], extras=self._taps.extras)
+        self._taps.collect(Batch(self._index, pending, self._taps.gradient_scale))
         self._taps.spent += time.perf_counter() - began
 
 
@@ -200,6 +201,8 @@ class Taps:
         """Told when the model is called without gradients."""
         self.open = True
         self.extras: Any = None
+        self.gradient_scale: Pending | None = None
+        """What gradients of the backward pass under way are multiplied by."""
         self.spent = 0.0
         self.num_capped = 0
         self._layers, self._limit, self._names, self._on_call = layers, limit, names, on_call

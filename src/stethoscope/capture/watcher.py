@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import time
-import weakref
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -22,6 +21,7 @@ from stethoscope.capture.ledger import Ledger
 from stethoscope.capture.lineage import Lineage
 from stethoscope.capture.notes import Notes
 from stethoscope.capture.ring import Batch, Ring, StepRows, scalar_of
+from stethoscope.capture.scaling import Scaling, host_scale, pending_scale
 from stethoscope.capture.schedule import Schedule
 from stethoscope.capture.seams import SEAMS
 from stethoscope.capture.sites import Names, Sink, SiteTable
@@ -61,13 +61,12 @@ class Watcher:
         self._orphans: Boundary | None = None
         self._rows = StepRows(first_step)
         self._accounts: dict[str, float] = {}
-        self._unscaled: dict[int, Any] = {}
+        self.scaling = Scaling(self.names)
         self._num_backwards = 0
         self._num_backwards_ever = 0
         self._num_discarded = 0
         self._num_skipped = 0
         self._num_scheduler_steps = 0
-        self._scaler: weakref.ref[Any] | None = None
         self._spent: dict[str, float] = {"gradients": 0.0, "boundary": 0.0, "ledger": 0.0}
         self._step_began = 0.0
         self._extras: Extras | None = None
@@ -119,7 +118,7 @@ class Watcher:
             "num_steps": self.clock.step,
             "num_backwards": self._num_backwards_ever,
             "num_discarded": self._num_discarded,
-            "num_skipped": self._num_skipped,
+            "num_skipped": self._num_skipped + self.ring.num_skipped,
             "num_scheduler_steps": self._num_scheduler_steps,
             "num_errors": sum(self.guard.errors.values()),
             "num_dropped_steps": self.ring.num_dropped,
@@ -180,17 +179,18 @@ class Watcher:
         """Measure what it did."""
         self.guard(self._step_ends, optimizer)
 
-    def clipped_norm(self, parameters: Any, max_norm: Any, total_norm: torch.Tensor) -> None:
+    def clipped_norm(self, gradients: Any, max_norm: Any, total_norm: torch.Tensor) -> None:
         """Note the norm before clipping and the limit."""
-        self.guard(self._clipped_norm, parameters, max_norm, total_norm)
+        note = self.scaling.clipped_norm
+        self.guard(note, gradients, max_norm, total_norm, self._rows, self.clock.optimizers)
 
-    def clipped_value(self, parameters: Any, clip_value: float) -> None:
+    def clipped_value(self, gradients: Any, clip_value: float) -> None:
         """Note the limit."""
-        self.guard(self._clipped_value, parameters, clip_value)
+        self.guard(self.scaling.clipped_value, gradients, clip_value, self._rows)
 
-    def loss_scaled(self, scaler: Any, loss: Any, scaled: Any) -> None:
-        """Remember the loss under its scaled copy."""
-        self.guard(self._loss_scaled, scaler, loss, scaled)
+    def loss_scaled(self, scaler: Any, scaled: Any) -> None:
+        """Remember by how much."""
+        self.guard(self.scaling.loss_scaled, scaler, scaled, self._rows)
 
     def scaler_stepped(self, scaler: Any, optimizer: torch.optim.Optimizer, ran: bool) -> None:
         """Count a step that the scaler skipped."""
@@ -229,8 +229,9 @@ class Watcher:
             return
         began = time.perf_counter()
         for tensor in [loss] if isinstance(loss, torch.Tensor) else list(loss):
-            value = self._unscaled.pop(id(tensor), tensor)
-            pending = start([value.detach()])
+            scale = self.scaling.scale_of(tensor)
+            self.taps.gradient_scale = pending_scale(scale)
+            pending = start([tensor.detach() if scale is None else tensor.detach() / scale])
             self._rows.pending_scalars.append(("loss", pending))
             if tensor.device.type == "cpu" and not math.isfinite(scalar_of(pending)):
                 self.taps.measure_kept()
@@ -248,6 +249,7 @@ class Watcher:
     def _backward_ends(self) -> None:
         if self.evaluating:
             return
+        self.taps.gradient_scale = None
         self._num_backwards += 1
         self._num_backwards_ever += 1
         for ledger in self._all_ledgers():
@@ -398,7 +400,7 @@ class Watcher:
         self._extras = Extras(histogram=True, sketch=True, seed=SKETCH_SEED) if due else None
         self.taps.extras = self._extras
         self._choose_recording()
-        self._unscaled.clear()
+        self.scaling.forget()
         self._step_began = time.perf_counter()
 
     # ---- who belongs to whom ----
@@ -470,58 +472,21 @@ class Watcher:
 
     # ---- clipping, scaling, schedules ----
 
-    def _clipped_norm(self, parameters: Any, max_norm: Any, total_norm: torch.Tensor) -> None:
-        if not self._any_mine(parameters):
-            return
-        self._rows.pending_scalars.append(("grad_norm", start([total_norm.detach()])))
-        self._rows.scalars["clip_norm"] = float(max_norm)
-        self._rows.scalars["clip_scaled"] = float(self._still_scaled(parameters))
-
-    def _still_scaled(self, parameters: Any) -> bool:
-        """Whether a GradScaler multiplied the loss and nobody has divided these gradients yet."""
-        scaler = self._scaler() if self._scaler is not None else None
-        if scaler is None or not scaler.is_enabled() or not self._rows.pending_scalars:
-            return False
-        mine = {id(p) for p in parameters}
-        for optimizer in self.clock.optimizers:
-            if any(id(p) in mine for group in optimizer.param_groups for p in group["params"]):
-                stage = scaler._per_optimizer_states[id(optimizer)]["stage"]
-                return bool(stage.value == 0)
-        return False
-
-    def _clipped_value(self, parameters: Any, clip_value: float) -> None:
-        if self._any_mine(parameters):
-            self._rows.scalars["clip_value"] = float(clip_value)
-
-    def _any_mine(self, parameters: Any) -> bool:
-        return any(id(p) in self.names.parameters for p in parameters)
-
-    def _loss_scaled(self, scaler: Any, loss: Any, scaled: Any) -> None:
-        if isinstance(loss, torch.Tensor) and isinstance(scaled, torch.Tensor):
-            self._unscaled[id(scaled)] = loss
-            self._scaler = weakref.ref(scaler)
-            scale = getattr(scaler, "_scale", None)
-            if isinstance(scale, torch.Tensor):
-                self._rows.pending_scalars.append(("loss_scale", start([scale.detach()])))
-
     def _scaler_stepped(self, scaler: Any, optimizer: torch.optim.Optimizer, ran: bool) -> None:
         if ran or self._meet(optimizer) is None:
             return
         self._num_skipped += 1
         self._ledgers[id(optimizer)].step_ends()
-        self.sink.event(self.clock.step, "skipped_step", {"times": self._num_skipped, "scale": _host_scale(scaler)})
+        body = {"times": self._num_skipped, "scale": host_scale(scaler)}
+        self.sink.event(self.clock.step, "skipped_step", body)
         self.sink.scalars(self.clock.step, {"skipped_steps": float(self._num_skipped)})
-        self._rows.batches.clear()
-        self._num_backwards = 0
+        if not self.clock.anything_stepped:
+            # The Step begins again: what was measured belongs to an attempt that came to nothing.
+            self._rows = StepRows(self.clock.step)
+            self._accounts, self._num_backwards = {}, 0
 
     def _mine_scheduler(self, scheduler: Any) -> int:
         return int(id(getattr(scheduler, "optimizer", None)) in self._boundaries)
-
-
-def _host_scale(scaler: Any) -> float | None:
-    """The loss scale where it can be read without waiting for a device."""
-    scale = getattr(scaler, "_scale", None)
-    return float(scale) if isinstance(scale, torch.Tensor) and scale.device.type == "cpu" else None
 
 
 def _has_closure(args: Any, kwargs: Any) -> bool:
