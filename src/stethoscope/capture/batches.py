@@ -1,8 +1,12 @@
-"""What goes into a step: statistics of inputs and targets, a fingerprint of every sample, counts of the classes."""
+"""What goes into a step: statistics of inputs and targets, a fingerprint of every sample, counts of the classes.
+
+Facts are taken of tensors on the CPU only, along their first dimension: elsewhere they would wait for the device.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import weakref
 from typing import Any, Final
 
 import numpy as np
@@ -16,6 +20,12 @@ from stethoscope.record import Kind, Site
 
 MAX_SAMPLES: Final = 256
 MAX_CLASSES: Final = 1000
+MAX_ELEMENTS: Final = 1 << 24
+"""A batch with more is not looked at sample by sample: that would cost more than a step."""
+MAX_FEATURES: Final = 4096
+FEATURES_EVERY: Final = 16
+"""Steps between two looks at single features, after the first few."""
+MAX_NAMED: Final = 256
 
 
 def rows(table: SiteTable, inputs: Any, targets: Any) -> list[Batch]:
@@ -30,19 +40,33 @@ def rows(table: SiteTable, inputs: Any, targets: Any) -> list[Batch]:
     return found
 
 
-def facts(inputs: Any, targets: Any) -> dict[str, Any]:
-    """Fingerprints and class counts, of tensors on the CPU: elsewhere they would wait for the device."""
-    body: dict[str, Any] = {}
-    first = next((t for _, t in tensors_in(_as_tensors(inputs))), None)
-    if first is not None and first.device.type == "cpu" and first.dim() > 0:
-        body["num_samples"] = int(first.shape[0])
-        body["fingerprints"] = fingerprints(first)
-    label = next((t for _, t in tensors_in(_as_tensors(targets))), None)
-    if label is not None and label.device.type == "cpu" and not label.is_floating_point() and label.numel():
-        low, high = torch.aminmax(label)
-        if int(low) >= 0 and int(high) < MAX_CLASSES:
-            body["class_counts"] = torch.bincount(label.flatten().long()).tolist()
-    return body
+class BatchFacts:
+    """What is told of one batch after another."""
+
+    def __init__(self) -> None:
+        self._last: weakref.ref[torch.Tensor] | None = None
+
+    def look(self, inputs: Any, targets: Any, step: int) -> dict[str, Any]:
+        """Fingerprints, class counts, the largest sample, and now and then what single features are like."""
+        body: dict[str, Any] = {}
+        first = next((t for _, t in tensors_in(_as_tensors(inputs))), None)
+        if first is not None and first.device.type == "cpu" and first.dim() > 0:
+            body["num_samples"] = int(first.shape[0])
+            body["fingerprints"] = fingerprints(first)
+            # The same tensor handed in twice is used twice on purpose; an equal one may have been drawn twice.
+            body["again"] = self._last is not None and self._last() is first
+            self._last = weakref.ref(first)
+            if first.is_floating_point() and 0 < first.numel() <= MAX_ELEMENTS:
+                flat = first.detach().reshape(len(first), -1)
+                body.update(extremes(flat))
+                if step < 4 or step % FEATURES_EVERY == 0:
+                    body.update(features(flat))
+        label = next((t for _, t in tensors_in(_as_tensors(targets))), None)
+        if label is not None and label.device.type == "cpu" and not label.is_floating_point() and label.numel():
+            low, high = torch.aminmax(label)
+            if int(low) >= 0 and int(high) < MAX_CLASSES:
+                body["class_counts"] = torch.bincount(label.flatten().long()).tolist()
+        return body
 
 
 def fingerprints(samples: torch.Tensor) -> list[str]:
@@ -52,6 +76,49 @@ def fingerprints(samples: torch.Tensor) -> list[str]:
     raw = plain.view(torch.uint8) if plain.dim() > 1 else plain.reshape(len(plain), 1).view(torch.uint8)
     flat = raw.reshape(len(plain), -1).numpy()
     return [hashlib.blake2b(row.tobytes() + shape, digest_size=8).hexdigest() for row in flat]
+
+
+def extremes(flat: torch.Tensor) -> dict[str, Any]:
+    """Of [samples, values]: the sample with the largest value beside the next, and the samples that are not finite."""
+    low, high = torch.aminmax(flat, dim=1)
+    largest = torch.maximum(high, -low).double()
+    finite = torch.isfinite(largest)
+    body: dict[str, Any] = {}
+    if not bool(finite.all()):
+        body["nonfinite_samples"] = torch.nonzero(~finite).flatten()[:8].tolist()
+    kept = torch.where(finite, largest, 0.0)
+    values, places = kept.topk(min(2, len(kept)))
+    body["largest"] = {
+        "sample": int(places[0]),
+        "value": float(values[0]),
+        "next": float(values[-1]) if len(kept) > 1 else None,
+    }
+    return body
+
+
+def features(flat: torch.Tensor) -> dict[str, Any]:
+    """Of [samples, features]: which have one value in the whole batch, which have no finite one, how sizes differ."""
+    num_samples, num_features = flat.shape
+    if num_samples < 2 or not 1 <= num_features <= MAX_FEATURES:
+        return {}
+    low, high = torch.aminmax(flat, dim=0)
+    same = torch.nonzero(low == high).flatten()
+    finite = torch.isfinite(flat)
+    absent = torch.nonzero(~finite.any(0)).flatten()
+    mean_square = torch.where(finite, flat, 0.0).double().square().mean(0)
+    order = mean_square.argsort(descending=True)
+    body: dict[str, Any] = {
+        "num_features": num_features,
+        "num_constant": len(same),
+        "constant": [[int(n), float(low[n])] for n in same[:MAX_NAMED]],
+        "feature_rms": {
+            "largest": [[int(n), float(mean_square[n] ** 0.5)] for n in order[:3]],
+            "median": float(mean_square.median() ** 0.5),
+        },
+    }
+    if len(absent):
+        body["nonfinite_features"] = absent[:MAX_NAMED].tolist()
+    return body
 
 
 def _as_tensors(values: Any) -> Any:

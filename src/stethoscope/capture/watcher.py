@@ -60,6 +60,7 @@ class Watcher:
         self._ledgers: dict[int, Ledger] = {}
         self._orphans: Boundary | None = None
         self._rows = StepRows(first_step)
+        self._batch_facts = batches.BatchFacts()
         self._accounts: dict[str, float] = {}
         self.scaling = Scaling(self.names)
         self._num_backwards = 0
@@ -143,8 +144,9 @@ class Watcher:
 
     def log_batch(self, inputs: Any, targets: Any) -> None:
         """Statistics and fingerprints of a batch, for the Step that is about to use it."""
-        self._rows.batches.extend(batches.rows(self.table, inputs, targets))
-        facts = batches.facts(inputs, targets)
+        if not self.evaluating:
+            self._rows.batches.extend(batches.rows(self.table, inputs, targets))
+        facts = self._batch_facts.look(inputs, targets, self.clock.step)
         if facts:
             self.sink.event(self.clock.step, "eval_batch" if self.evaluating else "batch", facts)
 
