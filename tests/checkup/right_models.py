@@ -16,7 +16,7 @@ class Case(NamedTuple):
     batch: Any
     loss_fn: Callable[..., Any]
     optimizer: Any = None
-    options: dict[str, Any] = {}
+    options: dict[str, Any] = {}  # noqa: RUF012 - never written to
 
 
 def adam(model: nn.Module) -> torch.optim.Optimizer:
@@ -32,7 +32,9 @@ class ResidualBlock(nn.Module):
         self.bn2 = nn.BatchNorm2d(width)
         self.shortcut = nn.Sequential()
         if stride != 1 or width_in != width:
-            self.shortcut = nn.Sequential(nn.Conv2d(width_in, width, 1, stride, bias=False), nn.BatchNorm2d(width))
+            self.shortcut = nn.Sequential(
+                nn.Conv2d(width_in, width, 1, stride, bias=False), nn.BatchNorm2d(width)
+            )
         nn.init.zeros_(self.bn2.weight)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -42,8 +44,14 @@ class ResidualBlock(nn.Module):
 class ResNet(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.stem = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8), nn.ReLU(inplace=True))
-        self.layer1, self.layer2, self.layer3 = ResidualBlock(8, 8), ResidualBlock(8, 16, 2), ResidualBlock(16, 32, 2)
+        self.stem = nn.Sequential(
+            nn.Conv2d(3, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8), nn.ReLU(inplace=True)
+        )
+        self.layer1, self.layer2, self.layer3 = (
+            ResidualBlock(8, 8),
+            ResidualBlock(8, 16, 2),
+            ResidualBlock(16, 32, 2),
+        )
         self.fc = nn.Linear(32, 10)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -54,7 +62,9 @@ class ResNet(nn.Module):
 def resnet() -> Case:
     model = ResNet()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=5e-4)
-    return Case(model, (torch.randn(16, 3, 16, 16), torch.randint(10, (16,))), nn.CrossEntropyLoss(), optimizer)
+    return Case(
+        model, (torch.randn(16, 3, 16, 16), torch.randint(10, (16,))), nn.CrossEntropyLoss(), optimizer
+    )
 
 
 class CausalBlock(nn.Module):
@@ -62,7 +72,9 @@ class CausalBlock(nn.Module):
         super().__init__()
         self.ln1, self.ln2 = nn.LayerNorm(width), nn.LayerNorm(width)
         self.qkv, self.proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width), nn.Dropout(0.1))
+        self.mlp = nn.Sequential(
+            nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width), nn.Dropout(0.1)
+        )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         b, t, c = x.shape
@@ -127,7 +139,11 @@ class UNet(nn.Module):
             return nn.Sequential(nn.Conv2d(a, b, 3, padding=1), nn.BatchNorm2d(b), nn.ReLU(inplace=True),
                                  nn.Conv2d(b, b, 3, padding=1), nn.BatchNorm2d(b), nn.ReLU(inplace=True))  # fmt: skip
 
-        self.down1, self.down2, self.middle = double(1, width), double(width, 2 * width), double(2 * width, 4 * width)
+        self.down1, self.down2, self.middle = (
+            double(1, width),
+            double(width, 2 * width),
+            double(2 * width, 4 * width),
+        )
         self.up2 = nn.ConvTranspose2d(4 * width, 2 * width, 2, 2)
         self.dec2 = double(4 * width, 2 * width)
         self.up1 = nn.ConvTranspose2d(2 * width, width, 2, 2)
@@ -183,7 +199,9 @@ def gan_generator() -> Case:
         nn.Linear(16, 32 * 4 * 4), nn.Unflatten(1, (32, 4, 4)), nn.BatchNorm2d(32), nn.ReLU(True),
         nn.ConvTranspose2d(32, 16, 4, 2, 1, bias=False), nn.BatchNorm2d(16), nn.ReLU(True),
         nn.ConvTranspose2d(16, 1, 4, 2, 1), nn.Tanh())  # fmt: skip
-    critic = nn.Sequential(nn.Conv2d(1, 16, 4, 2, 1), nn.LeakyReLU(0.2), nn.BatchNorm2d(16), nn.Flatten(), nn.Linear(16 * 64, 1))
+    critic = nn.Sequential(
+        nn.Conv2d(1, 16, 4, 2, 1), nn.LeakyReLU(0.2), nn.BatchNorm2d(16), nn.Flatten(), nn.Linear(16 * 64, 1)
+    )
     optimizer = torch.optim.Adam(generator.parameters(), lr=2e-4, betas=(0.5, 0.999))
     return Case(generator, (torch.randn(16, 16), torch.ones(16)),
                 lambda fake, real: F.binary_cross_entropy_with_logits(critic(fake).squeeze(1), real), optimizer)  # fmt: skip
@@ -194,7 +212,9 @@ class MoE(nn.Module):
         super().__init__()
         self.stem = nn.Linear(20, width)
         self.router = nn.Linear(width, num_experts, bias=False)
-        self.experts = nn.ModuleList(nn.Sequential(nn.Linear(width, 64), nn.GELU(), nn.Linear(64, width)) for _ in range(num_experts))
+        self.experts = nn.ModuleList(
+            nn.Sequential(nn.Linear(width, 64), nn.GELU(), nn.Linear(64, width)) for _ in range(num_experts)
+        )
         self.head = nn.Linear(width, 5)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -219,7 +239,9 @@ class ViT(nn.Module):
         self.patch = nn.Conv2d(3, width, 4, 4)
         self.token = nn.Parameter(torch.zeros(1, 1, width))
         self.position = nn.Parameter(torch.randn(1, 17, width) * 0.02)
-        layer = nn.TransformerEncoderLayer(width, 4, 64, dropout=0.1, activation="gelu", batch_first=True, norm_first=True)
+        layer = nn.TransformerEncoderLayer(
+            width, 4, 64, dropout=0.1, activation="gelu", batch_first=True, norm_first=True
+        )
         self.encoder = nn.TransformerEncoder(layer, 3, enable_nested_tensor=False)
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, 10)
@@ -233,7 +255,12 @@ class ViT(nn.Module):
 
 def vit() -> Case:
     model = ViT()
-    return Case(model, (torch.randn(12, 3, 16, 16), torch.randint(10, (12,))), nn.CrossEntropyLoss(label_smoothing=0.1), adam(model))
+    return Case(
+        model,
+        (torch.randn(12, 3, 16, 16), torch.randint(10, (12,))),
+        nn.CrossEntropyLoss(label_smoothing=0.1),
+        adam(model),
+    )
 
 
 class GCN(nn.Module):
@@ -250,7 +277,12 @@ class GCN(nn.Module):
 
 def gnn() -> Case:
     model = GCN()
-    return Case(model, ((torch.randn(40, 12), torch.randint(40, (2, 160))), torch.randint(3, (40,))), F.cross_entropy, adam(model))
+    return Case(
+        model,
+        ((torch.randn(40, 12), torch.randint(40, (2, 160))), torch.randint(3, (40,))),
+        F.cross_entropy,
+        adam(model),
+    )
 
 
 class DenseGCN(nn.Module):
@@ -286,7 +318,9 @@ class DiffusionMLP(nn.Module):
 def diffusion() -> Case:
     model = DiffusionMLP()
     noise = torch.randn(64, 2)
-    return Case(model, ((torch.rand(64, 2) + noise, torch.randint(1000, (64,))), noise), F.mse_loss, adam(model))
+    return Case(
+        model, ((torch.rand(64, 2) + noise, torch.randint(1000, (64,))), noise), F.mse_loss, adam(model)
+    )
 
 
 # ---- further right ones: what looks like a fault and is none ----
@@ -296,7 +330,10 @@ class LoRA(nn.Module):
     def __init__(self, base: nn.Linear, rank: int = 4) -> None:
         super().__init__()
         self.base = base.requires_grad_(False)
-        self.down, self.up = nn.Linear(base.in_features, rank, bias=False), nn.Linear(rank, base.out_features, bias=False)
+        self.down, self.up = (
+            nn.Linear(base.in_features, rank, bias=False),
+            nn.Linear(rank, base.out_features, bias=False),
+        )
         nn.init.zeros_(self.up.weight)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -304,7 +341,13 @@ class LoRA(nn.Module):
 
 
 def lora() -> Case:
-    model = nn.Sequential(LoRA(nn.Linear(20, 64)), nn.ReLU(), LoRA(nn.Linear(64, 64)), nn.ReLU(), nn.Linear(64, 5).requires_grad_(False))
+    model = nn.Sequential(
+        LoRA(nn.Linear(20, 64)),
+        nn.ReLU(),
+        LoRA(nn.Linear(64, 64)),
+        nn.ReLU(),
+        nn.Linear(64, 5).requires_grad_(False),
+    )
     return Case(model, (torch.randn(32, 20), torch.randint(5, (32,))), F.cross_entropy, adam(model))
 
 
@@ -326,7 +369,9 @@ class ZeroBranches(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.stem = nn.Linear(20, 32)
-        self.branches = nn.ModuleList(nn.Sequential(nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 32)) for _ in range(5))
+        self.branches = nn.ModuleList(
+            nn.Sequential(nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 32)) for _ in range(5)
+        )
         self.head = nn.Linear(32, 5)
         for branch in self.branches:
             nn.init.zeros_(branch[2].weight)
@@ -439,7 +484,15 @@ def hidden_teacher() -> Case:
 
 
 def frozen_backbone() -> Case:
-    model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 4))
+    model = nn.Sequential(
+        nn.Linear(16, 32),
+        nn.ReLU(),
+        nn.Linear(32, 32),
+        nn.ReLU(),
+        nn.Linear(32, 32),
+        nn.ReLU(),
+        nn.Linear(32, 4),
+    )
     for layer in (0, 2, 4):
         model[layer].requires_grad_(False)
     return Case(model, (torch.randn(32, 16), torch.randint(4, (32,))), F.cross_entropy, adam(model))
@@ -451,12 +504,19 @@ def frozen_first_blocks() -> Case:
     for block in model.blocks[:2]:
         block.requires_grad_(False)
     text = torch.randint(60, (8, 25))
-    return Case(model, (text[:, :-1], text[:, 1:]), lambda o, y: F.cross_entropy(o.flatten(0, 1), y.flatten()), adam(model))
+    return Case(
+        model,
+        (text[:, :-1], text[:, 1:]),
+        lambda o, y: F.cross_entropy(o.flatten(0, 1), y.flatten()),
+        adam(model),
+    )
 
 
 def warm_up() -> Case:
     model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 4))
-    optimizer = torch.optim.SGD([{"params": model[0].parameters()}, {"params": model[2].parameters(), "lr": 0.01}], lr=0.1)
+    optimizer = torch.optim.SGD(
+        [{"params": model[0].parameters()}, {"params": model[2].parameters(), "lr": 0.01}], lr=0.1
+    )
     torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, step / 100))
     return Case(model, (torch.randn(32, 16), torch.randint(4, (32,))), F.cross_entropy, optimizer)
 
@@ -497,7 +557,9 @@ def masked_encoder() -> Case:
     ids = torch.randint(1, 50, (16, 20))
     for row in range(16):
         ids[row, 8 + row % 12 :] = 0
-    return Case(model, {"ids": ids, "labels": torch.randint(3, (16,))}, F.cross_entropy, adam(model), {"pad_id": 0})
+    return Case(
+        model, {"ids": ids, "labels": torch.randint(3, (16,))}, F.cross_entropy, adam(model), {"pad_id": 0}
+    )
 
 
 class TimeFirst(nn.Module):
@@ -512,11 +574,15 @@ class TimeFirst(nn.Module):
 def time_first() -> Case:
     model = TimeFirst()
     text = torch.randint(30, (21, 8))
-    return Case(model, (text[:-1], text[1:]), lambda o, y: F.cross_entropy(o.flatten(0, 1), y.flatten()), adam(model))
+    return Case(
+        model, (text[:-1], text[1:]), lambda o, y: F.cross_entropy(o.flatten(0, 1), y.flatten()), adam(model)
+    )
 
 
 def binary() -> Case:
-    model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Dropout(0.5), nn.Linear(32, 1), nn.Sigmoid(), nn.Flatten(0))
+    model = nn.Sequential(
+        nn.Linear(16, 32), nn.ReLU(), nn.Dropout(0.5), nn.Linear(32, 1), nn.Sigmoid(), nn.Flatten(0)
+    )
     return Case(model, (torch.randn(32, 16), torch.randint(2, (32,)).float()), nn.BCELoss(), adam(model))
 
 
@@ -532,8 +598,15 @@ def quantiles() -> Case:
 
 
 def raw_images_normalised_inside() -> Case:
-    model = nn.Sequential(nn.BatchNorm2d(3), nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 36, 10))
-    return Case(model, (torch.randint(256, (16, 3, 8, 8)).float(), torch.randint(10, (16,))), F.cross_entropy, adam(model))
+    model = nn.Sequential(
+        nn.BatchNorm2d(3), nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 36, 10)
+    )
+    return Case(
+        model,
+        (torch.randint(256, (16, 3, 8, 8)).float(), torch.randint(10, (16,))),
+        F.cross_entropy,
+        adam(model),
+    )
 
 
 def batch_of_one() -> Case:

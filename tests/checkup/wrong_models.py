@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -10,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from tests.checkup.right_models import GPT, CausalBlock, Case, LSTMTagger, ResNet, UNet, ViT, adam
+from tests.checkup.right_models import GPT, Case, CausalBlock, LSTMTagger, ResNet, UNet, ViT, adam
 
 
 class Wrong(NamedTuple):
@@ -54,14 +55,18 @@ def next_token(out: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return F.cross_entropy(out.flatten(0, 1), y.flatten())
 
 
-def plain(*widths: int, last: list[nn.Module] | None = None, between: type[nn.Module] = nn.ReLU) -> nn.Sequential:
+def plain(
+    *widths: int, last: list[nn.Module] | None = None, between: type[nn.Module] = nn.ReLU
+) -> nn.Sequential:
     layers: list[nn.Module] = []
-    for a, b in zip(widths, widths[1:], strict=False):
+    for a, b in itertools.pairwise(widths):
         layers += [nn.Linear(a, b), between()]
     return nn.Sequential(*layers[:-1], *(last or []))
 
 
-def case(model: nn.Module, batch: Any, loss: Any = F.cross_entropy, optimizer: Any = None, **options: Any) -> Case:
+def case(
+    model: nn.Module, batch: Any, loss: Any = F.cross_entropy, optimizer: Any = None, **options: Any
+) -> Case:
     return Case(model, batch, loss, optimizer or adam(model), options)
 
 
@@ -113,14 +118,23 @@ def bare_parameter_forgotten() -> Case:
 @wrong("zero_lr_group", "head.*")
 def head_rate_zero() -> Case:
     model = ViT()
-    groups = [{"params": [p for n, p in model.named_parameters() if "head" not in n]}, {"params": model.head.parameters(), "lr": 0.0}]
+    groups = [
+        {"params": [p for n, p in model.named_parameters() if "head" not in n]},
+        {"params": model.head.parameters(), "lr": 0.0},
+    ]
     return case(model, images(), optimizer=torch.optim.AdamW(groups, lr=1e-3))
 
 
 @wrong("zero_lr_group", "0.*")
 def first_layer_rate_zero() -> Case:
     model = plain(20, 32, 5)
-    return case(model, table(), optimizer=torch.optim.SGD([{"params": model[0].parameters(), "lr": 0.0}, {"params": model[2].parameters()}], lr=0.1))
+    return case(
+        model,
+        table(),
+        optimizer=torch.optim.SGD(
+            [{"params": model[0].parameters(), "lr": 0.0}, {"params": model[2].parameters()}], lr=0.1
+        ),
+    )
 
 
 # ---- frozen, cut, unknown ----
@@ -303,7 +317,9 @@ def l1_of_a_column() -> Case:
 
 @wrong("loss_broadcast", "(loss)")
 def squares_written_out() -> Case:
-    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 1))
+    model = nn.Sequential(
+        nn.Conv2d(3, 8, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 1)
+    )
     return case(model, (torch.randn(16, 3, 8, 8), torch.randn(16)), lambda o, y: ((o - y) ** 2).mean())
 
 
@@ -316,7 +332,12 @@ def targets_as_a_column() -> Case:
 @wrong("loss_scales_with_batch", "(loss)")
 def summed_squares() -> Case:
     model = plain(20, 32, 1)
-    return case(model, (torch.randn(64, 20), torch.randn(64, 1)), nn.MSELoss(reduction="sum"), torch.optim.SGD(model.parameters(), lr=1e-3))
+    return case(
+        model,
+        (torch.randn(64, 20), torch.randn(64, 1)),
+        nn.MSELoss(reduction="sum"),
+        torch.optim.SGD(model.parameters(), lr=1e-3),
+    )
 
 
 @wrong("loss_scales_with_batch", "(loss)")
@@ -431,7 +452,11 @@ def two_way_lstm() -> Case:
     class Tagger(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.embed, self.lstm, self.head = nn.Embedding(60, 16), nn.LSTM(16, 16, batch_first=True, bidirectional=True), nn.Linear(32, 60)
+            self.embed, self.lstm, self.head = (
+                nn.Embedding(60, 16),
+                nn.LSTM(16, 16, batch_first=True, bidirectional=True),
+                nn.Linear(32, 60),
+            )
 
         def forward(self, ids: torch.Tensor) -> torch.Tensor:
             return self.head(self.lstm(self.embed(ids))[0])
@@ -458,7 +483,9 @@ def one_block_without_a_mask() -> Case:
     class Leaky(CausalBlock):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             b, t, c = x.shape
-            q, k, v = (part.view(b, t, 4, c // 4).transpose(1, 2) for part in self.qkv(self.ln1(x)).chunk(3, -1))
+            q, k, v = (
+                part.view(b, t, 4, c // 4).transpose(1, 2) for part in self.qkv(self.ln1(x)).chunk(3, -1)
+            )
             x = x + self.proj(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(b, t, c))
             return x + self.mlp(self.ln2(x))
 
@@ -609,7 +636,11 @@ def wide_convolutions() -> Case:
     class Conv(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.conv1, self.conv2, self.conv3 = nn.Conv2d(3, 16, 3), nn.Conv2d(16, 16, 3), nn.Conv2d(16, 16, 3)
+            self.conv1, self.conv2, self.conv3 = (
+                nn.Conv2d(3, 16, 3),
+                nn.Conv2d(16, 16, 3),
+                nn.Conv2d(16, 16, 3),
+            )
             self.fc = nn.Linear(16, 10)
             for module in self.modules():
                 if isinstance(module, nn.Conv2d):
@@ -715,7 +746,15 @@ def dropout_is_no_nonlinearity() -> Case:
 
 @wrong("linear_collapse", "0")
 def convolutions_in_a_row() -> Case:
-    model = nn.Sequential(nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16), nn.Conv2d(16, 16, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 10))
+    model = nn.Sequential(
+        nn.Conv2d(3, 16, 3),
+        nn.BatchNorm2d(16),
+        nn.Conv2d(16, 16, 3),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(16, 10),
+    )
     return case(model, images())
 
 
@@ -788,7 +827,11 @@ def multihead_with_an_empty_row() -> Case:
     class Net(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.embed, self.attn, self.head = nn.Embedding(50, 16), nn.MultiheadAttention(16, 2, batch_first=True), nn.Linear(16, 4)
+            self.embed, self.attn, self.head = (
+                nn.Embedding(50, 16),
+                nn.MultiheadAttention(16, 2, batch_first=True),
+                nn.Linear(16, 4),
+            )
 
         def forward(self, ids: torch.Tensor) -> torch.Tensor:
             x = self.embed(ids)
@@ -818,7 +861,9 @@ def pooling_with_an_empty_row() -> Case:
 
 @wrong("unscaled_inputs", "*")
 def raw_pixels() -> Case:
-    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 10))
+    model = nn.Sequential(
+        nn.Conv2d(3, 8, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 10)
+    )
     return case(model, (torch.randint(256, (16, 3, 16, 16)).float(), torch.randint(10, (16,))))
 
 
@@ -845,7 +890,11 @@ def raw_series() -> Case:
 
 @wrong("inputs_too_small", "*")
 def pixels_divided_twice() -> Case:
-    return case(UNet(), (torch.rand(4, 1, 16, 16) / 255, torch.randint(2, (4, 1, 16, 16)).float()), nn.BCEWithLogitsLoss())
+    return case(
+        UNet(),
+        (torch.rand(4, 1, 16, 16) / 255, torch.randint(2, (4, 1, 16, 16)).float()),
+        nn.BCEWithLogitsLoss(),
+    )
 
 
 @wrong("inputs_too_small", "*")

@@ -44,7 +44,9 @@ def examine(exam: Examination) -> Iterator[Finding]:
 
         try:
             loss = twin.loss(
-                map_tensors(more, exam.first.output), map_tensors(more, subject.targets), map_tensors(more, subject.inputs)
+                map_tensors(more, exam.first.output),
+                map_tensors(more, subject.targets),
+                map_tensors(more, subject.inputs),
             )
         except Exception as error:
             exam.notes.append(f"the loss cannot be taken of a repeated batch: {type(error).__name__}")

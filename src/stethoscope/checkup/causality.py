@@ -58,7 +58,9 @@ def _past(tensor: torch.Tensor, moment: int, length: int) -> torch.Tensor | None
 def _length(exam: Examination) -> int | None:
     """The length of the second axis of inputs that outputs have too."""
     lengths = {t.shape[1] for t in exam.evaluated if t.ndim > 1}
-    return next((t.shape[1] for t in tensors(exam.subject.inputs) if t.ndim > 1 and t.shape[1] in lengths), None)
+    return next(
+        (t.shape[1] for t in tensors(exam.subject.inputs) if t.ndim > 1 and t.shape[1] in lengths), None
+    )
 
 
 def _predicts_next(exam: Examination) -> bool:

@@ -57,7 +57,11 @@ def _stale(strangers: list[torch.Tensor], missing: list[str], num_held: int) -> 
     # Where the model is fully covered, the rest may belong to a second network that the same optimizer trains.
     severity = CRITICAL if missing else INFO
     shapes = [str(tuple(p.shape)) for p in strangers]
-    instead = f" {listed(missing)} of the model {'is' if len(missing) == 1 else 'are'} not in it." if missing else ""
+    instead = (
+        f" {listed(missing)} of the model {'is' if len(missing) == 1 else 'are'} not in it."
+        if missing
+        else ""
+    )
     return found(
         "optimizer_params_not_in_model", severity,
         f"The optimizer holds {len(strangers)} tensor{'s' * (len(strangers) != 1)} (shape {listed(shapes)}) "

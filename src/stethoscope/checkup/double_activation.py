@@ -14,7 +14,18 @@ from stethoscope.checkup.observation import LOSS_PLACE, Softmax
 from stethoscope.record import Finding
 
 SQUASHING: Final = ("Sigmoid", "Softmax", "Hardsigmoid", "Clamp", "SafeSoftmax")
-UNBOUNDED: Final = ("Addmm", "Mm", "Bmm", "Convolution", "NativeLayerNorm", "NativeBatchNorm", "Relu", "Gelu", "Silu", "Linear")
+UNBOUNDED: Final = (
+    "Addmm",
+    "Mm",
+    "Bmm",
+    "Convolution",
+    "NativeLayerNorm",
+    "NativeBatchNorm",
+    "Relu",
+    "Gelu",
+    "Silu",
+    "Linear",
+)
 
 
 def examine(exam: Examination) -> Iterator[Finding]:
@@ -43,7 +54,9 @@ def _is_softmaxed(seen: Softmax) -> bool:
     by_graph = bool(seen.history) and seen.history[0].startswith(("Softmax", "SafeSoftmax"))
     if seen.name == "logsumexp":
         return by_graph and seen.is_probability
-    return seen.is_distribution and (by_graph or (bool(seen.history) and not seen.history[0].startswith(UNBOUNDED)))
+    return seen.is_distribution and (
+        by_graph or (bool(seen.history) and not seen.history[0].startswith(UNBOUNDED))
+    )
 
 
 def _is_squashed(seen: Softmax) -> bool:

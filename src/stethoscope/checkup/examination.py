@@ -45,7 +45,9 @@ class Pass:
         self.gradients: dict[str, torch.Tensor | None] = dict.fromkeys(self.parameters)
         asking = {name: p for name, p in self.parameters.items() if p.requires_grad}
         if self.loss.requires_grad and asking:
-            found = torch.autograd.grad(self.loss, list(asking.values()), allow_unused=True, retain_graph=True)
+            found = torch.autograd.grad(
+                self.loss, list(asking.values()), allow_unused=True, retain_graph=True
+            )
             self.gradients.update(zip(asking, found, strict=True))
 
 
@@ -108,7 +110,9 @@ class Examination:
                 return chain
         return []
 
-    def run(self, inputs: Any = None, *, seed: int | None = None, twin: Twin | None = None) -> list[torch.Tensor]:
+    def run(
+        self, inputs: Any = None, *, seed: int | None = None, twin: Twin | None = None
+    ) -> list[torch.Tensor]:
         """The output in evaluation mode for the batch or other inputs."""
         one = twin or self.subject.twin()
         with torch.no_grad():

@@ -39,7 +39,11 @@ def examine(exam: Examination) -> Iterator[Finding]:
         if layer.rms_in > MAX_RMS or worst > MAX_COLUMN_RMS:
             yield _too_large(layer, columns, worst)
             return
-        row_norm = layer.rms_in * math.sqrt(torch.Size(layer.in_shape[1:]).numel()) if len(layer.in_shape) == 2 else 0.0
+        row_norm = (
+            layer.rms_in * math.sqrt(torch.Size(layer.in_shape[1:]).numel())
+            if len(layer.in_shape) == 2
+            else 0.0
+        )
         if 0 < layer.rms_in < MIN_RMS and layer.max_abs_in < MIN_ABS and row_norm < MIN_ROW_NORM:
             yield found(
                 "inputs_too_small", WARNING,

@@ -73,14 +73,21 @@ def _uneven_siblings(model: torch.nn.Module) -> list[str]:
     slipped: list[str] = []
     for members in families.values():
         places = [place for place, (_, learns) in enumerate(members) if not learns]
-        if len(members) >= MIN_SIBLINGS and places and len(places) < len(members) and not _on_purpose(places, len(members)):
+        if (
+            len(members) >= MIN_SIBLINGS
+            and places
+            and len(places) < len(members)
+            and not _on_purpose(places, len(members))
+        ):
             slipped += [members[place][0] for place in places]
     return [path for path in slipped if not any(path.startswith(other + ".") for other in slipped)]
 
 
 def _on_purpose(places: list[int], count: int) -> bool:
     """A beginning, an end, all but one stretch, or every n-th."""
-    if places == list(range(len(places))) or (len(places) > 1 and places == list(range(count - len(places), count))):
+    if places == list(range(len(places))) or (
+        len(places) > 1 and places == list(range(count - len(places), count))
+    ):
         return True
     learning = [place for place in range(count) if place not in places]
     if len(learning) < len(places) and learning == list(range(learning[0], learning[-1] + 1)):

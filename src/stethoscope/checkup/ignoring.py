@@ -49,7 +49,9 @@ def examine(exam: Examination) -> Iterator[Finding]:
 def constant_inputs(exam: Examination) -> str | None:
     """What is the same about all samples of the batch, None where they differ."""
     subject = exam.subject
-    inputs = [t.detach() for t in tensors(subject.inputs) if t.ndim and t.numel() and t.dtype is not torch.bool]
+    inputs = [
+        t.detach() for t in tensors(subject.inputs) if t.ndim and t.numel() and t.dtype is not torch.bool
+    ]
     if not inputs or subject.num_samples < 4 or not all(t.is_floating_point() for t in inputs):
         return None
     if all(not bool(t.any()) for t in inputs):

@@ -23,7 +23,13 @@ def examine(exam: Examination) -> Iterator[Finding]:
     """batch_dependence."""
     subject = exam.subject
     size = subject.num_samples
-    if size < 4 or not exam.finite or not is_open(subject.inputs) or _knows_neighbours(exam) or _batch_statistics(exam):
+    if (
+        size < 4
+        or not exam.finite
+        or not is_open(subject.inputs)
+        or _knows_neighbours(exam)
+        or _batch_statistics(exam)
+    ):
         return
     halves = torch.arange(size // 2), torch.arange(size // 2, size)
     if not _takes_any_number(exam, halves[0]):
@@ -38,7 +44,9 @@ def examine(exam: Examination) -> Iterator[Finding]:
             outputs = exam.run(select(subject.inputs, size, rows))
         except (ValueError, RuntimeError, IndexError):
             return
-        apart = max((_apart(exam, a, b, same) for a, b in zip(exam.evaluated, outputs, strict=True)), default=0.0)
+        apart = max(
+            (_apart(exam, a, b, same) for a, b in zip(exam.evaluated, outputs, strict=True)), default=0.0
+        )
         if apart > worst:
             worst, changed, kept = apart, rows, same
     if worst > 1:
@@ -98,7 +106,9 @@ def _batch_statistics(exam: Examination) -> bool:
 
 def _may_be_time_first(exam: Examination, size: int) -> bool:
     """Whether the first axis may be time: a recurrent layer that is not batch_first, targets for every element."""
-    recurrent = any(isinstance(m, torch.nn.RNNBase) and not m.batch_first for m in exam.subject.model.modules())
+    recurrent = any(
+        isinstance(m, torch.nn.RNNBase) and not m.batch_first for m in exam.subject.model.modules()
+    )
     targets = tensors(exam.subject.targets)
     flat = any(t.ndim == 1 and t.shape[0] == size for t in targets)
     unbatched = recurrent and any(t.ndim == 2 and t.is_floating_point() for t in tensors(exam.subject.inputs))

@@ -35,7 +35,9 @@ def examine(exam: Examination) -> Iterator[Finding]:
     if chance is None or chance <= 0 or loss <= 0:
         return
     names = {s.name for s in exam.first.observer.softmaxes if s.path == LOSS_PLACE}
-    is_classifier = bool(names & {"_log_softmax", "binary_cross_entropy_with_logits", "log_sigmoid_forward", "logsumexp"})
+    is_classifier = bool(
+        names & {"_log_softmax", "binary_cross_entropy_with_logits", "log_sigmoid_forward", "logsumexp"}
+    )
     far = loss > max(chance + 2.0, 1.75 * chance) if is_classifier else loss > 100 * chance
     if not far:
         return

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import random
+import types
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -54,13 +56,51 @@ def _restore_random(states: tuple[Any, Any, torch.Tensor, list[torch.Tensor]]) -
         generator.set_state(state)
 
 
+def modules_of(function: Any, depth: int = 0) -> list[torch.nn.Module]:
+    """The modules that a loss may call: itself, its owner, what it closes over, the globals that it names."""
+    if isinstance(function, torch.nn.Module):
+        return [function]
+    if depth > 3:
+        return []
+    if isinstance(function, functools.partial):
+        parts = [function.func, *function.args, *function.keywords.values()]
+    elif isinstance(function, types.MethodType):
+        parts = (
+            [function.__func__, function.__self__, *vars(function.__self__).values()]
+            if _has_vars(function)
+            else []
+        )
+    elif isinstance(function, types.FunctionType):
+        cells = [cell.cell_contents for cell in function.__closure__ or () if _is_filled(cell)]
+        named = [
+            function.__globals__[name] for name in function.__code__.co_names if name in function.__globals__
+        ]
+        parts = [*cells, *named]
+    else:
+        return []
+    found = [module for part in parts for module in modules_of(part, depth + 1)]
+    return list({id(module): module for module in found}.values())
+
+
+def _has_vars(method: types.MethodType) -> bool:
+    return hasattr(method.__self__, "__dict__")
+
+
+def _is_filled(cell: types.CellType) -> bool:
+    try:
+        cell.cell_contents  # noqa: B018 - an empty cell raises
+    except ValueError:
+        return False
+    return True
+
+
 class _Kept:
     """What a module was: values, modes, gradients."""
 
     def __init__(self, module: torch.nn.Module) -> None:
         self.modes = [(m, m.training) for m in module.modules()]
         tensors = [*module.parameters(), *module.buffers()]
-        self.values = [(t, t._version, t.detach().clone()) for t in tensors]
+        self.values = [(t, t.detach().clone()) for t in tensors]
         self.flags = [(p, p.requires_grad, p.grad) for p in module.parameters()]
         self.grads = [(p.grad, p.grad.detach().clone()) for p in module.parameters() if p.grad is not None]
 
@@ -73,9 +113,9 @@ class _Kept:
             if parameter.grad is not grad:
                 parameter.grad = grad
         with torch.no_grad():
-            for tensor, version, value in self.values:
-                # The version counter says whether anybody wrote: an untouched tensor is not written either.
-                if tensor._version != version:
+            # Compared by value: BatchNorm's running statistics change without a new version. What is equal is not written.
+            for tensor, value in self.values:
+                if not torch.equal(tensor, value):
                     tensor.copy_(value)
             for grad, value in self.grads:
                 if not torch.equal(grad, value):

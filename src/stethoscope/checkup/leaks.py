@@ -89,7 +89,11 @@ def _correlations(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     centered = x - x.mean(0)
     wanted = y.double() - y.double().mean()
     norms = centered.norm(dim=0) * wanted.norm()
-    return torch.where(norms > 0, (centered * wanted[:, None]).sum(0).abs() / norms.clamp(min=1e-300), torch.zeros_like(norms))
+    return torch.where(
+        norms > 0,
+        (centered * wanted[:, None]).sum(0).abs() / norms.clamp(min=1e-300),
+        torch.zeros_like(norms),
+    )
 
 
 def _overlap(x: torch.Tensor, val: torch.Tensor) -> Iterator[Finding]:

@@ -26,7 +26,11 @@ LINEAR_WORDS: Final = QUIET | {"dropout", "reshape_as"}
 def examine(exam: Examination) -> Iterator[Finding]:
     """linear_collapse."""
     modules = dict(exam.subject.model.named_modules())
-    pairs = [(a, b) for a in modules if (b := _only_reader(exam.graph, a, modules)) and _collapses(modules[a], modules[b])]
+    pairs = [
+        (a, b)
+        for a in modules
+        if (b := _only_reader(exam.graph, a, modules)) and _collapses(modules[a], modules[b])
+    ]
     for run in _runs(pairs):
         yield found(
             "linear_collapse", WARNING,
@@ -45,7 +49,11 @@ def _only_reader(graph: dict[str, Any], path: str, modules: dict[str, torch.nn.M
         return None
     for _ in range(6):
         out = [e for e in graph["edges"] if e["source"] == path]
-        if len(out) != 1 or any(word not in LINEAR_WORDS for word in out[0].get("operations", ())) or out[0].get("uses", 1) > 1:
+        if (
+            len(out) != 1
+            or any(word not in LINEAR_WORDS for word in out[0].get("operations", ()))
+            or out[0].get("uses", 1) > 1
+        ):
             return None
         path = out[0]["target"]
         into = [e for e in graph["edges"] if e["target"] == path]

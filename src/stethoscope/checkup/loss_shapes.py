@@ -19,7 +19,9 @@ from stethoscope.checkup.findings import CRITICAL, found
 from stethoscope.checkup.structure import clone, tensors
 from stethoscope.record import Finding
 
-FUSED: Final = frozenset({"mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "gaussian_nll_loss", "poisson_nll_loss"})
+FUSED: Final = frozenset(
+    {"mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "gaussian_nll_loss", "poisson_nll_loss"}
+)
 
 
 class Meetings(TorchFunctionMode):

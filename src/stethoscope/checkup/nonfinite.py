@@ -18,7 +18,9 @@ from stethoscope.record import ROOT_NAME, Finding
 def examine(exam: Examination) -> Iterator[Finding]:
     """nonfinite_batch, nonfinite_buffer, constant_feature, fully_masked_attention, nonfinite_origin."""
     yield from _weights(exam)
-    gradients = nonfinite_names([(n, g) for n, g in exam.first.gradients.items() if g is not None and not g.is_sparse])
+    gradients = nonfinite_names(
+        [(n, g) for n, g in exam.first.gradients.items() if g is not None and not g.is_sparse]
+    )
     broken = bool(gradients) or not exam.finite
     yield from _masked(exam, broken)
     batch = list(_batch(exam))
@@ -66,7 +68,9 @@ def _batch(exam: Examination) -> Iterator[Finding]:
                 continue
             if word == "input" and tensor.ndim == 2 and len(tensor) > 3:
                 columns = bad.all(0).nonzero().flatten().tolist()
-                if columns and not bool(bad[:, [c for c in range(tensor.shape[1]) if c not in columns]].any()):
+                if columns and not bool(
+                    bad[:, [c for c in range(tensor.shape[1]) if c not in columns]].any()
+                ):
                     yield _constant(columns, "(input)")
                     return
             first = [int(i) for i in bad.nonzero()[0].tolist()]

@@ -22,14 +22,42 @@ ZERO_BELOW: Final = frozenset(
     {"relu", "relu_", "hardtanh", "hardtanh_", "threshold", "threshold_", "gelu", "gelu_", "silu", "silu_"}
 )
 LIMITS: Final = {"tanh": (-1.0, 1.0), "tanh_": (-1.0, 1.0), "sigmoid": (0.0, 1.0), "sigmoid_": (0.0, 1.0)}
-RANDOM_MASKS: Final = frozenset({"bernoulli", "bernoulli_", "native_dropout", "_fused_dropout", "rrelu_with_noise"})
+RANDOM_MASKS: Final = frozenset(
+    {"bernoulli", "bernoulli_", "native_dropout", "_fused_dropout", "rrelu_with_noise"}
+)
 RANDOM_UNIFORM: Final = frozenset({"rand", "rand_like", "uniform", "uniform_"})
 RANDOM_OTHER: Final = frozenset(
-    {"randn", "randn_like", "normal", "normal_", "multinomial", "randperm", "randint", "randint_like", "exponential_",
-     "poisson", "geometric_", "cauchy_", "log_normal_"}
+    {
+        "randn",
+        "randn_like",
+        "normal",
+        "normal_",
+        "multinomial",
+        "randperm",
+        "randint",
+        "randint_like",
+        "exponential_",
+        "poisson",
+        "geometric_",
+        "cauchy_",
+        "log_normal_",
+    }
 )
 CARRYING: Final = frozenset(
-    {"detach", "clone", "view", "expand", "unsqueeze", "_to_copy", "add", "add_", "sub", "rsub", "mul", "mul_"}
+    {
+        "detach",
+        "clone",
+        "view",
+        "expand",
+        "unsqueeze",
+        "_to_copy",
+        "add",
+        "add_",
+        "sub",
+        "rsub",
+        "mul",
+        "mul_",
+    }
 )
 COMPARISONS: Final = frozenset({"lt", "gt", "le", "ge", "floor", "floor_"})
 
@@ -111,7 +139,10 @@ class Observer(TorchDispatchMode):
         self._handles: list[Any] = []
 
     def __enter__(self) -> Observer:
-        self._handles = [register_module_forward_pre_hook(self._before), register_module_forward_hook(self._after)]
+        self._handles = [
+            register_module_forward_pre_hook(self._before),
+            register_module_forward_hook(self._after),
+        ]
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
@@ -206,7 +237,9 @@ class Observer(TorchDispatchMode):
         if rows.numel() and rows.shape[-1] > 1 and SOFTMAX_AXES[name]:
             distribution = bool((rows >= 0).all() and ((rows.sum(-1) - 1).abs() < 1e-3).all())
             empty = (rows == float("-inf")).all(-1)
-            masked = [tuple(int(i) for i in row) for row in empty.nonzero()[:8].tolist()] if empty.any() else []
+            masked = (
+                [tuple(int(i) for i in row) for row in empty.nonzero()[:8].tolist()] if empty.any() else []
+            )
         probability = bool(numbers.numel() and (numbers >= 0).all() and (numbers <= 1).all())
         probability = probability and bool(((numbers > 0) & (numbers < 1)).any())
         path, producer = self._stack[-1], before[0] if before else ""
@@ -222,7 +255,9 @@ class Observer(TorchDispatchMode):
                 self._uniform[id(out)] = draw
                 self._made[-id(out), ()] = "", out
         elif self._uniform:
-            parents = [self._uniform[id(a)] for a in args if isinstance(a, torch.Tensor) and id(a) in self._uniform]
+            parents = [
+                self._uniform[id(a)] for a in args if isinstance(a, torch.Tensor) and id(a) in self._uniform
+            ]
             for draw in parents:
                 if name in COMPARISONS:
                     draw.is_mask = True

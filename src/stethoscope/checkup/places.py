@@ -16,7 +16,9 @@ Part = Callable[[torch.Tensor], torch.Tensor | None]
 Calls = list[tuple[str, list[torch.Tensor], list[torch.Tensor]]]
 
 
-def first_affected(exam: Examination, inputs: Any, part: Part, *, around: Callable[[Twin], Any] | None = None) -> str | None:
+def first_affected(
+    exam: Examination, inputs: Any, part: Part, *, around: Callable[[Twin], Any] | None = None
+) -> str | None:
     """Run the batch and other inputs; compare what `part` picks of every module's inputs and outputs.
 
     `around` may change the second copy before it runs.
@@ -50,6 +52,7 @@ def _calls(exam: Examination, twin: Twin, inputs: Any, part: Part) -> Calls:
 
     handles = []
     for path, module in twin.model.named_modules():
+
         def before(_: Any, args: Any, kwargs: Any) -> None:
             stack.append(parts((args, kwargs)))
 

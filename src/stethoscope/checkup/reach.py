@@ -92,7 +92,11 @@ def _boundary(exam: Examination) -> str | None:
 
 
 def _no_loss_reaches(place: str, names: list[str], *, whole: bool) -> Finding:
-    what = "No parameter gets a gradient" if whole else f"No gradient reaches {listed(names)}, though the loss depends on it"
+    what = (
+        "No parameter gets a gradient"
+        if whole
+        else f"No gradient reaches {listed(names)}, though the loss depends on it"
+    )
     return found(
         "detached_graph", CRITICAL, f"{what}: the graph is cut after {place}.",
         sites=[place, *names] if not place.startswith("(") else [*names, place],

@@ -41,7 +41,7 @@ from stethoscope.checkup import (
     units,
 )  # fmt: skip
 from stethoscope.checkup.examination import Examination, failed
-from stethoscope.checkup.isolation import undisturbed
+from stethoscope.checkup.isolation import modules_of, undisturbed
 from stethoscope.checkup.structure import CheckupError, clone, split_batch
 from stethoscope.checkup.subject import Subject, unwrapped
 from stethoscope.explain.diagnosis import Diagnosis, LookedAt
@@ -94,12 +94,16 @@ def checkup(
     if not isinstance(model, torch.nn.Module):
         raise CheckupError("checkup takes a torch.nn.Module", where=type(model).__name__)
     if not callable(loss_fn):
-        raise CheckupError("The loss must be callable as loss_fn(output, target)", where=type(loss_fn).__name__)
+        raise CheckupError(
+            "The loss must be callable as loss_fn(output, target)", where=type(loss_fn).__name__
+        )
     root = unwrapped(model)
     if isinstance(root, torch.jit.ScriptModule):
-        raise CheckupError("A scripted model cannot be examined", do="Pass the module before torch.jit.script")
+        raise CheckupError(
+            "A scripted model cannot be examined", do="Pass the module before torch.jit.script"
+        )
     optimizers = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer or ())
-    kept = [root, *([loss_fn] if isinstance(loss_fn, torch.nn.Module) else [])]
+    kept = [root, *modules_of(loss_fn)]
     with undisturbed(kept), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         inputs, targets = split_batch(batch)

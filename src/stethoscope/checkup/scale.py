@@ -67,13 +67,21 @@ def _gains(exam: Examination) -> dict[str, float]:
 
 def _counts(layer: Layer) -> bool:
     module = layer.module
-    if not isinstance(module, MULTIPLYING) or not isinstance(module.weight, torch.Tensor) or not layer.rms_out:
+    if (
+        not isinstance(module, MULTIPLYING)
+        or not isinstance(module.weight, torch.Tensor)
+        or not layer.rms_out
+    ):
         return False
     return bool(module.weight.requires_grad)
 
 
 def _normalises(kind: str, operations: object) -> bool:
-    words = [kind.lower(), *(str(o) for o in operations)] if isinstance(operations, (list, tuple)) else [kind.lower()]
+    words = (
+        [kind.lower(), *(str(o) for o in operations)]
+        if isinstance(operations, (list, tuple))
+        else [kind.lower()]
+    )
     return any("norm" in word or word in ("std", "var", "softmax", "standardize") for word in words)
 
 
@@ -99,5 +107,3 @@ def _recurrent(exam: Examination) -> Iterator[Finding]:
                         remedy=f'nn.init.orthogonal_(model.get_parameter("{full}"))', confidence=0.9,
                     )  # fmt: skip
                     return
-
-

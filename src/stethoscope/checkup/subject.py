@@ -112,7 +112,12 @@ class Subject:
         self, loss_fn: Callable[..., Any], model: torch.nn.Module, output: Any, targets: Any, inputs: Any
     ) -> torch.Tensor:
         """The loss as one number; what it takes is read from its signature."""
-        given = {"output": output, "targets": inputs if targets is None else targets, "inputs": inputs, "model": model}
+        given = {
+            "output": output,
+            "targets": inputs if targets is None else targets,
+            "inputs": inputs,
+            "model": model,
+        }
         args = [given[role] for role in self._loss_roles]
         loss = loss_fn(*args)
         if not isinstance(loss, torch.Tensor):

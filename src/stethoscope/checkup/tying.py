@@ -24,12 +24,16 @@ def examine(exam: Examination) -> Iterator[Finding]:
     """tied_weights_split."""
     model = exam.subject.model
     roles = _roles(exam)
-    named = [(name, p) for name, p in model.named_parameters() if p.ndim == 2 and p.requires_grad and _is_random(p)]
+    named = [
+        (name, p) for name, p in model.named_parameters() if p.ndim == 2 and p.requires_grad and _is_random(p)
+    ]
     for place, (name, p) in enumerate(named):
         for other_name, other in named[place + 1 :]:
             if p.device != other.device or p.dtype != other.dtype:
                 continue
-            straight = p.shape == other.shape and roles.get(name) != roles.get(other_name) and torch.equal(p, other)
+            straight = (
+                p.shape == other.shape and roles.get(name) != roles.get(other_name) and torch.equal(p, other)
+            )
             both = {roles.get(name), roles.get(other_name)}
             if straight and both == {"looked up", "multiplied"}:
                 yield _split(name, other_name, "")
@@ -45,7 +49,9 @@ def _is_transposed(p: torch.Tensor, other: torch.Tensor) -> bool:
 def _is_random(p: torch.Tensor) -> bool:
     """Whether equal numbers cannot be chance."""
     flat = p.detach().reshape(-1)
-    return flat.numel() >= MIN_NUMBERS and int(torch.unique(flat[:4096]).numel()) > min(flat.numel(), 4096) // 2
+    return (
+        flat.numel() >= MIN_NUMBERS and int(torch.unique(flat[:4096]).numel()) > min(flat.numel(), 4096) // 2
+    )
 
 
 def _roles(exam: Examination) -> dict[str, str]:
@@ -78,7 +84,9 @@ def _used_as(root: torch.autograd.graph.Node, bare: dict[int, str]) -> dict[str,
             name = bare.get(id(getattr(parent, "variable", None)))
             if name is not None:
                 kind = "looked up" if node.name().startswith("Embedding") else "multiplied"
-                if node.name().startswith(("T", "Mm", "Addmm", "Embedding", "Transpose", "Permute", "UnsafeView")):
+                if node.name().startswith(
+                    ("T", "Mm", "Addmm", "Embedding", "Transpose", "Permute", "UnsafeView")
+                ):
                     roles[name] = kind
             if parent not in seen:
                 seen.add(parent)

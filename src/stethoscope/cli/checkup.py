@@ -30,11 +30,19 @@ HOW = "Write def build(): return model, (inputs, targets), loss_fn, optimizer"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What to examine, and what counts as a failure."""
-    parser.add_argument("target", metavar="FILE.py[:FUNCTION]", help="the function that builds; default: build")
-    parser.add_argument("--causal", action="store_true", default=None, help="outputs may not depend on later inputs")
+    parser.add_argument(
+        "target", metavar="FILE.py[:FUNCTION]", help="the function that builds; default: build"
+    )
+    parser.add_argument(
+        "--causal", action="store_true", default=None, help="outputs may not depend on later inputs"
+    )
     parser.add_argument("--pad-id", type=int, metavar="ID", help="the id that stands for padding")
-    parser.add_argument("--all", action="store_true", help="every cause in full, and what could not be examined")
-    parser.add_argument("--fail-on", choices=LEVELS, default="warning", help="exit 1 from this severity on; default: warning")
+    parser.add_argument(
+        "--all", action="store_true", help="every cause in full, and what could not be examined"
+    )
+    parser.add_argument(
+        "--fail-on", choices=LEVELS, default="warning", help="exit 1 from this severity on; default: warning"
+    )
     add_output(parser)
 
 
@@ -65,12 +73,16 @@ def build(target: str) -> dict[str, Any]:
     elif isinstance(made, (tuple, list)) and 3 <= len(made) <= 4:
         built = dict(zip(KEYS, made, strict=False))
     else:
-        raise UsageError("The function must return a model, a batch, a loss and perhaps an optimizer", where=target, do=HOW)
+        raise UsageError(
+            "The function must return a model, a batch, a loss and perhaps an optimizer", where=target, do=HOW
+        )
     missing = [key for key in KEYS[:3] if built.get(key) is None]
     unknown = [key for key in built if key not in KEYS]
     if missing or unknown:
         what = f"has no {' and no '.join(missing)}" if missing else f"has unknown keys: {', '.join(unknown)}"
-        raise UsageError(f"What the function returns {what}", where=target, do=f"The keys are {', '.join(KEYS)}")
+        raise UsageError(
+            f"What the function returns {what}", where=target, do=f"The keys are {', '.join(KEYS)}"
+        )
     return built
 
 
@@ -113,7 +125,9 @@ def _module(place: str) -> Any:
     try:
         loaded = load()
     except Exception as error:
-        raise UsageError(f"The script fails when imported: {type(error).__name__}: {error}", where=place) from error
+        raise UsageError(
+            f"The script fails when imported: {type(error).__name__}: {error}", where=place
+        ) from error
     return module if module is not None else loaded
 
 
