@@ -35,7 +35,10 @@ def build_network(
     names = list(flows)
     pairs = list(itertools.pairwise(names)) if model is None else _ordered_edges(model)
     strength = {name: mean_finite(flow) for name, flow in flows.items()}
-    edges = [_edge(flows[a], flows[b], strength[a], strength[b]) for a, b in pairs]
+    levels = strength if model is None else _levels(strength, model)
+    edges = [
+        _edge(flows[a], flows[b], min(strength[a], strength[b]), (levels[a], levels[b])) for a, b in pairs
+    ]
     largest = max((edge.gradient for edge in edges), default=0.0)
     edges = [
         _with_flow(edge, edge.gradient >= flow_threshold * largest and edge.gradient > 0) for edge in edges
@@ -60,9 +63,20 @@ def build_network(
                 num_outputs=num_outputs[name],
                 num_parameters=parameters,
                 gate_of=gates.get(name, 0),
+                is_narrow=None if model is None else is_narrow,
             )
         )
     return GradientFlowNetwork(nodes, edges, _metrics(nodes, edges), from_model_graph=model is not None)
+
+
+def _levels(strength: Mapping[str, float], model: ModelGraph) -> Mapping[str, float]:
+    """Norms of layers of different size made comparable: per root of the number of weights, where all are known."""
+    counts = [model.parameters.get(name) for name in strength]
+    if any(not count for count in counts):
+        return strength
+    return {
+        name: strength[name] / float(count or 1) ** 0.5 for name, count in zip(strength, counts, strict=True)
+    }
 
 
 def mean_finite(flow: GradientLayerFlow) -> float:
@@ -85,7 +99,10 @@ def _ordered_edges(model: ModelGraph) -> list[tuple[str, str]]:
     return sorted(model.digraph.edges, key=lambda edge: (place[edge[0]], place[edge[1]]))
 
 
-def _edge(source: GradientLayerFlow, target: GradientLayerFlow, g_source: float, g_target: float) -> FlowEdge:
+def _edge(
+    source: GradientLayerFlow, target: GradientLayerFlow, gradient: float, levels: tuple[float, float]
+) -> FlowEdge:
+    g_source, g_target = levels
     strength = (source.information_flow_rate + target.information_flow_rate) / 2.0
     consistency = (source.flow_consistency + target.flow_consistency) / 2.0
     if g_target > 0:
@@ -98,7 +115,7 @@ def _edge(source: GradientLayerFlow, target: GradientLayerFlow, g_source: float,
         flow_strength=strength,
         flow_consistency=consistency,
         edge_type=_edge_type(strength, consistency),
-        gradient=min(g_source, g_target),
+        gradient=gradient,
         gain=gain,
     )
 

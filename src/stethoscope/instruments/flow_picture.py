@@ -13,6 +13,7 @@ from rich.text import Text
 
 from stethoscope.instruments.animator_grid import shorten
 from stethoscope.instruments.files import write_atomically, write_json, write_text
+from stethoscope.instruments.flow_layout import Place, apex, curve, edges_to_draw, place_nodes
 from stethoscope.instruments.flow_types import (
     CriticalGradientPath,
     FlowNode,
@@ -48,7 +49,7 @@ def to_text(shown: GradientFlowVisualization, width: int) -> Text:
     window = min(shown.visualization_config.temporal_window, room)
     for node in nodes:
         style = _style(node.layer_name, broken | exploding, vanishing, palette)
-        text.append(f"{NODE_MARKS[node.node_type]:>2} ", style=style)
+        text.append(f"{NODE_MARKS[shown_type(node)]:>2} ", style=style)
         text.append(f"{shorten(printable(node.layer_name), label_width):<{label_width}} ", style=style)
         flow = shown.layer_flows.get(node.layer_name)
         norms = flow.gradient_magnitudes[-window:] if flow else []
@@ -57,6 +58,13 @@ def to_text(shown: GradientFlowVisualization, width: int) -> Text:
     for line in sentences(shown):
         text.append(line + "\n")
     return text
+
+
+def shown_type(node: FlowNode) -> NodeType:
+    """On the model's graph a bottleneck is a place that others depend on; a norm that fell as training went is
+    none."""
+    fell = node.node_type is NodeType.BOTTLENECK and node.is_narrow is False
+    return NodeType.NORMAL if fell else node.node_type
 
 
 def _style(name: str, larger: set[str], smaller: set[str], palette: FlowPalette) -> str:
@@ -137,24 +145,6 @@ def save(shown: GradientFlowVisualization, path: Path, dark: bool) -> Path:
     )
 
 
-def place_nodes(shown: GradientFlowVisualization) -> dict[str, tuple[float, float]]:
-    """x is the longest way from an input, y spreads the layers that share it, centered on 0."""
-    names = [node.layer_name for node in shown.flow_network.nodes]
-    order = {name: i for i, name in enumerate(names)}
-    depth = dict.fromkeys(names, 0)
-    for edge in sorted(shown.flow_network.edges, key=lambda e: order[e.from_layer]):
-        if order[edge.to_layer] > order[edge.from_layer]:
-            depth[edge.to_layer] = max(depth[edge.to_layer], depth[edge.from_layer] + 1)
-    lanes: dict[int, list[str]] = {}
-    for name in names:
-        lanes.setdefault(depth[name], []).append(name)
-    return {
-        name: (float(level), (len(group) - 1) / 2.0 - place)
-        for level, group in lanes.items()
-        for place, name in enumerate(group)
-    }
-
-
 def draw(shown: GradientFlowVisualization, dark: bool = False) -> Any:
     """The network as a matplotlib figure: ribbons by gradient, critical path cased, troubles outlined."""
     from stethoscope.views import plots
@@ -162,20 +152,30 @@ def draw(shown: GradientFlowVisualization, dark: bool = False) -> Any:
     palette = flow_palette(shown.visualization_config.color_scheme, dark)
     look = tokens(dark)
     places = place_nodes(shown)
+    edges, num_hidden = edges_to_draw(shown)
+    heights = {
+        (e.from_layer, e.to_layer): apex(places[e.from_layer], places[e.to_layer], list(places.values()))
+        for e in edges
+    }
+    routes = {pair: curve(places[pair[0]], places[pair[1]], height) for pair, height in heights.items()}
+    reached = [y for _, y in places.values()] + [h for h in heights.values() if h is not None]
     levels = max((x for x, _ in places.values()), default=0.0) + 1
-    lanes = max((abs(y) for _, y in places.values()), default=0.0) * 2 + 1
+    low, high = min(reached, default=0.0) - 0.55, max(reached, default=0.0) + 0.55
     with figure_style(dark):
         figure = plots.new_figure(
-            min(max(1.0 * levels + 1, 6.0), 24.0), min(max(0.9 * lanes + 1.9, 2.6), 14.0)
+            min(max(1.0 * levels + 1, 6.0), 24.0), min(max(0.9 * (high - low) + 0.9, 2.0), 14.0)
         )
         axis = figure.subplots()
         axis.set_axis_off()
-        _draw_edges(axis, shown, places, palette, look.sheet)
+        _draw_edges(axis, shown, routes, palette, look.sheet)
         _draw_nodes(axis, shown, places, palette, look)
         axis.set_xlim(-0.7, levels - 0.3)
-        axis.set_ylim(-lanes / 2 - 0.1, lanes / 2 + 0.6)
+        axis.set_ylim(low, high)
         title = sentences(shown)[0].lstrip("◆▲●✓ ")
         axis.set_title(plots.plain_text(title), fontweight=heading_weight())
+        if num_hidden:
+            note = f"{num_hidden:,} more connections carry less and are not drawn"
+            axis.annotate(note, (-0.6, low), fontsize=7, color=look.ink3, va="bottom")
     return figure
 
 
@@ -200,42 +200,39 @@ def _shares(shown: GradientFlowVisualization) -> dict[float, float]:
 def _draw_edges(
     axis: Any,
     shown: GradientFlowVisualization,
-    places: dict[str, tuple[float, float]],
+    routes: dict[tuple[str, str], list[Place]],
     palette: FlowPalette,
     sheet: str,
 ) -> None:
-    from matplotlib.patches import FancyArrowPatch
+    from matplotlib.patches import PathPatch
+    from matplotlib.path import Path as Outline
 
     ramp, shares = _ramp(palette), _shares(shown)
     critical: set[tuple[str, str]] = set()
     for path in shown.critical_paths[:1]:
         critical.update(zip(path.layers, path.layers[1:], strict=False))
-    for edge in shown.flow_network.edges:
-        start, end = places[edge.from_layer], places[edge.to_layer]
-        bend = 0.0 if end[0] - start[0] <= 1 else -min(0.22 + 0.04 * (end[0] - start[0]), 0.45)
+    edges = {(edge.from_layer, edge.to_layer): edge for edge in shown.flow_network.edges}
+    for pair, points in routes.items():
+        edge = edges[pair]
+        codes = [Outline.MOVETO] + [Outline.LINETO if len(points) == 2 else Outline.CURVE4] * (
+            len(points) - 1
+        )
+        line = Outline(points, codes)
         width = (0.8 + 6.0 * shares[edge.gradient]) * palette.line_scale if edge.carries_flow else 0.8
-        settings: dict[str, Any] = {
-            "arrowstyle": "-",
-            "connectionstyle": f"arc3,rad={bend}",
-            "shrinkA": 0,
-            "shrinkB": 0,
-        }
-        if (edge.from_layer, edge.to_layer) in critical:
-            axis.add_patch(
-                FancyArrowPatch(start, end, color=palette.critical_path, lw=width + 3, zorder=1, **settings)
-            )
-            axis.add_patch(FancyArrowPatch(start, end, color=sheet, lw=width + 1, zorder=1, **settings))
+        if pair in critical:
+            for color, more in ((palette.critical_path, 3.0), (sheet, 1.0)):
+                axis.add_patch(PathPatch(line, edgecolor=color, facecolor="none", lw=width + more, zorder=1))
         color = ramp(0.15 + 0.85 * shares[edge.gradient]) if edge.carries_flow else palette.outline
         dashes = "solid" if edge.carries_flow else (0, (2, 2))
         axis.add_patch(
-            FancyArrowPatch(start, end, color=color, lw=width, linestyle=dashes, zorder=2, **settings)
+            PathPatch(line, edgecolor=color, facecolor="none", lw=width, linestyle=dashes, zorder=2)
         )
 
 
 def _draw_nodes(
     axis: Any,
     shown: GradientFlowVisualization,
-    places: dict[str, tuple[float, float]],
+    places: dict[str, Place],
     palette: FlowPalette,
     look: Tokens,
 ) -> None:
@@ -253,27 +250,31 @@ def _draw_nodes(
         edge = palette.exploding if bad else palette.vanishing if weak else palette.outline
         axis.add_patch(
             FancyBboxPatch(
-                (x - 0.16, y - 0.13), 0.32, 0.26, boxstyle="round,pad=0,rounding_size=0.05",
+                (x - 0.25, y - 0.14), 0.5, 0.28, boxstyle="round,pad=0,rounding_size=0.05",
                 facecolor=ramp(shares[node.gradient_strength]), edgecolor=edge, zorder=3,
                 linewidth=(2.2 if bad else 1.0) * palette.line_scale, linestyle="dashed" if weak else "solid",
             )
         )  # fmt: skip
         if x % every == 0 or bad:
-            _label_node(axis, node, (x, y), look)
+            _label_node(axis, node, (x, y), look, ramp(shares[node.gradient_strength]))
 
 
-def _label_node(axis: Any, node: FlowNode, place: tuple[float, float], look: Tokens) -> None:
-    """The name under the box, the mean norm over it, on patches of sheet that keep ribbons off them."""
+def _label_node(axis: Any, node: FlowNode, place: Place, look: Tokens, fill: Any) -> None:
+    """The mean norm in the box, its mark over it, the name under it on a patch that keeps ribbons off."""
     from stethoscope.views import plots
 
     x, y = place
-    value = number(node.gradient_strength)
-    if node.node_type in (NodeType.BOTTLENECK, NodeType.AMPLIFIER):
-        value = f"{NODE_MARKS[node.node_type]} {value}"
     patch = {"facecolor": look.sheet, "edgecolor": "none", "pad": 0.6, "alpha": 0.85}
-    settings: dict[str, Any] = {"ha": "center", "zorder": 5, "bbox": patch}
-    axis.annotate(value, (x, y + 0.19), va="bottom", fontsize=7, color=look.ink, **settings)
+    settings: dict[str, Any] = {"ha": "center", "zorder": 5}
+    is_dark = 0.299 * fill[0] + 0.587 * fill[1] + 0.114 * fill[2] < 0.55
+    axis.annotate(
+        number(node.gradient_strength), (x, y), va="center", fontsize=7,
+        color="white" if is_dark else "black", **settings,
+    )  # fmt: skip
+    if shown_type(node) in (NodeType.BOTTLENECK, NodeType.AMPLIFIER):
+        mark = NODE_MARKS[shown_type(node)]
+        axis.annotate(mark, (x, y + 0.17), va="bottom", fontsize=7, color=look.ink, bbox=patch, **settings)
     axis.annotate(
         plots.plain_text(shorten(printable(node.layer_name), 16)), (x, y - 0.2), va="top", fontsize=6.5,
-        fontfamily="monospace", color=look.ink2, **settings,
+        fontfamily="monospace", color=look.ink2, bbox=patch, **settings,
     )  # fmt: skip

@@ -178,6 +178,8 @@ class FlowNode:
     num_parameters: int | None = None
     gate_of: int = 0
     """How many layers get their gradient through this one alone; known with a model graph."""
+    is_narrow: bool | None = None
+    """Whether others depend on it and a tenth or less goes on; None without a model graph."""
 
 
 @dataclass(frozen=True, slots=True)
