@@ -32,7 +32,7 @@ def test_sums_of_nothing_are_null() -> None:
 
 
 def test_a_kernel_that_fails_is_given_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*_: object) -> None:
+    def broken(*_: object, **__: object) -> None:
         raise RuntimeError("no such instruction")
 
     table = collect([torch.ones(3)])

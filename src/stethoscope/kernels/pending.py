@@ -120,6 +120,11 @@ class Pending:
         """Whether `result` returns at once. Never waits."""
         return self._part.ready()
 
+    def device_ms(self) -> float | None:
+        """What the device spent on it, where that was asked for and is known by now."""
+        ask = getattr(self._part, "device_ms", None)
+        return None if ask is None else ask()
+
     def result(self) -> Measured:
         """The rows; waits for the device where they are not there yet, so not for the training thread."""
         measured = self._part.result()

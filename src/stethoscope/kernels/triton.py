@@ -7,6 +7,7 @@ sums come back on a side stream, and the rows are worked out on the host when th
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import importlib.util
@@ -21,25 +22,37 @@ import numpy.typing as npt
 
 from stethoscope.kernels import histogram as bins
 from stethoscope.kernels.columns import INDEX, Table, empty_rows
+from stethoscope.kernels.fetching import Fetched, Stopwatch, stream_number, upload, upload_once
 from stethoscope.kernels.pending import Extras, Measured
 from stethoscope.kernels.pointers import KINDS, Collected
 from stethoscope.kernels.reference import SMALLEST_NORMAL
 from stethoscope.kernels.sketch import SKETCH_WIDTH, stream
 from stethoscope.record import printable
 
-CHUNK: Final = 8192
-WIDE_CHUNK: Final = 4096
+SPAN: Final = 32768
+WIDE_SPAN: Final = 65536
+MANY_ELEMENTS: Final = 1 << 28
+"""From here on longer spans still fill the device, and their beginnings weigh less."""
+UNROLL: Final = 8
+HISTOGRAM_CHUNK: Final = 8192
+WIDE_HISTOGRAM_CHUNK: Final = 4096
 SKETCH_ROWS: Final = 64
 SKETCH_TILES: Final = 16
-WARPS: Final = 8
-MERGE_LANES: Final = 512
+WARPS: Final = 4
+HISTOGRAM_WARPS: Final = 8
+MERGE_LANES: Final = 1024
+FEW_LANES: Final = 128
 GATHER_LANES: Final = 256
 MAX_PLANS: Final = 64
 FUSED: Final = {"enable_fp_fusion": True}
 """Said outright because triton warns that its default will change; the kernels are right either way."""
 
 WIDE: Final = frozenset({"float64", "int32", "int64"})
-NARROW: Final = frozenset({"float32", "bfloat16", "float16", "int8", "uint8", "int16"})
+LANE_WIDTH: Final = {
+    "float32": 4, "bfloat16": 4, "float16": 4, "int8": 4, "uint8": 4, "int16": 4,
+    "float64": 2, "int32": 4, "int64": 2,
+}  # fmt: skip
+"""Elements that a thread reads at once: up to 16 bytes; more would take registers that hide the memory's latency."""
 UPCAST: Final = {
     "bool": "uint8", "uint16": "int32", "uint32": "int64", "uint64": "float64",
     **{name: "float32" for name in SMALLEST_NORMAL if name.startswith("float8")},
@@ -76,13 +89,12 @@ class Group:
 
 _plans: OrderedDict[tuple[Any, ...], Plan] = OrderedDict()
 _gather_plans: OrderedDict[tuple[Any, ...], GatherPlan] = OrderedDict()
-_streams: dict[Any, Any] = {}
 _given_up: list[str] = []
 _NEEDS_UPCAST: Final = np.array([name in UPCAST for name in KINDS])
 
 
 def _plan(device: Any, counts: npt.NDArray[np.int64], chunk: int) -> Plan:
-    key = (device, chunk, counts.tobytes())
+    key = (device, stream_number(device), chunk, counts.tobytes())
     found = _plans.get(key)
     if found is None:
         pieces = -(-counts // chunk)
@@ -90,10 +102,10 @@ def _plan(device: Any, counts: npt.NDArray[np.int64], chunk: int) -> Plan:
         owners = np.repeat(np.arange(len(counts)), pieces)
         numbers = np.arange(starts[-1]) - starts[:-1][owners]
         found = Plan(
-            _upload(owners.astype(np.int32), device),
-            _upload(numbers.astype(np.int32), device),
-            _upload(starts.astype(np.int32), device),
-            _upload(counts, device),
+            upload(owners.astype(np.int32), device),
+            upload(numbers.astype(np.int32), device),
+            upload(starts.astype(np.int32), device),
+            upload(counts, device),
             int(starts[-1]),
         )
         _plans[key] = found
@@ -104,67 +116,33 @@ def _plan(device: Any, counts: npt.NDArray[np.int64], chunk: int) -> Plan:
     return found
 
 
-def _upload(values: npt.NDArray[Any], device: Any) -> Any:
-    """To the device from pinned memory; torch keeps the pinned block until the copy is done."""
-    torch = sys.modules["torch"]
-    tensor = torch.from_numpy(np.ascontiguousarray(values))
-    if device.type == "cpu":  # triton's interpreter
-        return tensor
-    return tensor.pin_memory().to(device, non_blocking=True)
+class Assembly:
+    """Makes rows of the tables that the groups of a call left."""
 
+    def __init__(self, num_rows: int, groups: list[tuple[list[int], tuple[str, ...]]]) -> None:
+        """Of each group: the places of its tensors, and which tables it left."""
+        self._num_rows, self._groups = num_rows, groups
 
-class Launched:
-    """Sums of some tensors on their way to the host."""
-
-    def __init__(self, num_rows: int, groups: list[tuple[list[int], dict[str, Any]]]) -> None:
-        self._num_rows = num_rows
-        self._event: Any = None
-        self._groups = [(places, self._fetch(tables)) for places, tables in groups]
-        if self._event is not None:
-            self._event.record(self._side)
-
-    def _fetch(self, tables: dict[str, Any]) -> dict[str, Any]:
-        torch = sys.modules["torch"]
-        device = next(iter(tables.values())).device
-        if device.type == "cpu":
-            return tables
-        if self._event is None:
-            if device not in _streams:
-                _streams[device] = torch.cuda.Stream(device)
-            self._side = _streams[device]
-            self._side.wait_stream(torch.cuda.current_stream(device))
-            self._event = torch.cuda.Event()
-        fetched = {}
-        with torch.cuda.stream(self._side):
-            for name, table in tables.items():
-                fetched[name] = torch.empty(table.shape, dtype=table.dtype, pin_memory=True)
-                fetched[name].copy_(table, non_blocking=True)
-                table.record_stream(self._side)
-        return fetched
-
-    def ready(self) -> bool:
-        """Whether the sums have arrived."""
-        return self._event is None or bool(self._event.query())
-
-    def result(self) -> Measured:
-        """The rows, worked out from the sums; waits for them."""
-        if self._event is not None:
-            self._event.synchronize()
+    def __call__(self, tables: list[Any]) -> Measured:
+        """The tables of all groups, one after the other."""
         rows = empty_rows(self._num_rows)
         histograms: Any = None
         sketches: Any = None
-        for places, tables in self._groups:
-            rows[places] = rows_of_sums(tables["sums"].numpy())
-            if "histograms" in tables:
-                if histograms is None:
-                    histograms = np.zeros((self._num_rows, bins.NUM_BINS), dtype=np.uint32)
-                counts = tables["histograms"].numpy()[:, : bins.NUM_BINS]
-                histograms[places] = np.minimum(counts, np.iinfo(np.uint32).max)
-            if "sketches" in tables:
-                if sketches is None:
-                    sketches = np.zeros((self._num_rows, SKETCH_WIDTH), dtype=np.float32)
-                with np.errstate(over="ignore"):
-                    sketches[places] = tables["sketches"].numpy().astype(np.float32)
+        left = iter(tables)
+        for places, names in self._groups:
+            for name in names:
+                table = next(left)
+                if name == "sums":
+                    rows[places] = rows_of_sums(table)
+                elif name == "histograms":
+                    if histograms is None:
+                        histograms = np.zeros((self._num_rows, bins.NUM_BINS), dtype=np.uint32)
+                    histograms[places] = np.minimum(table[:, : bins.NUM_BINS], np.iinfo(np.uint32).max)
+                else:
+                    if sketches is None:
+                        sketches = np.zeros((self._num_rows, SKETCH_WIDTH), dtype=np.float32)
+                    with np.errstate(over="ignore"):
+                        sketches[places] = table.astype(np.float32)
         return Measured(rows, histograms, sketches)
 
 
@@ -217,10 +195,13 @@ def serves(table: Collected) -> bool:
     return not _given_up and available() and bool(table.owners[0].is_cuda)
 
 
-def launch(table: Collected, limits: Sequence[float | None] | None, extras: Extras | None) -> Launched:
+def launch(
+    table: Collected, limits: Sequence[float | None] | None, extras: Extras | None, *, timed: bool = False
+) -> Fetched:
     """Measures the tensors of one device, on its current stream."""
     torch = sys.modules["torch"]
     device = table.owners[0].device
+    watch = Stopwatch(device) if timed and device.type == "cuda" else None
     pointers = np.frombuffer(table.pointers, dtype=np.int64).copy()
     counts = np.frombuffer(table.counts, dtype=np.int64)
     kinds = np.frombuffer(table.kinds, dtype=np.uint8)
@@ -232,13 +213,16 @@ def launch(table: Collected, limits: Sequence[float | None] | None, extras: Extr
         converted.append(source.to(getattr(torch, UPCAST[KINDS[kinds[place]]])))
         pointers[place] = converted[-1].data_ptr()
     keys = kinds.astype(np.int64) * 2 + (pointers % 16 == 0)
-    tables = []
+    tables: list[Any] = []
+    groups: list[tuple[list[int], tuple[str, ...]]] = []
     for key in np.unique(keys).tolist():
         places = np.flatnonzero(keys == key)
         chosen = None if limits is None else [limits[place] for place in places.tolist()]
         group = Group(KINDS[key // 2], bool(key % 2), pointers[places], counts[places])
-        tables.append((places.tolist(), _launch_group(device, group, chosen, extras)))
-    return Launched(len(table), tables)
+        left = _launch_group(device, group, chosen, extras)
+        tables.extend(left.values())
+        groups.append((places.tolist(), tuple(left)))
+    return Fetched(tables, Assembly(len(table), groups), watch)
 
 
 def gather(
@@ -246,26 +230,26 @@ def gather(
 ) -> Any:
     """Elements at offsets of each tensor, on the device; see `cpu.gather`. Tables are kept under `key`."""
     torch = sys.modules["torch"]
-    from stethoscope.kernels import triton_kernels as code
+    from stethoscope.kernels import triton_extras as more
 
     device = table.owners[0].device
     out = torch.empty(int(starts[-1]), dtype=torch.float64, device=device)
     kinds = np.frombuffer(table.kinds, dtype=np.uint8)
-    pointers = _upload(np.frombuffer(table.pointers, dtype=np.int64).copy(), device)
+    pointers = upload_once(np.frombuffer(table.pointers, dtype=np.int64), device, stream_number(device))
     with _on(device):
         for kind in np.unique(kinds).tolist():
             name = KINDS[kind]
             if name in UPCAST:
                 for place in np.flatnonzero(kinds == kind).tolist():
                     begin, end = int(starts[place]), int(starts[place + 1])
-                    chosen = _upload(offsets[begin:end], device)
+                    chosen = upload(offsets[begin:end], device)
                     source = table.owners[place].detach()
                     flat = source.as_strided((source.numel(),), (1,))
                     out[begin:end] = flat.to(getattr(torch, UPCAST[name]))[chosen]
                 continue
             plan = _gather_plan(device, (*key, kind), np.flatnonzero(kinds == kind), starts, offsets)
             if plan.num_programs:
-                code.gather_values[(plan.num_programs,)](
+                more.gather_values[(plan.num_programs,)](
                     pointers, plan.owners, plan.begins, plan.ends, plan.offsets, out,
                     DTYPE=_element_type(name), LANES=GATHER_LANES, **FUSED,
                 )  # fmt: skip
@@ -290,20 +274,21 @@ def _gather_plan(
     starts: npt.NDArray[np.int64],
     offsets: npt.NDArray[np.int64],
 ) -> GatherPlan:
-    found = _gather_plans.get((device, *key))
+    key = (device, stream_number(device), *key)
+    found = _gather_plans.get(key)
     if found is None:
         pieces = -(-(starts[members + 1] - starts[members]) // GATHER_LANES)
         owners = np.repeat(members, pieces)
         ranks = np.arange(len(owners)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
         begins = starts[owners] + ranks * GATHER_LANES
         found = GatherPlan(
-            _upload(owners.astype(np.int32), device),
-            _upload(begins.astype(np.int64), device),
-            _upload(starts[owners + 1].astype(np.int64), device),
-            _upload(offsets, device),
+            upload(owners.astype(np.int32), device),
+            upload(begins.astype(np.int64), device),
+            upload(starts[owners + 1].astype(np.int64), device),
+            upload(offsets, device),
             len(owners),
         )
-        _gather_plans[(device, *key)] = found
+        _gather_plans[key] = found
         if len(_gather_plans) > MAX_PLANS:
             _gather_plans.popitem(last=False)
     return found
@@ -319,51 +304,68 @@ def _launch_group(
     name = UPCAST.get(group.name, group.name)
     tiny = SMALLEST_NORMAL.get(group.name, 0.0)
     wide = name in WIDE
-    chunk = WIDE_CHUNK if wide else CHUNK
     num_tensors = len(group.counts)
-    plan = _plan(device, group.counts, chunk)
-    pointers = _upload(group.pointers, device)
-    bound = pointers if limits is None else _upload(_limit_table(limits), device)
+    span = WIDE_SPAN if int(group.counts.sum()) >= MANY_ELEMENTS else SPAN
+    plan = _plan(device, group.counts, span)
+    pointers = upload_once(group.pointers, device, stream_number(device))
+    bound = pointers if limits is None else upload(_limit_table(limits), device)
     number = np.array(tiny, dtype=np.float64 if wide else np.float32)
     tiny_bits = int(number.view(np.int64 if wide else np.int32))
     sums = torch.empty((num_tensors, int(code.NUM_SUMS.value)), dtype=torch.float64, device=device)
     width = int(code.NUM_PARTIALS.value)
-    partials = torch.empty((plan.num_chunks, width), dtype=torch.float64, device=device)
-    reading = {"DTYPE": _element_type(name), "WIDE": wide, "ALIGNED": group.aligned, "CHUNK": chunk, **FUSED}
+    partials = torch.empty((width, plan.num_chunks), dtype=torch.float64, device=device)
+    reading = {"DTYPE": _element_type(name), "WIDE": wide, "ALIGNED": group.aligned, **FUSED}
     places = (pointers, plan.counts, plan.owners, plan.numbers)
     out = {"sums": sums}
     with _on(device):
         if plan.num_chunks:
-            code.chunk_partials[(plan.num_chunks,)](
-                *places, bound, partials, tiny_bits, HAS_LIMITS=limits is not None, num_warps=WARPS, **reading
-            )
-        code.tensor_sums[(num_tensors,)](partials, plan.starts, sums, LANES=MERGE_LANES, num_warps=4, **FUSED)
+            code.span_partials[(plan.num_chunks,)](
+                *places, bound, partials, tiny_bits, HAS_LIMITS=limits is not None, SPAN=span, UNROLL=UNROLL,
+                BLOCK=32 * WARPS * LANE_WIDTH[name], num_warps=WARPS, **reading,
+            )  # fmt: skip
+        lanes = MERGE_LANES if plan.num_chunks > 4 * num_tensors else FEW_LANES
+        code.tensor_sums[(num_tensors,)](
+            partials, plan.starts, sums, LANES=lanes, num_warps=lanes // 128, **FUSED
+        )
         if extras is not None and extras.histogram:
-            out["histograms"] = torch.zeros((num_tensors, 512), dtype=torch.int64, device=device)
-            if plan.num_chunks:
-                code.chunk_histograms[(plan.num_chunks,)](
-                    *places, out["histograms"], LOWEST=bins.MIN_EXPONENT, HIGHEST=bins.MAX_EXPONENT,
-                    num_warps=WARPS, **reading,
-                )  # fmt: skip
+            out["histograms"] = _histogram_group(device, pointers, group.counts, reading)
         if extras is not None and extras.sketch:
             out["sketches"] = _sketch_group(device, pointers, group.counts, name, extras.seed)
     return out
 
 
+def _histogram_group(
+    device: Any, pointers: Any, counts: npt.NDArray[np.int64], reading: dict[str, Any]
+) -> Any:
+    torch = sys.modules["torch"]
+    from stethoscope.kernels import triton_extras as more
+
+    chunk = WIDE_HISTOGRAM_CHUNK if reading["WIDE"] else HISTOGRAM_CHUNK
+    plan = _plan(device, counts, chunk)
+    histograms = torch.zeros((len(counts), 512), dtype=torch.int64, device=device)
+    if plan.num_chunks:
+        more.chunk_histograms[(plan.num_chunks,)](
+            pointers, plan.counts, plan.owners, plan.numbers, histograms, LOWEST=bins.MIN_EXPONENT,
+            HIGHEST=bins.MAX_EXPONENT, SPAN=chunk, num_warps=HISTOGRAM_WARPS, **reading,
+        )  # fmt: skip
+    return histograms
+
+
 def _sketch_group(device: Any, pointers: Any, counts: npt.NDArray[np.int64], name: str, seed: int) -> Any:
     torch = sys.modules["torch"]
-    from stethoscope.kernels import triton_kernels as code
+    from stethoscope.kernels import triton_extras as more
 
     plan = _plan(device, counts, SKETCH_TILES * SKETCH_ROWS * SKETCH_WIDTH)
     parts = torch.empty((plan.num_chunks, SKETCH_WIDTH), dtype=torch.float64, device=device)
     sketches = torch.empty((len(counts), SKETCH_WIDTH), dtype=torch.float64, device=device)
-    seeds = _upload(np.array([stream(seed)], dtype=np.uint64).view(np.int64), device)
+    seeds = np.array([stream(seed)], dtype=np.uint64).view(np.int64)
+    seeds = upload_once(seeds, device, stream_number(device))
     if plan.num_chunks:
-        code.chunk_sketches[(plan.num_chunks,)](
+        more.chunk_sketches[(plan.num_chunks,)](
             pointers, plan.counts, plan.owners, plan.numbers, seeds, parts, DTYPE=_element_type(name),
-            TILES=SKETCH_TILES, ROWS=SKETCH_ROWS, WIDTH=SKETCH_WIDTH, num_warps=WARPS, **FUSED,
+            TILES=SKETCH_TILES, ROWS=SKETCH_ROWS, WIDTH=SKETCH_WIDTH, num_warps=HISTOGRAM_WARPS, **FUSED,
         )  # fmt: skip
-    code.tensor_sketches[(len(counts),)](
+    more.tensor_sketches[(len(counts),)](
         parts, plan.starts, sketches, WIDTH=SKETCH_WIDTH, num_warps=1, **FUSED
     )
     return sketches
@@ -383,4 +385,6 @@ def _element_type(name: str) -> Any:
 def _on(device: Any) -> Any:
     """Triton launches on the current device, which need not be the tensors'."""
     torch = sys.modules["torch"]
-    return torch.cuda.device(device) if device.type == "cuda" else torch.no_grad()
+    if device.type == "cuda" and torch.cuda.current_device() != device.index:
+        return torch.cuda.device(device)
+    return contextlib.nullcontext()
