@@ -204,8 +204,8 @@ def judge(
     watched = Bench(folder)
     style(watched)
     assert watched.session is not None
-    assert watched.session.step == (watched.num_steps if steps is None else steps)
     run = watched.finish()
+    assert watched.session.step == (watched.num_steps if steps is None else steps)
     if identical:
         assert plain.losses == watched.losses
         before, after = plain.state(), watched.state()

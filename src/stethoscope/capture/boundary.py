@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any, Final
 
 import numpy as np
@@ -29,7 +30,8 @@ class Boundary:
         table: SiteTable,
         config: DebugConfig,
     ) -> None:
-        self.optimizer = optimizer
+        # Weakly: an optimizer that the user dropped must be free to go.
+        self._optimizer = weakref.ref(optimizer) if optimizer is not None else None
         self.all_parameters = parameters
         self._names, self._table, self._config = names, table, config
         self.parameters = [
@@ -46,13 +48,17 @@ class Boundary:
         ]
         self._gradients = self._register(Kind.GRADIENT, trainable, on=config.gradients)
         self.used_closure = False
-        self.cosine: float | None = None
-        """Between the last two updates, None where it is not known."""
-        self._last_change: tuple[npt.NDArray[np.float64], float] | None = None
+        self._cosine: float | None = None
+        self._last_change: tuple[npt.NDArray[np.float64], float, int] | None = None
         self._updates: Indices | None = None
         self._sample: Sample | None = None
         self._before: Snapshot | None = None
         self._state_sites: dict[tuple[int, str], int] = {}
+
+    @property
+    def optimizer(self) -> torch.optim.Optimizer | None:
+        """The optimizer, None where there is none, or none any more."""
+        return self._optimizer() if self._optimizer is not None else None
 
     def _register(self, kind: Kind, measured: list[str], *, on: bool) -> Indices:
         if not on:
@@ -86,22 +92,28 @@ class Boundary:
             self._updates = self._register(Kind.UPDATE, how, on=True)
         self._before = self._sample.read(self._detached())
 
-    def update(self) -> Batch | None:
+    def update(self, step: int) -> Batch | None:
         """What the step changed since `remember`, on the sampled coordinates."""
         before, self._before = self._before, None
         if before is None or self._sample is None or self._updates is None:
             return None
         after = self._sample.read(self._detached())
-        self._compare_direction(before, after)
+        self._compare_direction(before, after, step)
         return Batch(self._updates, self._sample.difference(before, after))
 
-    def _compare_direction(self, before: Snapshot, after: Snapshot) -> None:
-        """The cosine between this update and the last one, on the sampled coordinates; on the CPU alone."""
+    def take_cosine(self) -> float | None:
+        """The cosine between this step's update and the one before, None where one of them was not looked at."""
+        taken, self._cosine = self._cosine, None
+        return taken
+
+    def _compare_direction(self, before: Snapshot, after: Snapshot, step: int) -> None:
+        """The cosine between this update and the last step's, on the sampled coordinates; on the CPU alone."""
         change = after.host - before.host
         size = float(np.linalg.norm(change)) if len(change) else 0.0
-        last, self._last_change = self._last_change, (change, size)
-        known = last is not None and len(last[0]) == len(change) and size > 0 and last[1] > 0
-        self.cosine = float(change @ last[0]) / (size * last[1]) if known and last is not None else None
+        last, self._last_change = self._last_change, (change, size, step)
+        if last is None or last[2] != step - 1 or len(last[0]) != len(change) or size * last[1] == 0:
+            return
+        self._cosine = float(change @ last[0]) / (size * last[1])
 
     def weights(self, extras: Extras | None) -> Batch | None:
         """Every weight as it is now."""
@@ -111,12 +123,13 @@ class Boundary:
 
     def state(self) -> Batch | None:
         """The optimizer's tensors of more than one element: momentum, second moments."""
-        if not self._config.optimizer_state or self.optimizer is None:
+        optimizer = self.optimizer
+        if not self._config.optimizer_state or optimizer is None:
             return None
         places: list[int] = []
         tensors: list[torch.Tensor] = []
         for parameter in self.parameters:
-            held = self.optimizer.state.get(parameter)
+            held = optimizer.state.get(parameter)
             if not held:
                 continue
             for key, value in held.items():

@@ -17,10 +17,11 @@ MAX_COMPARED: Final = 1 << 24
 """Elements of a tensor that is compared with another: larger ones would cost more than a step."""
 
 
-def num_hooks(root: torch.nn.Module) -> int:
-    """Hooks of others on the model's modules and parameters."""
-    count = 0
-    for module in root.modules():
+def hooks_by_module(root: torch.nn.Module) -> dict[str, int]:
+    """Hooks of others on the model's modules, by path, where there are any."""
+    found: dict[str, int] = {}
+    for path, module in root.named_modules():
+        count = 0
         for hooks in (
             module._forward_hooks,
             module._forward_pre_hooks,
@@ -28,7 +29,9 @@ def num_hooks(root: torch.nn.Module) -> int:
             module._backward_pre_hooks,
         ):
             count += sum(not isinstance(hook, Inert) for hook in hooks.values())
-    return count
+        if count:
+            found[path] = count
+    return found
 
 
 def modes(root: torch.nn.Module) -> dict[str, Any]:
@@ -50,9 +53,16 @@ class Twins:
 
     def __init__(self, names: Names) -> None:
         embeddings = [
-            (p, m.weight) for p, m in names.root.named_modules() if isinstance(m, torch.nn.Embedding)
+            (p, w)
+            for p, m in names.root.named_modules()
+            # Not by the attribute: reading a parametrized weight computes it, and may change the parametrization.
+            if isinstance(m, torch.nn.Embedding) and (w := m._parameters.get("weight")) is not None
         ]
-        heads = [(p, m.weight) for p, m in names.root.named_modules() if isinstance(m, torch.nn.Linear)]
+        heads = [
+            (p, w)
+            for p, m in names.root.named_modules()
+            if isinstance(m, torch.nn.Linear) and (w := m._parameters.get("weight")) is not None
+        ]
         self.pairs = [
             (a, first, b, second)
             for a, first in embeddings

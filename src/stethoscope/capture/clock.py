@@ -1,14 +1,19 @@
 """Which Step it is, with one optimizer or several.
 
 A Step is a round in which every optimizer steps at most once. It is complete when all known optimizers have
-stepped, or when one of them begins its next step. Numbers start at 0, like a loop's own counter: the Step with
-number n is the one whose optimizer has stepped n times before.
+stepped, or when one of them begins its next step; one that has not stepped for `PATIENCE` rounds is no longer
+waited for (it was replaced, or its phase is over). So there are as many Steps as the busiest optimizer takes.
+
+Numbers start at 0, like a loop's own counter: the Step with number n is the one whose optimizer has stepped n
+times before.
 """
 
 from __future__ import annotations
 
 import weakref
-from typing import Any
+from typing import Any, Final
+
+PATIENCE: Final = 16
 
 
 class Clock:
@@ -19,12 +24,15 @@ class Clock:
         self.own_counts: dict[int, int] = {}
         self._known: dict[int, weakref.ref[Any]] = {}
         self._stepped: set[int] = set()
+        self._missed: dict[int, int] = {}
+        """For how many rounds each has not stepped."""
 
     def know(self, optimizer: Any) -> None:
         """Count on this optimizer to step once a round."""
-        if id(optimizer) not in self._known:
+        known = self._known.get(id(optimizer))
+        if known is None or known() is not optimizer:
             self._known[id(optimizer)] = weakref.ref(optimizer)
-            self.own_counts.setdefault(id(optimizer), 0)
+            self.own_counts[id(optimizer)] = self._missed[id(optimizer)] = 0
 
     @property
     def optimizers(self) -> list[Any]:
@@ -45,12 +53,16 @@ class Clock:
         self.know(optimizer)
         self._stepped.add(id(optimizer))
         self.own_counts[id(optimizer)] += 1
-        alive = {key for key, ref in self._known.items() if ref() is not None}
-        return alive <= self._stepped
+        waited_for = {
+            key for key, ref in self._known.items() if self._missed[key] < PATIENCE and ref() is not None
+        }
+        return waited_for <= self._stepped
 
     def close(self) -> int:
         """End the open Step and return its number."""
         finished = self.step
         self.step += 1
+        for key in self._missed:
+            self._missed[key] = 0 if key in self._stepped else self._missed[key] + 1
         self._stepped.clear()
         return finished

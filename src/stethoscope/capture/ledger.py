@@ -27,13 +27,16 @@ def is_cleared(parameter: Any) -> bool:
     return gradient.device.type == "cpu" and not gradient.is_sparse and not bool(gradient.any())
 
 
+def _chosen(parameters: list[Any]) -> list[Any]:
+    trainable = [p for p in parameters if p.requires_grad]
+    return trainable[:: max(1, -(-len(trainable) // MAX_PARAMETERS))]
+
+
 class Ledger:
     """What happened to one optimizer's gradients since its last step."""
 
     def __init__(self, parameters: list[Any]) -> None:
-        trainable = [p for p in parameters if p.requires_grad]
-        stride = max(1, -(-len(trainable) // MAX_PARAMETERS))
-        self.parameters = trainable[::stride]
+        self.parameters = _chosen(parameters)
         self._seen: list[tuple[int, int]] = [state_of(p) for p in self.parameters]
         self._held_after_step = [False] * len(self.parameters)
         self._cleared = [True] * len(self.parameters)
@@ -41,6 +44,13 @@ class Ledger:
         self.num_backwards = 0
         """Backward passes since this optimizer's last step."""
         self.num_steps = 0
+
+    def is_outdated(self, parameters: list[Any]) -> bool:
+        """Whether other ones would be looked at by now, because some were frozen or unfrozen."""
+        chosen = _chosen(parameters)
+        return len(chosen) != len(self.parameters) or any(
+            a is not b for a, b in zip(chosen, self.parameters, strict=True)
+        )
 
     def backward_begins(self) -> bool:
         """Whatever changed since we last looked was done by the user: cleared, replaced or scaled.

@@ -44,6 +44,10 @@ class Notes:
         self._alive: weakref.WeakSet[Sentinel] = weakref.WeakSet()
         self._owners: dict[Any, str] = {}
         self._looked: int = -1
+        self._looked_step = -UNITS_EVERY
+        self._recording = True
+        self._last_hooks = 0
+        self._initial: list[torch.Tensor] = []
         self._modes: dict[str, Any] = {}
         self._twins: census.Twins | None = None
         self._copies: census.Copies | None = None
@@ -60,17 +64,22 @@ class Notes:
     def begin(self) -> None:
         """Before the first step: what must be remembered to see it change."""
         self._twins, self._copies = census.Twins(self._names), census.Copies(self._names)
+        self._initial = _sample(self._names.root)
 
     @property
     def units_due(self) -> bool:
-        """Whether this step looks at units."""
-        return self._step() % UNITS_EVERY == 0
+        """Whether this step looks at units: every few steps, of those whose outputs are looked at."""
+        step = self._step()
+        if step != self._looked_step and step - self._looked_step >= UNITS_EVERY:
+            self._looked_step = step
+        return step == self._looked_step
 
     # ---- forward ----
 
-    def forward_begins(self, *, evaluating: bool) -> None:
-        """The model is called: in which mode."""
+    def forward_begins(self, *, evaluating: bool, recording: bool = True) -> None:
+        """The model is called: in which mode, and whether its outputs are looked at."""
         root = self._names.root
+        self._recording = recording
         if evaluating:
             facts = census.modes(root)
             if facts["in_training"]:
@@ -131,7 +140,7 @@ class Notes:
             facts = lossgraph.facts(loss)
             if facts:
                 self._sink.event(step, "loss_graph", facts)
-        if first_of_step and self.units_due and self._owners:
+        if first_of_step and self._owners and self.units_due:
             found = attention.look(loss, self._owners)
             if found:
                 self._sink.event(step, "attention", {"modules": found})
@@ -139,7 +148,7 @@ class Notes:
 
     def unit_gradients(self, parameters: list[Any]) -> None:
         """Gradients as the optimizer is about to use them, row by row."""
-        if not self.units_due:
+        if not self._recording or not self.units_due:
             return
         found: dict[int, list[tuple[int, Any]]] = {}
         for parameter in parameters:
@@ -169,12 +178,12 @@ class Notes:
                 by_width.setdefault(len(row), []).append((place, row))
             self._emit("unit_activity", by_width)
         looked = {"saturation": self._saturation, "batchnorm": self._normalised, "routed": self._routed}
-        if self.units_due:
+        if step == self._looked_step:
             looked |= self._units.summary()
         if any(looked.values()):
             self._sink.event(step, "units", {key: dict(value) for key, value in looked.items() if value})
         if step % CENSUS_EVERY == 0:
-            self.metrics["num_hooks"] = float(census.num_hooks(self._names.root))
+            self._count_hooks(step)
             self._look_at_averages(step)
         if step & (step - 1) == 0 and 2 <= step <= 1024:
             self._look_again(step)
@@ -185,6 +194,16 @@ class Notes:
         taken, self.metrics = self.metrics, {}
         self._saturation, self._normalised, self._routed, self._activity = {}, {}, {}, []
         return taken
+
+    def _count_hooks(self, step: int) -> None:
+        by_module = census.hooks_by_module(self._names.root)
+        count = sum(by_module.values())
+        self.metrics["num_hooks"] = float(count)
+        if count > self._last_hooks and step:
+            self._sink.event(
+                step, "hooks", {"modules": dict(sorted(by_module.items(), key=lambda item: -item[1])[:20])}
+            )
+        self._last_hooks = count
 
     def _note_counts(self, optimizers: list[Any]) -> None:
         for optimizer in optimizers[:1]:
@@ -253,6 +272,12 @@ def _sample(average: Any) -> list[torch.Tensor]:
         for t in tensors
         if isinstance(t, torch.Tensor) and t.device.type == "cpu"
     ]
+
+
+def _same(first: list[torch.Tensor], second: list[torch.Tensor]) -> bool:
+    return len(first) == len(second) and all(
+        a.shape == b.shape and torch.equal(a, b) for a, b in zip(first, second, strict=True)
+    )
 
 
 def _has_units(root: torch.nn.Module, site: Site) -> bool:

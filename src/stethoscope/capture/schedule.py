@@ -8,6 +8,7 @@ given share of a step, and never less than a floor. Powers of two, so that two r
 from __future__ import annotations
 
 import math
+from collections import deque
 from typing import Final, Literal
 
 from stethoscope.config import DebugConfig
@@ -19,6 +20,9 @@ LEARNING_STEPS: Final = 8
 REVIEW_EVERY: Final = 16
 MAX_SHIFT: Final = 12
 MEMORY: Final = 0.9
+RECENT: Final = 9
+LEAST_SHARE: Final = 0.25
+"""Of the budget, that each governed part may take in any case: a part that is never looked at finds nothing."""
 
 
 class Schedule:
@@ -31,6 +35,7 @@ class Schedule:
         self._stride = 0 if rate <= 0 else 2 ** math.ceil(math.log2(1.0 / rate))
         self.shift: dict[Part, int] = dict.fromkeys(GOVERNED, 0)
         self._cost_ms: dict[Part, float] = {}
+        self._recent: dict[Part, deque[float]] = {}
         self._step_ms: float | None = None
         self._num_seen = 0
 
@@ -53,8 +58,10 @@ class Schedule:
 
     def spent(self, part: Part, milliseconds: float) -> None:
         """Note what looking cost, once a step and part that was looked at."""
-        old = self._cost_ms.get(part)
-        self._cost_ms[part] = milliseconds if old is None else MEMORY * old + (1 - MEMORY) * milliseconds
+        recent = self._recent.setdefault(part, deque(maxlen=RECENT))
+        recent.append(milliseconds)
+        # The middle of the last few: a busy machine takes the processor away now and then, which is not our cost.
+        self._cost_ms[part] = sorted(recent)[len(recent) // 2]
 
     def step_took(self, milliseconds: float) -> bool:
         """Note a whole step's time, ours included; True where the governor changed a rate."""
@@ -62,6 +69,7 @@ class Schedule:
         # The first steps hold compilation and warm-up: they say nothing about the rest.
         if self._num_seen <= 2:
             self._cost_ms.clear()
+            self._recent.clear()
             return False
         old = self._step_ms
         self._step_ms = milliseconds if old is None else MEMORY * old + (1 - MEMORY) * milliseconds
@@ -81,8 +89,8 @@ class Schedule:
             cost = self._cost_ms.get(part)
             if cost is None or cost <= 0:
                 continue
-            # Of what is left, the more valuable part may take all; the next one what remains.
-            share = max(left, self.budget_ms / 64)
+            # Of what is left, the more valuable part may take all; the next one what remains, and at least a little.
+            share = max(left, LEAST_SHARE * self.budget_ms)
             self.shift[part] = min(MAX_SHIFT, max(0, math.ceil(math.log2(cost / share))))
             left -= cost / (1 << self.shift[part])
         return self.shift != before

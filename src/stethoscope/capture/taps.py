@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
@@ -45,6 +46,12 @@ def _items(value: Any) -> Iterator[tuple[Any, Any]]:
             yield field.name, getattr(value, field.name)
 
 
+def _measurable(output: Any) -> list[tuple[str, torch.Tensor]]:
+    """The first tensors of an output that hold numbers with a fraction."""
+    found = [(n, t) for n, t in tensors_in(output) if t.is_floating_point() or t.is_complex()]
+    return found[:MAX_TENSORS_PER_OUTPUT]
+
+
 class Inert:
     """Hooks that copies and pickles of a watched model carry in place of ours: they do nothing."""
 
@@ -63,13 +70,27 @@ class OutputTap(Inert):
         self._taps, self._path, self._kind = taps, path, kind
         self._indices: dict[str, int] = {}
         self._gradient_taps: dict[str, GradientTap] = {}
+        self._without_graph = False
+        """Whether the last output came from a part of a training forward that keeps no graph."""
 
     def __call__(self, module: Any, args: Any, output: Any) -> None:
         """Look at the output, where this step is looked at; else keep it for the case that the loss is not finite."""
         if torch.compiler.is_compiling() or not (self._taps.recording or self._taps.keeping):
             return
-        if not torch.is_grad_enabled() or torch._C._current_graph_task_id() != -1:
+        is_inside = threading.get_ident() in self._taps.inside
+        if self._kind is Kind.OUTPUT:
+            self._taps.inside.discard(threading.get_ident())
+        # Values inside vmap or grad are not numbers that anybody could read.
+        if torch._C._functorch.peek_interpreter_stack() is not None:
             return
+        if torch._C._current_graph_task_id() != -1:
+            # Checkpointing computes again. The reentrant kind had no graph the first time: its gradients come now.
+            if self._without_graph and self._taps.recording:
+                self._taps.guard(self._tap_gradients, output)
+            return
+        if not torch.is_grad_enabled() and not is_inside:
+            return
+        self._without_graph = not torch.is_grad_enabled()
         if self._taps.recording:
             self._taps.guard(self._look, output)
             self._taps.guard(self._note, module, args, output)
@@ -92,20 +113,20 @@ class OutputTap(Inert):
 
     def _look(self, output: Any) -> None:
         began = time.perf_counter()
-        found: list[tuple[str, torch.Tensor]] = []
-        for name, tensor in tensors_in(output):
-            if len(found) < MAX_TENSORS_PER_OUTPUT and (tensor.is_floating_point() or tensor.is_complex()):
-                found.append((name, tensor))
+        found = _measurable(output)
         if not found:
             return
         indices = [self.index(name, tensor) for name, tensor in found]
         pending = start([tensor.detach() for _, tensor in found], extras=self._taps.extras)
         self._taps.collect(Batch(np.array(indices, dtype=np.uint32), pending))
+        self._tap_gradients(output)
+        self._taps.spent += time.perf_counter() - began
+
+    def _tap_gradients(self, output: Any) -> None:
         if self._kind is Kind.ACTIVATION:
-            for name, tensor in found:
+            for name, tensor in _measurable(output):
                 if tensor.requires_grad:
                     tensor.register_hook(self._gradient_tap(name, tensor))
-        self._taps.spent += time.perf_counter() - began
 
     def index(self, name: str, tensor: torch.Tensor) -> int:
         """The number of this output's site."""
@@ -158,6 +179,9 @@ class InputTap(Inert):
             return
         if torch._C._current_graph_task_id() != -1:
             return
+        if torch._C._functorch.peek_interpreter_stack() is not None:
+            return
+        self._taps.inside.add(threading.get_ident())
         values = (*args, dict(kwargs)) if kwargs else args
         self._taps.guard(self._on_call, values)
         if self._taps.recording:
@@ -199,6 +223,8 @@ class Taps:
         """Told of every output that is looked at, for facts beyond the row."""
         self.on_evaluation: Callable[[], None] | None = None
         """Told when the model is called without gradients."""
+        self.inside: set[int] = set()
+        """Threads in which a root runs a forward pass to train on: parts of it may run without gradients."""
         self.open = True
         self.extras: Any = None
         self.gradient_scale: Pending | None = None

@@ -13,13 +13,13 @@ from typing import Any, Final
 
 import torch
 
-from stethoscope.capture import batches, boundary
+from stethoscope.capture import batches, boundary, replicas
 from stethoscope.capture.boundary import Boundary
 from stethoscope.capture.clock import Clock
 from stethoscope.capture.guard import Guard
-from stethoscope.capture.ledger import Ledger
 from stethoscope.capture.lineage import Lineage
 from stethoscope.capture.notes import Notes
+from stethoscope.capture.owners import Owners
 from stethoscope.capture.ring import Batch, Ring, StepRows, scalar_of
 from stethoscope.capture.scaling import Scaling, host_scale, pending_scale
 from stethoscope.capture.schedule import Schedule
@@ -29,7 +29,6 @@ from stethoscope.capture.taps import Taps
 from stethoscope.config import DebugConfig
 from stethoscope.kernels import Extras, start
 
-RESCAN_EVERY: Final = 256
 SKETCH_SEED: Final = 0x5E7
 
 
@@ -47,6 +46,7 @@ class Watcher:
     ) -> None:
         self.guard = Guard()
         self.config, self.sink = config, sink
+        self._model = model
         self.names = Names(model)
         self.table = SiteTable(sink)
         self.clock = Clock(first_step)
@@ -55,10 +55,6 @@ class Watcher:
         self.evaluating = False
         self.after_step: Callable[[], None] | None = None
         """Called on the training thread when a Step is complete; what it raises is kept, but for StopTraining."""
-        self._given = [id(optimizer) for optimizer in optimizers]
-        self._boundaries: dict[int, Boundary] = {}
-        self._ledgers: dict[int, Ledger] = {}
-        self._orphans: Boundary | None = None
         self._rows = StepRows(first_step)
         self._batch_facts = batches.BatchFacts()
         self._accounts: dict[str, float] = {}
@@ -85,21 +81,18 @@ class Watcher:
         self.lineage = Lineage(
             self.names.root, self._note_graph, model=model, ready=lambda: not self.evaluating
         )  # fmt: skip
-        for optimizer in optimizers:
-            self._meet(optimizer)
-        self._unowned_ledger = Ledger(list(self.names.tensors))
+        self.owners = Owners(optimizers, self.names, self.table, config, sink, self.clock)
+        self.owners.on_change = self._attach
 
     # ---- life ----
 
     def start(self) -> None:
         """Attach to the model and open the seams."""
-        compiled = self.names.root.__dict__.get("_compiled_call_impl") is not None
-        self.taps.attach(
-            outputs=self.config.activations is True or (self.config.activations is None and not compiled)
-        )
+        self._attach()
         if self.config.graph:
             self.guard(self.lineage.attach)
         self.guard(self.notes.begin)
+        self.guard(self._note_replicas)
         self._prepare_step()
         SEAMS.join(self)
 
@@ -205,6 +198,16 @@ class Watcher:
 
     # ---- how ----
 
+    def _attach(self) -> None:
+        compiled = self.names.root.__dict__.get("_compiled_call_impl") is not None
+        wanted = self.config.activations
+        self.taps.attach(outputs=wanted is True or (wanted is None and not compiled))
+
+    def _note_replicas(self) -> None:
+        facts = replicas.facts(self._model, self.names)
+        if facts is not None:
+            self.sink.event(self.clock.step, "replicas", facts)
+
     def _note_graph(self, body: dict[str, Any]) -> None:
         self.sink.event(self.clock.step, "graph", body)
 
@@ -214,7 +217,9 @@ class Watcher:
     def _forward_begins(self, values: Any) -> None:  # noqa: ARG002 - the arguments of the root's call
         self._choose_recording()
         self.taps.forget()
-        self.guard(self.notes.forward_begins, evaluating=False)
+        self.guard(self.notes.forward_begins, evaluating=False, recording=self.taps.recording)
+        # From the end of the last step to the first call of the model: what is not ours is mostly the data's.
+        self._rows.scalars.setdefault("data_ms", (time.perf_counter() - self._step_began) * 1e3)
 
     def _evaluation_forward(self) -> None:
         if self.evaluating:
@@ -226,6 +231,7 @@ class Watcher:
         self.taps.keeping = not self.evaluating and not self.taps.recording
 
     def _backward_begins(self, loss: Any, retain: bool, create: bool) -> None:
+        self.taps.inside.clear()
         self.lineage.settle()
         if self.evaluating:
             return
@@ -239,7 +245,7 @@ class Watcher:
                 self.taps.measure_kept()
             self.guard(self.notes.backward_begins, tensor, first_of_step=self._num_backwards == 0)
         self.taps.forget()
-        for ledger in self._all_ledgers():
+        for ledger in self.owners.ledgers:
             if ledger.backward_begins():
                 self._note_discarded()
                 break
@@ -254,16 +260,13 @@ class Watcher:
         self.taps.gradient_scale = None
         self._num_backwards += 1
         self._num_backwards_ever += 1
-        for ledger in self._all_ledgers():
+        for ledger in self.owners.ledgers:
             ledger.backward_ends()
         # Optimizers that step inside backward end their round with it.
         if self.clock.anything_stepped and self._stepped_in_backward:
             self._close_step()
 
     _stepped_in_backward = False
-
-    def _all_ledgers(self) -> list[Ledger]:
-        return list(self._ledgers.values()) or [self._unowned_ledger]
 
     def _note_discarded(self) -> None:
         """Gradients were cleared without a step; said at powers of two, so that a long run stays small."""
@@ -276,13 +279,13 @@ class Watcher:
             )
 
     def _step_begins(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        edge = self._meet(optimizer)
+        edge = self.owners.meet(optimizer)
         if edge is None:
             return
         if self.clock.repeats(optimizer):
             self._close_step()
         began = time.perf_counter()
-        accounts = self._ledgers[id(optimizer)].step_begins()
+        accounts = self.owners.ledger(optimizer).step_begins()
         self._accounts = {key: self._accounts.get(key, 0.0) + value for key, value in accounts.items()} | {
             key: value for key, value in self._accounts.items() if key not in accounts
         }
@@ -311,15 +314,15 @@ class Watcher:
             self._spent["boundary"] += time.perf_counter() - began
 
     def _step_ends(self, optimizer: torch.optim.Optimizer) -> None:
-        edge = self._boundaries.get(id(optimizer))
+        edge = self.owners.boundary(optimizer)
         if edge is None:
             return
         if edge.used_closure:
             self._take_gradients(edge, optimizer)
-        self._ledgers[id(optimizer)].step_ends()
+        self.owners.ledger(optimizer).step_ends()
         if self.schedule.due("boundary", self.clock.step):
             began = time.perf_counter()
-            for batch in (edge.update(), edge.weights(self._extras), edge.state()):
+            for batch in (edge.update(self.clock.step), edge.weights(self._extras), edge.state()):
                 if batch is not None:
                     self._collect(batch)
             self._spent["boundary"] += time.perf_counter() - began
@@ -347,11 +350,8 @@ class Watcher:
     def _close_step(self) -> None:
         began = time.perf_counter()
         step = self.clock.step
-        self._rescan(step)
-        if self._orphans is not None and self._orphans.parameters:
-            for batch in (self._orphans.gradients(None), self._orphans.weights(None)):
-                if batch is not None:
-                    self._collect(batch)
+        self.owners.rescan(step)
+        self._take_orphans(step)
         if self.config.buffers and self.schedule.due("boundary", step):
             batch = boundary.buffers(self.names, self.table, self.config.layers)
             if batch is not None:
@@ -371,12 +371,23 @@ class Watcher:
         if self.after_step is not None:
             self.guard(self.after_step)
 
+    def _take_orphans(self, step: int) -> None:
+        """Parameters that no optimizer holds: their gradients would be lost, their weights should stand still."""
+        orphans = self.owners.orphans
+        if orphans is None or not orphans.parameters:
+            return
+        found = [orphans.gradients(None)] if self.schedule.due("gradients", step) else []
+        if self.schedule.due("boundary", step):
+            found.append(orphans.weights(None))
+        self._rows.batches.extend(batch for batch in found if batch is not None)
+
     def _close_notes(self) -> None:
         scalars = self._rows.scalars
         scalars.update(self.notes.step_closes(self.clock.optimizers))
         if self._num_scheduler_steps:
             scalars["scheduler_steps"] = float(self._num_scheduler_steps)
-        cosines = [edge.cosine for edge in self._boundaries.values() if edge.cosine is not None]
+        taken = [edge.take_cosine() for edge in self.owners.boundaries]
+        cosines = [cosine for cosine in taken if cosine is not None]
         if cosines:
             scalars["update_cos"] = sum(cosines) / len(cosines)
 
@@ -405,80 +416,13 @@ class Watcher:
         self.scaling.forget()
         self._step_began = time.perf_counter()
 
-    # ---- who belongs to whom ----
-
-    def _meet(self, optimizer: torch.optim.Optimizer) -> Boundary | None:
-        """The boundary of an optimizer that is ours: given by the user, or holding a parameter of the model."""
-        edge = self._boundaries.get(id(optimizer))
-        parameters = [p for group in optimizer.param_groups for p in group["params"]]
-        if edge is not None and len(parameters) == len(edge.all_parameters):
-            return edge
-        is_ours = id(optimizer) in self._given or any(id(p) in self.names.parameters for p in parameters)
-        if edge is None and not is_ours:
-            return None
-        edge = Boundary(optimizer, parameters, self.names, self.table, self.config)
-        self._boundaries[id(optimizer)] = edge
-        self._ledgers[id(optimizer)] = Ledger(parameters)
-        self.clock.know(optimizer)
-        self._say_ownership(self.clock.step)
-        return edge
-
-    def _rescan(self, step: int) -> None:
-        """Look for modules and parameters that were added or replaced; at powers of two and now and then."""
-        if step & (step - 1) and step % RESCAN_EVERY:
-            return
-        if self.names.refresh():
-            for key, edge in list(self._boundaries.items()):
-                if edge.optimizer is not None:
-                    self._boundaries[key] = Boundary(
-                        edge.optimizer, edge.all_parameters, self.names, self.table, self.config
-                    )
-            self.taps.attach(outputs=self.config.activations is not False)
-        self._say_ownership(step)
-
-    def _say_ownership(self, step: int) -> None:
-        owned = {id(p) for edge in self._boundaries.values() for p in edge.all_parameters}
-        orphans = [p for p in self.names.tensors if id(p) not in owned]
-        self._orphans = Boundary(None, orphans, self.names, self.table, self.config) if orphans else None
-        strangers = [p for edge in self._boundaries.values() for p in edge.strangers]
-        self.sink.event(
-            step,
-            "ownership",
-            {
-                "optimizers": [type(o).__name__ for o in self.clock.optimizers],
-                "groups": [self._group(o, g) for o in self.clock.optimizers for g in o.param_groups],
-                "not_in_optimizer": [self._describe(p) for p in orphans],
-                "not_in_model": [
-                    {"shape": list(p.shape), "has_gradient": p.grad is not None} for p in strangers
-                ],
-            },
-        )
-
-    def _describe(self, parameter: Any) -> dict[str, Any]:
-        module, name = self.names.parameters[id(parameter)]
-        return {
-            "site": f"{module}.{name}" if module else name,
-            "trainable": bool(parameter.requires_grad),
-            "has_gradient": parameter.grad is not None,
-        }
-
-    def _group(self, optimizer: Any, group: dict[str, Any]) -> dict[str, Any]:
-        kept = {
-            key: value
-            for key, value in group.items()
-            if key != "params" and isinstance(value, (int, float, bool, str, tuple, type(None)))
-        }
-        names = [self.names.parameters.get(id(p)) for p in group["params"]]
-        sites = [f"{n[0]}.{n[1]}" if n[0] else n[1] for n in names if n is not None]
-        return {"optimizer": type(optimizer).__name__, "sites": sites, "settings": kept}
-
     # ---- clipping, scaling, schedules ----
 
     def _scaler_stepped(self, scaler: Any, optimizer: torch.optim.Optimizer, ran: bool) -> None:
-        if ran or self._meet(optimizer) is None:
+        if ran or self.owners.meet(optimizer) is None:
             return
         self._num_skipped += 1
-        self._ledgers[id(optimizer)].step_ends()
+        self.owners.ledger(optimizer).step_ends()
         body = {"times": self._num_skipped, "scale": host_scale(scaler)}
         self.sink.event(self.clock.step, "skipped_step", body)
         self.sink.scalars(self.clock.step, {"skipped_steps": float(self._num_skipped)})
@@ -488,7 +432,7 @@ class Watcher:
             self._accounts, self._num_backwards = {}, 0
 
     def _mine_scheduler(self, scheduler: Any) -> int:
-        return int(id(getattr(scheduler, "optimizer", None)) in self._boundaries)
+        return int(self.owners.boundary(getattr(scheduler, "optimizer", None)) is not None)
 
 
 def _has_closure(args: Any, kwargs: Any) -> bool:

@@ -1,0 +1,164 @@
+"""Who belongs to whom: which optimizer holds which of the model's parameters, and which nobody holds.
+
+An optimizer is ours when the user gave it or when it holds a parameter of the model. Models change while they train:
+layers are added and replaced, materialised from the meta device, unfrozen. The model is read again when an optimizer comes
+with parameters that were not known, at steps that are powers of two, and now and then.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any, Final
+
+import torch
+
+from stethoscope.capture.boundary import Boundary
+from stethoscope.capture.clock import Clock
+from stethoscope.capture.ledger import Ledger
+from stethoscope.capture.sites import Names, Sink, SiteTable
+from stethoscope.config import DebugConfig
+
+RESCAN_EVERY: Final = 256
+
+
+class Owners:
+    """The optimizers of one model, each with its boundary and its ledger."""
+
+    def __init__(
+        self,
+        optimizers: list[torch.optim.Optimizer],
+        names: Names,
+        table: SiteTable,
+        config: DebugConfig,
+        sink: Sink,
+        clock: Clock,
+    ) -> None:
+        self._names, self._table, self._config, self._sink, self._clock = names, table, config, sink, clock
+        self._given = [weakref.ref(optimizer) for optimizer in optimizers]
+        self._boundaries: dict[int, Boundary] = {}
+        self._ledgers: dict[int, Ledger] = {}
+        self._foreign: dict[int, weakref.ref[Any]] = {}
+        """Optimizers that hold nothing of this model, as far as was known when they were met."""
+        self.orphans: Boundary | None = None
+        """Parameters of the model that no optimizer holds."""
+        self.on_change: Callable[[], None] = lambda: None
+        """Called when the model's modules or parameters are not the ones known before."""
+        for optimizer in optimizers:
+            self.meet(optimizer)
+        self._unowned = Ledger(list(names.tensors))
+
+    @property
+    def boundaries(self) -> list[Boundary]:
+        """Of all optimizers that are alive."""
+        return [edge for edge in self._boundaries.values() if edge.optimizer is not None]
+
+    @property
+    def ledgers(self) -> list[Ledger]:
+        """One for each optimizer; where there is none, one for the whole model."""
+        return list(self._ledgers.values()) or [self._unowned]
+
+    def boundary(self, optimizer: Any) -> Boundary | None:
+        """The boundary of an optimizer that was met."""
+        edge = self._boundaries.get(id(optimizer))
+        return edge if edge is not None and edge.optimizer is optimizer else None
+
+    def ledger(self, optimizer: Any) -> Ledger:
+        """The ledger of an optimizer that is ours."""
+        return self._ledgers[id(optimizer)]
+
+    def meet(self, optimizer: torch.optim.Optimizer) -> Boundary | None:
+        """The boundary of an optimizer that is about to step; None where it trains something else."""
+        edge = self.boundary(optimizer)
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        if edge is not None and _same(parameters, edge.all_parameters):
+            return edge
+        known = self._names.parameters
+        if edge is None and self._is_foreign(optimizer):
+            return None
+        if any(id(p) not in known for p in parameters):
+            self._refresh()
+            known = self._names.parameters
+        given = any(ref() is optimizer for ref in self._given)
+        if edge is None and not given and not any(id(p) in known for p in parameters):
+            self._foreign[id(optimizer)] = weakref.ref(optimizer)
+            return None
+        return self._take(optimizer, parameters)
+
+    def rescan(self, step: int) -> None:
+        """Read the model again, at powers of two and now and then."""
+        if step & (step - 1) and step % RESCAN_EVERY:
+            return
+        self._refresh()
+        for edge in self.boundaries:
+            # What was frozen when the ledger began may be trained by now.
+            if edge.optimizer is not None and self.ledger(edge.optimizer).is_outdated(edge.all_parameters):
+                self._ledgers[id(edge.optimizer)] = Ledger(edge.all_parameters)
+        self.say(step)
+
+    def say(self, step: int) -> None:
+        """Record the lists as they are now."""
+        owned = {id(p) for edge in self.boundaries for p in edge.all_parameters}
+        orphans = [p for p in self._names.tensors if id(p) not in owned]
+        self.orphans = self._bound(None, orphans) if orphans else None
+        strangers = [p for edge in self.boundaries for p in edge.strangers]
+        self._sink.event(
+            step,
+            "ownership",
+            {
+                "optimizers": [type(o).__name__ for o in self._clock.optimizers],
+                "groups": [self._group(o, g) for o in self._clock.optimizers for g in o.param_groups],
+                "not_in_optimizer": [self._describe(p) for p in orphans],
+                "not_in_model": [
+                    {"shape": list(p.shape), "has_gradient": p.grad is not None} for p in strangers
+                ],
+            },
+        )
+
+    # ---- how ----
+
+    def _take(self, optimizer: torch.optim.Optimizer, parameters: list[Any]) -> Boundary:
+        for key in [key for key, edge in self._boundaries.items() if edge.optimizer is None]:
+            del self._boundaries[key], self._ledgers[key]
+        edge = self._boundaries[id(optimizer)] = self._bound(optimizer, parameters)
+        self._ledgers[id(optimizer)] = Ledger(parameters)
+        self._clock.know(optimizer)
+        self.say(self._clock.step)
+        return edge
+
+    def _is_foreign(self, optimizer: Any) -> bool:
+        ref = self._foreign.get(id(optimizer))
+        return ref is not None and ref() is optimizer
+
+    def _refresh(self) -> None:
+        if not self._names.refresh():
+            return
+        self._foreign.clear()
+        for edge in self.boundaries:
+            self._boundaries[id(edge.optimizer)] = self._bound(edge.optimizer, edge.all_parameters)
+        self.on_change()
+
+    def _bound(self, optimizer: Any, parameters: list[Any]) -> Boundary:
+        return Boundary(optimizer, parameters, self._names, self._table, self._config)
+
+    def _describe(self, parameter: Any) -> dict[str, Any]:
+        module, name = self._names.parameters[id(parameter)]
+        return {
+            "site": f"{module}.{name}" if module else name,
+            "trainable": bool(parameter.requires_grad),
+            "has_gradient": parameter.grad is not None,
+        }
+
+    def _group(self, optimizer: Any, group: dict[str, Any]) -> dict[str, Any]:
+        kept = {
+            key: value
+            for key, value in group.items()
+            if key != "params" and isinstance(value, (int, float, bool, str, tuple, type(None)))
+        }
+        names = [self._names.parameters.get(id(p)) for p in group["params"]]
+        sites = [f"{n[0]}.{n[1]}" if n[0] else n[1] for n in names if n is not None]
+        return {"optimizer": type(optimizer).__name__, "sites": sites, "settings": kept}
+
+
+def _same(first: list[Any], second: list[Any]) -> bool:
+    return len(first) == len(second) and all(a is b for a, b in zip(first, second, strict=True))
