@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import os
 import time
 import traceback
@@ -12,7 +13,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-import torch
 from benchmarks.faults.catalogue import Checkup, Fault, Outcome, Program
 
 import stethoscope
@@ -101,7 +101,8 @@ def examine(program: Program, seed: int, folder: Path) -> Verdict:
         verdict.error = traceback.format_exc(limit=-3)
     finally:
         os.chdir(before)
-        torch.set_default_dtype(torch.float32)
+        # What a program leaves in cycles (models, averages, graphs) must not be seen by the next one.
+        gc.collect()
     verdict.seconds = verdict.seconds or time.perf_counter() - began
     return verdict
 

@@ -107,7 +107,7 @@ def h20_pretrained_head(seed: int) -> Outcome:
         before.zero_grad()
         F.cross_entropy(model(x), y).backward()
         before.step()
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-4)
+    optimizer = torch.optim.Adam(model.parameters(), lr=3e-4)
     session = stethoscope.watch(model, optimizer)
     fit(
         session, model, optimizer, batches(data.x, data.y, steps=120, seed=seed), log_loss=True, log_batches=True,

@@ -54,7 +54,7 @@ def u31_norm_of_zero(seed: int) -> Outcome:
     torch.manual_seed(seed)
     data = digits_raw()
     model = nn.Sequential()
-    model.add_module("body", nn.Sequential(nn.Linear(64, 32, bias=False), nn.ReLU()))
+    model.add_module("body", nn.Sequential(nn.Linear(64, 32, bias=False), nn.Tanh()))
     model.add_module("head", NormHead())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     session = stethoscope.watch(model, optimizer)
