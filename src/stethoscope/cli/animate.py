@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from stethoscope.cli.choose import choose_run
 from stethoscope.cli.errors import NoDataError, UsageError
-from stethoscope.cli.options import add_output, add_run, emit, emit_json, parse_steps, screen_of
+from stethoscope.cli.options import add_output, add_run, emit_json, parse_steps, screen_of
+from stethoscope.record import printable
 
 if TYPE_CHECKING:
     from stethoscope.instruments.animator import GradientFlowAnimator
@@ -32,7 +34,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Draws the run's gradients."""
     from stethoscope.instruments.animator import GradientFlowAnimator
-    from stethoscope.views.terminal import ink
 
     kind = args.output.suffix.lstrip(".").lower() if args.output is not None else ""
     if args.output is not None and kind not in FORMATS:
@@ -54,8 +55,9 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         emit_json({"path": str(path), "num_steps": num_steps, "num_layers": num_layers})
     else:
-        text = f"{path}: {num_layers:,} layers by {num_steps:,} steps."
-        emit(screen_of(args), [[(text, ink.PLAIN)]])
+        sys.stdout.write(
+            f"{num_layers:,} layers by {num_steps:,} steps: {printable(str(path), limit=4096)}\n"
+        )
     return 0
 
 

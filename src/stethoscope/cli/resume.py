@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import sys
 
 from stethoscope.cli.choose import choose_path
 from stethoscope.cli.errors import UsageError
-from stethoscope.cli.options import add_output, add_run, emit, emit_json, screen_of
+from stethoscope.cli.options import add_output, add_run, emit_json
+from stethoscope.record import printable
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -18,7 +20,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Leaves the file that the paused training waits for; refuses where none waits."""
     from stethoscope.hooks.pause import PAUSED_FILE, RESUME_FILE, paused_reason
-    from stethoscope.views.terminal import ink
 
     folder = choose_path(args.run)
     reason = paused_reason(folder)
@@ -30,5 +31,5 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         emit_json({"run": str(folder), "resumed": True, "reason": reason})
     else:
-        emit(screen_of(args), [[(f"Training goes on: {folder.name}, paused by {reason}.", ink.PLAIN)]])
+        sys.stdout.write(f"{printable(folder.name)} goes on; it was paused by {printable(reason)}\n")
     return 0
