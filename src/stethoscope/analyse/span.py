@@ -15,9 +15,17 @@ import numpy.typing as npt
 
 from stethoscope.kernels.columns import NUM_COLUMNS, num_finite, stat
 from stethoscope.record import FloatArray, IntArray, Kind, SiteInfo
-from stethoscope.store import Event, Run
+from stethoscope.store import Block, Event, Run
 
 SPAN_STEPS: Final = 128
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class RankRows:
+    """One rank's rows of a span, at the span's steps and sites."""
+
+    rows: FloatArray
+    present: npt.NDArray[np.bool_]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -37,6 +45,8 @@ class Span:
     """From a module's path to what run.json says of it: type, detail, num_parameters."""
     depth: Mapping[str, int]
     """From a module's path to its place in the order of execution, or of definition where none was seen."""
+    by_rank: Mapping[int, RankRows] = dataclasses.field(default_factory=dict)
+    """Each rank by itself, where the run has several and they were merged here; else empty."""
 
     def in_depth(self, places: IntArray) -> IntArray:
         """These sites from the input to the output."""
@@ -130,14 +140,23 @@ def _span(
             depth_of(run),
         )
     block = run.block(int(steps[0]), int(steps[-1]), rank=rank)
+    own = _at_steps(block, steps)
+    ranks = run.ranks if rank is None else ()
+    first, last = int(steps[0]), int(steps[-1])
+    by_rank = {n: _at_steps(run.block(first, last, rank=n), steps) for n in ranks} if len(ranks) > 1 else {}
+    modules, depth = modules_of(run), depth_of(run)
+    return Span(steps, block.sites, own.rows, own.present, metrics, events, modules, depth, by_rank)
+
+
+def _at_steps(block: Block, steps: IntArray) -> RankRows:
     if len(block.steps) == len(steps):
-        return Span(steps, block.sites, block.rows, block.present, metrics, events, modules_of(run), depth_of(run))
-    # Steps that have metrics but no rows: a share of the steps was sampled out.
+        return RankRows(block.rows, block.present)
+    # Steps that have metrics but no rows: a share of the steps was sampled out, or this rank is behind.
     rows = np.full((len(steps), *block.rows.shape[1:]), np.nan)
     present = np.zeros((len(steps), len(block.sites)), dtype=bool)
     place = np.searchsorted(steps, block.steps)
     rows[place], present[place] = block.rows, block.present
-    return Span(steps, block.sites, rows, present, metrics, events, modules_of(run), depth_of(run))
+    return RankRows(rows, present)
 
 
 def depth_of(run: Run) -> dict[str, int]:

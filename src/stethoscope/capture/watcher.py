@@ -166,6 +166,10 @@ class Watcher:
         """Note what arrived."""
         self.guard(self._backward_ends)
 
+    def gradient_asked(self) -> None:
+        """Count it: a graph that was kept for it is used."""
+        self._rows.scalars["num_grads"] = self._rows.scalars.get("num_grads", 0.0) + 1.0
+
     def step_begins(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         """Measure the gradients the optimizer is about to use."""
         self.guard(self._step_begins, optimizer, args, kwargs)

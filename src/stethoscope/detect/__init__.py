@@ -6,10 +6,14 @@ from collections.abc import Callable, Iterable
 
 from stethoscope.analyse.span import Span
 from stethoscope.detect.applied import Applied
+from stethoscope.detect.batches import Sampling
 from stethoscope.detect.beginnings import Beginnings
+from stethoscope.detect.class_collapse import ClassCollapse
+from stethoscope.detect.constants import Constants
 from stethoscope.detect.detector import Detector
 from stethoscope.detect.dynamics import Dynamics
 from stethoscope.detect.flow import Flow
+from stethoscope.detect.inputs import InputScale
 from stethoscope.detect.ledger import GradientAccounts, Ownership
 from stethoscope.detect.leftovers import Leftovers
 from stethoscope.detect.logits import Logits
@@ -17,7 +21,10 @@ from stethoscope.detect.loss_shape import LossShape
 from stethoscope.detect.modes import Modes
 from stethoscope.detect.nonfinite import Nonfinite
 from stethoscope.detect.optimizer_terms import OptimizerTerms
+from stethoscope.detect.outliers import Outliers
 from stethoscope.detect.precision import Precision
+from stethoscope.detect.rank_gradients import RankGradients
+from stethoscope.detect.ranks import Replicas
 from stethoscope.detect.schedules import Schedules
 from stethoscope.detect.structure import Structure
 from stethoscope.detect.unit_health import UnitHealth
@@ -42,6 +49,13 @@ DETECTORS: tuple[Callable[[], Detector], ...] = (
     Leftovers,
     Beginnings,
     Dynamics,
+    InputScale,
+    Outliers,
+    Constants,
+    Sampling,
+    ClassCollapse,
+    Replicas,
+    RankGradients,
 )
 CODES: tuple[str, ...] = tuple(code for make in DETECTORS for code in make().codes)
 

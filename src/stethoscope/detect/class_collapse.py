@@ -1,0 +1,95 @@
+"""Every prediction is the commonest class, for a long time, although the labels are not.
+
+Early in training this is usual, and for a class with almost all labels it is right. It is a fault when not one other
+class was predicted for long and the loss shows that little more than the classes' frequencies was learned.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Final
+
+import numpy as np
+
+from stethoscope.analyse.span import Span
+from stethoscope.record import Evidence, Finding, Severity
+
+LOOKS_NEEDED: Final = 10
+STEPS_NEEDED: Final = 80
+SHARE: Final = 0.995
+MAJORITY: Final = 0.5
+"""The commonest class has at least this share of the labels."""
+EXPECTED: Final = 20.0
+"""So many predictions of other classes were to be expected, at least."""
+LEARNED: Final = 0.7
+"""A loss below this share of the entropy of the classes shows that samples are told apart."""
+RECENT: Final = 64
+
+
+class ClassCollapse:
+    """Follows the share of the commonest prediction beside the labels."""
+
+    codes: ClassVar[tuple[str, ...]] = ("class_collapse",)
+
+    def __init__(self) -> None:
+        self._labels = np.zeros(0)
+        self._num_labels_a_batch = 0.0
+        self._num_batches = 0
+        self._since: int | None = None
+        self._last_step = 0
+        self._num_looks = 0
+        self._top = -1
+        self._num_units = 0
+        self._losses: list[float] = []
+
+    def observe(self, span: Span) -> None:
+        """Labels from the batches, predictions where they were looked at."""
+        for event in span.events:
+            counts = event.body.get("class_counts") if event.kind == "batch" and not event.rank else None
+            # One label a sample: language models begin with the commonest letter and are right to.
+            if counts and sum(counts) == event.body.get("num_samples"):
+                width = max(len(self._labels), len(counts))
+                self._labels = np.pad(self._labels, (0, width - len(self._labels)))
+                self._labels[: len(counts)] += counts
+                self._num_batches += 1
+        shares, tops, units = (span.metric(f"output/{name}") for name in ("top_share", "top_class", "num_units"))
+        losses = span.metric("loss")
+        self._losses = [*self._losses, *losses[np.isfinite(losses)].tolist()][-RECENT:]
+        for row in np.flatnonzero(np.isfinite(shares)):
+            step = int(span.steps[row])
+            top = int(tops[row]) if np.isfinite(tops[row]) else -1
+            self._num_units = int(units[row]) if np.isfinite(units[row]) else 0
+            if shares[row] < SHARE or top != self._top:
+                self._since, self._num_looks = None, 0
+            if shares[row] >= SHARE:
+                self._since = step if self._since is None else self._since
+                self._num_looks += 1
+            self._top, self._last_step = top, step
+
+    def findings(self) -> list[Finding]:
+        """Only while it lasts."""
+        total = float(self._labels.sum())
+        if self._since is None or self._num_looks < LOOKS_NEEDED or total <= 0 or self._top >= len(self._labels):
+            return []
+        if self._num_units != len(self._labels) or self._last_step - self._since < STEPS_NEEDED:
+            return []
+        shares = self._labels / total
+        common = float(shares[self._top])
+        expected = (1.0 - common) * total / max(self._num_batches, 1) * self._num_looks
+        positive = shares[shares > 0]
+        entropy = float(-(positive * np.log(positive)).sum())
+        loss = float(np.median(self._losses)) if self._losses else float("nan")
+        is_majority = common >= MAJORITY and common == float(shares.max())
+        if not is_majority or expected < EXPECTED or not loss > LEARNED * entropy:
+            return []
+        rare = ", ".join(f"class {n} {share:.1%}" for n, share in enumerate(shares[:4]) if n != self._top)
+        return [Finding(
+            "class_collapse", Severity.WARNING,
+            f"Every prediction since step {self._since:,} is class {self._top}, which {common:.1%} of the labels are; "
+            f"{rare} of the labels are never predicted.",
+            self._since, self._last_step, ("(root)",),
+            (
+                Evidence(f"share of predictions of class {self._top}", 1.0, common),
+                Evidence("loss, against the entropy of the classes", loss, entropy),
+            ),
+            "nn.CrossEntropyLoss(weight=1 / class_counts)  # or a WeightedRandomSampler",
+        )]  # fmt: skip

@@ -1,0 +1,117 @@
+"""A feature that never changes, divided by its spread: 0/0.
+
+Features without variance are common and harmless. They are the cause where the first non-finite values stand exactly in
+their columns, or where the very first layer already gets them although the batch itself is finite.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from stethoscope.analyse.span import Span
+from stethoscope.kernels.columns import INDEX
+from stethoscope.record import Evidence, Finding, Kind, Severity
+
+MAX_NAMED: Final = 3
+SYMPTOMS: Final = (Kind.ACTIVATION, Kind.OUTPUT, Kind.GRADIENT)
+
+
+class Constants:
+    """Follows which features are constant until something is not finite."""
+
+    codes: ClassVar[tuple[str, ...]] = ("constant_feature",)
+
+    def __init__(self) -> None:
+        self._constant: dict[int, float] | None = None
+        self._num_here = 0
+        self._num_samples = 0
+        self._num_features = 0
+        self._absent: list[int] = []
+        self._finding: Finding | None = None
+        self._is_over = False
+
+    def observe(self, span: Span) -> None:
+        """Step by step until the first bad one, which decides."""
+        if self._is_over:
+            return
+        facts: dict[int, list[dict[str, object]]] = {}
+        for event in span.events:
+            if event.kind == "batch" and not event.rank:
+                facts.setdefault(event.step, []).append(event.body)
+        bad = span.stat("num_nonfinite") > 0
+        loss = span.metric("loss")
+        unwell = bad[:, np.concatenate([span.places(kind) for kind in SYMPTOMS])].any(axis=1)
+        unwell |= span.recorded("loss") & ~np.isfinite(loss)
+        for row, step in enumerate(span.steps):
+            for body in facts.get(int(step), ()):
+                self._take(body)
+            if self._absent or unwell[row]:
+                self._is_over = True
+                self._finding = self._judge(span, row, bad[row])
+                return
+
+    def findings(self) -> list[Finding]:
+        """At most one."""
+        return [self._finding] if self._finding is not None else []
+
+    def _take(self, body: dict[str, object]) -> None:
+        self._num_samples = int(str(body.get("num_samples", 0)))
+        found = body.get("constant")
+        if not isinstance(found, list):
+            return
+        here = {int(place): float(value) for place, value in found}
+        self._num_here = int(str(body.get("num_constant", 0)))
+        self._num_features = int(str(body.get("num_features", 0)))
+        kept = here if self._constant is None else {n: v for n, v in self._constant.items() if here.get(n) == v}
+        self._constant = kept
+        absent = body.get("nonfinite_features")
+        self._absent = list(absent) if isinstance(absent, list) and len(absent) < self._num_features else []
+
+    def _judge(self, span: Span, row: int, bad: npt.NDArray[np.bool_]) -> Finding | None:
+        if self._absent:
+            # A whole column that is not finite in the batch itself: divided before it was logged.
+            return self._tell(span, row, self._absent, "batch", float(self._num_samples * len(self._absent)))
+        inputs = span.places(Kind.INPUT)
+        if not self._constant or bad[inputs].any():
+            return None
+        outputs = [n for n in span.in_depth(span.places(Kind.ACTIVATION)) if span.present[row, n]]
+        broken = [n for n in outputs if bad[n]]
+        if not broken:
+            return None
+        first = broken[0]
+        num_bad = float(span.rows[row, first, INDEX["num_nan"]] + span.rows[row, first, INDEX["num_posinf"]]
+                        + span.rows[row, first, INDEX["num_neginf"]])  # fmt: skip
+        columns = {len(self._constant), self._num_here}
+        in_columns = self._num_samples > 0 and any(num_bad == self._num_samples * n for n in columns)
+        total = float(span.rows[row, first, INDEX["count"]])
+        if (in_columns and num_bad < total) or (first == outputs[0] and self._takes_inputs(span, first)):
+            return self._tell(span, row, list(self._constant), span.sites[first].site.module, num_bad)
+        return None
+
+    def _takes_inputs(self, span: Span, first: int) -> bool:
+        """A layer with weights that makes NaN of a finite batch was given it: only the inputs came before."""
+        module = span.modules.get(span.sites[first].site.module, {})
+        return str(module.get("type", "")).startswith(("Linear", "Conv")) and bool(module.get("num_parameters"))
+
+    def _tell(self, span: Span, row: int, features: list[int], module: str, num_bad: float) -> Finding:
+        step = int(span.steps[row])
+        named = ", ".join(str(n) for n in features[:MAX_NAMED])
+        more = f" and {len(features) - MAX_NAMED} more" if len(features) > MAX_NAMED else ""
+        word = "Feature" if len(features) == 1 else "Features"
+        verb = "has" if len(features) == 1 else "have"
+        sites = (module, *(f"batch[{n}]" for n in features[:MAX_NAMED]))
+        return Finding(
+            "constant_feature", Severity.CRITICAL,
+            f"{word} {named}{more} of the inputs {verb} one value in every sample; divided by a spread of zero in {module} "
+            f"{'it becomes' if len(features) == 1 else 'they become'} non-finite at step {step:,}.",
+            step, step, tuple(dict.fromkeys(sites)),
+            (
+                Evidence("features without variance", float(len(features)), 0.0),
+                Evidence("first such feature", float(features[0])),
+                Evidence(f"non-finite values in {module}", num_bad, 0.0),
+            ),
+            "inputs = (inputs - mean) / std.clamp(min=1e-6)  # or drop features without variance",
+        )  # fmt: skip

@@ -1,0 +1,216 @@
+"""The size of what goes in: so large that the first layer is flooded, so small that it hears nothing, or nothing at all.
+
+Layers are initialised for inputs of about unit size. Large inputs alone are no fault, where a normalising layer takes
+them or the loss begins where chance is: they are one when the first losses are far above chance or the first units are
+saturated. Small inputs are one unless a layer brings them up. Inputs that never differ from each other always are.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar, Final
+
+import numpy as np
+
+from stethoscope.analyse.span import Span
+from stethoscope.detect.detector import Streak
+from stethoscope.kernels.columns import INDEX, stat
+from stethoscope.record import Evidence, Finding, Kind, Severity
+
+BATCHES_NEEDED: Final = 5
+LARGE: Final = 10.0
+"""Root mean square of inputs that no layer was initialised for."""
+FLOODED: Final = 4.0
+"""First losses above this many times chance."""
+SATURATED: Final = 0.9
+SMALL: Final = 0.01
+LOST: Final = 0.003
+"""Inputs so small that even a normalising layer's eps outweighs them."""
+AUDIBLE: Final = 0.5
+"""A first layer with outputs of this size is not short of input."""
+FEW: Final = 16
+
+
+class InputScale:
+    """Looks at the first batches beside the first losses and outputs; at constancy for ever."""
+
+    codes: ClassVar[tuple[str, ...]] = ("unscaled_inputs", "inputs_too_small", "inputs_ignored")
+
+    def __init__(self) -> None:
+        self._sizes: list[tuple[float, float]] = []
+        self._name, self._first_step, self._last_step = "", 0, 0
+        self._losses: list[float] = []
+        self._num_classes = 0
+        self._target_rms: list[float] = []
+        self._targets_vary = False
+        self._has_targets = False
+        self._first_layer: tuple[str, float] | None = None
+        self._is_normalised = False
+        self._saturation: dict[str, float] = {}
+        self._features: dict[str, object] = {}
+        self._constant = Streak()
+        self._constant_value: float | None = None
+        self._identical: dict[int, bool] = {}
+
+    def observe(self, span: Span) -> None:
+        """The input that the user logs first, the targets, and what the first layer made of it."""
+        inputs = [n for n in span.places(Kind.INPUT) if span.sites[n].site.name.startswith("batch")]
+        if not inputs:
+            return
+        self._take_events(span)
+        self._take_targets(span)
+        if len(self._sizes) < BATCHES_NEEDED and "float" in span.sites[inputs[0]].dtype:
+            self._take_sizes(span, inputs[0])
+        losses = span.metric("loss")
+        self._losses += losses[np.isfinite(losses)][: 3 - len(self._losses)].tolist() if len(self._losses) < 3 else []
+        if self._first_layer is None:
+            self._look_at_first_layer(span)
+        self._follow_constancy(span, inputs)
+
+    def _take_sizes(self, span: Span, site: int) -> None:
+        rows = span.rows[:, site]
+        rms, std = stat(rows, "rms"), rows[:, INDEX["std"]]
+        with np.errstate(invalid="ignore", divide="ignore"):
+            # Where most values are zero (counts of words, one-hot codes) the others carry the size.
+            spread = std / np.sqrt(np.maximum(1.0 - stat(rows, "zero_fraction"), 1e-12))
+        for row in np.flatnonzero(span.present[:, site]):
+            if not self._sizes:
+                self._name, self._first_step = span.sites[site].site.path, int(span.steps[row])
+            if len(self._sizes) < BATCHES_NEEDED:
+                self._sizes.append((float(rms[row]), float(spread[row])))
+
+    def _take_events(self, span: Span) -> None:
+        for event in span.events:
+            if event.rank:
+                continue
+            if event.kind == "batch":
+                body = event.body
+                self._num_classes = max(self._num_classes, len(body.get("class_counts", ())))
+                self._features = self._features or body.get("feature_rms", {})
+                names = body.get("fingerprints", ())
+                self._identical[event.step] = len(names) > 1 and len(set(names)) == 1
+            elif event.kind == "loss_graph":
+                self._num_classes = max(self._num_classes, int(event.body.get("num_classes", 0)))
+            elif event.kind == "units" and not self._saturation:
+                self._saturation = dict(event.body.get("saturation", {}))
+
+    def _take_targets(self, span: Span) -> None:
+        places = [n for n in span.places(Kind.TARGET) if span.present[:, n].any()]
+        if not places:
+            return
+        self._has_targets = True
+        rows = span.rows[:, places[0]]
+        self._targets_vary = self._targets_vary or bool((rows[:, INDEX["std"]] > 0).any())
+        if "float" in span.sites[places[0]].dtype and len(self._target_rms) < BATCHES_NEEDED:
+            sizes = stat(rows, "rms")
+            self._target_rms += sizes[np.isfinite(sizes)][: BATCHES_NEEDED - len(self._target_rms)].tolist()
+
+    def _look_at_first_layer(self, span: Span) -> None:
+        outputs = span.in_depth(span.places(Kind.ACTIVATION))
+        leaves = [n for n in outputs if span.sites[n].site.module in span.modules][:3]
+        if not leaves or not span.present[:, leaves[0]].any():
+            return
+        row = int(np.flatnonzero(span.present[:, leaves[0]])[0])
+        kinds = [str(span.modules[span.sites[n].site.module].get("type", "")) for n in leaves]
+        self._is_normalised = any("Norm" in kind for kind in kinds)
+        self._first_layer = (span.sites[leaves[0]].site.module, float(span.stat("rms")[row, leaves[0]]))
+
+    def _follow_constancy(self, span: Span, inputs: list[int]) -> None:
+        rows = span.rows[:, inputs]
+        there = span.present[:, inputs]
+        low, high, count = (rows[..., INDEX[name]] for name in ("min", "max", "count"))
+        same = np.where(there, (low == high) & (count >= FEW), True).all(axis=1)
+        for row in np.flatnonzero(there.any(axis=1)):
+            step = int(span.steps[row])
+            value = float(low[row, 0])
+            flat = bool(same[row]) and (self._constant.length == 0 or value == self._constant_value)
+            self._constant_value = value
+            self._constant.see(step, flat or self._identical.pop(step, False))
+            self._last_step = step
+
+    def findings(self) -> list[Finding]:
+        """Nothing at all comes first: it has no size."""
+        if self._constant.longest >= BATCHES_NEEDED and (self._targets_vary or not self._has_targets):
+            lasting = self._constant.length > 0 or self._constant.longest >= 4 * BATCHES_NEEDED
+            if lasting:
+                return [self._ignored()]
+        if len(self._sizes) < BATCHES_NEEDED:
+            return []
+        rms, spread = (float(np.median(values)) for values in zip(*self._sizes, strict=True))
+        if rms >= LARGE:
+            return self._unscaled(rms)
+        quiet = self._first_layer is None or self._first_layer[1] < AUDIBLE
+        if 0 < spread < (LOST if self._is_normalised else SMALL) and quiet:
+            return [self._too_small(spread)]
+        return []
+
+    def _chance(self) -> float | None:
+        """The loss of somebody who knows nothing of the inputs, where that is known."""
+        if self._num_classes > 1:
+            return math.log(self._num_classes)
+        if self._target_rms:
+            size = float(np.median(self._target_rms))
+            return max(size, size * size, 0.1)
+        return None
+
+    def _unscaled(self, rms: float) -> list[Finding]:
+        chance = self._chance()
+        evidence = [Evidence("root mean square of the inputs", rms, 1.0, site=self._name, kind="input", stat="rms")]
+        evidence += self._ranges()
+        full = [path for path, share in self._saturation.items() if share > SATURATED]
+        first = float(np.median(self._losses)) if self._losses else float("nan")
+        if chance is not None and (first > FLOODED * chance or not all(map(math.isfinite, self._losses))):
+            harm = f"the first losses are about {first:.3g} where knowing nothing gives {chance:.3g}"
+            evidence.append(Evidence("first loss", first, chance))
+        elif full:
+            harm = f"{full[0]} is saturated from the start"
+            evidence.append(Evidence(f"saturated outputs of {full[0]}", self._saturation[full[0]], 0.0))
+        else:
+            return []
+        return [Finding(
+            "unscaled_inputs", Severity.CRITICAL,
+            f"The inputs are about {rms:,.3g} in size where layers are made for about 1, and {harm}.",
+            self._first_step, self._last_step, (self._name,), tuple(evidence),
+            "inputs = (inputs - inputs.mean(0)) / inputs.std(0)  # with mean and std of the training set",
+        )]  # fmt: skip
+
+    def _ranges(self) -> list[Evidence]:
+        largest, median = self._features.get("largest"), self._features.get("median")
+        if not isinstance(largest, list) or not isinstance(median, float):
+            return []
+        return [Evidence(f"size of feature {n}, against the median feature", size, median) for n, size in largest]
+
+    def _too_small(self, spread: float) -> Finding:
+        heard = (
+            [Evidence(f"output of {self._first_layer[0]}, root mean square", self._first_layer[1])]
+            if self._first_layer is not None
+            else []
+        )
+        return Finding(
+            "inputs_too_small", Severity.WARNING,
+            f"The inputs spread by only {spread:.2g} where layers are made for about 1: they may have been normalised twice.",
+            self._first_step, self._last_step, (self._name,),
+            (
+                Evidence("standard deviation of the inputs", spread, 1.0, site=self._name, kind="input", stat="std"),
+                *heard,
+            ),
+            "inputs = (inputs - inputs.mean()) / inputs.std()  # once, with statistics of the values as they are there",
+        )  # fmt: skip
+
+    def _ignored(self) -> Finding:
+        value = self._constant_value
+        what = "zero" if value == 0 else f"{value:.3g}" if value is not None and self._sizes_flat() else "the same sample"
+        first = self._constant.start_of_longest
+        return Finding(
+            "inputs_ignored", Severity.CRITICAL,
+            f"Every input is {what} since step {first:,}: nothing that the model is given tells one sample from another.",
+            first, self._constant.last_step, (self._name or "batch",),
+            (
+                Evidence("batches without any difference", float(self._constant.longest), 0.0),
+                Evidence("standard deviation of the inputs", 0.0, site=self._name, kind="input", stat="std"),
+            ),
+            "assert inputs.std() > 0  # in the data pipeline: a division of integers, a mask, a normalisation",
+        )  # fmt: skip
+
+    def _sizes_flat(self) -> bool:
+        return all(spread == 0 for _, spread in self._sizes)

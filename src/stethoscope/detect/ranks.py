@@ -1,0 +1,188 @@
+"""Ranks against each other: replicas that part, and ranks that are given the same samples.
+
+Replicas start equal and get the same update, so every statistic of a weight is the same on all ranks, for ever. What was
+never equal is a shard or a part of a pipeline; what becomes equal again is averaged now and then on purpose.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from stethoscope.analyse.span import Span
+from stethoscope.detect.detector import name_list
+from stethoscope.kernels.columns import INDEX, num_finite
+from stethoscope.record import Evidence, Finding, FloatArray, Kind, Severity
+
+COMPARED: Final = ("mean", "norm", "std", "min", "max")
+TOLERANCE: Final = 1e-6
+"""Statistics of equal tensors may differ by rounding, where ranks add up in another order."""
+STEPS_NEEDED: Final = 3
+BATCHES_NEEDED: Final = 5
+SAME: Final = 0.8
+"""Share of the steps in which the ranks got the same samples; a sampler that pads its tail repeats some now and then."""
+
+
+class _Weights:
+    """What is known of every parameter across ranks, one place each; places are only ever added."""
+
+    def __init__(self) -> None:
+        self.paths: list[str] = []
+        self.was_equal = np.zeros(0, bool)
+        self.is_apart = np.zeros(0, bool)
+        self.returned = np.zeros(0, bool)
+        self.first_apart = np.zeros(0, np.int64)
+        self.num_apart = np.zeros(0, np.int64)
+        self.norms = np.zeros((0, 2))
+
+    def grow(self, paths: list[str]) -> None:
+        """Make room for sites that came since."""
+        more = len(paths) - len(self.paths)
+        self.paths = paths
+        for name in ("was_equal", "is_apart", "returned", "first_apart", "num_apart"):
+            old = getattr(self, name)
+            setattr(self, name, np.concatenate([old, np.zeros(more, old.dtype)]))
+        self.norms = np.concatenate([self.norms, np.zeros((more, 2))])
+
+    def see(self, step: int, usable: npt.NDArray[np.bool_], apart: npt.NDArray[np.bool_], norms: FloatArray) -> None:
+        """One more step: which weights all ranks show, which of them differ, and their norms on two ranks."""
+        apart = apart & usable
+        equal = usable & ~apart
+        self.first_apart[apart & ~self.is_apart] = step
+        self.num_apart += apart
+        self.norms[apart] = norms[apart]
+        self.returned |= equal & self.is_apart
+        self.was_equal |= equal
+        self.is_apart = np.where(usable, apart, self.is_apart)
+
+
+class Replicas:
+    """Compares every weight across ranks, and the samples they were given."""
+
+    codes: ClassVar[tuple[str, ...]] = ("rank_desync", "same_data_on_ranks")
+
+    def __init__(self) -> None:
+        self._weights = _Weights()
+        self._hashes: dict[str, dict[int, str]] = {}
+        self._is_wrapped = False
+        self._sharded = False
+        self._last_step = 0
+        self._num_compared = 0
+        self._same_steps: list[int] = []
+        self._num_same_samples = 0
+        self._same_ranks: set[int] = set()
+
+    def observe(self, span: Span) -> None:
+        """Weights of every step that all ranks have, and batches by their hashes."""
+        self._take_starts(span)
+        self._compare_batches(span)
+        if len(span.by_rank) < 2:
+            return
+        places = span.places(Kind.WEIGHT)
+        if not len(places):
+            return
+        tables = np.stack([rank.rows[:, places] for rank in span.by_rank.values()])
+        there = np.all([rank.present[:, places] for rank in span.by_rank.values()], axis=0)
+        sizes = np.array([span.sites[n].num_elements for n in places])
+        whole = (num_finite(tables) == sizes).all(axis=0)
+        # Fewer values than the parameter has: each rank holds its own shard.
+        self._sharded = self._sharded or bool((there & ~whole & np.isfinite(tables[0, ..., INDEX["norm"]])).any())
+        apart, usable = _differ(tables), there & whole
+        norms = tables[[0, -1], ..., INDEX["norm"]]
+        self._weights.grow([span.sites[n].site.path for n in places])
+        for row in np.flatnonzero(usable.any(axis=1)):
+            self._weights.see(int(span.steps[row]), usable[row], apart[row], norms[:, row].T)
+            self._last_step = int(span.steps[row])
+
+    def findings(self) -> list[Finding]:
+        """Parted replicas, then repeated data."""
+        weights = self._weights
+        sure = weights.is_apart & ~weights.returned & (weights.num_apart >= STEPS_NEEDED)
+        parted = [int(n) for n in np.flatnonzero(sure) if self._began_equal(int(n))]
+        found = [self._desync(parted)] if parted else []
+        if len(self._same_steps) >= max(BATCHES_NEEDED, SAME * self._num_compared) and not self._holds_parts():
+            found.append(self._same_data())
+        return found
+
+    def _take_starts(self, span: Span) -> None:
+        for event in span.events:
+            if event.kind == "replicas":
+                self._is_wrapped = self._is_wrapped or event.body.get("wrapper") == "DistributedDataParallel"
+                for path, digest in event.body.get("hashes", {}).items():
+                    self._hashes.setdefault(path, {}).setdefault(event.rank, digest)
+
+    def _began_equal(self, place: int) -> bool:
+        hashes = self._hashes.get(self._weights.paths[place], {})
+        started_equal = len(hashes) > 1 and len(set(hashes.values())) == 1
+        return bool(self._weights.was_equal[place]) or self._is_wrapped or started_equal
+
+    def _holds_parts(self) -> bool:
+        """Whether ranks hold parts of one model, which rightly see the same samples."""
+        different = sum(len(set(hashes.values())) > 1 for hashes in self._hashes.values())
+        return self._sharded or (not self._is_wrapped and 2 * different > len(self._hashes) > 0)
+
+    def _compare_batches(self, span: Span) -> None:
+        by_step: dict[int, dict[int, set[str]]] = {}
+        for event in span.events:
+            if event.kind == "batch" and event.body.get("fingerprints"):
+                by_step.setdefault(event.step, {}).setdefault(event.rank, set()).update(event.body["fingerprints"])
+        for step, ranks in by_step.items():
+            if len(ranks) < 2:
+                continue
+            self._num_compared += 1
+            (lowest, first), *others = sorted(ranks.items())
+            same = [rank for rank, other in others if len(first & other) >= 0.9 * max(len(first), len(other))]
+            if same:
+                self._same_steps.append(step)
+                self._num_same_samples += len(first)
+                self._same_ranks.update((lowest, *same))
+
+    def _desync(self, parted: list[int]) -> Finding:
+        weights = self._weights
+        order = sorted(parted, key=lambda n: int(weights.first_apart[n]))
+        first, step = order[0], int(weights.first_apart[order[0]])
+        paths = [weights.paths[n] for n in order]
+        label = f"norm of {paths[0]}, highest rank against lowest"
+        norms = [float(norm) for norm in weights.norms[first]]
+        return Finding(
+            "rank_desync", Severity.CRITICAL,
+            f"The ranks train different models since step {step:,}: {name_list(paths)} began equal and part from rank to "
+            "rank, so no gradient is averaged there.",
+            step, self._last_step, tuple(paths),
+            (
+                Evidence(label, norms[1], norms[0], site=paths[0], kind="weight", stat="norm"),
+                Evidence("parameters that differ", float(len(paths)), 0.0),
+                Evidence("parameters in all", float(len(weights.paths))),
+            ),
+            "output = ddp_model(inputs)  # call the DistributedDataParallel wrapper, not ddp_model.module",
+        )  # fmt: skip
+
+    def _same_data(self) -> Finding:
+        ranks = sorted(self._same_ranks)
+        share = len(self._same_steps) / self._num_compared
+        return Finding(
+            "same_data_on_ranks", Severity.WARNING,
+            f"Ranks {', '.join(map(str, ranks))} were given the same samples in {len(self._same_steps):,} of "
+            f"{self._num_compared:,} steps since step {self._same_steps[0]:,}: they compute the same gradient twice.",
+            self._same_steps[0], self._same_steps[-1], (),
+            (
+                Evidence("share of steps with equal batches", share, 0.0),
+                Evidence("samples computed twice", float(self._num_same_samples)),
+            ),
+            "DataLoader(dataset, sampler=DistributedSampler(dataset))  # and sampler.set_epoch(epoch)",
+        )  # fmt: skip
+
+
+def _differ(tables: FloatArray) -> npt.NDArray[np.bool_]:
+    """Of [ranks, steps, sites, columns]: where any statistic differs between ranks beyond rounding."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        scale = np.nanmax(np.abs(tables[..., INDEX["abs_max"]]), axis=0, initial=0.0)
+        apart = np.zeros(tables.shape[1:3], dtype=bool)
+        for name in COMPARED:
+            values: Any = tables[..., INDEX[name]]
+            spread = np.max(values, axis=0) - np.min(values, axis=0)
+            size = np.max(np.abs(values), axis=0) if name == "norm" else scale
+            apart |= spread > TOLERANCE * size
+    return apart
