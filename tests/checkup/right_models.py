@@ -631,9 +631,199 @@ def separable() -> Case:
     return Case(model, (x, (x[:, 0] > 0).long()), F.cross_entropy, adam(model))
 
 
+class EncoderDecoder(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.source, self.target = nn.Embedding(40, 32), nn.Embedding(40, 32)
+        self.body = nn.Transformer(32, 4, 1, 1, 64, batch_first=True)
+        self.head = nn.Linear(32, 40)
+
+    def forward(self, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        mask = nn.Transformer.generate_square_subsequent_mask(target.shape[1])
+        return self.head(self.body(self.source(source), self.target(target), tgt_mask=mask))
+
+
+def encoder_decoder() -> Case:
+    model, ids = EncoderDecoder(), torch.randint(40, (8, 13))
+    return Case(model, ((torch.randint(40, (8, 12)), ids[:, :-1]), ids[:, 1:]),
+                lambda o, y: F.cross_entropy(o.flatten(0, 1), y.flatten()), adam(model), {"causal": True})  # fmt: skip
+
+
+class Policy(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(8, 32), nn.Tanh(), nn.Linear(32, 6))
+
+    def forward(self, x: torch.Tensor, legal: torch.Tensor) -> torch.Tensor:
+        return self.net(x).masked_fill(~legal, float("-inf"))
+
+
+def masked_policy() -> Case:
+    model, legal = Policy(), torch.rand(32, 6) < 0.6
+    legal[:, 0] = True
+    returns = torch.randn(32)
+
+    def reinforce(logits: torch.Tensor, target: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        return (F.cross_entropy(logits, target[0], reduction="none") * target[1]).mean()
+
+    return Case(
+        model,
+        ((torch.randn(32, 8), legal), (torch.zeros(32, dtype=torch.long), returns)),
+        reinforce,
+        adam(model),
+    )
+
+
+class WholeGAN(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.generator = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 2))
+        self.discriminator = nn.Sequential(nn.Linear(2, 32), nn.LeakyReLU(0.2), nn.Linear(32, 1))
+
+    def forward(self, z: torch.Tensor) -> torch.Tensor:
+        return self.discriminator(self.generator(z))
+
+
+def whole_gan() -> Case:
+    model = WholeGAN()
+    return Case(
+        model,
+        (torch.randn(64, 8), None),
+        lambda o: F.softplus(-o).mean(),
+        torch.optim.Adam(model.generator.parameters()),
+    )
+
+
+class SloppyTeacher(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.student = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 4))
+        self.teacher = copy.deepcopy(self.student)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        with torch.no_grad():
+            target = self.teacher(x * 1.1)
+        return self.student(x), target
+
+
+def sloppy_teacher() -> Case:
+    model = SloppyTeacher()
+    return Case(model, (torch.randn(32, 16), torch.randint(4, (32,))),
+                lambda out, y: F.cross_entropy(out[0], y) + F.mse_loss(*out), adam(model))  # fmt: skip
+
+
+class Quantised(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 8))
+        self.codebook = nn.Embedding(24, 8)
+        self.decoder = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 16))
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        z = self.encoder(x)
+        code = self.codebook(torch.cdist(z, self.codebook.weight).argmin(-1))
+        extra = F.mse_loss(code, z.detach()) + 0.25 * F.mse_loss(z, code.detach())
+        return self.decoder(z + (code - z).detach()), extra
+
+
+def vector_quantised() -> Case:
+    model, x = Quantised(), torch.randn(64, 16)
+    return Case(model, (x, x), lambda out, y: F.mse_loss(out[0], y) + out[1], adam(model))
+
+
+def tied_default_embedding() -> Case:
+    model = GPT()
+    nn.init.normal_(model.wte.weight)
+    text = torch.randint(60, (8, 25))
+    return Case(
+        model,
+        (text[:, :-1], text[:, 1:]),
+        lambda o, y: F.cross_entropy(o.flatten(0, 1), y.flatten()),
+        adam(model),
+    )
+
+
+class FirstToken(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.token = nn.Embedding(50, 32, padding_idx=0), nn.Parameter(torch.randn(1, 1, 32))
+        layer = nn.TransformerEncoderLayer(32, 4, 64, batch_first=True)
+        self.encoder, self.head = nn.TransformerEncoder(layer, 2), nn.Linear(32, 3)
+
+    def forward(self, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        x = torch.cat([self.token.expand(len(ids), -1, -1), self.embed(ids)], 1)
+        x = self.encoder(x, src_key_padding_mask=F.pad(ids == 0, (1, 0)))
+        return self.head(x[:, 0]), x
+
+
+def first_token() -> Case:
+    model, ids = FirstToken(), torch.randint(1, 50, (16, 20))
+    for row in range(16):
+        ids[row, 8 + row % 12 :] = 0
+    return Case(
+        model,
+        (ids, torch.randint(3, (16,))),
+        lambda o, y: F.cross_entropy(o[0], y),
+        adam(model),
+        {"pad_id": 0},
+    )
+
+
+class ModulatedNet(nn.Module):
+    """A diffusion transformer's beginning: modulation and last layer of zeros."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.condition = nn.Linear(8, 32), nn.Linear(8, 32)
+        self.norm, self.modulation = nn.LayerNorm(32, elementwise_affine=False), nn.Linear(32, 96)
+        self.mlp = nn.Sequential(nn.Linear(32, 64), nn.GELU(), nn.Linear(64, 32))
+        self.out = nn.Linear(32, 8)
+        for layer in (self.modulation, self.out):
+            nn.init.zeros_(layer.weight)
+            nn.init.zeros_(layer.bias)
+
+    def forward(self, x: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
+        h = self.stem(x)
+        shift, scale, gate = self.modulation(F.silu(self.condition(c))).chunk(3, -1)
+        return self.out(h + gate * self.mlp(self.norm(h) * (1 + scale) + shift))
+
+
+def modulated() -> Case:
+    model = ModulatedNet()
+    return Case(
+        model, ((torch.randn(32, 8), torch.randn(32, 8)), torch.randn(32, 8)), F.mse_loss, adam(model)
+    )
+
+
+def deep_plain_relu() -> Case:
+    layers: list[nn.Module] = []
+    for _ in range(8):
+        layers += [nn.Linear(32, 32), nn.ReLU()]
+    model = nn.Sequential(*layers, nn.Linear(32, 4))
+    return Case(model, (torch.randn(64, 32), torch.randint(4, (64,))), F.cross_entropy, adam(model))
+
+
+def half_precision() -> Case:
+    model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 4)).to(torch.bfloat16)
+    return Case(
+        model,
+        (torch.randn(32, 16, dtype=torch.bfloat16), torch.randint(4, (32,))),
+        F.cross_entropy,
+        adam(model),
+    )
+
+
+def unit_rows() -> Case:
+    model = nn.Sequential(nn.Linear(2000, 32), nn.ReLU(), nn.Linear(32, 4))
+    x = F.normalize(torch.rand(32, 2000) * (torch.rand(32, 2000) < 0.05), dim=1)
+    return Case(model, (x, torch.randint(4, (32,))), F.cross_entropy, adam(model))
+
+
 RIGHT = [
     resnet, transformer, lstm, unet, vae, gan_generator, moe, vit, gnn, diffusion,
     vae_summed, gnn_dense, lora, pretrained_head, zero_branches, regression, counts_with_softplus, contrastive,
     supervised_contrastive, distillation, hidden_teacher, frozen_backbone, frozen_first_blocks, warm_up, stop_gradient,
     masked_encoder, time_first, binary, quantiles, raw_images_normalised_inside, batch_of_one, inverted_bottleneck, separable,
+    encoder_decoder, masked_policy, whole_gan, sloppy_teacher, vector_quantised, tied_default_embedding, first_token, modulated,
+    deep_plain_relu, half_precision, unit_rows,
 ]  # fmt: skip

@@ -18,14 +18,6 @@ from tests.checkup.right_models import RIGHT, Case
 from tests.checkup.wrong_models import WRONG, Wrong
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> Any:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 def fingerprint(case: Case) -> list[Any]:
     """Everything of the user's that an experiment could change."""
     modules = list(case.model.modules())

@@ -6,6 +6,7 @@ that sees later inputs sees the answers.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 import torch
@@ -26,10 +27,11 @@ def examine(exam: Examination) -> Iterator[Finding]:
         if exam.causal:
             exam.notes.append("causal=True, but no axis of time is shared by inputs and outputs")
         return
-    if exam.causal is None and not _predicts_next(exam):
+    shifted = _shifted_inputs(exam)
+    if exam.causal is None and not shifted:
         return
     for moment in sorted({length // 4, length // 2, length - 2}):
-        inputs = _with_other_future(exam, moment, length)
+        inputs = _with_other_future(exam, moment, length, shifted)
         other = exam.run(inputs)
         worst = max((differ(a[:, : moment + 1], b[:, : moment + 1])
                      for a, b in zip(exam.evaluated, other, strict=True)
@@ -63,20 +65,28 @@ def _length(exam: Examination) -> int | None:
     )
 
 
-def _predicts_next(exam: Examination) -> bool:
-    for x in tensors(exam.subject.inputs):
+def _shifted_inputs(exam: Examination) -> list[int]:
+    """The places of inputs that the targets repeat one moment later: what a causal model predicts."""
+    found = []
+    for place, x in enumerate(tensors(exam.subject.inputs)):
         for y in tensors(exam.subject.targets):
             if x.shape == y.shape and x.ndim > 1 and x.dtype == y.dtype and x.shape[1] > 3:
                 changing = bool((x[:, 1:] != x[:, :-1]).any())
                 if changing and torch.equal(x[:, 1:], y[:, :-1]):
-                    return True
-    return False
+                    found.append(place)
+    return found
 
 
-def _with_other_future(exam: Examination, moment: int, length: int) -> object:
-    """The inputs with everything after a moment taken from other samples and other places."""
+def _with_other_future(exam: Examination, moment: int, length: int, shifted: list[int]) -> object:
+    """The inputs with everything after a moment taken from other samples and other places.
+
+    Where some inputs are the targets of a moment before, only those: a decoder may read all of its encoder's input.
+    """
+    places = itertools.count()
 
     def change(tensor: torch.Tensor) -> torch.Tensor:
+        if shifted and next(places) not in shifted:
+            return tensor
         if tensor.ndim < 2 or tensor.shape[1] != length or tensor.dtype is torch.bool:
             return tensor
         later = tensor[:, moment + 1 :].flip(1).roll(1, 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -26,7 +27,16 @@ def examine(exam: Examination) -> Iterator[Finding]:
     strangers = _strangers(exam, held)
     if strangers:
         yield _stale(strangers, missing, len(held))
-    if missing:
+    if missing and not strangers and _is_second_network(exam, missing):
+        yield found(
+            "trainable_params_not_in_optimizer",
+            INFO,
+            f"{listed(missing)} get a gradient and are not in this optimizer: does another one train them?",
+            sites=missing,
+            numbers={"parameters left out": len(missing)},
+            remedy="stethoscope.checkup(model, batch, loss_fn, [optimizer, other_optimizer])",
+        )
+    elif missing:
         share = len(missing) / max(sum(p.requires_grad for p in subject.model.parameters()), 1)
         yield found(
             "trainable_params_not_in_optimizer", CRITICAL,
@@ -36,6 +46,17 @@ def examine(exam: Examination) -> Iterator[Finding]:
             remedy="optimizer = torch.optim.AdamW(model.parameters(), lr=...)  # or requires_grad_(False) for what is frozen",
         )  # fmt: skip
     yield from _zero_rates(exam)
+
+
+def _is_second_network(exam: Examination, missing: list[str]) -> bool:
+    """Whether what is left out is one whole part that has, by its name, a training of its own."""
+    parts = {name.partition(".")[0] for name in missing}
+    if len(parts) != 1 or not re.search(
+        "disc|critic|teacher|target|ema|advers", part := parts.pop(), re.IGNORECASE
+    ):
+        return False
+    held = exam.subject.optimized()
+    return not any(id(p) in held for p in exam.subject.model.get_submodule(part).parameters())
 
 
 def _strangers(exam: Examination, held: dict[int, torch.Tensor]) -> list[torch.Tensor]:

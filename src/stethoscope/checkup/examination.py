@@ -15,6 +15,7 @@ from stethoscope.capture.lineage_trace import Trace
 from stethoscope.checkup.observation import Observer
 from stethoscope.checkup.structure import CheckupError, clone
 from stethoscope.checkup.subject import Subject, Twin, output_tensors
+from stethoscope.record import Finding, Severity
 
 
 class Pass:
@@ -60,6 +61,8 @@ class Examination:
         self.subject, self.causal, self.pad_id, self.val_batch = subject, causal, pad_id, val_batch
         self.notes: list[str] = []
         """What could not be examined, and why."""
+        self.findings: list[Finding] = []
+        """What the experiments before this one found."""
 
     @functools.cached_property
     def first(self) -> Pass:
@@ -73,9 +76,9 @@ class Examination:
 
     @functools.cached_property
     def finite(self) -> bool:
-        """Whether inputs, output and loss hold neither NaN nor Inf."""
-        numbers = [self.first.loss, *output_tensors(self.first.output), *self.evaluated]
-        return all(bool(torch.isfinite(t).all()) for t in numbers)
+        """Whether the loss is finite and no output is NaN; -inf in an output may be a mask."""
+        outputs = [*output_tensors(self.first.output), *self.evaluated]
+        return bool(torch.isfinite(self.first.loss)) and not any(bool(t.isnan().any()) for t in outputs)
 
     @functools.cached_property
     def graph(self) -> dict[str, Any]:
@@ -93,6 +96,10 @@ class Examination:
             self.notes.append(f"the model's data flow cannot be followed: {trace.error!r}")
             return {}
         return build(trace)
+
+    def has(self, *codes: str) -> bool:
+        """Whether an earlier experiment found one of these, at least as a warning."""
+        return any(f.code in codes and f.severity is not Severity.INFO for f in self.findings)
 
     def tail(self) -> list[str]:
         """The last layer with weights and what stands between it and the output; empty where several feed the output."""

@@ -31,7 +31,8 @@ def examine(exam: Examination) -> Iterator[Finding]:
             remedy="x = images.float() / 255  # not // 255; look at one batch as it reaches the model",
         )  # fmt: skip
         return
-    if not is_open(subject.inputs):
+    if not is_open(subject.inputs) or exam.has("dead_units", "symmetric_units"):
+        # Behind units that are all off or all equal nothing is seen; that is said already.
         return
     before = _answers(exam, None)
     # Zeros, then the samples in another order with their targets left in place: the loss may not stay the same.

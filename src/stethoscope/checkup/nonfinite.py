@@ -22,15 +22,18 @@ def examine(exam: Examination) -> Iterator[Finding]:
         [(n, g) for n, g in exam.first.gradients.items() if g is not None and not g.is_sparse]
     )
     broken = bool(gradients) or not exam.finite
-    yield from _masked(exam, broken)
+    masked = list(_masked(exam, broken))
+    yield from masked
     batch = list(_batch(exam))
     yield from batch
     if not broken or batch:
         return
     constant = _constant_features(exam)
-    place, operation = _origin(exam)
+    place, operation = _origin(exam) if not masked else ("", "")
     if constant:
         yield _constant(constant, place)
+    if constant or masked:
+        return
     yield found(
         "nonfinite_origin", CRITICAL,
         f"{operation} in {place} makes NaN or Inf out of finite numbers." if operation

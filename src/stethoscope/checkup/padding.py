@@ -71,7 +71,11 @@ def examine(exam: Examination) -> Iterator[Finding]:
         if a.shape[:2] == padded.shape:
             real = (ids != pad_id).to(a.device)
             worst = max(worst, differ(a[real], b[real]))
-        elif a.ndim and a.shape[0] == padded.shape[0]:
+        elif a.ndim == 3 and (a.shape[0], a.shape[2]) == padded.shape:
+            real = (ids != pad_id).to(a.device)
+            worst = max(worst, differ(a.transpose(1, 2)[real], b.transpose(1, 2)[real]))
+        elif a.ndim in (1, 2) and a.shape[0] == padded.shape[0]:
+            # With more axes some may be places, and which of them are padding is not known.
             rows = (ids != pad_id).any(1).to(a.device)
             worst = max(worst, differ(a[rows], b[rows]))
     if worst > 1:
@@ -107,7 +111,7 @@ def _place(exam: Examination, padded: torch.Tensor, real: torch.Tensor) -> list[
     def part(tensor: torch.Tensor) -> torch.Tensor | None:
         if tensor.shape[:2] == padded.shape:
             return tensor[real.to(tensor.device)]
-        return tensor if tensor.ndim and tensor.shape[0] == padded.shape[0] else None
+        return tensor if tensor.ndim in (1, 2) and tensor.shape[0] == padded.shape[0] else None
 
     modes: list[Disturb] = []
 

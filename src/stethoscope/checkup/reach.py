@@ -35,6 +35,7 @@ def _cut_off(exam: Examination, asking: list[str]) -> Iterator[Finding]:
     held = subject.optimized()
     originals = dict(subject.model.named_parameters())
     silent = [n for n in asking if first.gradients[n] is None and (not held or id(originals[n]) in held)]
+    silent = _without_teachers(exam, silent)
     if not silent:
         return
     # Without an optimizer a teacher looks like a cut: only where every way from the input is cut is it one.
@@ -47,6 +48,24 @@ def _cut_off(exam: Examination, asking: list[str]) -> Iterator[Finding]:
     if matter:
         boundary = _boundary(exam)
         yield _no_loss_reaches(boundary or matter[-1].rpartition(".")[0], matter, whole=False)
+
+
+def _without_teachers(exam: Examination, silent: list[str]) -> list[str]:
+    """Without parts that no gradient reaches beside an equal part that one does: a teacher and its student."""
+    first = exam.first
+    parts: dict[str, list[str]] = {}
+    for name in first.parameters:
+        parts.setdefault(name.partition(".")[0], []).append(name)
+    shapes = {part: [tuple(first.parameters[name].shape) for name in names] for part, names in parts.items()}
+    reached = {
+        part for part, names in parts.items() if any(first.gradients[name] is not None for name in names)
+    }
+    teachers = {
+        part
+        for part in parts
+        if part not in reached and any(shapes[part] == shapes[other] for other in reached)
+    }
+    return [name for name in silent if name.partition(".")[0] not in teachers]
 
 
 def _matters(exam: Examination, names: list[str]) -> bool:

@@ -54,7 +54,6 @@ EXPERIMENTS: Final[tuple[tuple[str, Callable[[Examination], Iterator[Finding]]],
     ("frozen parts", freezing.examine),
     ("gradients reach", reach.examine),
     ("inputs", features.examine),
-    ("inputs used", ignoring.examine),
     ("labels", leaks.examine),
     ("loss: shapes", loss_shapes.examine),
     ("loss: activations", double_activation.examine),
@@ -65,6 +64,7 @@ EXPERIMENTS: Final[tuple[tuple[str, Callable[[Examination], Iterator[Finding]]],
     ("tied weights", tying.examine),
     ("scale by depth", scale.examine),
     ("dead and saturated units", units.examine),
+    ("inputs used", ignoring.examine),
     ("linear layers", linearity.examine),
     ("samples independent", independence.examine),
     ("causality", causality.examine),
@@ -102,6 +102,11 @@ def checkup(
         raise CheckupError(
             "A scripted model cannot be examined", do="Pass the module before torch.jit.script"
         )
+    for name, parameter in root.named_parameters():
+        if torch.nn.parameter.is_lazy(parameter) or parameter.is_meta:
+            raise CheckupError(
+                "A parameter has no numbers yet", where=name, do="Run the model on one batch first"
+            )
     optimizers = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer or ())
     kept = [root, *modules_of(loss_fn)]
     with undisturbed(kept), warnings.catch_warnings():
@@ -116,8 +121,9 @@ def checkup(
             raise
         except Exception as error:
             raise failed(error) from error
-        findings = list(_all(exam))
-    causes, followed = split(findings)
+        _all(exam)
+    findings = exam.findings
+    causes, followed = ranked(findings)
     num_parameters = len(subject.names)
     looked = LookedAt(
         num_sites=num_parameters, num_sites_expected=num_parameters, num_steps=0, num_detectors=len(EXPERIMENTS),
@@ -126,7 +132,7 @@ def checkup(
     return Diagnosis(causes=causes, findings=tuple(findings), followed=followed, looked_at=looked)
 
 
-def _all(exam: Examination) -> Iterator[Finding]:
+def _all(exam: Examination) -> None:
     """Every experiment's findings; one that fails leaves a note."""
     began = time.monotonic()
     with _progress() as advance:
@@ -136,9 +142,19 @@ def _all(exam: Examination) -> Iterator[Finding]:
                 exam.notes.append(f"not examined for want of time: {name}")
                 continue
             try:
-                yield from list(examine(exam))
+                exam.findings += list(examine(exam))
             except Exception as error:
                 exam.notes.append(f"{name} could not be examined: {type(error).__name__}: {error}"[:300])
+
+
+def ranked(findings: list[Finding]) -> tuple[tuple[Finding, ...], dict[str, tuple[Finding, ...]]]:
+    """Causes in order and what follows from each; wide weights and saturated units are told apart by neither time nor place."""
+    codes = {f.code for f in findings}
+    beside = "bad_init_scale" in codes and "unscaled_inputs" not in codes
+    apart = [f for f in findings if beside and f.code == "saturated_units"]
+    causes, followed = split([f for f in findings if f not in apart])
+    order = sorted([*causes, *apart], key=lambda f: (-f.severity.rank, -f.confidence, f.code))
+    return tuple(order), followed
 
 
 def _say_nothing(name: str, number: int) -> None:  # noqa: ARG001 - where nobody looks on

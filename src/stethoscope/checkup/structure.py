@@ -40,9 +40,12 @@ def map_tensors(change: Callable[[torch.Tensor], Any], value: Any) -> Any:
         if type(value) is dict:
             return changed
         try:
-            return type(value)(changed)  # type: ignore[call-arg]
-        except TypeError:
+            twin: Any = copy.copy(value)
+            for key, part in changed.items():
+                twin[key] = part
+        except (TypeError, KeyError, AttributeError):
             return changed
+        return twin
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         twin = copy.copy(value)
         for field in dataclasses.fields(value):

@@ -17,6 +17,7 @@ from stethoscope.checkup.subject import Twin
 from stethoscope.record import Finding
 
 NUM_STEPS: Final = 6
+NUM_DIRECTIONS: Final = 6
 NOISE_FLOOR: Final = 1e-7
 """Gradients this much smaller than the largest one are rounding."""
 
@@ -36,7 +37,7 @@ def examine(exam: Examination) -> Iterator[Finding]:
     equal = []
     for name, p in suspects.items():
         moved = float((p.detach() - began[name]).abs().max())
-        if num_distinct(p.detach(), 1e-3 * moved) <= p.shape[0] // 2:
+        if num_distinct(p.detach(), 1e-4 * moved) <= p.shape[0] // 2:
             equal.append(name)
     if equal:
         first = suspects[equal[0]]
@@ -60,17 +61,14 @@ def _weights(twin: Twin) -> dict[str, torch.nn.Parameter]:
 
 
 def num_distinct(weight: torch.Tensor, tolerance: float) -> int:
-    """How many different rows there are, up to a tolerance."""
+    """How many different rows there are, up to a tolerance: by their products with random directions."""
     rows = weight.detach().double().reshape(weight.shape[0], -1).cpu()
-    if tolerance <= 0.0:
-        return int(torch.unique(rows, dim=0).shape[0])
-    kept: list[torch.Tensor] = []
-    for row in rows:
-        if not any(float((row - other).abs().max()) <= tolerance for other in kept):
-            kept.append(row)
-            if len(kept) > rows.shape[0] // 2:
-                return rows.shape[0]
-    return len(kept)
+    generator = torch.Generator().manual_seed(11)
+    directions = torch.randn(rows.shape[1], NUM_DIRECTIONS, generator=generator, dtype=torch.float64)
+    products = rows @ (directions / directions.norm(dim=0))
+    # A cell wider than the tolerance, because equal rows differ by rounding.
+    cell = max(10 * tolerance, 1e-12 * float(rows.abs().max()), 1e-300)
+    return int(torch.unique(torch.round((products - products.min(0).values) / cell), dim=0).shape[0])
 
 
 def _train(twin: Twin) -> bool:

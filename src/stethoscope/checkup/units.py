@@ -16,8 +16,8 @@ from stethoscope.record import ROOT_NAME, Finding
 
 MIN_ROWS: Final = 32
 MIN_UNITS: Final = 8
-MANY_DEAD: Final = 0.75
-"""Half of the units are off for every sample where a layer sees its bias alone; that is somebody else's fault."""
+MANY_DEAD: Final = 0.9
+"""Half of the units, by chance more, are off for every sample where a deep layer sees little but its bias."""
 MANY_SATURATED: Final = 0.6
 
 
