@@ -48,6 +48,8 @@ class Boundary:
         ]
         self._gradients = self._register(Kind.GRADIENT, trainable, on=config.gradients)
         self.used_closure = False
+        self.timed = False
+        """Whether the device's own time is asked for."""
         self._cosine: float | None = None
         self._last_change: tuple[npt.NDArray[np.float64], float, int] | None = None
         self._updates: Indices | None = None
@@ -77,9 +79,10 @@ class Boundary:
         if not found:
             return None
         places = [place for place, _ in found]
-        pending = start([gradient.detach() for _, gradient in found], extras=extras)
+        pending = start([gradient for _, gradient in found], extras=extras, timed=self.timed)
         factor = None if scale is None else start([scale.detach()])
-        return Batch(self._gradients[places], pending, factor)
+        index = self._gradients if len(places) == len(self._gradients) else self._gradients[places]
+        return Batch(index, pending, factor, part="gradients")
 
     def remember(self) -> None:
         """Keep the sampled coordinates of every weight as they are before the step."""
@@ -90,16 +93,16 @@ class Boundary:
             self._sample = Sample(self.parameters, size=size, seed=SEED)
             how = ["sampled" if p.numel() > size else "all" for p in self.parameters]
             self._updates = self._register(Kind.UPDATE, how, on=True)
-        self._before = self._sample.read(self._detached())
+        self._before = self._sample.read(self.parameters)
 
     def update(self, step: int) -> Batch | None:
         """What the step changed since `remember`, on the sampled coordinates."""
         before, self._before = self._before, None
         if before is None or self._sample is None or self._updates is None:
             return None
-        after = self._sample.read(self._detached())
+        after = self._sample.read(self.parameters)
         self._compare_direction(before, after, step)
-        return Batch(self._updates, self._sample.difference(before, after))
+        return Batch(self._updates, self._sample.difference(before, after), part="boundary")
 
     def take_cosine(self) -> float | None:
         """The cosine between this step's update and the one before, None where one of them was not looked at."""
@@ -119,7 +122,8 @@ class Boundary:
         """Every weight as it is now."""
         if not self._config.weights or not self.parameters:
             return None
-        return Batch(self._weights, start(self._detached(), extras=extras))
+        pending = start(self.parameters, extras=extras, timed=self.timed)
+        return Batch(self._weights, pending, part="boundary")
 
     def state(self) -> Batch | None:
         """The optimizer's tensors of more than one element: momentum, second moments."""
@@ -135,8 +139,10 @@ class Boundary:
             for key, value in held.items():
                 if isinstance(value, torch.Tensor) and value.is_floating_point() and value.dim() > 0:
                     places.append(self._state_place(parameter, key, value))
-                    tensors.append(value.detach())
-        return Batch(np.array(places, dtype=np.uint32), start(tensors)) if tensors else None
+                    tensors.append(value)
+        if not tensors:
+            return None
+        return Batch(np.array(places, dtype=np.uint32), start(tensors, timed=self.timed), part="boundary")
 
     def _state_place(self, parameter: Any, key: Any, value: torch.Tensor) -> int:
         place = self._state_sites.get((id(parameter), str(key)))
@@ -146,9 +152,6 @@ class Boundary:
             )
             place = self._state_sites[id(parameter), str(key)] = self._table.index(site, value)
         return place
-
-    def _detached(self) -> list[torch.Tensor]:
-        return [p.detach() for p in self.parameters]
 
 
 def buffers(names: Names, table: SiteTable, layers: tuple[str, ...]) -> Batch | None:

@@ -11,6 +11,7 @@ import dataclasses
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
@@ -34,6 +35,8 @@ class Batch:
     index: npt.NDArray[np.uint32]
     pending: Pending
     scale: Pending | None = None
+    part: str = ""
+    """Of the schedule, that this belongs to."""
     _measured: Measured | None = None
 
     def measured(self) -> Measured:
@@ -66,10 +69,41 @@ class StepRows:
     batches: list[Batch] = dataclasses.field(default_factory=list)
     scalars: dict[str, float] = dataclasses.field(default_factory=dict)
     pending_scalars: list[tuple[str, Pending]] = dataclasses.field(default_factory=list)
+    accounts: dict[str, float] = dataclasses.field(default_factory=dict)
+    """What the ledger says, summed over the optimizers."""
+    num_backwards: int = 0
+
+    def account(self, accounts: dict[str, float]) -> None:
+        """Add what one optimizer's ledger says."""
+        for key, value in accounts.items():
+            self.accounts[key] = self.accounts.get(key, 0.0) + value
+
+    def absorb(self, later: StepRows) -> StepRows:
+        """This and what came after it in the same Step, as one."""
+        self.batches += later.batches
+        waited, asked = self.scalars.get("data_ms"), self.scalars.get("num_grads", 0.0)
+        self.scalars |= later.scalars
+        if waited is not None:
+            self.scalars["data_ms"] = waited
+        if asked:
+            self.scalars["num_grads"] = asked + later.scalars.get("num_grads", 0.0)
+        self.pending_scalars += later.pending_scalars
+        self.account(later.accounts)
+        self.num_backwards += later.num_backwards
+        return self
 
     def ready(self) -> bool:
         """Whether everything can be had without waiting."""
         return all(b.ready() for b in self.batches) and all(p.ready() for _, p in self.pending_scalars)
+
+    def device_ms(self) -> dict[str, float]:
+        """What the device spent, by part; only what was timed."""
+        found: dict[str, float] = {}
+        for batch in self.batches:
+            spent = batch.pending.device_ms()
+            if spent is not None:
+                found[batch.part] = found.get(batch.part, 0.0) + spent
+        return found
 
     def emit(self, sink: Sink) -> dict[str, float]:
         """Hand the step to the sink; returns its named numbers."""
@@ -150,6 +184,8 @@ class Ring:
         """Steps in which a fused optimizer skipped."""
         self.latest: dict[str, float] = {}
         """The named numbers of the last step that arrived."""
+        self.on_cost: Callable[[int, dict[str, float]], None] | None = None
+        """Told what a step's measurements took on the device, by part, where that was timed."""
 
     def put(self, rows: StepRows) -> None:
         """Hand over a step; returns at once."""
@@ -182,6 +218,9 @@ class Ring:
 
     def _arrived(self, rows: StepRows) -> None:
         self.latest = rows.emit(self._sink)
+        cost = rows.device_ms()
+        if cost and self.on_cost is not None:
+            self.on_cost(rows.step, cost)
         if self.latest.get("found_inf", 0.0) > 0:
             # A fused optimizer skips on the device: its hooks ran, and only now it can be known.
             self.num_skipped += 1

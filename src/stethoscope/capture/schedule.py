@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final, Literal
 
 from stethoscope.config import DebugConfig
 
-Part = Literal["gradients", "boundary", "modules", "ledger"]
-GOVERNED: Final[tuple[Part, ...]] = ("boundary", "modules")
+Part = Literal["gradients", "boundary", "modules", "ledger", "histograms"]
+GOVERNED: Final[tuple[Part, ...]] = ("boundary", "modules", "histograms")
 """What can be looked at less often, in the order of its worth: the last one gives way first."""
+TIMED_EVERY: Final = 8
 LEARNING_STEPS: Final = 8
 REVIEW_EVERY: Final = 16
 MAX_SHIFT: Final = 12
@@ -38,6 +40,9 @@ class Schedule:
         self._recent: dict[Part, deque[float]] = {}
         self._step_ms: float | None = None
         self._num_seen = 0
+        self._device: dict[Part, deque[float]] = {}
+        self.behind = False
+        """Whether the device still worked on a step when its last call returned: then the host's time is free."""
 
     def due(self, part: Part, step: int) -> bool:
         """Whether this part is looked at in this step."""
@@ -54,14 +59,72 @@ class Schedule:
     def histogram_due(self, step: int) -> bool:
         """Whether histograms and sketches are taken in this step."""
         every = self._config.histogram_every
-        return every > 0 and step % every == 0
+        return every > 0 and step % (every << self.shift["histograms"]) == 0
+
+    def timed(self, step: int) -> bool:
+        """Whether the device's own time is asked for in this step: while learning, and now and then."""
+        return self._num_seen < 4 * LEARNING_STEPS or step % TIMED_EVERY == 0 or self.histogram_due(step)
+
+    def periods(self) -> dict[str, int]:
+        """At steps divisible by what each governed part is looked at now."""
+        every = {part: 1 << shift for part, shift in self.shift.items()}
+        return {**every, "histograms": self._config.histogram_every << self.shift["histograms"]}
+
+    def step_cost(self, step: int, spent_ms: Mapping[str, float]) -> None:
+        """Note what looking cost the host in a step, by part."""
+        self._share_out(step, spent_ms, self.spent, self._cost_ms)
+
+    def step_cost_on_device(self, step: int, spent_ms: Mapping[str, float]) -> None:
+        """Note what looking cost the device in a step, by part; told later, from another thread."""
+        known = {part: _middle(recent) for part, recent in self._device.items()}
+        self._share_out(step, spent_ms, self._note_device, known)
+
+    def device_ms(self, step: int) -> float:
+        """What the device spends on a step like this one, as far as known."""
+        return sum(
+            (
+                _middle(recent)
+                for part, recent in self._device.items()
+                if part != "histograms" and self.due(part, step)
+            ),
+            start=0.0,
+        )
+
+    def _share_out(
+        self,
+        step: int,
+        spent_ms: Mapping[str, float],
+        note: Callable[[Part, float], None],
+        known: Mapping[Part, float],
+    ) -> None:
+        """With histograms everything takes longer: what is more than usual is theirs."""
+        parts: list[Part] = [
+            part for part in ("gradients", "ledger", "boundary", "modules") if part in spent_ms
+        ]
+        due = [part for part in parts if self.due(part, step)]
+        if not self.histogram_due(step):
+            for part in due:
+                note(part, spent_ms[part])
+        elif all(part in known for part in due):
+            usual = sum(known[part] for part in due)
+            note("histograms", max(sum(spent_ms[part] for part in due) - usual, 0.0))
+
+    def _note_device(self, part: Part, milliseconds: float) -> None:
+        self._device.setdefault(part, deque(maxlen=RECENT)).append(milliseconds)
+
+    def _cost(self, part: Part) -> float | None:
+        """Of one look: the device's time, and the host's where the device waits for it."""
+        host, device = self._cost_ms.get(part), self._device.get(part)
+        if not device:
+            return host
+        return _middle(device) + (0.0 if self.behind or host is None else host)
 
     def spent(self, part: Part, milliseconds: float) -> None:
         """Note what looking cost, once a step and part that was looked at."""
         recent = self._recent.setdefault(part, deque(maxlen=RECENT))
         recent.append(milliseconds)
         # The middle of the last few: a busy machine takes the processor away now and then, which is not our cost.
-        self._cost_ms[part] = sorted(recent)[len(recent) // 2]
+        self._cost_ms[part] = _middle(recent)
 
     def step_took(self, milliseconds: float) -> bool:
         """Note a whole step's time, ours included; True where the governor changed a rate."""
@@ -70,6 +133,7 @@ class Schedule:
         if self._num_seen <= 2:
             self._cost_ms.clear()
             self._recent.clear()
+            self._device.clear()
             return False
         old = self._step_ms
         self._step_ms = milliseconds if old is None else MEMORY * old + (1 - MEMORY) * milliseconds
@@ -83,10 +147,12 @@ class Schedule:
         return max(self._config.overhead * (self._step_ms or 0.0), self._config.overhead_floor_ms)
 
     def _review(self) -> bool:
-        left = self.budget_ms - self._cost_ms.get("gradients", 0.0) - self._cost_ms.get("ledger", 0.0)
+        left = self.budget_ms - (self._cost("gradients") or 0.0) - (self._cost("ledger") or 0.0)
         before = dict(self.shift)
         for part in GOVERNED:
-            cost = self._cost_ms.get(part)
+            cost = self._cost(part)
+            if part == "histograms" and cost is not None:
+                cost /= max(self._config.histogram_every, 1)
             if cost is None or cost <= 0:
                 continue
             # Of what is left, the more valuable part may take all; the next one what remains, and at least a little.
@@ -94,3 +160,8 @@ class Schedule:
             self.shift[part] = min(MAX_SHIFT, max(0, math.ceil(math.log2(cost / share))))
             left -= cost / (1 << self.shift[part])
         return self.shift != before
+
+
+def _middle(values: Iterable[float]) -> float:
+    ordered = sorted(values)
+    return ordered[len(ordered) // 2]

@@ -17,6 +17,7 @@ from typing import Any, Final
 import numpy as np
 import torch
 
+from stethoscope.capture.collecting import Collector
 from stethoscope.capture.ring import Batch
 from stethoscope.capture.sites import Ensemble, Names, SiteTable, wanted
 from stethoscope.kernels import Pending, start
@@ -48,6 +49,8 @@ def _items(value: Any) -> Iterator[tuple[Any, Any]]:
 
 def _measurable(output: Any) -> list[tuple[str, torch.Tensor]]:
     """The first tensors of an output that hold numbers with a fraction."""
+    if isinstance(output, torch.Tensor):
+        return [("", output)] if output.is_floating_point() or output.is_complex() else []
     found = [(n, t) for n, t in tensors_in(output) if t.is_floating_point() or t.is_complex()]
     return found[:MAX_TENSORS_PER_OUTPUT]
 
@@ -86,7 +89,7 @@ class OutputTap(Inert):
         if torch._C._current_graph_task_id() != -1:
             # Checkpointing computes again. The reentrant kind had no graph the first time: its gradients come now.
             if self._without_graph and self._taps.recording:
-                self._taps.guard(self._tap_gradients, output)
+                self._taps.guard(self._tap_gradients, _measurable(output))
             return
         if not torch.is_grad_enabled() and not is_inside:
             return
@@ -116,15 +119,16 @@ class OutputTap(Inert):
         found = _measurable(output)
         if not found:
             return
-        indices = [self.index(name, tensor) for name, tensor in found]
-        pending = start([tensor.detach() for _, tensor in found], extras=self._taps.extras)
-        self._taps.collect(Batch(np.array(indices, dtype=np.uint32), pending))
-        self._tap_gradients(output)
+        for name, tensor in found:
+            self._taps.waiting.add(self.index(name, tensor), tensor.detach())
+        self._tap_gradients(found)
+        if self._kind is Kind.OUTPUT:
+            self._taps.waiting.flush()
         self._taps.spent += time.perf_counter() - began
 
-    def _tap_gradients(self, output: Any) -> None:
+    def _tap_gradients(self, found: list[tuple[str, torch.Tensor]]) -> None:
         if self._kind is Kind.ACTIVATION:
-            for name, tensor in _measurable(output):
+            for name, tensor in found:
                 if tensor.requires_grad:
                     tensor.register_hook(self._gradient_tap(name, tensor))
 
@@ -147,8 +151,7 @@ class GradientTap(Inert):
     """The hook on one output's gradient."""
 
     def __init__(self, taps: Taps, place: int) -> None:
-        self._taps = taps
-        self._index = np.array([place], dtype=np.uint32)
+        self._taps, self._place = taps, place
 
     def __call__(self, gradient: Any) -> None:
         """Look at the gradient; it passes as it is."""
@@ -158,8 +161,7 @@ class GradientTap(Inert):
         if not self._taps.open or not isinstance(gradient, torch.Tensor):
             return
         began = time.perf_counter()
-        pending = start([gradient.detach()], extras=self._taps.extras)
-        self._taps.collect(Batch(self._index, pending, self._taps.gradient_scale))
+        self._taps.waiting.add(self._place, gradient.detach(), self._taps.gradient_scale)
         self._taps.spent += time.perf_counter() - began
 
 
@@ -226,7 +228,8 @@ class Taps:
         self.inside: set[int] = set()
         """Threads in which a root runs a forward pass to train on: parts of it may run without gradients."""
         self.open = True
-        self.extras: Any = None
+        self.waiting = Collector(collect)
+        """Outputs and gradients that will be measured together."""
         self.gradient_scale: Pending | None = None
         """What gradients of the backward pass under way are multiplied by."""
         self.spent = 0.0
@@ -263,6 +266,7 @@ class Taps:
 
     def forget(self) -> None:
         """The loss was finite, or another forward pass begins."""
+        self.waiting.flush()
         self._kept.clear()
         self._kept_bytes = 0
 

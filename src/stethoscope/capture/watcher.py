@@ -52,14 +52,16 @@ class Watcher:
         self.clock = Clock(first_step)
         self.schedule = Schedule(config)
         self.ring = Ring(sink)
+        self.ring.on_cost = self.schedule.step_cost_on_device
         self.evaluating = False
         self.after_step: Callable[[], None] | None = None
         """Called on the training thread when a Step is complete; what it raises is kept, but for StopTraining."""
         self._rows = StepRows(first_step)
         self._batch_facts = batches.BatchFacts()
-        self._accounts: dict[str, float] = {}
+        self._settled: StepRows | None = None
+        """The open Step up to its last optimizer step; what comes after may belong to the next Step."""
+        self._rest: list[Batch] = []
         self.scaling = Scaling(self.names)
-        self._num_backwards = 0
         self._num_backwards_ever = 0
         self._num_discarded = 0
         self._num_skipped = 0
@@ -100,7 +102,7 @@ class Watcher:
         """Close what is open and leave nothing behind."""
         SEAMS.leave(self)
         if self.clock.anything_stepped:
-            self.guard(self._close_step)
+            self.guard(self._close_step, whole=False)
         self.guard(self.lineage.detach)
         self.taps.detach()
         self.ring.stop()
@@ -117,6 +119,7 @@ class Watcher:
             "num_errors": sum(self.guard.errors.values()),
             "num_dropped_steps": self.ring.num_dropped,
             "num_capped": self.taps.num_capped,
+            "num_lost": self.taps.waiting.num_lost,
         }
 
     # ---- what the session adds ----
@@ -126,7 +129,7 @@ class Watcher:
         """The Step that a metric logged right now belongs to."""
         return (
             self._rows.step
-            if self._num_backwards or self.clock.anything_stepped
+            if self._rows.num_backwards or self.clock.anything_stepped
             else max(self.clock.step - 1, 0)
         )
 
@@ -247,22 +250,23 @@ class Watcher:
             self._rows.pending_scalars.append(("loss", pending))
             if tensor.device.type == "cpu" and not math.isfinite(scalar_of(pending)):
                 self.taps.measure_kept()
-            self.guard(self.notes.backward_begins, tensor, first_of_step=self._num_backwards == 0)
+            self.guard(self.notes.backward_begins, tensor, first_of_step=self._rows.num_backwards == 0)
         self.taps.forget()
         for ledger in self.owners.ledgers:
             if ledger.backward_begins():
                 self._note_discarded()
                 break
         if retain or create:
-            self._accounts["retain_graph"] = float(retain)
-            self._accounts["create_graph"] = float(create)
+            self._rows.accounts["retain_graph"] = float(retain)
+            self._rows.accounts["create_graph"] = float(create)
         self._spent["ledger"] += time.perf_counter() - began
 
     def _backward_ends(self) -> None:
         if self.evaluating:
             return
+        self._flush_taps()
         self.taps.gradient_scale = None
-        self._num_backwards += 1
+        self._rows.num_backwards += 1
         self._num_backwards_ever += 1
         for ledger in self.owners.ledgers:
             ledger.backward_ends()
@@ -287,12 +291,9 @@ class Watcher:
         if edge is None:
             return
         if self.clock.repeats(optimizer):
-            self._close_step()
+            self._close_step(whole=False)
         began = time.perf_counter()
-        accounts = self.owners.ledger(optimizer).step_begins()
-        self._accounts = {key: self._accounts.get(key, 0.0) + value for key, value in accounts.items()} | {
-            key: value for key, value in self._accounts.items() if key not in accounts
-        }
+        self._rows.account(self.owners.ledger(optimizer).step_begins())
         measured = time.perf_counter()
         self._spent["ledger"] += measured - began
         # With a closure the gradients at this moment are those of the last step: read them after it.
@@ -336,8 +337,18 @@ class Watcher:
             self._rows.pending_scalars.append(("found_inf", start([found_inf.detach()])))
         complete = self.clock.stepped(optimizer)
         self._stepped_in_backward = torch._C._current_graph_task_id() != -1
-        if complete and not self._stepped_in_backward:
+        if self._stepped_in_backward:
+            return
+        if complete:
             self._close_step()
+        else:
+            self._settle()
+
+    def _settle(self) -> None:
+        """Another optimizer may follow in this Step, or this one may step again: then the next Step has begun here."""
+        self._rest = self._look_at_rest(self.clock.step)
+        self._settled = self._rows if self._settled is None else self._settled.absorb(self._rows)
+        self._rows = StepRows(self.clock.step)
 
     def _note_rates(self, optimizer: torch.optim.Optimizer) -> None:
         place = sum(
@@ -351,39 +362,47 @@ class Watcher:
             elif rate is not None:
                 self._rows.scalars[name] = float(rate)
 
-    def _close_step(self) -> None:
+    def _close_step(self, *, whole: bool = True) -> None:
+        """The Step is complete; where not `whole`, what came after its last optimizer step is the next one's."""
         began = time.perf_counter()
         step = self.clock.step
         self.owners.rescan(step)
-        self._take_orphans(step)
-        if self.config.buffers and self.schedule.due("boundary", step):
-            batch = boundary.buffers(self.names, self.table, self.config.layers)
-            if batch is not None:
-                self._collect(batch)
+        settled, self._settled = self._settled, None
+        following = StepRows(step + 1)
+        if settled is not None and not whole:
+            self._rows, following = settled, self._rows
+        else:
+            self._rest = self._look_at_rest(step)
+            self._rows = self._rows if settled is None else settled.absorb(self._rows)
+        rows = self._rows
+        rows.batches += self._rest
+        self._rest = []
         self.guard(self._close_notes)
         now = time.perf_counter()
         self._spent["boundary"] += now - began
-        rows = self._rows
-        rows.scalars.update({f"ledger/{key}": value for key, value in self._accounts.items()})
-        rows.scalars["num_backwards"] = float(self._num_backwards)
+        rows.scalars.update({f"ledger/{key}": value for key, value in rows.accounts.items()})
+        rows.scalars["num_backwards"] = float(rows.num_backwards)
         rows.scalars["step_ms"] = (now - self._step_began) * 1e3
         self._account_cost(step, rows)
         self.clock.close()
-        self._rows = StepRows(self.clock.step)
+        following.step = self.clock.step
+        self._rows = following
         self.ring.put(rows)
         self._prepare_step()
         if self.after_step is not None:
             self.guard(self.after_step)
 
-    def _take_orphans(self, step: int) -> None:
-        """Parameters that no optimizer holds: their gradients would be lost, their weights should stand still."""
-        orphans = self.owners.orphans
-        if orphans is None or not orphans.parameters:
-            return
-        found = [orphans.gradients(None)] if self.schedule.due("gradients", step) else []
+    def _look_at_rest(self, step: int) -> list[Batch]:
+        """What belongs to no optimizer: buffers; parameters that none holds, whose gradients would be lost."""
+        orphans, found = self.owners.orphans, []
+        if orphans is not None and orphans.parameters and self.schedule.due("gradients", step):
+            found.append(orphans.gradients(None))
         if self.schedule.due("boundary", step):
-            found.append(orphans.weights(None))
-        self._rows.batches.extend(batch for batch in found if batch is not None)
+            if orphans is not None:
+                found.append(orphans.weights(None))
+            if self.config.buffers:
+                found.append(boundary.buffers(self.names, self.table, self.config.layers))
+        return [batch for batch in found if batch is not None]
 
     def _close_notes(self) -> None:
         scalars = self._rows.scalars
@@ -396,29 +415,35 @@ class Watcher:
             scalars["update_cos"] = sum(cosines) / len(cosines)
 
     def _account_cost(self, step: int, rows: StepRows) -> None:
-        total = sum(self._spent.values()) + self.taps.spent
-        rows.scalars["overhead_ms"] = total * 1e3
-        self.schedule.spent("gradients", self._spent["gradients"] * 1e3)
-        self.schedule.spent("ledger", self._spent["ledger"] * 1e3)
-        if self.schedule.due("boundary", step):
-            self.schedule.spent("boundary", self._spent["boundary"] * 1e3)
-        if self.schedule.due("modules", step):
-            self.schedule.spent("modules", self.taps.spent * 1e3)
+        spent = {**self._spent, "modules": self.taps.spent}
+        rows.scalars["overhead_ms"] = sum(spent.values()) * 1e3
+        on_device = self.schedule.device_ms(step)
+        if on_device:
+            rows.scalars["overhead_device_ms"] = on_device
+        # A device that has not come this far yet is the slower one: what the host does meanwhile costs nothing.
+        self.schedule.behind = not rows.ready()
+        self.schedule.step_cost(step, {part: seconds * 1e3 for part, seconds in spent.items()})
         if self.schedule.step_took(rows.scalars["step_ms"]):
-            self.sink.event(step, "governor", {"every": {k: 1 << v for k, v in self.schedule.shift.items()}})
+            self.sink.event(step, "governor", {"every": self.schedule.periods()})
 
     def _prepare_step(self) -> None:
         step = self.clock.step
-        self._accounts, self._num_backwards = {}, 0
         self._stepped_in_backward = False
         self._spent = dict.fromkeys(self._spent, 0.0)
         self.taps.spent = 0.0
         due = self.schedule.histogram_due(step)
         self._extras = Extras(histogram=True, sketch=True, seed=SKETCH_SEED) if due else None
-        self.taps.extras = self._extras
+        self._time_device(step)
         self._choose_recording()
         self.scaling.forget()
         self._step_began = time.perf_counter()
+
+    def _time_device(self, step: int) -> None:
+        """Now and then the device's own time is asked for; it is read when it has come, never waited for."""
+        waiting = self.taps.waiting
+        waiting.extras, waiting.timed = self._extras, self.schedule.timed(step)
+        for edge in self.owners.boundaries:
+            edge.timed = waiting.timed
 
     # ---- clipping, scaling, schedules ----
 
@@ -430,10 +455,8 @@ class Watcher:
         body = {"times": self._num_skipped, "scale": host_scale(scaler)}
         self.sink.event(self.clock.step, "skipped_step", body)
         self.sink.scalars(self.clock.step, {"skipped_steps": float(self._num_skipped)})
-        if not self.clock.anything_stepped:
-            # The Step begins again: what was measured belongs to an attempt that came to nothing.
-            self._rows = StepRows(self.clock.step)
-            self._accounts, self._num_backwards = {}, 0
+        # What was measured belongs to an attempt that came to nothing.
+        self._rows = StepRows(self.clock.step)
 
     def _mine_scheduler(self, scheduler: Any) -> int:
         return int(self.owners.boundary(getattr(scheduler, "optimizer", None)) is not None)

@@ -1,0 +1,100 @@
+"""Tensors that are seen one by one and measured together: one call for many costs little more than for one.
+
+A tensor that waits may be changed in place before it is measured. Its version counter tells, so nothing wrong is
+ever recorded: sites are measured at once until they have been left alone a few times, and a site that was changed
+while it waited loses that one row, is counted, and is measured at once from then on.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+import torch
+
+from stethoscope.capture.ring import Batch
+from stethoscope.kernels import Pending, start
+
+CLEAN_LOOKS: Final = 2
+"""How often a site must have been left alone before it is made to wait."""
+CHANGED: Final = -1
+MAX_WAITING: Final = 512
+HOST_BYTES: Final = 4 << 20
+"""What waits on a CPU should still be in its cache."""
+DEVICE_BYTES: Final = 256 << 20
+"""What may be kept alive on a device for a few operations longer than training itself keeps it."""
+
+
+class Collector:
+    """Module outputs, or their gradients, on their way to one measurement."""
+
+    def __init__(self, emit: Callable[[Batch], None]) -> None:
+        self._emit = emit
+        self.extras: Any = None
+        self.timed = False
+        """Whether the device's own time is asked for."""
+        self.num_lost = 0
+        """Rows that are missing because their tensor was changed while it waited."""
+        self._clean: dict[int, int] = {}
+        self._places: list[int] = []
+        self._tensors: list[torch.Tensor] = []
+        self._versions: list[int] = []
+        self._scale: Pending | None = None
+        self._learning: list[tuple[int, torch.Tensor, int]] = []
+        self._num_bytes = 0
+        self._lock = threading.RLock()  # a backward pass runs on a thread per device
+
+    def add(self, place: int, tensor: torch.Tensor, scale: Pending | None = None) -> None:
+        """A detached tensor of this site, its rows to be divided by `scale` where there is one."""
+        with self._lock:
+            clean = self._clean.get(place, 0)
+            if clean < CLEAN_LOOKS or tensor.is_inference():
+                self._measure([place], [tensor], scale)
+                if clean == CHANGED or tensor.is_inference():
+                    return
+                self._learning.append((place, tensor, tensor._version))
+            else:
+                if scale is not self._scale:
+                    self.flush()
+                    self._scale = scale
+                self._places.append(place)
+                self._tensors.append(tensor)
+                self._versions.append(tensor._version)
+            self._num_bytes += tensor.nbytes
+            limit = HOST_BYTES if tensor.device.type == "cpu" else DEVICE_BYTES
+            if self._num_bytes > limit or len(self._places) >= MAX_WAITING:
+                self.flush()
+
+    def flush(self) -> None:
+        """Measure what waits, and let go of it."""
+        with self._lock:
+            for place, tensor, version in self._learning:
+                self._clean[place] = self._clean.get(place, 0) + 1 if tensor._version == version else CHANGED
+            self._learning.clear()
+            self._num_bytes = 0
+            if not self._places:
+                return
+            places, tensors, versions = self._places, self._tensors, self._versions
+            self._places, self._tensors, self._versions = [], [], []
+            if [tensor._version for tensor in tensors] != versions:
+                places, tensors = self._left_alone(places, tensors, versions)
+            if places:
+                self._measure(places, tensors, self._scale)
+
+    def _left_alone(
+        self, places: list[int], tensors: list[torch.Tensor], versions: list[int]
+    ) -> tuple[list[int], list[torch.Tensor]]:
+        kept = []
+        for place, tensor, version in zip(places, tensors, versions, strict=True):
+            if tensor._version == version:
+                kept.append((place, tensor))
+            else:
+                self._clean[place] = CHANGED
+                self.num_lost += 1
+        return [place for place, _ in kept], [tensor for _, tensor in kept]
+
+    def _measure(self, places: list[int], tensors: list[torch.Tensor], scale: Pending | None) -> None:
+        pending = start(tensors, extras=self.extras, timed=self.timed)
+        self._emit(Batch(np.array(places, dtype=np.uint32), pending, scale, part="modules"))
