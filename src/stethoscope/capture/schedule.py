@@ -67,7 +67,7 @@ class Schedule:
 
     def periods(self) -> dict[str, int]:
         """At steps divisible by what each governed part is looked at now."""
-        every = {part: 1 << shift for part, shift in self.shift.items()}
+        every: dict[str, int] = {part: 1 << shift for part, shift in self.shift.items()}
         return {**every, "histograms": self._config.histogram_every << self.shift["histograms"]}
 
     def step_cost(self, step: int, spent_ms: Mapping[str, float]) -> None:

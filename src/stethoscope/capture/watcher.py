@@ -276,6 +276,12 @@ class Watcher:
 
     _stepped_in_backward = False
 
+    def _flush_taps(self) -> None:
+        """What waits belongs to the rows that are open now."""
+        began = time.perf_counter()
+        self.taps.waiting.flush()
+        self.taps.spent += time.perf_counter() - began
+
     def _note_discarded(self) -> None:
         """Gradients were cleared without a step; said at powers of two, so that a long run stays small."""
         self._num_discarded += 1
@@ -290,6 +296,7 @@ class Watcher:
         edge = self.owners.meet(optimizer)
         if edge is None:
             return
+        self._flush_taps()
         if self.clock.repeats(optimizer):
             self._close_step(whole=False)
         began = time.perf_counter()
@@ -364,6 +371,7 @@ class Watcher:
 
     def _close_step(self, *, whole: bool = True) -> None:
         """The Step is complete; where not `whole`, what came after its last optimizer step is the next one's."""
+        self._flush_taps()
         began = time.perf_counter()
         step = self.clock.step
         self.owners.rescan(step)
