@@ -19,7 +19,7 @@ export interface Verdict {
   lookedAt: { numSites: number; numSitesExpected: number; numSteps: number; numDetectors: number; unmet: string[] };
 }
 export interface RunData {
-  version: number; run: Identity; model: { type: string; numParameters: number; precision: string; numRanks: number; optimizers: string[]; versions: Record<string, string> };
+  version: number; isExamining: boolean; run: Identity; model: { type: string; numParameters: number; precision: string; numRanks: number; optimizers: string[]; versions: Record<string, string> };
   verdict: Verdict; span: [number, number]; window: [number, number]; kinds: string[]; kind: string; stats: string[];
   counts: { sites: number; modules: number; ranks: number; log: number }; status: { before?: string; strong: string; rest: string }[];
   closing: string; readAt: number; delay: number | null; usualBefore: number | null; metrics: string[];

@@ -3,6 +3,10 @@ import { render, type JSX } from "preact";
 import { useEffect, useState } from "preact/hooks";
 import { Overlays, PhoneTabs, RunBar, Status, TroubleScreen } from "./chrome";
 import { number } from "./format";
+import { CompareScreen } from "./compare";
+import { FlowScreen } from "./flow";
+import { LayerScreen } from "./layer";
+import { CheckupScreen, LogScreen, ProfileScreen, RanksScreen } from "./other";
 import { Overview } from "./run";
 import { Runs } from "./runs";
 import { RunSession } from "./session";
@@ -16,7 +20,7 @@ function RunPage({ id }: { id: string }): JSX.Element {
   const data = session.data.value, trouble = session.trouble.value;
   if (trouble && !data) return <div class="app"><RunBar data={null} name="" /><TroubleScreen trouble={trouble} /></div>;
   return (
-    <div class="app" data-ready={data && session.heat.value ? "1" : undefined}>
+    <div class="app" data-ready={data && (session.heat.value || !["overview", "layers"].includes(route.value.screen) || !data.kinds.length) ? "1" : undefined}>
       <RunBar data={data} name="" />
       {trouble && data && <p class="notice" role="status">{trouble.what}. {trouble.do}</p>}
       {!session.lineUp.value && data?.run.state === "live" && <p class="notice" role="status">The server does not answer. What you see is the last it said.</p>}
@@ -28,13 +32,19 @@ function RunPage({ id }: { id: string }): JSX.Element {
 
 function Screen({ session }: { session: RunSession }): JSX.Element | null {
   switch (route.value.screen) {
+    case "layers": return <LayerScreen session={session} />;
+    case "flow": return <FlowScreen session={session} />;
+    case "log": return <LogScreen session={session} />;
+    case "ranks": return <RanksScreen session={session} />;
+    case "profile": return <ProfileScreen session={session} />;
+    case "checkup": return <CheckupScreen session={session} />;
     default: return <Overview session={session} />;
   }
 }
 
 function App(): JSX.Element {
   const { screen, key } = route.value;
-  return <><Patterns /><a class="skip" href="#main">To the content</a>{screen === "runs" ? <Runs /> : <RunPage id={key} />}<Overlays /></>;
+  return <><Patterns /><a class="skip" href="#main">To the content</a>{screen === "runs" ? <Runs /> : screen === "compare" ? <CompareScreen /> : <RunPage id={key} />}<Overlays /></>;
 }
 
 begin();

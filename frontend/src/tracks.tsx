@@ -4,7 +4,7 @@ import { useRef } from "preact/hooks";
 import { line, Mark, small, valueAt, type Limit, type Line, type Minimap, type Track } from "./data";
 import { count, duration, number, plural } from "./format";
 import { niceStep, paths, rangeOf, sentence, stepTicks, stretches, tickLabel, valueTicks, yOf, type Scale } from "./plot";
-import { cursor, following, tokens, view } from "./state";
+import { cursor, following, isPhone, tokens, view } from "./state";
 import { SANS } from "./tokens";
 
 export interface Flag { n: number; step: number }
@@ -68,7 +68,7 @@ export function Axis({ scale, flags, ends, left, right }: { scale: Scale; flags:
         {ticks.map((tick) => <path d={`M${scale.x(tick).toFixed(1)} 25V29`} stroke={t.line2} fill="none" />)}
         {ticks.filter((tick) => free(scale.x(tick))).map((tick) => <text x={scale.x(tick)} y="18" text-anchor="middle" class="tick">{count(tick)}</text>)}
         {shown.map((flag, n) => <g><path d={`M${scale.x(flag.step).toFixed(1)} 22V30`} stroke={t.ink} stroke-dasharray="1 3" /><circle cx={discs[n]} cy="14" r="8" fill={t.ink} /><text x={discs[n]} y="17.8" text-anchor="middle" class="flag">{flag.n}</text>
-          {labelled.has(flag.n) && <text x={discs[n] + 13} y="18" class="strong">{count(flag.step)}</text>}</g>)}
+          {labelled.has(flag.n) && <text x={discs[n] + (discs[n] > scale.width - 44 ? -13 : 13)} y="18" text-anchor={discs[n] > scale.width - 44 ? "end" : "start"} class="strong">{count(flag.step)}</text>}</g>)}
         {ends?.live && inside(scale, ends.step) && <circle cx={scale.x(ends.step + 1)} cy="29" r="3" fill={t.accent} />}
         {at !== null && <g><path d={`M${cursorX(scale, at)} 20V30`} stroke={t.ink} stroke-width="1.25" /><rect x={cursorX(scale, at) - chip.length * 3.6 - 7} y="4" width={chip.length * 7.2 + 14} height="20" rx="4" fill={t.ink} /><text x={cursorX(scale, at)} y="18" text-anchor="middle" class="flag big">{chip}</text></g>}
       </svg>
@@ -110,7 +110,7 @@ export function TrackRow({ track, scale, flags, ends }: { track: Track; scale: S
   const height = track.tall ? (track.key === "loss" ? 72 : 56) : 28;
   const of = line(track.series);
   return (
-    <div class={`panel track${track.tall ? "" : " short"}`}><div class="gutter"><b>{track.label}</b>{track.note && <small>{track.note}</small>}</div>
+    <div class={`panel track${track.tall ? "" : " short"}`}><div class="gutter"><b>{isPhone.value && track.key === "grad_norm" ? "Gradient" : track.label}</b>{!isPhone.value && track.note && <small>{track.note}</small>}</div>
       <LineChart id={track.key} scale={scale} height={height} lines={[{ of, color: colorOf(track.color) }]} log={track.log} limits={track.limits} flags={flags} ends={ends} quiet={!track.tall} label={sentence(track.label, of, scale, number)} />
       <div class="values"><TrackValue of={of} unit={track.unit} last={track.last} /></div>
     </div>

@@ -77,9 +77,10 @@ export function CopyButton({ text, label, children, class: name = "button" }: { 
 }
 
 export function Remedy({ text }: { text: string }): JSX.Element {
+  const [code, note] = /^([^\n#]*\S)\s{2,}# ?(.*)$/.exec(text)?.slice(1) ?? [text, ""];
   return (
     <div class="try"><b>Try</b>
-      <code class="remedy"><span>{text}</span><CopyButton class="ghost" label="Copy the line" text={text}><Icon name="copy" size={14} /></CopyButton></code>
+      <code class="remedy"><span>{code}{note && <small>{note}</small>}</span><CopyButton class="ghost" label="Copy the line" text={text}><Icon name="copy" size={14} /></CopyButton></code>
     </div>
   );
 }
@@ -98,7 +99,6 @@ export function VerdictBlock({ data, link, buttons = true }: { data: RunData; li
         {cause.why && <p class="why"><Named text={cause.why} names={names} /></p>}
         <div class="act">
           {cause.remedy && <Remedy text={cause.remedy} />}
-          {buttons && link && cause.sites[0] && <a class="button" href={runLink(link, "layers", { at: moduleOf(cause.sites[0]) })}>Open the layer</a>}
           {buttons && <CopyButton label="Copy a link to this view" text={() => location.origin + location.pathname + address()}>Copy link</CopyButton>}
         </div>
         <Others rows={verdict.others} link={link} />
@@ -181,8 +181,8 @@ function Healthy({ data }: { data: RunData }): JSX.Element {
     <section class="verdict calm" aria-label="Verdict">
       <div class="say">
         <p class="overline"><Severity of="" size={12} /><span>{plural(lookedAt.numDetectors, "detector")} looked at {count(lookedAt.numSites)} of {plural(lookedAt.numSitesExpected, "site")}, {plural(lookedAt.numSteps, "step")}</span></p>
-        <h1>{empty ? "Nothing recorded yet." : "Nothing to report."}</h1>
-        <p class="why">{empty ? (data.run.state === "live" ? "The first step will appear here by itself." : "The run ended before its first step.") : data.run.state === "live" ? "Every layer stays near its own history so far." : "Every layer stayed near its own history."}</p>
+        <h1>{empty ? "Nothing recorded yet." : data.isExamining ? "Nothing was reported while it ran." : "Nothing to report."}</h1>
+        <p class="why">{empty ? (data.run.state === "live" ? "The first step will appear here by itself." : "The run ended before its first step.") : data.run.state === "live" ? "Every detector is quiet so far." : data.isExamining ? `All ${count(lookedAt.numSteps)} steps are being looked through once more.` : "Every detector stayed quiet."}</p>
       </div>
       {notes.length > 0 && <ul class="findings evidence">{notes.slice(0, 4).map((one) => <FindingLine of={one} />)}</ul>}
       {lookedAt.unmet.length > 0 && <div class="followed"><h2>What one more line would show</h2><ul class="unmet">{lookedAt.unmet.map((words) => <li>{words}</li>)}</ul></div>}

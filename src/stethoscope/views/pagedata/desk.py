@@ -12,7 +12,8 @@ from typing import Final
 
 from stethoscope.analyse.tree import Histories, Node, module_tree
 from stethoscope.explain import Diagnosis, diagnose
-from stethoscope.record import Kind, RunNotFoundError
+from stethoscope.explain.ranking import split
+from stethoscope.record import Finding, Kind, RunNotFoundError, StethoscopeError
 from stethoscope.store import Run, open_run
 
 REFRESH_S: Final = 0.25
@@ -38,6 +39,10 @@ class Desk:
         self._looked_at = time.monotonic()
         self._trees: dict[Kind, tuple[int, tuple[Node, ...]]] = {}
         self._diagnosis: tuple[int, Diagnosis] | None = None
+        self._examined: list[Finding] | None = None
+        self._examination: threading.Thread | None = None
+        self.trouble = ""
+        """Why the run could not be examined, where it could not."""
 
     def refresh(self) -> int:
         """Picks up what came since, and returns the version; RunNotFoundError where the folder is gone."""
@@ -58,12 +63,39 @@ class Desk:
 
     @property
     def diagnosis(self) -> Diagnosis:
-        """What was found while it ran; where nobody looked, what is found now."""
+        """What was found while it ran; where nobody looked, what an examination found since."""
         if self._diagnosis is None or self._diagnosis[0] != self.version:
-            examined = (self.path / "findings").is_dir()
-            found = diagnose(self.run, findings=self.run.findings() if examined else None)
-            self._diagnosis = (self.version, found)
+            found = self._examined if self._examined is not None else self.run.findings()
+            self._diagnosis = (self.version, diagnose(self.run, findings=found))
         return self._diagnosis[1]
+
+    @property
+    def was_examined(self) -> bool:
+        """Whether anything has looked for findings: while the run was written, or since."""
+        return self._examined is not None or (self.path / "findings").is_dir()
+
+    def examine(self) -> None:
+        """Looks for findings now, and returns when that is done."""
+        with open_run(self.path) as own:
+            found = list(diagnose(own).findings)
+        with self.lock:
+            self._examined = found
+            self.version += 1
+
+    def examine_later(self) -> bool:
+        """Looks for findings beside whatever else goes on, where nobody has; True while that is under way."""
+        if self.was_examined or self.run.state == "live":
+            return False
+        if self._examination is None:
+            self._examination = threading.Thread(target=self._examine_quietly, daemon=True)
+            self._examination.start()
+        return self._examination.is_alive()
+
+    def _examine_quietly(self) -> None:
+        try:
+            self.examine()
+        except (StethoscopeError, OSError, ValueError, KeyError) as error:
+            self.trouble = f"The run could not be examined: {error}"
 
     def tree(self, kind: Kind) -> tuple[Node, ...]:
         """The modules that have something of this kind."""
@@ -80,7 +112,7 @@ class Desk:
 
     def usual_before(self) -> int | None:
         """Where the past ends against which everything is shown: where the first cause began."""
-        causes = self.diagnosis.causes
+        causes, _ = split(self._examined if self._examined is not None else self.run.findings())
         return min((cause.first_step for cause in causes), default=None)
 
     def close(self) -> None:

@@ -11,10 +11,12 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
+import numpy as np
+
 from stethoscope.analyse.graph import Graph, graph_of
-from stethoscope.analyse.history import grid
+from stethoscope.analyse.history import Grid, grid
 from stethoscope.analyse.tree import Node, node_history
-from stethoscope.record import Kind
+from stethoscope.record import FloatArray, Kind
 from stethoscope.views.pagedata.desk import Desk
 from stethoscope.views.pagedata.heat import troubled
 from stethoscope.views.pagedata.packing import floats, small, text
@@ -46,11 +48,7 @@ def flow_data(desk: Desk, kind: Kind, view: tuple[int, int, int]) -> dict[str, A
         shown, edges = chain(tree, opened)
     else:
         shown, edges = condensed(graph, tree, opened)
-    place_of = {node.path: node for node in tree}
-    measured = [place_of[node.path] for node in shown if node.path in place_of]
-    at = {node.path: place for place, node in enumerate(measured)}
-    history = node_history(desk.histories, kind, "norm", measured, usual_before=desk.usual_before())
-    cells = grid(history.window(view[0], view[1]), min(view[2], MAX_STEPS), raw=True)
+    at, cells, usual = measured_cells(desk, kind, [node.path for node in shown], view)
     layers = [node for node in tree if node.parent == -1]
     return {
         "version": desk.version, "kind": str(kind), "hasGraph": graph is not None,
@@ -63,11 +61,38 @@ def flow_data(desk: Desk, kind: Kind, view: tuple[int, int, int]) -> dict[str, A
         ],
         "edges": edges, "numSites": len(desk.run.sites), "numEdges": len(graph.edges) if graph else len(edges),
         "start": int(cells.bins.starts[0]) if len(cells.bins) else view[0], "size": cells.bins.size,
-        "count": len(cells.bins), "numRows": len(measured), "values": floats(cells.levels),
-        "marks": small(cells.marks), "usual": floats(history.usual), "layers": layer_bars(desk, kind, layers, view),
+        "count": len(cells.bins), "numRows": len(at), "values": floats(cells.levels),
+        "marks": small(cells.marks), "usual": floats(usual), "layers": layer_bars(desk, kind, layers, view),
         "signs": {text(tree[n].path, 10_000): str(s) for n, s in troubled(tree, desk.diagnosis.causes).items()},
         "thresholds": {"dying": _DYING, "exploding": _EXPLODING, "fading": _FADING},
     }  # fmt: skip
+
+
+def measured_cells(
+    desk: Desk, kind: Kind, paths: Sequence[str], view: tuple[int, int, int]
+) -> tuple[dict[str, int], Grid, FloatArray]:
+    """Rows, values in bins and what is usual of the nodes; one without parameters shows its output's gradient."""
+    width, before = min(view[2], MAX_STEPS), desk.usual_before()
+
+    def of(which: Kind, wanted: Sequence[str]) -> tuple[list[str], Grid, FloatArray]:
+        known = {node.path: node for node in desk.tree(which)}
+        nodes = [known[path] for path in wanted if path in known]
+        history = node_history(desk.histories, which, "norm", nodes, usual_before=before)
+        return [node.path for node in nodes], grid(history.window(view[0], view[1]), width, raw=True), history.usual
+
+    names, cells, usual = of(kind, paths)
+    rest = [path for path in paths if path not in set(names)]
+    if kind is Kind.GRADIENT and rest and Kind.ACTIVATION_GRADIENT in desk.kinds():
+        more, other, own = of(Kind.ACTIVATION_GRADIENT, rest)
+        if more and np.array_equal(other.bins.starts, cells.bins.starts):
+            names += more
+            usual = np.concatenate([usual, own])
+            cells = dataclasses.replace(
+                cells,
+                levels=np.concatenate([cells.levels, other.levels]),
+                marks=np.concatenate([cells.marks, other.marks]),
+            )
+    return {path: place for place, path in enumerate(names)}, cells, usual
 
 
 def layer_bars(desk: Desk, kind: Kind, layers: Sequence[Node], view: tuple[int, int, int]) -> dict[str, Any]:
@@ -158,8 +183,10 @@ def _without_norms(
     """Edges with normalizations and dropouts of the compact layers left out: one way in, one way out."""
     out = dict(edges)
     for path, kind in types.items():
-        if not ("Norm" in kind or "Dropout" in kind) or (opened and path.startswith(opened.rpartition(".")[0] + ".")):
+        if not ("Norm" in kind or "Dropout" in kind) or (opened and path.startswith(opened + ".")):
             continue
+        if opened and any(source == path and target.startswith(opened + ".") for source, target in out):
+            continue  # what feeds the opened module is part of its story
         into = [pair for pair in out if pair[1] == path]
         after = [pair for pair in out if pair[0] == path]
         if len(into) == 1 and len(after) == 1 and "." in path:

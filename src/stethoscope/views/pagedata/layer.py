@@ -12,6 +12,7 @@ from stethoscope.kernels.histogram import MIN_EXPONENT, NUM_EXPONENTS, ZERO_BIN
 from stethoscope.record import Finding, FloatArray, IntArray, Kind, Series, Site, SiteInfo
 from stethoscope.store import Run
 from stethoscope.views.pagedata.desk import Desk
+from stethoscope.views.pagedata.eventseries import attention_modules, entropy
 from stethoscope.views.pagedata.heat import BadQuestionError
 from stethoscope.views.pagedata.packing import binned, floats, number, plain, text
 from stethoscope.views.pagedata.verdict import evidence_series, finding_row
@@ -20,6 +21,7 @@ MAX_PICTURES: Final = 384
 """Histograms sent at most; where there are more, every second, fourth, … one is."""
 MAX_TENSORS: Final = 64
 _TABLE_STATS: Final = ("abs_max", "mean_abs", "kurtosis", "zero_fraction", "num_nonfinite", "num_tiny")
+_RARE, _MIN_POWERS, _MAX_POWERS = 0.002, 6, 24
 _LARGEST: Final = {"float16": 65504.0, "bfloat16": 3.3895e38, "float32": 3.4028e38}
 
 
@@ -69,6 +71,10 @@ def layer_tracks(
     """The lines: what the findings speak of, the output, update over weight, the weight's norm."""
     run = desk.run
     out = evidence_tracks(desk, path, view)
+    for module in attention_modules(run, path)[:1]:
+        note = text(module.removeprefix(path + "."), 60) if module != path else ""
+        line = _line("Attention entropy", f"{note}, nats".lstrip(", "), "s3", entropy(run, module), view)
+        out.append(line)
     shown = {(track["site"], track["stat"]) for track in out}
     for info in inside:
         own = info.site.kind is Kind.ACTIVATION and info.site.module == path
@@ -166,11 +172,12 @@ def picture_data(
 def _picture(
     run: Run, site: Site, steps: IntArray, table: FloatArray, view: tuple[int, int, int]
 ) -> dict[str, Any]:
-    used = np.flatnonzero(table.sum(axis=0))
-    exponents = np.where(used < ZERO_BIN, NUM_EXPONENTS - 1 - used, used - ZERO_BIN - 1) + MIN_EXPONENT
-    exponents = exponents[used != ZERO_BIN]
-    top = int(exponents.max()) + 1 if len(exponents) else 0
-    bottom = max(int(exponents.min()) if len(exponents) else 0, top - 24)
+    sizes = table[:, ZERO_BIN + 1 :].sum(axis=0) + table[:, ZERO_BIN - 1 :: -1].sum(axis=0)
+    used = np.flatnonzero(sizes)
+    top = int(used[-1]) + 1 + MIN_EXPONENT if len(used) else 0
+    # What is far smaller than nearly everything else would take most of the picture to show nothing.
+    rare = np.flatnonzero(np.cumsum(sizes) > _RARE * sizes.sum()) if len(used) else np.zeros(1, np.int64)
+    bottom = min(max(int(rare[0]) + MIN_EXPONENT, top - _MAX_POWERS), top - _MIN_POWERS)
     negative = table[:, NUM_EXPONENTS - 1 - (top - 1 - MIN_EXPONENT) : NUM_EXPONENTS - (bottom - MIN_EXPONENT)]
     positive = table[:, ZERO_BIN + 1 + bottom - MIN_EXPONENT : ZERO_BIN + 1 + top - MIN_EXPONENT]
     near = table.sum(axis=1) - negative.sum(axis=1) - positive.sum(axis=1)
@@ -180,7 +187,7 @@ def _picture(
     return {
         "site": text(site.path, 10_000), "kind": str(site.kind), "steps": steps.tolist(), "bottom": bottom, "top": top,
         "negative": floats(negative), "positive": floats(positive), "zero": floats(near),
-        "count": float(table[-1].sum()), "percentiles": percentiles(table),
+        "count": float(table.sum(axis=1).max()), "percentiles": percentiles(table),
         "table": {name: binned(series, *view, bins) for name, series in rows.items()},
     }  # fmt: skip
 

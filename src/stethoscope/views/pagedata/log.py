@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any, Final
 
 from stethoscope.store import Event, Run
@@ -10,13 +11,19 @@ from stethoscope.views.pagedata.packing import plain, text
 from stethoscope.views.pagedata.verdict import finding_row
 
 MAX_ENTRIES: Final = 1000
-_BOOKKEEPING: Final = frozenset({"ownership", "graph", "coverage", "ledger", "totals"})
+_BOOKKEEPING: Final = frozenset({
+    "ownership", "graph", "coverage", "ledger", "totals", "attention", "units", "loss_graph", "modes", "logits",
+})  # fmt: skip
 """Events that other screens are made of; as lines of a log they say nothing."""
+_SERIES_FROM: Final = 200
+"""A kind with more events than this is a series, not a log."""
 
 
 def log_events(run: Run) -> list[Event]:
     """The events a person would want to read."""
-    return [event for event in run.events() if event.kind not in _BOOKKEEPING]
+    found = [event for event in run.events() if event.kind not in _BOOKKEEPING]
+    often = {kind for kind, amount in Counter(event.kind for event in found).items() if amount > _SERIES_FROM}
+    return [event for event in found if event.kind not in often]
 
 
 def log_data(desk: Desk) -> dict[str, Any]:

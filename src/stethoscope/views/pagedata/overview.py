@@ -13,6 +13,7 @@ from stethoscope.record import Kind, Series, Severity
 from stethoscope.store import Run
 from stethoscope.views.pagedata import facts
 from stethoscope.views.pagedata.desk import Desk
+from stethoscope.views.pagedata.heat import opened_rows
 from stethoscope.views.pagedata.packing import binned, number, reduced, small, text
 from stethoscope.views.pagedata.verdict import verdict_data, window_around
 
@@ -25,12 +26,13 @@ _QUIET: Final = ("ledger/", "num_backwards", "overhead_ms", "clip_norm")
 
 def run_data(desk: Desk) -> dict[str, Any]:
     """Everything of the run screen that does not depend on what part of it is looked at."""
+    is_examining = desk.examine_later()
     run, diagnosis = desk.run, desk.diagnosis
     first, last = span(run)
     window = window_around(run, diagnosis)
     assert set(STATS) <= set(COLUMNS) | set(DERIVED)
     return {
-        "version": desk.version, "run": facts.identity(run), "model": facts.model_facts(run),
+        "version": desk.version, "isExamining": is_examining, "run": facts.identity(run), "model": facts.model_facts(run),
         "verdict": verdict_data(desk), "span": [first, last], "window": list(window),
         "kinds": [str(kind) for kind in desk.kinds()], "kind": str(heat_kind(desk)), "stats": list(STATS),
         "counts": {"sites": len(run.sites), "modules": num_modules(run), "ranks": len(run.ranks),
@@ -77,6 +79,10 @@ def heat_kind(desk: Desk) -> Kind:
         for evidence in cause.evidence:
             if evidence.kind in [str(kind) for kind in kinds]:
                 return Kind(evidence.kind)
+        # A module without parameters has no gradient of its own: its output is where the cause can be seen.
+        for kind in kinds:
+            if any(node.path == site for node in desk.tree(kind) for site in cause.sites[:1]):
+                return kind
     return kinds[0] if kinds else Kind.GRADIENT
 
 
@@ -181,7 +187,8 @@ def trouble_strip(desk: Desk, bins: Any) -> np.ndarray[tuple[int], np.dtype[np.u
     """The worst of any top-level row in each bin."""
     level = np.zeros(len(bins), dtype=np.uint8)
     kind = heat_kind(desk)
-    top = [node for node in desk.tree(kind) if node.parent == -1 and not node.frozen][:512]
+    tree = desk.tree(kind)
+    top = [tree[at] for at in opened_rows(desk, tree) if not tree[at].frozen][:512]
     if top:
         whole = node_history(desk.histories, kind, "norm", top, usual_before=desk.usual_before())
         place = bins.index(whole.steps)

@@ -37,9 +37,10 @@ def run_row(desk: Desk) -> dict[str, Any]:
 def list_verdict(desk: Desk) -> dict[str, Any]:
     """The first cause in a row; "unlooked" where nobody has looked for findings yet."""
     run = desk.run
-    if not (run.path / "findings").is_dir():
-        return {"severity": "", "message": "Not examined yet", "code": "", "firstStep": None, "looked": False}
     config = run.info.get("config", {})
+    # A companion that found nothing leaves no file; without one, nobody has looked.
+    if not desk.was_examined and config.get("companion", "off") == "off":
+        return {"severity": "", "message": "Not examined yet", "code": "", "firstStep": None, "looked": False}
     heard = silence(run.findings(), config.get("ignore", ()), config.get("expect", ()))
     causes, followed = split(heard)
     if not causes:

@@ -12,6 +12,7 @@ from stethoscope.explain.diagnosis import Diagnosis
 from stethoscope.record import Evidence, Finding, Kind, Series, Severity, StethoscopeError
 from stethoscope.store import Run
 from stethoscope.views.pagedata.desk import Desk
+from stethoscope.views.pagedata.eventseries import entropy
 from stethoscope.views.pagedata.packing import binned, number, text
 from stethoscope.views.terminal import numbers
 
@@ -21,6 +22,7 @@ MAX_ROWS: Final = 200
 LEAD_STEPS: Final = 48
 _SPARK_BINS: Final = 96
 _GROWN: Final = 4.0
+_MAX_CLAUSE: Final = 120
 
 
 def window_around(run: Run, diagnosis: Diagnosis) -> tuple[int, int]:
@@ -67,7 +69,7 @@ def cause_data(cause: Finding, run: Run, desk: Desk) -> dict[str, Any]:
     return finding_row(cause, desk.diagnosis) | {
         "why": why(cause), "remedy": text(cause.remedy, 1000),
         "confidence": cause.confidence, "columns": ["before", "now" if is_live else "after"],
-        "evidence": [evidence_data(e, run, desk) for e in cause.evidence[:MAX_EVIDENCE]],
+        "evidence": [evidence_data(e, cause, desk) for e in cause.evidence[:MAX_EVIDENCE]],
     }  # fmt: skip
 
 
@@ -99,9 +101,12 @@ def why(cause: Finding) -> str:
     return words[:1].upper() + words[1:] + "." if words else ""
 
 
-def evidence_data(evidence: Evidence, run: Run, desk: Desk) -> dict[str, Any]:
+def evidence_data(evidence: Evidence, cause: Finding, desk: Desk) -> dict[str, Any]:
     """A number, before and after, with its trend where a series is known."""
+    run = desk.run
     series = evidence_series(evidence, run)
+    if series is None and "entropy" in evidence.label.lower() and cause.sites:
+        series = entropy(run, cause.sites[0])
     out: dict[str, Any] = {
         "label": text(evidence.label, 160), "before": number(evidence.before), "after": number(evidence.value),
         "unit": text(evidence.unit, 20), "site": text(evidence.site, 10_000), "kind": evidence.kind,
@@ -138,7 +143,7 @@ def followed_entries(run: Run, cause: Finding, followed: Sequence[Finding]) -> l
     """What happened in order: signs before it, the cause, its consequences, and where the loss went."""
     where = f" in {text(cause.sites[0], 200)}" if cause.sites else ""
     entries = signs(run, cause)
-    entries.append({"step": cause.first_step, "text": _beginning(cause) + where, "site": _site(cause)})
+    entries.append({"step": cause.first_step, "text": _beginning(cause, where), "site": _site(cause)})
     entries += [
         {"step": f.first_step, "text": text(f.message, 300), "site": _site(f)} for f in followed[: MAX_FOLLOWED - 1]
     ]
@@ -153,12 +158,17 @@ def _site(finding: Finding) -> str:
     return text(finding.sites[0], 10_000) if finding.sites else ""
 
 
-def _beginning(cause: Finding) -> str:
+def _beginning(cause: Finding, where: str) -> str:
+    """The first clause of the cause's sentence, without the step that stands beside it."""
     if cause.code.startswith("nonfinite"):
         for word in ("NaN", "Inf"):
             if word in cause.message:
-                return f"First {word}"
-    return "It begins"
+                return f"First {word}{where}"
+    words = text(cause.message, 800)
+    for cut in (f" from step {cause.first_step:,}", f" since step {cause.first_step:,}", ": ", ", "):
+        words = words.partition(cut)[0]
+    words = words.rstrip(".")
+    return words if 12 <= len(words) <= _MAX_CLAUSE else f"It begins{where}"
 
 
 def signs(run: Run, cause: Finding) -> list[dict[str, Any]]:

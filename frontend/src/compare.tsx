@@ -1,0 +1,157 @@
+// Two runs: where they part, curves of both, A over B by layer and step.
+import type { JSX } from "preact";
+import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
+import { ask, Latest } from "./api";
+import { Status, Tools, TroubleScreen } from "./chrome";
+import { floats, line, Mark, small, valueAt, type Heat, type Identity, type Packed, type TreeRow, type Trouble } from "./data";
+import { count, KIND_NAMES, number, percent, ratio, real, STAT_NAMES } from "./format";
+import { Logo, StateSign } from "./glyphs";
+import { HeatGrid, HeatKey, rangesOf, visibleRows } from "./heat";
+import { handleKeys } from "./keys";
+import { texture } from "./paint";
+import { paths, rangeOf, scaleOf, sentence, stretches, tickLabel, valueTicks, yOf, type Scale } from "./plot";
+import { LEFT, RIGHT } from "./run";
+import { offer, withdraw } from "./save";
+import { cursor, go, isPhone, kind, route, runLink, selected, stat, tokens, view, width } from "./state";
+import { historyColor } from "./tokens";
+import { Axis, cursorX, Rules } from "./tracks";
+
+interface Side extends Identity { verdict: string; severity: string }
+interface CompareData {
+  a: Side; b: Side; kind: string; stat: string; span: [number, number]; window: [number, number]; kinds: string[]; first: { step: number; path: string; place: number; numAfter: number } | null; numShared: number; numRows: number; tree: TreeRow[]; rows: number[]; differs: (number | null)[]; common: boolean[];
+  tracks: { key: string; label: string; note: string; log: boolean; a: Packed; b: Packed }[]; outcome: { label: string; a: number | string | null; b: number | string | null; unit?: string }[]; settings: { rows: { name: string; a: string; b: string }[]; numDiffer: number; num: number };
+  start: number; size: number; count: number; levels: string; marks: string; valuesA: string; valuesB: string;
+}
+
+export function CompareScreen(): JSX.Element {
+  const words = route.value.words, a = words.get("a") ?? "", b = words.get("b") ?? "";
+  const [found, setFound] = useState<CompareData | null>(null);
+  const [trouble, setTrouble] = useState<Trouble | null>(null);
+  const [open, setOpen] = useState<Set<string> | null>(null);
+  const latest = useRef<Latest<CompareData> | null>(null);
+  const plot = Math.max(160, width.value - (isPhone.value ? 100 : LEFT + RIGHT));
+  useEffect(() => { latest.current = new Latest<CompareData>((value) => { setFound(value); setTrouble(null); }, setTrouble); setFound(null); setOpen(null); return () => latest.current?.stop(); }, [a, b]);
+  const rows = found && open ? visibleRows(found.tree, open) : null;
+  const shown = view.value;
+  useEffect(() => {
+    latest.current?.put(() => ask<CompareData>("compare", { a, b, kind: kind.value || undefined, stat: stat.value, first: shown?.[0], last: shown?.[1], width: Math.ceil(plot / 3), rows: rows ? rangesOf(rows.slice(0, 380)) : undefined }));
+  }, [a, b, kind.value, stat.value, shown?.[0], shown?.[1], rows?.join(","), plot]);
+  useEffect(() => {
+    if (!found) return;
+    if (!open) setOpen(new Set([...found.rows.filter((row) => found.tree[row][2] >= 0).map((row) => found.tree[found.tree[row][2]][0]), ...parentsOf(found)]));
+    if (!view.value) view.value = found.window;
+    if (!kind.value) kind.value = found.kind;
+    if (cursor.value === null && found.first) cursor.value = found.first.step;
+    if (!selected.value && found.first) selected.value = found.first.path;
+    document.title = `${found.a.name} and ${found.b.name} · Stethoscope`;
+  }, [found]);
+  useCompareKeys(found, rows, (path) => setOpen((now) => toggled(now ?? new Set(), path)));
+  useCompareTable(found);
+  if (trouble && !found) return <div class="app"><CompareBar found={null} a={a} b={b} /><TroubleScreen trouble={trouble} /></div>;
+  return (
+    <div class="app" data-ready={found && shown ? "1" : undefined}><CompareBar found={found} a={a} b={b} />
+      <main class="screen compare" id="main">{found && shown && <Body found={found} shown={shown} plot={plot} rows={rows ?? found.rows} open={open ?? new Set()} a={a} toggle={(path) => setOpen(toggled(open ?? new Set(), path))} />}</main>
+      {!isPhone.value && <Status parts={found ? [{ strong: `${count(found.numShared)} of ${count(found.numRows)}`, rest: "layers matched by name" }, { before: "Compared through statistics,", strong: "", rest: "no tensors needed" }] : []} keys={[[["j", "k"], "row"], [["←", "→"], "step"], [["d"], "first difference"], [["?"], "keys"]]} />}</div>
+  );
+}
+const toggled = (set: Set<string>, path: string): Set<string> => { const now = new Set(set); if (!now.delete(path)) now.add(path); return now; };
+const parentsOf = (found: CompareData): string[] => { const out: string[] = []; if (found.first) for (let at = found.tree[found.first.place][2]; at >= 0; at = found.tree[at][2]) out.push(found.tree[at][0]); return out; };
+
+function CompareBar({ found, a, b }: { found: CompareData | null; a: string; b: string }): JSX.Element {
+  return (
+    <header class="bar"><a class="home" href="#/" aria-label="All runs"><Logo /></a><a href="#/">Runs</a><i>/</i><b class="title">Compare</b>
+      {found && <><a class="side" href={runLink(a)}><b class="letter a">A</b>{found.a.name} <span class="mono id">{found.a.id}</span><StateSign of={found.a.state} /></a><a class="side" href={runLink(b)}><b class="letter b">B</b>{found.b.name} <span class="mono id">{found.b.id}</span><StateSign of={found.b.state} /></a>
+        {!isPhone.value && <><a class="button" href={`#/compare?a=${b}&b=${a}`}>Swap</a><a class="button" href="#/">Choose others</a></>}</>}
+      <div class="tools"><Tools /></div></header>
+  );
+}
+
+function Body({ found, shown, plot, rows, open, a, toggle }: { found: CompareData; shown: [number, number]; plot: number; rows: number[]; open: Set<string>; a: string; toggle: (path: string) => void }): JSX.Element {
+  const scale = scaleOf(shown[0], shown[1], plot);
+  const levels = useMemo(() => floats(found.levels), [found]), marks = useMemo(() => small(found.marks), [found]);
+  const left = useMemo(() => floats(found.valuesA), [found]), right = useMemo(() => floats(found.valuesB), [found]);
+  const place = useMemo(() => new Map(found.rows.map((row, at) => [row, at])), [found]);
+  const heat: Heat = { kind: found.kind, stat: found.stat, start: found.start, size: found.size, count: found.count, rows: found.rows, place, values: levels, marks, usual: new Float32Array(found.rows.length).fill(1) };
+  const cell = (row: number, step: number): { level: number; mark: number; a: number; b: number; differs: number | null } | null => {
+    const at = place.get(row), column = Math.floor((step - found.start) / found.size);
+    if (at === undefined || column < 0 || column >= found.count) return null;
+    const n = at * found.count + column;
+    return { level: levels[n], mark: marks[n], a: left[n], b: right[n], differs: found.differs[at] };
+  };
+  const flags = found.first && found.first.step >= scale.first ? [{ n: 1, step: found.first.step }] : [];
+  return (
+    <><section class="verdict"><div class="say"><p class="overline"><span>First difference</span></p><Headline found={found} link={a} /></div>
+      <table class="evidence two"><caption class="hidden">Outcome</caption><thead><tr><th scope="col">Outcome</th><th scope="col"><b class="letter a">A</b></th><th scope="col"><b class="letter b">B</b></th></tr></thead><tbody>{found.outcome.map((one) => <tr><th scope="row">{one.label}</th><td class={one.a === "NaN" ? "crit" : ""}>{one.unit === "%" ? percent(real(one.a) ?? 0) : number(one.a)}</td><td class={`now${one.b === "NaN" ? " crit" : ""}`}>{one.unit === "%" ? percent(real(one.b) ?? 0) : number(one.b)}</td></tr>)}</tbody></table>
+      <table class="evidence two settings"><caption class="hidden">Settings</caption><thead><tr><th scope="col">Settings <span class="note">{count(found.settings.numDiffer)} of {count(found.settings.num)} differ</span></th><th scope="col"><b class="letter a">A</b></th><th scope="col"><b class="letter b">B</b></th></tr></thead><tbody>{found.settings.rows.slice(0, 5).map((one) => <tr class={one.a === one.b ? "same" : ""}><th scope="row" class="mono">{one.name}</th><td class="mono" title={one.a}>{one.a || "none"}</td><td class="mono now" title={one.b}>{one.b || "none"}</td></tr>)}</tbody></table></section>
+      <Axis scale={scale} flags={flags} left={`Steps ${count(shown[0])} to ${count(shown[1])}`} right=" " />
+      {found.tracks.map((one) => <Pair key={one.key} track={one} scale={scale} parted={found.first?.step ?? null} flags={flags} />)}
+      <div class="panel toolbar"><div class="gutter"><b>Difference by layer</b></div><div class="plot controls">
+        {!isPhone.value && <><div class="segments" role="radiogroup" aria-label="What is shown">{found.kinds.map((one) => <button type="button" role="radio" aria-checked={found.kind === one} class={found.kind === one ? "on" : ""} onClick={() => { kind.value = one; }}>{KIND_NAMES[one] ?? one}</button>)}</div>
+          <select aria-label="Statistic" value={stat.value} onChange={(event) => { stat.value = (event.target as HTMLSelectElement).value; }}>{["norm", "abs_max", "mean_abs", "mean", "std"].map((one) => <option value={one}>{STAT_NAMES[one]}</option>)}</select></>}
+        <span class="space" />{width.value > 900 && <HeatKey heat={heat} raw={false} ends={["A smaller", "A larger"]} extra={marks.includes(Mark.EQUAL) ? [["equal", Mark.EQUAL]] : []} />}</div><div class="values head"><span>differs</span><span>A / B</span></div></div>
+      <HeatGrid tree={found.tree} rows={rows} heat={heat} scale={scale} span={found.span} flags={flags} raw={false} open={open} kind={found.kind} stat={found.stat} onToggle={toggle} onOpen={(path) => go(runLink(a, "layers", { at: path }))}
+        draw={(context, row, x, y, height, t, dpr, edge) => { const at = place.get(row); if (at === undefined) return; for (let column = 0; column < found.count; column++) { const n = at * found.count + column, start = found.start + column * found.size, x0 = Math.max(0, Math.round(x(start))), x1 = Math.min(edge, Math.round(x(start + found.size))); if (x1 <= x0) continue; context.fillStyle = marks[n] === Mark.PLAIN ? historyColor(t, Number.isFinite(levels[n]) ? levels[n] : levels[n] > 0 ? 6 : -6) : texture(context, marks[n], t, dpr); context.fillRect(x0, y, x1 - x0, height); } }}
+        valuesOf={(row, step) => { const one = cell(row, step), at = place.get(row); const parted = at === undefined ? null : found.differs[at]; if (!one) return [parted === null ? "" : count(parted), "", false]; if (at !== undefined && !found.common[at]) return ["", "only A", false]; return [parted === null ? "" : count(parted), parted === null ? "equal" : one.mark === Mark.EQUAL ? "equal" : one.mark >= Mark.INF ? "NaN" : Number.isFinite(one.level) ? ratioWords(one.level) : "", Math.abs(one.level) > 0.585]; }}
+        sign={(row) => (row === found.first?.place ? "first" : "")}
+        tipOf={(row, step) => { const one = cell(row, step); if (!one || one.mark === Mark.MISSING) return null; return <><p><span class="mono strong">{found.tree[row][0]}</span> {(KIND_NAMES[found.kind] ?? "").toLowerCase()}, step {count(step)}</p><p>{one.mark === Mark.EQUAL ? "equal to the last bit that is kept" : <><b class="inka">A {number(one.a)}</b>, <b class="inkb">B {number(one.b)}</b>{one.differs !== null && `, first differs at ${count(one.differs)}`}</>}</p></>; }} /></>
+  );
+}
+const ratioWords = (level: number): string => { const value = 2 ** level; const words = ratio(value); return words === "usual" ? value.toFixed(1) : words; };
+
+function Headline({ found, link }: { found: CompareData; link: string }): JSX.Element {
+  const { first, span } = found;
+  if (!first) return <><h1>{found.numShared ? "No difference in any layer they share." : "The two runs share no layer."}</h1><p class="why">{found.numShared ? `All ${count(found.numShared)} layers agree at every step that both recorded.` : "Layers are matched by name."}</p></>;
+  const same = first.step - span[0];
+  return <><h1>{same > 0 ? `Identical for ${count(same)} steps, then they part in ` : "They differ from the first step on, first in "}<a class="name" href={runLink(link, "layers", { at: first.path })}>{first.path}</a>{same > 0 ? ` at step ${count(first.step)}.` : "."}</h1>
+    <p class="why">{same > 0 ? `All ${count(found.numShared)} layers agree in every statistic up to step ${count(first.step - 1)}. ` : ""}{first.numAfter > 1 ? `One step later ${count(first.numAfter)} layers differ.` : ""}</p></>;
+}
+
+function Pair({ track, scale, parted, flags }: { track: CompareData["tracks"][0]; scale: Scale; parted: number | null; flags: { n: number; step: number }[] }): JSX.Element {
+  const t = tokens.value, h = track.key === "lr" ? 34 : 72;
+  const a = line(track.a), b = line(track.b);
+  const range = rangeOf([a, b], scale, track.log), y = yOf(range, h, 9), ticks = h < 40 ? [] : valueTicks(range, 3);
+  const before = parted === null ? a : { ...a, count: Math.max(0, Math.min(a.count, Math.ceil((parted - a.start) / a.size) + 1)) };
+  const at = cursor.value;
+  const dot = (of: typeof a, color: string): JSX.Element | null => { const value = at === null ? null : valueAt(of, at); return value === null || !Number.isFinite(value) ? null : <circle cx={cursorX(scale, at!)} cy={y(value)} r="2.5" fill={color} stroke={t.sheet} stroke-width="1.5" />; };
+  return (
+    <div class="panel track"><div class="gutter"><b>{track.label}</b>{track.note && <small>{track.note}</small>}</div>
+      <svg class="plot" data-panel={track.key} width={scale.width} height={h} role="img" aria-label={`${sentence(`${track.label} of A`, a, scale, number)}. ${sentence("B", b, scale, number)}`}>
+        {ticks.map((tick) => <g><path d={`M0 ${y(tick).toFixed(1)}H${scale.width}`} stroke={t.line} /><text x="-8" y={y(tick) + 4} text-anchor="end">{tickLabel(tick)}</text></g>)}
+        {[a, b].flatMap((one) => stretches(one, scale, Mark.NAN)).map(([x, w]) => <rect x={x} width={Math.max(2, w)} y="0" height={h} fill="url(#hatch)" />)}
+        {[[a, t.s[1]], [b, t.s[0]]].map(([of, color]) => { const drawn = paths(of as typeof a, scale, y, range.log); return <g><path d={drawn.band} fill={color as string} opacity=".16" /><path d={drawn.mean} fill="none" stroke={color as string} stroke-width="1.5" /></g>; })}
+        <path d={paths(before, scale, y, range.log).mean} fill="none" stroke={t.ink2} stroke-width="1.5" />
+        <Rules scale={scale} height={h} flags={flags} />{dot(a, t.s[1])}{dot(b, t.s[0])}
+      </svg>
+      <div class="values pair"><b class="inka">{number(at === null ? null : valueAt(a, at))}</b><b class="inkb">{number(at === null ? null : valueAt(b, at))}</b></div></div>
+  );
+}
+
+function useCompareKeys(found: CompareData | null, rows: number[] | null, toggle: (path: string) => void): void {
+  useLayoutEffect(() => handleKeys({
+    up: () => go("#/"),
+    extra: (key, event) => {
+      if (!found) return false;
+      const here = cursor.value ?? found.span[1], by = event.shiftKey ? 10 : 1;
+      const names = (rows ?? found.rows).map((row) => found.tree[row][0]), at = names.indexOf(selected.value);
+      switch (key) {
+        case "d": if (found.first) { cursor.value = found.first.step; selected.value = found.first.path; view.value = found.window; } return true;
+        case "ArrowRight": cursor.value = Math.min(found.span[1], here + by); return true;
+        case "ArrowLeft": cursor.value = Math.max(found.span[0], here - by); return true;
+        case "j": case "ArrowDown": selected.value = names[Math.min(names.length - 1, at + 1)]; return true;
+        case "k": case "ArrowUp": selected.value = names[Math.max(0, at - 1)]; return true;
+        case "o": if (selected.value) toggle(selected.value); return true;
+        case "0": view.value = found.span; return true;
+        case "+": case "=": case "-": { const [first, last] = view.value ?? found.window, half = Math.max(4, Math.round((last - first) * (key === "-" ? 1 : 0.25))); view.value = [Math.max(found.span[0], here - half), Math.min(found.span[1], here + half)]; return true; }
+        default: return false;
+      }
+    },
+  }), [found, rows]);
+
+}
+function useCompareTable(found: CompareData | null): void {
+  useEffect(() => {
+    if (!found) return undefined;
+    offer("heat", { name: "Difference by layer", head: ["layer", "first_step", "steps", "a", "b", "log2_a_over_b"], rows: () => { const levels = floats(found.levels), a = floats(found.valuesA), b = floats(found.valuesB); return found.rows.flatMap((row, at) => Array.from({ length: found.count }, (_, n) => [found.tree[row][0], found.start + n * found.size, found.size, a[at * found.count + n], b[at * found.count + n], levels[at * found.count + n]])); } });
+    return () => withdraw("heat");
+  }, [found]);
+}
