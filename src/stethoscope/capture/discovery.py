@@ -90,6 +90,9 @@ class Discovery:
     def backward_ends(self) -> None:
         """Nothing to do."""
 
+    def gradient_asked(self) -> None:
+        """Nothing to do."""
+
     def step_ends(self, optimizer: torch.optim.Optimizer) -> None:
         """Nothing to do."""
 

@@ -33,6 +33,9 @@ class Listener(Protocol):
     def backward_ends(self) -> None:
         """The backward pass returned."""
 
+    def gradient_asked(self) -> None:
+        """torch.autograd.grad is about to run."""
+
     def step_begins(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         """An optimizer's step starts."""
 
@@ -113,6 +116,7 @@ class Seams:
 
     def _open(self) -> None:
         self._patches.append(Patch(torch.autograd, "backward", self._around_backward))
+        self._patches.append(Patch(torch.autograd, "_engine_run_backward", self._around_engine))
         self._patches.append(Patch(clip_grad, "_group_tensors_by_device_and_dtype", self._around_grouping))
         scaler = grad_scaler.GradScaler
         self._patches.append(Patch(scaler, "scale", self._around_scale))
@@ -149,6 +153,17 @@ class Seams:
             return result
 
         return backward
+
+    def _around_engine(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        # `backward` and `grad` both look this name up when they run, so `grad` is heard wherever it was bound.
+        def run(*args: Any, **kwargs: Any) -> Any:
+            is_grad = not kwargs.get("accumulate_grad", True)
+            if is_grad and not torch.compiler.is_compiling() and torch._C._current_graph_task_id() == -1:
+                for listener in self.listeners:
+                    listener.gradient_asked()
+            return original(*args, **kwargs)
+
+        return run
 
     def _around_grouping(self, original: Callable[..., Any]) -> Callable[..., Any]:
         # Every way to clip groups the gradients first, by a name it looks up when it runs: so names that were

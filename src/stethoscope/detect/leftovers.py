@@ -33,6 +33,7 @@ class Leftovers:
         self._lines: list[str] = []
         self._retain, self._create = Streak(), Streak()
         self._hooks: list[tuple[int, float]] = []
+        self._hooked: list[str] = []
         self._averages: list[tuple[int, list[dict[str, Any]]]] = []
         self._ended = False
         self._starts: list[int] = []
@@ -44,6 +45,8 @@ class Leftovers:
         for event in span.events:
             if event.kind == "graphs_alive":
                 self._lines = [str(line) for line in event.body.get("lines", ())]
+            elif event.kind == "hooks":
+                self._hooked = list(event.body["modules"])
             elif event.kind == "averages":
                 self._averages.append((event.step, event.body["averages"]))
             elif event.kind == "totals":
@@ -51,6 +54,7 @@ class Leftovers:
         alive, hooks = span.metric("graphs_alive"), span.metric("num_hooks")
         retain, create = span.metric("ledger/retain_graph"), span.metric("ledger/create_graph")
         backwards, counts = span.metric("num_backwards"), span.metric("optimizer_step")
+        grads = span.metric("num_grads")
         for place, step in enumerate(span.steps):
             self._last_step = int(step)
             if np.isfinite(alive[place]):
@@ -59,7 +63,9 @@ class Leftovers:
                 self._hooks.append((int(step), float(hooks[place])))
             if np.isfinite(backwards[place]):
                 self._retain.see(int(step), bool(retain[place] == 1.0 and backwards[place] == 1))
-                self._create.see(int(step), bool(create[place] == 1.0))
+                # A second backward, or torch.autograd.grad, is what a graph of gradients is for.
+                unused = backwards[place] == 1 and not grads[place] > 0
+                self._create.see(int(step), bool(create[place] == 1.0 and unused))
             if np.isfinite(counts[place]):
                 self._see_count(int(step), float(counts[place]))
 
@@ -131,7 +137,7 @@ class Leftovers:
             "hooks_accumulate", Severity.WARNING,
             f"The model's hooks grew from {self._hooks[0][1]:.0f} to {self._hooks[-1][1]:.0f} since step {rises[0][1][0]:,}: they are "
             "registered again and never removed.",
-            rises[0][1][0], self._last_step, (), (Evidence("hooks", self._hooks[-1][1], self._hooks[0][1]),),
+            rises[0][1][0], self._last_step, tuple(self._hooked), (Evidence("hooks", self._hooks[-1][1], self._hooks[0][1]),),
             "handle = module.register_forward_hook(hook); handle.remove()",
         )  # fmt: skip
 
