@@ -62,7 +62,12 @@ class BatchFacts:
                 if step < 4 or step % FEATURES_EVERY == 0:
                     body.update(features(flat))
         label = next((t for _, t in tensors_in(_as_tensors(targets))), None)
-        if label is not None and label.device.type == "cpu" and not label.is_floating_point() and label.numel():
+        if (
+            label is not None
+            and label.device.type == "cpu"
+            and not label.is_floating_point()
+            and label.numel()
+        ):
             low, high = torch.aminmax(label)
             if int(low) >= 0 and int(high) < MAX_CLASSES:
                 body["class_counts"] = torch.bincount(label.flatten().long()).tolist()

@@ -13,6 +13,7 @@ from stethoscope.detect.constants import Constants
 from stethoscope.detect.detector import Detector
 from stethoscope.detect.dynamics import Dynamics
 from stethoscope.detect.flow import Flow
+from stethoscope.detect.generalisation import Generalisation
 from stethoscope.detect.inputs import InputScale
 from stethoscope.detect.ledger import GradientAccounts, Ownership
 from stethoscope.detect.leftovers import Leftovers
@@ -22,6 +23,7 @@ from stethoscope.detect.modes import Modes
 from stethoscope.detect.nonfinite import Nonfinite
 from stethoscope.detect.optimizer_terms import OptimizerTerms
 from stethoscope.detect.outliers import Outliers
+from stethoscope.detect.plateau import Plateau
 from stethoscope.detect.precision import Precision
 from stethoscope.detect.rank_gradients import RankGradients
 from stethoscope.detect.ranks import Replicas
@@ -29,6 +31,7 @@ from stethoscope.detect.schedules import Schedules
 from stethoscope.detect.structure import Structure
 from stethoscope.detect.unit_health import UnitHealth
 from stethoscope.detect.update_size import UpdateSize
+from stethoscope.detect.validation import Disagreement, Dropout, ModeInEvaluation
 from stethoscope.record import Finding
 
 DETECTORS: tuple[Callable[[], Detector], ...] = (
@@ -54,6 +57,11 @@ DETECTORS: tuple[Callable[[], Detector], ...] = (
     Constants,
     Sampling,
     ClassCollapse,
+    Disagreement,
+    Dropout,
+    ModeInEvaluation,
+    Generalisation,
+    Plateau,
     Replicas,
     RankGradients,
 )

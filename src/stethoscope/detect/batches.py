@@ -80,13 +80,15 @@ class Sampling:
                 self._take_samples(step, event.body)
 
     def _take_classes(self, bodies: list[dict[str, Any]]) -> None:
-        counts = [np.array(body["class_counts"], dtype=np.float64) for body in bodies if "class_counts" in body]
+        counts = [
+            np.array(body["class_counts"], dtype=np.float64) for body in bodies if "class_counts" in body
+        ]
         num_labels = sum(float(c.sum()) for c in counts)
         # One label a sample: labels of pixels or letters are alike within a sample, however it was drawn.
         if not counts or num_labels != sum(body.get("num_samples", 0) for body in bodies):
             return
         width = max(len(self._class_totals), *(len(c) for c in counts))
-        total = sum(np.pad(c, (0, width - len(c))) for c in counts)
+        total = np.stack([np.pad(c, (0, width - len(c))) for c in counts]).sum(axis=0)
         self._class_totals = np.pad(self._class_totals, (0, width - len(self._class_totals))) + total
         if num_labels >= MIN_SAMPLES:
             self._purity.append(float((total * (total - 1)).sum() / (num_labels * (num_labels - 1))))

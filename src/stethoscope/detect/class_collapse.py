@@ -51,7 +51,9 @@ class ClassCollapse:
                 self._labels = np.pad(self._labels, (0, width - len(self._labels)))
                 self._labels[: len(counts)] += counts
                 self._num_batches += 1
-        shares, tops, units = (span.metric(f"output/{name}") for name in ("top_share", "top_class", "num_units"))
+        shares, tops, units = (
+            span.metric(f"output/{name}") for name in ("top_share", "top_class", "num_units")
+        )
         losses = span.metric("loss")
         self._losses = [*self._losses, *losses[np.isfinite(losses)].tolist()][-RECENT:]
         for row in np.flatnonzero(np.isfinite(shares)):
@@ -68,7 +70,12 @@ class ClassCollapse:
     def findings(self) -> list[Finding]:
         """Only while it lasts."""
         total = float(self._labels.sum())
-        if self._since is None or self._num_looks < LOOKS_NEEDED or total <= 0 or self._top >= len(self._labels):
+        if (
+            self._since is None
+            or self._num_looks < LOOKS_NEEDED
+            or total <= 0
+            or self._top >= len(self._labels)
+        ):
             return []
         if self._num_units != len(self._labels) or self._last_step - self._since < STEPS_NEEDED:
             return []

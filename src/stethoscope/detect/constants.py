@@ -65,7 +65,9 @@ class Constants:
         here = {int(place): float(value) for place, value in found}
         self._num_here = int(str(body.get("num_constant", 0)))
         self._num_features = int(str(body.get("num_features", 0)))
-        kept = here if self._constant is None else {n: v for n, v in self._constant.items() if here.get(n) == v}
+        kept = (
+            here if self._constant is None else {n: v for n, v in self._constant.items() if here.get(n) == v}
+        )
         self._constant = kept
         absent = body.get("nonfinite_features")
         self._absent = list(absent) if isinstance(absent, list) and len(absent) < self._num_features else []
@@ -94,7 +96,9 @@ class Constants:
     def _takes_inputs(self, span: Span, first: int) -> bool:
         """A layer with weights that makes NaN of a finite batch was given it: only the inputs came before."""
         module = span.modules.get(span.sites[first].site.module, {})
-        return str(module.get("type", "")).startswith(("Linear", "Conv")) and bool(module.get("num_parameters"))
+        return str(module.get("type", "")).startswith(("Linear", "Conv")) and bool(
+            module.get("num_parameters")
+        )
 
     def _tell(self, span: Span, row: int, features: list[int], module: str, num_bad: float) -> Finding:
         step = int(span.steps[row])

@@ -11,6 +11,7 @@ import math
 from typing import ClassVar, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from stethoscope.analyse.span import Span
 from stethoscope.detect.detector import Streak
@@ -54,17 +55,17 @@ class InputScale:
 
     def observe(self, span: Span) -> None:
         """The input that the user logs first, the targets, and what the first layer made of it."""
+        self._take_events(span)
+        self._take_targets(span)
+        losses = span.metric("loss")
+        self._losses += losses[np.isfinite(losses)][: max(0, 3 - len(self._losses))].tolist()
+        if self._first_layer is None:
+            self._look_at_first_layer(span)
         inputs = [n for n in span.places(Kind.INPUT) if span.sites[n].site.name.startswith("batch")]
         if not inputs:
             return
-        self._take_events(span)
-        self._take_targets(span)
         if len(self._sizes) < BATCHES_NEEDED and "float" in span.sites[inputs[0]].dtype:
             self._take_sizes(span, inputs[0])
-        losses = span.metric("loss")
-        self._losses += losses[np.isfinite(losses)][: 3 - len(self._losses)].tolist() if len(self._losses) < 3 else []
-        if self._first_layer is None:
-            self._look_at_first_layer(span)
         self._follow_constancy(span, inputs)
 
     def _take_sizes(self, span: Span, site: int) -> None:
@@ -119,13 +120,15 @@ class InputScale:
         rows = span.rows[:, inputs]
         there = span.present[:, inputs]
         low, high, count = (rows[..., INDEX[name]] for name in ("min", "max", "count"))
-        same = np.where(there, (low == high) & (count >= FEW), True).all(axis=1)
+        flat: npt.NDArray[np.bool_] = (low == high) & (count >= FEW)
+        same = np.all(flat | ~there, axis=1)
         for row in np.flatnonzero(there.any(axis=1)):
             step = int(span.steps[row])
             value = float(low[row, 0])
-            flat = bool(same[row]) and (self._constant.length == 0 or value == self._constant_value)
+            lasts = bool(same[row]) and (self._constant.length == 0 or value == self._constant_value)
             self._constant_value = value
-            self._constant.see(step, flat or self._identical.pop(step, False))
+            one_sample = self._identical.pop(step, False)
+            self._constant.see(step, lasts or one_sample)
             self._last_step = step
 
     def findings(self) -> list[Finding]:
@@ -155,7 +158,9 @@ class InputScale:
 
     def _unscaled(self, rms: float) -> list[Finding]:
         chance = self._chance()
-        evidence = [Evidence("root mean square of the inputs", rms, 1.0, site=self._name, kind="input", stat="rms")]
+        evidence = [
+            Evidence("root mean square of the inputs", rms, 1.0, site=self._name, kind="input", stat="rms")
+        ]
         evidence += self._ranges()
         full = [path for path, share in self._saturation.items() if share > SATURATED]
         first = float(np.median(self._losses)) if self._losses else float("nan")
@@ -178,7 +183,9 @@ class InputScale:
         largest, median = self._features.get("largest"), self._features.get("median")
         if not isinstance(largest, list) or not isinstance(median, float):
             return []
-        return [Evidence(f"size of feature {n}, against the median feature", size, median) for n, size in largest]
+        return [
+            Evidence(f"size of feature {n}, against the median feature", size, median) for n, size in largest
+        ]
 
     def _too_small(self, spread: float) -> Finding:
         heard = (
@@ -199,7 +206,13 @@ class InputScale:
 
     def _ignored(self) -> Finding:
         value = self._constant_value
-        what = "zero" if value == 0 else f"{value:.3g}" if value is not None and self._sizes_flat() else "the same sample"
+        what = (
+            "zero"
+            if value == 0
+            else f"{value:.3g}"
+            if value is not None and self._sizes_flat()
+            else "the same sample"
+        )
         first = self._constant.start_of_longest
         return Finding(
             "inputs_ignored", Severity.CRITICAL,

@@ -117,15 +117,23 @@ class Nonfinite:
     def _in_batch(self, span: Span, place: int, sites: list[int], evidence: list[Evidence]) -> Finding:
         step = int(span.steps[place])
         name = span.sites[sites[0]].site.path
+        samples = [
+            sample
+            for event in span.events
+            if event.kind == "batch" and event.step == step
+            for sample in event.body.get("nonfinite_samples", ())
+        ]
+        where = f", sample {samples[0]} of the batch" if samples else ""
+        indexed = [Evidence("index in the batch", float(samples[0]))] if samples else []
         return Finding(
             code="nonfinite_batch",
             severity=Severity.CRITICAL,
-            message=f"The batch of step {step:,} holds {_kind_of(span, place, sites[0])} in input {name}, before the model "
-            "touched it.",
+            message=f"The batch of step {step:,} holds {_kind_of(span, place, sites[0])} in input {name}{where}, before the "
+            "model touched it.",
             first_step=step,
             last_step=step,
             sites=(name,),
-            evidence=(*evidence, *_counts(span, place, sites)),
+            evidence=(*indexed, *evidence, *_counts(span, place, sites)),
             remedy="assert torch.isfinite(inputs).all()  # in the data pipeline, and drop or mend the sample",
         )
 

@@ -15,7 +15,17 @@ from stethoscope.analyse.span import Span
 from stethoscope.kernels.columns import INDEX, num_finite, stat
 from stethoscope.record import Evidence, Finding, FloatArray, Kind, Severity
 
-WITH_BIAS: Final = ("Linear", "Conv1d", "Conv2d", "Conv3d", "BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "LayerNorm", "GroupNorm")
+WITH_BIAS: Final = (
+    "Linear",
+    "Conv1d",
+    "Conv2d",
+    "Conv3d",
+    "BatchNorm1d",
+    "BatchNorm2d",
+    "BatchNorm3d",
+    "LayerNorm",
+    "GroupNorm",
+)
 PAIRS_NEEDED: Final = 10
 CLOSE: Final = 0.05
 SHARE: Final = 0.9

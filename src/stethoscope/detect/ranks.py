@@ -46,7 +46,9 @@ class _Weights:
             setattr(self, name, np.concatenate([old, np.zeros(more, old.dtype)]))
         self.norms = np.concatenate([self.norms, np.zeros((more, 2))])
 
-    def see(self, step: int, usable: npt.NDArray[np.bool_], apart: npt.NDArray[np.bool_], norms: FloatArray) -> None:
+    def see(
+        self, step: int, usable: npt.NDArray[np.bool_], apart: npt.NDArray[np.bool_], norms: FloatArray
+    ) -> None:
         """One more step: which weights all ranks show, which of them differ, and their norms on two ranks."""
         apart = apart & usable
         equal = usable & ~apart
@@ -88,7 +90,9 @@ class Replicas:
         sizes = np.array([span.sites[n].num_elements for n in places])
         whole = (num_finite(tables) == sizes).all(axis=0)
         # Fewer values than the parameter has: each rank holds its own shard.
-        self._sharded = self._sharded or bool((there & ~whole & np.isfinite(tables[0, ..., INDEX["norm"]])).any())
+        self._sharded = self._sharded or bool(
+            (there & ~whole & np.isfinite(tables[0, ..., INDEX["norm"]])).any()
+        )
         apart, usable = _differ(tables), there & whole
         norms = tables[[0, -1], ..., INDEX["norm"]]
         self._weights.grow([span.sites[n].site.path for n in places])
@@ -102,7 +106,10 @@ class Replicas:
         sure = weights.is_apart & ~weights.returned & (weights.num_apart >= STEPS_NEEDED)
         parted = [int(n) for n in np.flatnonzero(sure) if self._began_equal(int(n))]
         found = [self._desync(parted)] if parted else []
-        if len(self._same_steps) >= max(BATCHES_NEEDED, SAME * self._num_compared) and not self._holds_parts():
+        if (
+            len(self._same_steps) >= max(BATCHES_NEEDED, SAME * self._num_compared)
+            and not self._holds_parts()
+        ):
             found.append(self._same_data())
         return found
 
@@ -127,7 +134,9 @@ class Replicas:
         by_step: dict[int, dict[int, set[str]]] = {}
         for event in span.events:
             if event.kind == "batch" and event.body.get("fingerprints"):
-                by_step.setdefault(event.step, {}).setdefault(event.rank, set()).update(event.body["fingerprints"])
+                by_step.setdefault(event.step, {}).setdefault(event.rank, set()).update(
+                    event.body["fingerprints"]
+                )
         for step, ranks in by_step.items():
             if len(ranks) < 2:
                 continue

@@ -39,7 +39,19 @@ LEADS_TO: Final[dict[str, tuple[str, ...]]] = {
     "bad_init_scale": (*LEARNING_TROUBLE, *UNIT_TROUBLE, *BLOW_UP, "bad_initial_loss", "output_logit_drift"),
     "bad_initial_loss": ("output_logit_drift", "exploding_gradients"),
     "unscaled_inputs": (*LEARNING_TROUBLE, *UNIT_TROUBLE, *BLOW_UP, "bad_initial_loss", "bad_init_scale"),
-    "nonfinite_batch": (*BLOW_UP, "update_too_large", "exploding_gradients"),
+    "nonfinite_batch": (*BLOW_UP, *UNIT_TROUBLE, "update_too_large", "exploding_gradients"),
+    "outlier_batch": (*LEARNING_TROUBLE, *UNIT_TROUBLE, *BLOW_UP, "adam_update_spike", "output_logit_drift"),
+    "constant_feature": (*BLOW_UP, *UNIT_TROUBLE, "nonfinite_batch"),
+    "inputs_too_small": (*LEARNING_TROUBLE, *UNIT_TROUBLE, "adam_eps_dominates", "class_collapse"),
+    "unshuffled_data": (*UNIT_TROUBLE, "oscillation", "output_logit_drift", "class_collapse", "update_too_large"),
+    "loss_metric_disagree": (
+        *LEARNING_TROUBLE, *UNIT_TROUBLE, *BLOW_UP, "output_logit_drift", "labels_uninformative", "overfitting",
+    ),
+    "labels_uninformative": ("overfitting", "output_logit_drift"),
+    "overfitting": ("output_logit_drift",),
+    "over_regularised": ("dormant_units", "dead_units"),
+    "same_data_on_ranks": ("duplicate_batches",),
+    "gradients_summed_across_ranks": (*LEARNING_TROUBLE, "output_logit_drift"),
     "update_too_large": (
         *BLOW_UP,
         *UNIT_TROUBLE,
@@ -56,14 +68,14 @@ LEADS_TO: Final[dict[str, tuple[str, ...]]] = {
     "clipping_always_on": ("update_too_small",),
     "adam_eps_dominates": ("update_too_small",),
     "weight_decay_dominates": ("vanishing_gradients", "dead_units", "dormant_units"),
-    "precision_underflow": ("vanishing_gradients", "update_too_small", "dead_units", "silent_no_update"),
+    "precision_underflow": ("vanishing_gradients", "update_too_small", "dead_units", "silent_no_update", "adam_eps_dominates"),
     "vanishing_gradients": ("update_below_precision", "silent_no_update", "update_too_small"),
     "update_below_precision": ("update_too_small", "silent_no_update"),
     "output_clipped": ("dead_units",),
     "saturated_units": ("vanishing_gradients",),
-    "dead_units": ("vanishing_gradients", "dormant_units", "silent_no_update"),
+    "dead_units": ("vanishing_gradients", "dormant_units", "silent_no_update", "adam_eps_dominates"),
     "loss_scale_collapse": ("update_too_small",),
-    "inputs_ignored": ("dead_units", "vanishing_gradients", "silent_no_update"),
+    "inputs_ignored": (*UNIT_TROUBLE, "vanishing_gradients", "silent_no_update", "oscillation", "class_collapse"),
 }
 """What can follow from what, where it begins no earlier. Mechanisms, not coincidences."""
 

@@ -1,0 +1,164 @@
+"""The curves of a run that detectors of learning read: the training loss, validation's metrics, and what chance would give."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from array import array
+from typing import Final
+
+import numpy as np
+
+from stethoscope.analyse.span import Span
+from stethoscope.kernels.columns import INDEX
+from stethoscope.record import FloatArray, IntArray, Kind
+
+VALIDATION: Final = ("eval", "val", "valid", "validation", "test", "dev")
+RISING: Final = (
+    "acc", "accuracy", "f1", "auc", "auroc", "auprc", "precision", "recall", "map", "iou", "miou", "dice", "bleu", "rouge",
+    "r2", "reward", "return", "top1", "top5", "psnr", "ssim", "correct",
+)  # fmt: skip
+"""Words in the names of metrics of which more is better."""
+FALLING: Final = (
+    "loss", "error", "err", "wer", "cer", "mse", "mae", "rmse", "nll", "perplexity", "ppl", "bce", "ce", "fid",
+)  # fmt: skip
+"""And less."""
+BINARY: Final = ("BinaryCrossEntropyWithLogits", "BinaryCrossEntropy")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
+class Curve:
+    """A metric over steps, finite values only."""
+
+    steps: IntArray
+    values: FloatArray
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    def between(self, low: float, high: float) -> FloatArray:
+        """The values of the steps above `low`, up to and with `high`."""
+        return self.values[(self.steps > low) & (self.steps <= high)]
+
+    def part(self, first: float, last: float) -> FloatArray:
+        """The values from one share of the curve's length to another; at least one."""
+        num = len(self.values)
+        start = min(int(first * num), num - 1)
+        return self.values[start : max(math.ceil(last * num), start + 1)]
+
+
+def words(name: str) -> list[str]:
+    """The words of a metric's name: "eval/val_Loss" has three."""
+    return [word for word in re.split(r"[^a-z0-9]+", name.lower()) if word]
+
+
+def is_validation(name: str) -> bool:
+    """Whether a metric speaks of validation."""
+    found = words(name)
+    return bool(found) and (name.startswith("eval/") or found[0] in VALIDATION)
+
+
+def direction(name: str) -> int:
+    """1 where more is better, -1 where less is, 0 where the name does not say."""
+    found = words(name)
+    if any(word in FALLING or word.endswith("loss") for word in found):
+        return -1
+    return 1 if any(word in RISING for word in found) else 0
+
+
+class Curves:
+    """Collects while the run grows."""
+
+    def __init__(self) -> None:
+        self._steps: dict[str, array[int]] = {}
+        self._values: dict[str, array[float]] = {}
+        self._ended_at = -1
+        self.last_step = 0
+        self.num_classes = 0
+        self.is_binary = False
+        self._labels = np.zeros(0)
+        self._target_stds: list[float] = []
+
+    def observe(self, span: Span) -> None:
+        """Append the loss and every metric of validation."""
+        for name in span.metrics:
+            if name == "loss" or is_validation(name):
+                values = span.metric(name)
+                there = np.isfinite(values)
+                self._steps.setdefault(name, array("q")).extend(span.steps[there].tolist())
+                self._values.setdefault(name, array("d")).extend(values[there].tolist())
+        if len(span.steps):
+            self.last_step = int(span.steps[-1])
+        for event in span.events:
+            if event.kind == "totals":
+                self._ended_at = max(self._ended_at, event.step)
+            elif event.kind == "loss_graph":
+                self.num_classes = max(self.num_classes, int(event.body.get("num_classes", 0)))
+                self.is_binary = self.is_binary or any(
+                    op[0] in BINARY for op in event.body.get("operations", ())
+                )
+            elif event.kind == "batch" and event.body.get("class_counts") and not event.rank:
+                counts = event.body["class_counts"]
+                self._labels = np.pad(self._labels, (0, max(0, len(counts) - len(self._labels))))
+                self._labels[: len(counts)] += counts
+        self._take_targets(span)
+
+    def _take_targets(self, span: Span) -> None:
+        places = [n for n in span.places(Kind.TARGET) if "float" in span.sites[n].dtype]
+        if places and len(self._target_stds) < 16:
+            found = span.rows[:, places[0], INDEX["std"]]
+            self._target_stds += found[np.isfinite(found)][: 16 - len(self._target_stds)].tolist()
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the run said its totals and nothing came after."""
+        return self._ended_at >= self.last_step
+
+    @property
+    def loss(self) -> Curve:
+        """The training loss."""
+        return self.curve("loss")
+
+    def curve(self, name: str) -> Curve:
+        """A metric, empty where it was never recorded."""
+        steps, values = self._steps.get(name, ()), self._values.get(name, ())
+        return Curve(np.array(steps, dtype=np.int64), np.array(values, dtype=np.float64))
+
+    def validation(self, wanted: int) -> dict[str, Curve]:
+        """Validation's metrics of one direction."""
+        return {
+            name: self.curve(name)
+            for name in self._steps
+            if is_validation(name) and direction(name) == wanted
+        }
+
+    def validation_loss(self) -> tuple[str, Curve] | None:
+        """The metric of validation that can be set beside the training loss."""
+        names = [
+            name
+            for name in self._steps
+            if is_validation(name) and any(w.endswith("loss") for w in words(name))
+        ]
+        names.sort(key=lambda name: (name != "eval/loss", name))
+        return (names[0], self.curve(names[0])) if names else None
+
+    def chance(self) -> float | None:
+        """The loss of somebody who knows the targets' distribution and nothing of the inputs, where that is known."""
+        if self.is_binary:
+            return math.log(2.0)
+        if self.num_classes > 1:
+            total = float(self._labels.sum())
+            shares = self._labels[self._labels > 0] / total if total else np.empty(0)
+            entropy = (
+                float(-(shares * np.log(shares)).sum()) if len(shares) > 1 else math.log(self.num_classes)
+            )
+            return min(entropy, math.log(self.num_classes))
+        return float(np.median(self._target_stds)) ** 2 if self._target_stds else None
+
+    def training_at(self, steps: IntArray) -> FloatArray:
+        """The usual training loss around each validation: the middle of the losses since the one before."""
+        loss = self.loss
+        before = np.concatenate([[-1], steps[:-1]])
+        found = [loss.between(low, high) for low, high in zip(before, steps, strict=True)]
+        return np.array([float(np.median(part)) if len(part) else np.nan for part in found])
