@@ -232,10 +232,11 @@ class Notes:
         told = []
         for average, before in self._averages.values():
             now = _sample(average)
-            moved = len(now) != len(before) or any(
-                not torch.equal(a, b) for a, b in zip(now, before, strict=True)
-            )
-            told.append({"type": type(average).__name__, "moved": moved, "given": average is self.ema})
+            moved = not _same(now, before)
+            # An average that still equals our first weights is ours, and nobody has updated it.
+            untouched, given = _same(now, self._initial), average is self.ema
+            if given or untouched or moved:
+                told.append({"type": type(average).__name__, "moved": moved, "given": given})
         if told:
             self._sink.event(step, "averages", {"averages": told})
 

@@ -24,6 +24,9 @@ STEPS_NEEDED: Final = 20
 SPIKE: Final = 100.0
 HISTORY: Final = 50
 SPIKES_NEEDED: Final = 3
+BACK_IN_TIME: Final = 1e3
+"""A sum over a hundred moments of equal gradients gives a hundred; a thousand is growth from moment to moment."""
+RECURRENT: Final = ("RNN", "LSTM", "GRU", "RNNCell", "LSTMCell", "GRUCell")
 
 
 class Flow:
@@ -45,6 +48,8 @@ class Flow:
         self._clips = False
         self._last_step = 0
         self._first_step = 0
+        self._recurrent: dict[str, list[float]] = {}
+        self._recurrent_since = 0
 
     def observe(self, span: Span) -> None:
         """One value of slope and one of size for every step."""
@@ -54,6 +59,7 @@ class Flow:
         places = [n for n in span.in_depth(span.places(Kind.GRADIENT)) if is_matrix(span.sites[n])]
         if not places:
             return
+        self._follow_recurrence(span, places)
         rms = span.stat("rms")[:, places]
         norms = span.stat("norm")[:, places]
         sparse = span.stat("zero_fraction")[:, places] > 0.5
@@ -65,6 +71,22 @@ class Flow:
             self._last_step = int(step)
             self._size(int(step), norms[row], paths)
             self._slope(int(step), sizes, paths)
+
+    def _follow_recurrence(self, span: Span, places: list[int]) -> None:
+        """Modules that run once a moment, against the last layer: what they pile up on the way back in time."""
+        repeated = _repeated(span)
+        last = places[-1]
+        norms = span.stat("norm")
+        for place in places[:-1]:
+            path = span.sites[place].site.path
+            if span.sites[place].site.module not in repeated or span.sites[last].site.module in repeated:
+                continue
+            with np.errstate(divide="ignore", invalid="ignore"):
+                ratio = norms[:, place] / norms[:, last]
+            known = np.flatnonzero(np.isfinite(ratio) & (norms[:, last] > 0))
+            if len(known) and not self._recurrent:
+                self._recurrent_since = int(span.steps[known[0]])
+            self._recurrent.setdefault(path, []).extend(ratio[known].tolist())
 
     def _slope(self, step: int, sizes: FloatArray, paths: list[str]) -> None:
         live = np.flatnonzero(sizes > 0)
@@ -101,6 +123,13 @@ class Flow:
             decades, trend = float(np.median(self._decades)), float(np.median(self._trends))
             if abs(decades) >= DECADES and abs(trend) >= TREND and decades * trend > 0:
                 found.append(self._by_depth(decades))
+        back = {
+            path: float(np.median(ratios))
+            for path, ratios in self._recurrent.items()
+            if len(ratios) >= STEPS_NEEDED and np.median(ratios) > BACK_IN_TIME
+        }
+        if back and not self._clips:
+            found.append(self._back_in_time(back))
         if len(self._spikes) >= SPIKES_NEEDED and not self._clips:
             found.append(self._in_time())
         return found
@@ -129,6 +158,25 @@ class Flow:
             else "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # and a smaller initialisation",
         )
 
+    def _back_in_time(self, back: dict[str, float]) -> Finding:
+        path = max(back, key=lambda name: back[name])
+        module = path.rpartition(".")[0] or path
+        return Finding(
+            code="exploding_gradients",
+            severity=Severity.CRITICAL,
+            message=f"The gradient explodes on its way back through time in {module}: {back[path]:,.0f} times that of the last "
+            "layer, and nothing clips it.",
+            first_step=self._recurrent_since,
+            last_step=self._last_step,
+            sites=(module, path),
+            evidence=(
+                Evidence(
+                    "gradient against the last layer's", back[path], site=path, kind="gradient", stat="norm"
+                ),
+            ),
+            remedy="torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # and an orthogonal recurrence of gain 1",
+        )
+
     def _in_time(self) -> Finding:
         step, total, usual, path = self._spikes[0]
         return Finding(
@@ -146,3 +194,8 @@ class Flow:
 
 def _ratio(decades: float) -> str:
     return f"1/{10**decades:,.0f}" if decades < 7 else f"10^-{decades:.0f}"
+
+
+def _repeated(span: Span) -> set[str]:
+    """Modules that are recurrent by their type, or by name of their cell."""
+    return {path for path, module in span.modules.items() if module.get("type") in RECURRENT}

@@ -8,7 +8,8 @@ from typing import ClassVar, Final
 import numpy as np
 
 from stethoscope.analyse.span import Span
-from stethoscope.record import Evidence, Finding, Severity
+from stethoscope.kernels.columns import INDEX
+from stethoscope.record import Evidence, Finding, Kind, Severity
 
 LOOKS_NEEDED: Final = 6
 BASELINE_LOOKS: Final = 3
@@ -31,6 +32,7 @@ class Logits:
         self._looks: dict[str, list[tuple[int, dict[str, float]]]] = {}
         self._drift: list[tuple[int, float]] = []
         self._num_classes = 0.0
+        self._centre: list[tuple[float, float]] = []
         self._last_step = 0
 
     def observe(self, span: Span) -> None:
@@ -40,9 +42,13 @@ class Logits:
                 for path, numbers in event.body["modules"].items():
                     self._looks.setdefault(path, []).append((event.step, numbers))
         log_z, classes = span.metric("output/log_z"), span.metric("output/num_units")
+        outputs = span.places(Kind.OUTPUT)
         for place in np.flatnonzero(np.isfinite(log_z)):
             self._drift.append((int(span.steps[place]), float(log_z[place])))
             self._num_classes = float(classes[place])
+            if len(outputs) and span.present[place, outputs[0]]:
+                row = span.rows[place, outputs[0]]
+                self._centre.append((float(row[INDEX["mean"]]), float(row[INDEX["std"]])))
         if len(span.steps):
             self._last_step = int(span.steps[-1])
 
@@ -93,6 +99,15 @@ class Logits:
         )  # fmt: skip
         return after, finding
 
+    def _shifted(self) -> bool:
+        """Whether all logits moved together; a model that grows sure spreads them, which is learning."""
+        if len(self._centre) < 2 * BASELINE_LOOKS:
+            return False
+        start = float(np.median([mean for mean, _ in self._centre[:BASELINE_LOOKS]]))
+        end = float(np.median([mean for mean, _ in self._centre[-BASELINE_LOOKS:]]))
+        spread = float(np.median([std for _, std in self._centre[-BASELINE_LOOKS:]]))
+        return abs(end - start) > spread
+
     def _output(self) -> Finding | None:
         if len(self._drift) < 2 * LOOKS_NEEDED or self._num_classes < 2:
             return None
@@ -101,7 +116,7 @@ class Logits:
         limit = DRIFT * math.log(self._num_classes)
         half = values[len(values) // 2 :]
         still = abs(end - start) > 1.2 * abs(float(np.median(half[:BASELINE_LOOKS])) - start)
-        if abs(end - start) < limit or not still:
+        if abs(end - start) < limit or not still or not self._shifted():
             return None
         first = next(step for step, value in self._drift if abs(value - start) > limit / 2)
         return Finding(

@@ -40,7 +40,7 @@ class LossShape:
             ran = [
                 path
                 for path in span.depth
-                if path and not span.modules.get(path, {}).get("type") == "Sequential"
+                if path and span.modules.get(path, {}).get("type") != "Sequential"
             ]
             self._last_module = ran[-1] if ran else ""
         for event in span.events:

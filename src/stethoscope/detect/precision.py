@@ -14,9 +14,10 @@ from stethoscope.record import Evidence, Finding, Kind, Severity
 SKIPS_NEEDED: Final = 10
 SKIPS_ALWAYS: Final = 24
 """Skips in a row that no sensible initial scale explains: 2 ** 24 above the scale that works."""
-STEPS_NEEDED: Final = 20
-TINY_SHARE: Final = 0.1
-"""Of a gradient's values: subnormal numbers are where float16 begins to lose them."""
+STEPS_NEEDED: Final = 6
+"""Looks at a gradient."""
+TINY_SHARE: Final = 0.5
+"""Of a gradient's values that are not zero: where most are subnormal, as many again are already lost."""
 MOST: Final = 0.5
 
 
@@ -50,8 +51,9 @@ class Precision:
             there = np.flatnonzero(span.present[:, place])
             if len(there) and self._first is None:
                 self._first = int(span.steps[there[0]])
-            lost = rows[there, INDEX["num_tiny"]] / rows[there, INDEX["count"]]
-            self._tiny.setdefault(info.site.path, []).extend(lost.tolist())
+            alive = rows[there, INDEX["count"]] - rows[there, INDEX["num_zero"]]
+            lost = rows[there, INDEX["num_tiny"]] / np.maximum(alive, 1.0)
+            self._tiny.setdefault(info.site.path, []).extend(lost[alive > 0].tolist())
 
     def findings(self) -> list[Finding]:
         """A collapse as it happens; underflow where no scaler works against it."""
@@ -82,8 +84,8 @@ class Precision:
         share = max(float(np.median(self._tiny[path])) for path in paths)
         return Finding(
             "precision_underflow", Severity.WARNING,
-            f"Gradients of {name_list(paths)} are too small for float16: up to {share:.0%} of their values are subnormal, and "
-            "smaller ones are 0.",
+            f"Gradients of {name_list(paths)} are too small for float16: up to {share:.0%} of what is not 0 is subnormal, and "
+            "smaller values are 0.",
             self._first or 0, self._last_step, tuple(paths),
             (Evidence("share of subnormal values", share, site=paths[0], kind="activation_gradient", stat="num_tiny"),),
             'scaler = torch.amp.GradScaler(); scaler.scale(loss).backward()  # or torch.bfloat16',

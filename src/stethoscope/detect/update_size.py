@@ -19,6 +19,9 @@ LARGE: Final = 0.1
 SMALL: Final = 1e-5
 STEPS_NEEDED: Final = 20
 LARGE_STEPS: Final = 5
+STALL_LOOKS: Final = 12
+STALL_STEPS: Final = 40
+STALL_FALL: Final = 0.05
 WORSE: Final = 2.0
 """A loss above this many times the best it had been, and above where it began, is divergence and not noise."""
 
@@ -43,6 +46,9 @@ class UpdateSize:
         self._last_rate = 0.0
         self._last_step = 0
         self._losses: list[float] = []
+        self._streak: list[tuple[int, float]] = []
+        self._stalled: tuple[int, float, float] | None = None
+        self._latest_loss = np.nan
 
     def observe(self, span: Span) -> None:
         """One median ratio for every step that has one."""
@@ -70,7 +76,10 @@ class UpdateSize:
             self._ratios.append(float(values.max()))
         if middle <= LARGE:
             self._large_streak = 0
+            self._streak = []
             return
+        self._streak.append((step, self._latest_loss))
+        self._look_for_stall()
         self._large_streak += 1
         if self._large_streak >= LARGE_STEPS and self._large_since is None:
             self._large_since = step - LARGE_STEPS + 1
@@ -78,7 +87,23 @@ class UpdateSize:
             order = sorted(ratios, key=lambda path: -ratios[path])
             self._large_sites = tuple(order[:3])
 
+    def _look_for_stall(self) -> None:
+        """Large for long, and nothing learned meanwhile: the weights are thrown about."""
+        if self._stalled is not None or len(self._streak) < STALL_LOOKS:
+            return
+        if self._streak[-1][0] - self._streak[0][0] < STALL_STEPS:
+            return
+        # The first steps may fall to what the mean of the targets gives, whatever the rate.
+        losses = [loss for _, loss in self._streak[len(self._streak) // 2 :] if np.isfinite(loss)]
+        half = len(losses) // 2
+        if half < 3:
+            return
+        before, after = float(np.median(losses[:half])), float(np.median(losses[half:]))
+        if after > before - STALL_FALL * abs(before):
+            self._stalled = (self._streak[0][0], before, after)
+
     def _follow_loss(self, step: int, loss: float) -> None:
+        self._latest_loss = loss
         if np.isnan(loss):
             return
         if self._first_loss is None:
@@ -99,16 +124,23 @@ class UpdateSize:
             and self._diverged[0] >= self._large_since
         ):
             return [self._too_large(*self._diverged)]
+        if self._stalled is not None and self._large_since is not None:
+            return [self._too_large(self._stalled[0], self._stalled[2], self._stalled[1])]
         never = len(self._ratios) >= STEPS_NEEDED and self._largest_ever < SMALL
         return [self._too_small()] if never and not self._rising_rate else []
 
     def _too_large(self, step: int, loss: float, best: float) -> Finding:
         assert self._large_since is not None
+        how = (
+            f"and the loss diverges at step {step:,}"
+            if self._diverged is not None
+            else "and the loss does not fall"
+        )
         return Finding(
             code="update_too_large",
             severity=Severity.CRITICAL,
             message=f"Each step changes the weights by {self._large_ratio:.0%} of their size since step "
-            f"{self._large_since:,}, and the loss diverges at step {step:,}: the learning rate is too high.",
+            f"{self._large_since:,}, {how}: the learning rate is too high.",
             first_step=self._large_since,
             last_step=self._last_step,
             sites=self._large_sites,
