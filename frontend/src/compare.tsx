@@ -14,7 +14,7 @@ import { LEFT, RIGHT } from "./run";
 import { offer, withdraw } from "./save";
 import { cursor, go, isPhone, kind, route, runLink, selected, stat, tokens, view, width } from "./state";
 import { historyColor } from "./tokens";
-import { Axis, cursorX, Rules } from "./tracks";
+import { Axis, cursorX, Rules, type Ends } from "./tracks";
 
 interface Side extends Identity { verdict: string; severity: string }
 interface CompareData {
@@ -78,19 +78,21 @@ function Body({ found, shown, plot, rows, open, a, toggle }: { found: CompareDat
     const n = at * found.count + column;
     return { level: levels[n], mark: marks[n], a: left[n], b: right[n], differs: found.differs[at] };
   };
+  const both = Math.min(found.a.lastStep ?? 0, found.b.lastStep ?? 0), shorter = (found.a.lastStep ?? 0) < (found.b.lastStep ?? 0) ? "A" : "B";
+  const ends = found.a.lastStep !== found.b.lastStep ? { step: both, label: `${shorter} ended at ${count(both)}`, live: false } : null;
   const flags = found.first && found.first.step >= scale.first ? [{ n: 1, step: found.first.step }] : [];
   return (
     <><section class="verdict"><div class="say"><p class="overline"><span>First difference</span></p><Headline found={found} link={a} /></div>
       <table class="evidence two"><caption class="hidden">Outcome</caption><thead><tr><th scope="col">Outcome</th><th scope="col"><b class="letter a">A</b></th><th scope="col"><b class="letter b">B</b></th></tr></thead><tbody>{found.outcome.map((one) => <tr><th scope="row">{one.label}</th><td class={one.a === "NaN" ? "crit" : ""}>{one.unit === "%" ? percent(real(one.a) ?? 0) : number(one.a)}</td><td class={`now${one.b === "NaN" ? " crit" : ""}`}>{one.unit === "%" ? percent(real(one.b) ?? 0) : number(one.b)}</td></tr>)}</tbody></table>
       <table class="evidence two settings"><caption class="hidden">Settings</caption><thead><tr><th scope="col">Settings <span class="note">{count(found.settings.numDiffer)} of {count(found.settings.num)} differ</span></th><th scope="col"><b class="letter a">A</b></th><th scope="col"><b class="letter b">B</b></th></tr></thead><tbody>{found.settings.rows.slice(0, 5).map((one) => <tr class={one.a === one.b ? "same" : ""}><th scope="row" class="mono">{one.name}</th><td class="mono" title={one.a}>{one.a || "none"}</td><td class="mono now" title={one.b}>{one.b || "none"}</td></tr>)}</tbody></table></section>
       <Axis scale={scale} flags={flags} left={`Steps ${count(shown[0])} to ${count(shown[1])}`} right=" " />
-      {found.tracks.map((one) => <Pair key={one.key} track={one} scale={scale} parted={found.first?.step ?? null} flags={flags} />)}
+      {found.tracks.map((one) => <Pair key={one.key} track={one} scale={scale} parted={found.first?.step ?? null} flags={flags} ends={ends} />)}
       <div class="panel toolbar"><div class="gutter"><b>Difference by layer</b></div><div class="plot controls">
         {!isPhone.value && <><div class="segments" role="radiogroup" aria-label="What is shown">{found.kinds.map((one) => <button type="button" role="radio" aria-checked={found.kind === one} class={found.kind === one ? "on" : ""} onClick={() => { kind.value = one; }}>{KIND_NAMES[one] ?? one}</button>)}</div>
           <select aria-label="Statistic" value={stat.value} onChange={(event) => { stat.value = (event.target as HTMLSelectElement).value; }}>{["norm", "abs_max", "mean_abs", "mean", "std"].map((one) => <option value={one}>{STAT_NAMES[one]}</option>)}</select></>}
         <span class="space" />{width.value > 900 && <HeatKey heat={heat} raw={false} ends={["A smaller", "A larger"]} extra={marks.includes(Mark.EQUAL) ? [["equal", Mark.EQUAL]] : []} />}</div><div class="values head"><span>differs</span><span>A / B</span></div></div>
-      <HeatGrid tree={found.tree} rows={rows} heat={heat} scale={scale} span={found.span} flags={flags} raw={false} open={open} kind={found.kind} stat={found.stat} onToggle={toggle} onOpen={(path) => go(runLink(a, "layers", { at: path }))}
-        draw={(context, row, x, y, height, t, dpr, edge) => { const at = place.get(row); if (at === undefined) return; for (let column = 0; column < found.count; column++) { const n = at * found.count + column, start = found.start + column * found.size, x0 = Math.max(0, Math.round(x(start))), x1 = Math.min(edge, Math.round(x(start + found.size))); if (x1 <= x0) continue; context.fillStyle = marks[n] === Mark.PLAIN ? historyColor(t, Number.isFinite(levels[n]) ? levels[n] : levels[n] > 0 ? 6 : -6) : texture(context, marks[n], t, dpr); context.fillRect(x0, y, x1 - x0, height); } }}
+      <HeatGrid tree={found.tree} rows={rows} heat={heat} scale={scale} span={found.span} flags={flags} ends={ends} raw={false} open={open} kind={found.kind} stat={found.stat} onToggle={toggle} onOpen={(path) => go(runLink(a, "layers", { at: path }))}
+        draw={(context, row, x, y, height, t, dpr, edge) => { const at = place.get(row); if (at === undefined) return; for (let column = 0; column < found.count; column++) { const n = at * found.count + column, start = found.start + column * found.size, x0 = Math.max(0, Math.round(x(start))), x1 = Math.min(edge, Math.round(x(start + found.size))); if (x1 <= x0 || start > both) continue; context.fillStyle = marks[n] === Mark.PLAIN ? historyColor(t, Number.isFinite(levels[n]) ? levels[n] : levels[n] > 0 ? 6 : -6) : texture(context, marks[n], t, dpr); context.fillRect(x0, y, x1 - x0, height); } }}
         valuesOf={(row, step) => { const one = cell(row, step), at = place.get(row); const parted = at === undefined ? null : found.differs[at]; if (!one) return [parted === null ? "" : count(parted), "", false]; if (at !== undefined && !found.common[at]) return ["", "only A", false]; return [parted === null ? "" : count(parted), parted === null ? "equal" : one.mark === Mark.EQUAL ? "equal" : one.mark >= Mark.INF ? "NaN" : Number.isFinite(one.level) ? ratioWords(one.level) : "", Math.abs(one.level) > 0.585]; }}
         sign={(row) => (row === found.first?.place ? "first" : "")}
         tipOf={(row, step) => { const one = cell(row, step); if (!one || one.mark === Mark.MISSING) return null; return <><p><span class="mono strong">{found.tree[row][0]}</span> {(KIND_NAMES[found.kind] ?? "").toLowerCase()}, step {count(step)}</p><p>{one.mark === Mark.EQUAL ? "equal to the last bit that is kept" : <><b class="inka">A {number(one.a)}</b>, <b class="inkb">B {number(one.b)}</b>{one.differs !== null && `, first differs at ${count(one.differs)}`}</>}</p></>; }} /></>
@@ -106,7 +108,7 @@ function Headline({ found, link }: { found: CompareData; link: string }): JSX.El
     <p class="why">{same > 0 ? `All ${count(found.numShared)} layers agree in every statistic up to step ${count(first.step - 1)}. ` : ""}{first.numAfter > 1 ? `One step later ${count(first.numAfter)} layers differ.` : ""}</p></>;
 }
 
-function Pair({ track, scale, parted, flags }: { track: CompareData["tracks"][0]; scale: Scale; parted: number | null; flags: { n: number; step: number }[] }): JSX.Element {
+function Pair({ track, scale, parted, flags, ends }: { track: CompareData["tracks"][0]; scale: Scale; parted: number | null; flags: { n: number; step: number }[]; ends: Ends | null }): JSX.Element {
   const t = tokens.value, h = track.key === "lr" ? 34 : 72;
   const a = line(track.a), b = line(track.b);
   const range = rangeOf([a, b], scale, track.log), y = yOf(range, h, 9), ticks = h < 40 ? [] : valueTicks(range, 3);
@@ -120,7 +122,7 @@ function Pair({ track, scale, parted, flags }: { track: CompareData["tracks"][0]
         {[a, b].flatMap((one) => stretches(one, scale, Mark.NAN)).map(([x, w]) => <rect x={x} width={Math.max(2, w)} y="0" height={h} fill="url(#hatch)" />)}
         {[[a, t.s[1]], [b, t.s[0]]].map(([of, color]) => { const drawn = paths(of as typeof a, scale, y, range.log); return <g><path d={drawn.band} fill={color as string} opacity=".16" /><path d={drawn.mean} fill="none" stroke={color as string} stroke-width="1.5" /></g>; })}
         <path d={paths(before, scale, y, range.log).mean} fill="none" stroke={t.ink2} stroke-width="1.5" />
-        <Rules scale={scale} height={h} flags={flags} />{dot(a, t.s[1])}{dot(b, t.s[0])}
+        <Rules scale={scale} height={h} flags={flags} ends={ends} words={track.key === "loss"} />{dot(a, t.s[1])}{dot(b, t.s[0])}
       </svg>
       <div class="values pair"><b class="inka">{number(at === null ? null : valueAt(a, at))}</b><b class="inkb">{number(at === null ? null : valueAt(b, at))}</b></div></div>
   );

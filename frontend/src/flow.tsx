@@ -17,11 +17,12 @@ import { cursor, go, isPhone, kind, reducedMotion, runLink, selected, tokens, vi
 import { historyColor, inkOn, MONO } from "./tokens";
 import { placed } from "./tracks";
 
-interface Values { start: number; size: number; count: number; values: Float32Array; marks: Uint8Array; usual: Float32Array }
+export interface Values { start: number; size: number; count: number; values: Float32Array; marks: Uint8Array; usual: Float32Array }
 export interface FlowData {
   kind: string; hasGraph: boolean; opened: string; nodes: FlowNode[]; edges: FlowEdge[]; numSites: number; numEdges: number; start: number; size: number; count: number; numRows: number; values: string; marks: string; usual: string;
   layers: { paths: string[]; labels: string[]; count: number; values: string; marks: string; usual: string }; signs: Record<string, string>; thresholds: { dying: number; exploding: number; fading: number };
 }
+export const nodeValues = (found: FlowData): Values => ({ start: found.start, size: found.size, count: found.count, values: floats(found.values), marks: small(found.marks), usual: floats(found.usual) });
 interface Reading { value: number | null; level: number; mark: number }
 
 function read(of: Values, row: number, step: number): Reading {
@@ -46,7 +47,7 @@ export function FlowScreen({ session }: { session: RunSession }): JSX.Element {
   useEffect(() => handleKeys({ session, play: () => setPlaying((now) => !now), up: () => go(runLink(session.key)) }), [session]);
   usePlay(playing, setPlaying, data, shown);
   useFlowTable(found);
-  const nodes = useMemo<Values | null>(() => found && { start: found.start, size: found.size, count: found.count, values: floats(found.values), marks: small(found.marks), usual: floats(found.usual) }, [found]);
+  const nodes = useMemo<Values | null>(() => found && nodeValues(found), [found]);
   const layers = useMemo<Values | null>(() => found && { start: found.start, size: found.size, count: found.layers.count, values: floats(found.layers.values), marks: small(found.layers.marks), usual: floats(found.layers.usual) }, [found]);
   const [ref, box] = useSize();
   const layout = useMemo(() => found && box[0] > 40 ? layOut(found.nodes, found.edges, found.opened, box[0], box[1]) : null, [found?.nodes.map((one) => one.path).join("\n"), found?.opened, box[0], box[1]]);
@@ -60,7 +61,7 @@ export function FlowScreen({ session }: { session: RunSession }): JSX.Element {
         {!isPhone.value && <div class="segments" role="radiogroup" aria-label="What flows">{["gradient", "activation_gradient", "update"].filter((one) => data.kinds.includes(one)).map((one) => <button type="button" role="radio" aria-checked={what === one} class={what === one ? "on" : ""} onClick={() => { kind.value = one; }}>{KIND_NAMES[one]}</button>)}</div>}</div>
       <div class="flowbody"><div class="flowmain">
         <p class="note flownote"><Icon name="back" size={22} /> The gradient runs from the loss on the right to the input on the left.{found && !found.hasGraph ? " The graph was not recorded: modules stand in their order." : ""}</p>
-        <div class="canvas" ref={ref}>{found && nodes && layout && <Graph found={found} nodes={nodes} layout={layout} step={step} session={session} playing={playing} />}</div>
+        <div class="canvas" ref={ref}>{found && nodes && layout && <Graph found={found} nodes={nodes} layout={layout} step={step} link={session.key} playing={playing} />}</div>
         {found && layers && !isPhone.value && <Bars found={found} layers={layers} step={step} layout={layout} w={box[0]} />}
       </div>
       {!isPhone.value && found && nodes && layers && layout && <FlowSide found={found} nodes={nodes} layers={layers} layout={layout} step={step} />}</div>
@@ -120,7 +121,7 @@ function extent(of: Values): [number, number] {
   return logs.length ? [logs[Math.floor(logs.length * 0.02)], logs[Math.floor(logs.length * 0.999)]] : [0, 1];
 }
 
-function Graph({ found, nodes, layout, step, session, playing }: { found: FlowData; nodes: Values; layout: Layout; step: number; session: RunSession; playing: boolean }): JSX.Element {
+export function Graph({ found, nodes, layout, step, link, playing }: { found: FlowData; nodes: Values; layout: Layout; step: number; link?: string; playing: boolean }): JSX.Element {
   const t = tokens.value;
   const [low, high] = useMemo(() => extent(nodes), [nodes]);
   const rowOf = useMemo(() => new Map(found.nodes.map((one) => [one.path, one.row])), [found]);
@@ -140,7 +141,7 @@ function Graph({ found, nodes, layout, step, session, playing }: { found: FlowDa
       {[...layout.ribbons].sort((a, b) => Number(a.straight) - Number(b.straight)).map((ribbon) => { const now = flowing(ribbon, at), w = widthOf(now.value, low, high), cased = critical.has(ribbon.id); return <g fill="none" stroke-linecap="butt">{cased && <path d={ribbon.d} stroke={t.ink} stroke-width={w + 3} />}<path d={ribbon.d} stroke={ribbon.cut ? t.line2 : now.mark === Mark.NAN || now.mark === Mark.INF ? t.crit : now.value === null ? t.line2 : historyColor(t, now.level)} stroke-width={w} stroke-dasharray={ribbon.cut ? "3 4" : undefined} />{!cased && !ribbon.cut && <path d={ribbon.d} stroke={t.mark} stroke-opacity=".25" stroke-width={w + 1.2} class="under" />}</g>; })}
       <g ref={particles} class="particles" />
       {layout.boxes.map((one) => { const now = at(one.path), color = now.value === null || !Number.isFinite(now.value) ? t.sheet : historyColor(t, now.level), sign = found.signs[one.path]; return (
-        <g class="node" tabIndex={0} role="button" aria-label={`${one.path}, ${number(now.value)}${now.value !== null && Number.isFinite(now.value) ? `, ${ratio(2 ** now.level)}` : ""}`} onClick={() => { selected.value = one.path; go(runLink(session.key, "layers", { at: one.path, step })); }} onKeyDown={(event) => { if (event.key === "Enter") go(runLink(session.key, "layers", { at: one.path, step })); }}>
+        <g class="node" tabIndex={0} role="button" aria-label={`${one.path}, ${number(now.value)}${now.value !== null && Number.isFinite(now.value) ? `, ${ratio(2 ** now.level)}` : ""}`} onClick={() => { selected.value = one.path; if (link) go(runLink(link, "layers", { at: one.path, step })); }} onKeyDown={(event) => { if (event.key === "Enter" && link) go(runLink(link, "layers", { at: one.path, step })); }}>
           <title>{`${one.path}  ${number(now.value)}`}</title>
           <rect x={one.x - one.w / 2} y={one.y - one.h / 2} width={one.w} height={one.h} rx="4" fill={one.role === "loss" ? t.ink : paint(now)} stroke={selected.value === one.path ? t.ink : sign ? t.crit : t.mark} stroke-width={selected.value === one.path || sign ? 1.5 : 0.8} stroke-opacity={sign ? 1 : 0.6} />
           {one.label && <text x={one.x} y={one.y + 4} text-anchor="middle" class="mono" font-family={MONO} fill={one.role === "loss" ? t.sheet : now.mark >= Mark.INF ? t.crit : now.value === null ? t.ink2 : inkOn(color)}>{one.label}</text>}</g>); })}
@@ -160,7 +161,7 @@ function criticalPath(layout: Layout, at: (path: string) => Reading): Set<number
     if (!ways.length) break;
     // On the river the gradient goes straight on, unless a branch carries far more than it usually does.
     const straight = ways.find((one) => one.straight), loud = ways.filter((one) => !one.straight).map((one) => [one, flowing(one, at)] as const).sort((a, b) => b[1].level - a[1].level)[0];
-    const best = straight && !(loud && loud[1].level > 1.3) ? straight : loud ? ways.filter((one) => !one.straight).sort((a, b) => (flowing(b, at).value ?? 0) - (flowing(a, at).value ?? 0))[0] : ways[0];
+    const best = straight && !(loud && loud[1].level > 1.3 && loud[1].level > flowing(straight, at).level + 1) ? straight : loud ? ways.filter((one) => !one.straight).sort((a, b) => (flowing(b, at).value ?? 0) - (flowing(a, at).value ?? 0))[0] : ways[0];
     out.add(best.id);
     here = best.source;
   }

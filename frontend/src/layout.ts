@@ -55,7 +55,7 @@ function placeRiver(parts: RiverParts): Layout {
   const at = new Map<string, Point & { w: number; h: number }>();
   const boxes: Box[] = [];
   const columns: Layout["columns"] = [];
-  const put = (one: FlowNode, x: number, y: number, label: string, h = 24): void => { const w = label ? boxWidth(label) : 22; at.set(one.path, { x, y, w, h }); boxes.push({ path: one.path, label, role: one.role, layer: one.layer, isOpen: one.isOpen, x, y, w, h }); };
+  const put = (one: FlowNode, x: number, y: number, label: string, h = 24): void => { const w = label ? boxWidth(label) : Math.min(22, Math.max(7, cell * 0.5)); at.set(one.path, { x, y, w, h }); boxes.push({ path: one.path, label, role: one.role, layer: one.layer, isOpen: one.isOpen, x, y, w, h }); };
   let x = left;
   heads.forEach((one) => { const label = short(one.label), w = boxWidth(label); put(one, x + w / 2, middle, label, 26); x += w + 4; });
   let box: Layout["opened"] = null;
@@ -125,7 +125,7 @@ function riverRibbons({ by, edges }: RiverParts, at: Map<string, Point & { w: nu
   const onRiver = (path: string): boolean => { const node = by.get(path); return joins.has(path) || !node || at.get(path)!.y === loss.y; };
   const below = (path: string): string[] => { const node = by.get(path); return node && node.role === "module" ? [path] : []; };
   // On the river the gradient is not measured itself; it is what the next branch or station towards the loss receives.
-  const near = (path: string, seen = new Set<string>()): string[] => { if (seen.has(path) || seen.size > 12) return []; seen.add(path); const own = below(path); if (own.length) return own; return edges.filter((one) => one.source === path).flatMap((one) => near(one.target, seen)).slice(0, 4); };
+  const near = (path: string, seen = new Set<string>()): string[] => { if (seen.has(path) || seen.size > 40) return []; seen.add(path); const own = below(path); if (own.length) return own; return edges.filter((one) => one.source === path).flatMap((one) => near(one.target, seen)).slice(0, 4); };
   const last = [...at.entries()].filter(([path]) => onRiver(path) && path !== loss.path && by.get(path)?.role !== "output").sort((a, b) => b[1].x - a[1].x)[0];
   for (const edge of edges) {
     const a = at.get(edge.source), b = at.get(edge.target);

@@ -2,11 +2,13 @@
 import { render, type JSX } from "preact";
 import { useEffect, useState } from "preact/hooks";
 import { Overlays, PhoneTabs, RunBar, Status, TroubleScreen } from "./chrome";
+import { carry } from "./api";
 import { number } from "./format";
 import { CompareScreen } from "./compare";
 import { FlowScreen } from "./flow";
 import { LayerScreen } from "./layer";
 import { CheckupScreen, LogScreen, ProfileScreen, RanksScreen } from "./other";
+import { carriedData, ReportPage } from "./report";
 import { Overview } from "./run";
 import { Runs } from "./runs";
 import { RunSession } from "./session";
@@ -47,6 +49,14 @@ function App(): JSX.Element {
   return <><Patterns /><a class="skip" href="#main">To the content</a>{screen === "runs" ? <Runs /> : screen === "compare" ? <CompareScreen /> : <RunPage id={key} />}<Overlays /></>;
 }
 
+const root = document.getElementById("app")!;
+const inside = document.getElementById("carried");
 begin();
-if (location.search) history.replaceState(null, "", location.pathname + location.hash);
-render(<App />, document.getElementById("app")!);
+if (inside) {
+  document.documentElement.dataset.report = "1";
+  carry({});
+  void carriedData(inside).then((data) => { render(<><Patterns /><ReportPage data={data} /><Overlays /></>, root); document.documentElement.dataset.ready = "1"; }, (error) => { root.textContent = `This file cannot be read: ${String(error)}`; });
+} else {
+  if (location.search) history.replaceState(null, "", location.pathname + location.hash);
+  render(<App />, root);
+}

@@ -23,12 +23,13 @@ export function HatchPattern({ t }: { t: { crit: string; critTint: string } }): 
 }
 
 /** The cursor and the events as lines through a panel. */
-export function Rules({ scale, height, flags, ends }: { scale: Scale; height: number; flags: Flag[]; ends?: Ends | null }): JSX.Element {
+export function Rules({ scale, height, flags, ends, words = false }: { scale: Scale; height: number; flags: Flag[]; ends?: Ends | null; words?: boolean }): JSX.Element {
   const t = tokens.value;
   return (
     <g>
       {flags.filter((flag) => inside(scale, flag.step)).map((flag) => <path d={`M${scale.x(flag.step).toFixed(1)} 0V${height}`} stroke={t.ink} stroke-width="1" stroke-dasharray="1 3" fill="none" />)}
       {ends && inside(scale, ends.step) && <path d={`M${scale.x(ends.step + 1).toFixed(1)} 0V${height}`} stroke={ends.live ? t.accent : t.ink} stroke-width={ends.live ? 1.5 : 1} fill="none" />}
+      {ends && words && inside(scale, ends.step) && <text x={Math.min(scale.x(ends.step + 1) + 5, scale.width + 2)} y="13" class={ends.live ? "now" : "tick"}>{ends.label}</text>}
       <CursorRule scale={scale} height={height} />
     </g>
   );
@@ -49,6 +50,8 @@ export function placed(flags: Flag[], scale: Scale): number[] {
   return out;
 }
 
+const clusterStart = (discs: number[], n: number): number => { let at = n; while (at > 0 && discs[at] - discs[at - 1] < 19) at--; return discs[at]; };
+
 export function Axis({ scale, flags, ends, left, right }: { scale: Scale; flags: Flag[]; ends?: Ends | null; left: string; right?: string }): JSX.Element {
   const t = tokens.value;
   const shown = flags.filter((flag) => inside(scale, flag.step));
@@ -68,7 +71,7 @@ export function Axis({ scale, flags, ends, left, right }: { scale: Scale; flags:
         {ticks.map((tick) => <path d={`M${scale.x(tick).toFixed(1)} 25V29`} stroke={t.line2} fill="none" />)}
         {ticks.filter((tick) => free(scale.x(tick))).map((tick) => <text x={scale.x(tick)} y="18" text-anchor="middle" class="tick">{count(tick)}</text>)}
         {shown.map((flag, n) => <g><path d={`M${scale.x(flag.step).toFixed(1)} 22V30`} stroke={t.ink} stroke-dasharray="1 3" /><circle cx={discs[n]} cy="14" r="8" fill={t.ink} /><text x={discs[n]} y="17.8" text-anchor="middle" class="flag">{flag.n}</text>
-          {labelled.has(flag.n) && <text x={discs[n] + (discs[n] > scale.width - 44 ? -13 : 13)} y="18" text-anchor={discs[n] > scale.width - 44 ? "end" : "start"} class="strong">{count(flag.step)}</text>}</g>)}
+          {labelled.has(flag.n) && <text x={discs[n] > scale.width - 44 ? clusterStart(discs, n) - 13 : discs[n] + 13} y="18" text-anchor={discs[n] > scale.width - 44 ? "end" : "start"} class="strong">{count(flag.step)}</text>}</g>)}
         {ends?.live && inside(scale, ends.step) && <circle cx={scale.x(ends.step + 1)} cy="29" r="3" fill={t.accent} />}
         {at !== null && <g><path d={`M${cursorX(scale, at)} 20V30`} stroke={t.ink} stroke-width="1.25" /><rect x={cursorX(scale, at) - chip.length * 3.6 - 7} y="4" width={chip.length * 7.2 + 14} height="20" rx="4" fill={t.ink} /><text x={cursorX(scale, at)} y="18" text-anchor="middle" class="flag big">{chip}</text></g>}
       </svg>
@@ -93,7 +96,7 @@ export function LineChart({ id, scale, height, lines, log, limits = [], flags, e
       {[Mark.NAN, Mark.INF].map((mark) => lines.slice(0, 1).map((one) => stretches(one.of, scale, mark).map(([x, w]) => <rect x={x.toFixed(1)} y="0" width={Math.max(2, w).toFixed(1)} height={height} fill="url(#hatch)" />)))}
       {near.map((one) => <g><path d={`M0 ${y(one.value).toFixed(1)}H${scale.width}`} stroke={t.mark} stroke-dasharray="4 3" fill="none" /><text x="6" y={y(one.value) - 4} class="tick" font-size="10.5" fill={t.ink3}>{one.label}</text></g>)}
       {lines.map((one) => { const drawn = paths(one.of, scale, y, range.log); return <g>{drawn.band && <path d={drawn.band} fill={one.color} opacity=".2" />}<path d={drawn.mean} fill="none" stroke={one.color} stroke-width="1.5" stroke-linejoin="round" stroke-dasharray={one.dash} /></g>; })}
-      <Rules scale={scale} height={height} flags={flags} ends={ends} />
+      <Rules scale={scale} height={height} flags={flags} ends={ends} words={id === "loss"} />
       {lines.map((one) => <Dot of={one.of} color={one.color} scale={scale} y={y} log={range.log} />)}
     </svg>
   );

@@ -1,0 +1,68 @@
+"""`stethoscope report`: one run as one file."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import sys
+from pathlib import Path
+
+from stethoscope import __version__
+from stethoscope.cli.choose import choose_path
+from stethoscope.cli.errors import UsageError
+from stethoscope.cli.options import add_run, emit_json
+
+FORMATS = {".html": "html", ".htm": "html", ".md": "md", ".json": "json"}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Which run, where to, in which form."""
+    add_run(parser)
+    parser.add_argument("-o", "--output", metavar="FILE", help="default: report.html; - for stdout")
+    parser.add_argument("--format", choices=("html", "md", "json"), help="default: by the file's name, else html")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Writes the report and says where it is."""
+    from stethoscope.cli.show import require_data
+    from stethoscope.views.pagedata.desk import Desk
+    from stethoscope.views.report import report_data, report_html, report_markdown
+
+    desk = Desk(choose_path(args.run))
+    require_data(desk.run)
+    output = args.output or f"report.{args.format or 'html'}"
+    form = args.format or FORMATS.get(Path(output).suffix.lower(), "html")
+    if form == "json" and output == "-":
+        emit_json(report_data(desk, __version__))
+        return 0
+    if form == "json":
+        import json
+
+        text = json.dumps(report_data(desk, __version__), allow_nan=False, indent=1) + "\n"
+    elif form == "md":
+        if not desk.was_examined and desk.run.state != "live":
+            desk.examine()
+        text = report_markdown(desk)
+    else:
+        text = report_html(desk, __version__)
+    if output == "-":
+        sys.stdout.write(text)
+        return 0
+    size = write_whole(Path(output), text)
+    sys.stdout.write(f"{output}  {size / 1000:,.0f} kB\n")
+    return 0
+
+
+def write_whole(path: Path, text: str) -> int:
+    """Puts the file in place at once, so that nobody reads half of one; the number of bytes."""
+    data = text.encode("utf-8", "replace")
+    beside = path.with_name(f".{path.name}.new")
+    try:
+        beside.write_bytes(data)
+        os.replace(beside, path)  # noqa: PTH105 - the one call that replaces in one step everywhere
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            beside.unlink()
+        raise UsageError(f"The file cannot be written ({error.strerror})", where=path) from error
+    return len(data)

@@ -1,0 +1,116 @@
+"""The report's data, and the HTML file around it."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import html
+import json
+import time
+from pathlib import Path
+from typing import Any, Final
+
+from stethoscope.record import Kind, StethoscopeError
+from stethoscope.views.pagedata import flow, layer, log, overview
+from stethoscope.views.pagedata.desk import Desk
+from stethoscope.views.pagedata.heat import heat_data
+from stethoscope.views.pagedata.ranks import profile_data, ranks_data
+
+WEB: Final = Path(__file__).parents[1] / "web"
+SCHEMA_VERSION: Final = 1
+_HEAT_BINS, _TRACK_BINS, _WHOLE_BINS = 400, 300, 400
+_MAX_FLOW_BINS: Final = 1
+"""The report shows the flow at one step: its history stays in the run."""
+
+_PAGE: Final = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
+<title>{title}</title>
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<style>{style}</style>
+</head>
+<body><div id="app"></div><noscript><pre>{plain}</pre></noscript>
+<script type="application/octet-stream" id="carried">{data}</script>
+<script>{script}</script>
+</body>
+</html>
+"""
+
+
+def report_data(desk: Desk, version: str) -> dict[str, Any]:
+    """Everything the report shows, as JSON values: the same forms that the page asks for."""
+    if not desk.was_examined and desk.run.state != "live":
+        desk.examine()
+    run = overview.run_data(desk)
+    first, last = run["window"]
+    kinds = desk.kinds()
+    kind = overview.heat_kind(desk)
+    begin, end = run["span"]
+    whole = overview.tracks_data(desk, begin, end, _WHOLE_BINS)
+    profile = profile_data(desk, (begin, end, 16))
+    return {
+        "schema_version": SCHEMA_VERSION, "run": run, "tracks": overview.tracks_data(desk, first, last, _TRACK_BINS),
+        "whole": whole, "heat": heat_data(desk, kind, "norm", (first, last, _HEAT_BINS)) if kinds else None,
+        "layer": _layer(desk, (first, last, _TRACK_BINS)), "profile": {"parts": profile["parts"], "meanMs": profile["meanMs"]},
+        "ranks": [{k: row[k] for k in ("rank", "lastLoss", "stepMs")} for row in ranks_data(desk)["ranks"]],
+        "madeAt": time.time(), "version": version, **_flow(desk, kinds), **_log(desk),
+    }  # fmt: skip
+
+
+def _layer(desk: Desk, view: tuple[int, int, int]) -> dict[str, Any] | None:
+    """The layer of the first cause, without its distributions."""
+    for cause in desk.diagnosis.causes[:1]:
+        for site in cause.sites[:1]:
+            for path in (site, site.rpartition(".")[0]):
+                try:
+                    return layer.layer_data(desk, path, view) | {"pictures": None}
+                except StethoscopeError:
+                    continue
+    return None
+
+
+def _flow(desk: Desk, kinds: list[Kind]) -> dict[str, Any]:
+    """The gradient on the graph at the step before the first cause ended: the last one that can be drawn."""
+    kind = next((one for one in (Kind.ACTIVATION_GRADIENT, Kind.GRADIENT) if one in kinds), None)
+    steps = desk.run.steps
+    if kind is None or not len(steps):
+        return {"flow": None, "flowStep": 0}
+    step = int(steps[-1])
+    followed = [int(entry["step"]) for entry in overview.run_data(desk)["verdict"]["followed"]]
+    broken = [at for at in followed if at > int(steps[0])]
+    if broken:
+        earlier = steps[steps < max(broken)]
+        step = int(earlier[-1]) if len(earlier) else step
+    return {"flow": flow.flow_data(desk, kind, (step, step, _MAX_FLOW_BINS)), "flowStep": step}
+
+
+def _log(desk: Desk) -> dict[str, Any]:
+    found = log.log_data(desk)
+    return {"losses": found["losses"], "problems": found["problems"]}
+
+
+def report_html(desk: Desk, version: str) -> str:
+    """The file."""
+    from stethoscope.views.report.markdown import report_markdown
+
+    script, style = (WEB / "app.js").read_text("utf-8").strip(), (WEB / "app.css").read_text("utf-8").strip()
+    if "</script" in script.lower() or "<!--" in script or "</style" in style.lower():
+        raise StethoscopeError("The page's own script cannot be put into a file", do="Build the page again")
+    body = json.dumps(report_data(desk, version), allow_nan=False, separators=(",", ":")).encode()
+    data = base64.b64encode(gzip.compress(body, compresslevel=9, mtime=0)).decode("ascii")
+    policy = (
+        f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; img-src data: blob:; "
+        "base-uri 'none'; form-action 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+    )
+    return _PAGE.format(
+        policy=policy, title=html.escape(f"{desk.run.name} {desk.run.id}, stethoscope"), style=style, script=script,
+        data=data, plain=html.escape(report_markdown(desk)),
+    )  # fmt: skip
+
+
+def _hash(text: str) -> str:
+    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode('ascii')}"

@@ -1,0 +1,62 @@
+"""The report as Markdown: for a pull request, a chat, an issue."""
+
+from __future__ import annotations
+
+import re
+
+from stethoscope.record import Finding, Severity, printable
+from stethoscope.views.pagedata import facts
+from stethoscope.views.pagedata.desk import Desk
+from stethoscope.views.pagedata.verdict import followed_entries, why
+from stethoscope.views.terminal import numbers
+
+_SIGNS = {Severity.CRITICAL: "◆", Severity.WARNING: "▲", Severity.INFO: "●"}
+
+
+def report_markdown(desk: Desk) -> str:
+    """Verdict, evidence, what followed, the other findings, how it was measured."""
+    run, diagnosis = desk.run, desk.diagnosis
+    lines = [f"# {_text(run.name)} `{_code(run.id)}`", "", f"{_text(facts.state_words(run))}.", ""]
+    if diagnosis.causes:
+        cause, *others = diagnosis.causes
+        lines += _cause_lines(cause)
+        lines += ["## What followed", ""]
+        for place, entry in enumerate(followed_entries(run, cause, diagnosis.followed.get(cause.code, ())), 1):
+            lines.append(f"{place}. **{entry['step']:,}** {_text(str(entry['text']))}")
+        lines.append("")
+        rest = [*others, *(f for f in diagnosis.findings if f.severity is Severity.INFO)]
+    else:
+        lines += ["## Nothing to report", ""]
+        rest = [f for f in diagnosis.findings if f.severity is Severity.INFO]
+    if rest:
+        lines += ["## Other findings", ""]
+        lines += [f"- {_SIGNS[f.severity]} {_text(f.message)} (`{_code(f.code)}`, since step {f.first_step:,})" for f in rest]
+        lines.append("")
+    parts = [" ".join(filter(None, (p.get("before"), p["strong"], p["rest"]))) for p in facts.status_parts(desk, diagnosis)]
+    lines += ["## How it was measured", "", ". ".join(parts) + ".", ""]
+    return "\n".join(lines)
+
+
+def _cause_lines(cause: Finding) -> list[str]:
+    lines = [f"## {_SIGNS[cause.severity]} {_text(cause.message)}", ""]
+    sure = f", {numbers.percent(cause.confidence)} sure" if cause.confidence < 0.995 else ""
+    lines += [f"{cause.severity}, `{_code(cause.code)}`{sure}. {_text(why(cause))}", ""]
+    shown = [e for e in cause.evidence if e.value is not None or e.before is not None]
+    if shown:
+        lines += ["| evidence | before | after |", "| --- | ---: | ---: |"]
+        for e in shown:
+            lines.append(f"| {_text(e.label)} | {numbers.number(e.before)} | **{numbers.number(e.value)}** |")
+        lines.append("")
+    if cause.remedy:
+        fence = "`" * max(3, max((len(run) for run in re.findall("`+", cause.remedy)), default=0) + 1)
+        lines += ["Try", "", f"{fence}python", printable(cause.remedy.strip(), 2000).replace("\\n", "\n"), fence, ""]
+    return lines
+
+
+def _text(words: str) -> str:
+    """Words that Markdown does not read as markup."""
+    return re.sub(r"([\\`*_\[\]<>|#])", r"\\\1", printable(words, 1000))
+
+
+def _code(words: str) -> str:
+    return printable(words, 200).replace("`", "'")
