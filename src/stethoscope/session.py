@@ -76,6 +76,7 @@ class DebugSession(Kit):
 
         place = launch.place(self.config, self._run_folder)
         info = launch.describe(self._model, self._optimizers, self.config, place)
+        before = launch.last_recorded(place.folder)
         self._writer = RunWriter.create(
             place.folder, info, rank=place.rank, world_size=place.world_size, disk_bytes=self.config.disk
         )
@@ -91,7 +92,8 @@ class DebugSession(Kit):
             keep_gradients=self.config.enable_gradient_debugging,
             keep_metrics=self.config.enable_model_diagnostics,
         )
-        self._watcher = Watcher(self._model, self._optimizers, self.config, self._feed)
+        first_step = launch.next_step(before, self._optimizers)
+        self._watcher = Watcher(self._model, self._optimizers, self.config, self._feed, first_step=first_step)
         self._watcher.start()
         self._attachment = Attachment(self, self._watcher, self._feed)
         launch.complain(self._model, self._optimizers, self._watcher)

@@ -29,6 +29,7 @@ LOST: Final = 0.003
 """Inputs so small that even a normalising layer's eps outweighs them."""
 AUDIBLE: Final = 0.5
 """A first layer with outputs of this size is not short of input."""
+LIFTED: Final = 10.0
 FEW: Final = 16
 
 
@@ -142,7 +143,8 @@ class InputScale:
         rms, spread = (float(np.median(values)) for values in zip(*self._sizes, strict=True))
         if rms >= LARGE:
             return self._unscaled(rms)
-        quiet = self._first_layer is None or self._first_layer[1] < AUDIBLE
+        # A model that scales its inputs itself shows outputs far larger than what went in.
+        quiet = self._first_layer is None or self._first_layer[1] < max(AUDIBLE, LIFTED * rms)
         if 0 < spread < (LOST if self._is_normalised else SMALL) and quiet:
             return [self._too_small(spread)]
         return []

@@ -19,8 +19,12 @@ OPEN: Final = 0.4
 """Where it must have been before: attention that starts sharp is made so."""
 LOGIT_GROWTH: Final = 8.0
 LARGE_LOGIT: Final = 30.0
-DRIFT: Final = 5.0
+DRIFT: Final = 0.7
 """Times ln(number of classes) that the mean log-sum-exp moved."""
+SHIFTED: Final = 1.5
+"""Times their spread that all logits moved together. Cross entropy never does that: its gradient sums to zero."""
+ACCELERATES: Final = 2.0
+"""Or: moved twice as far in the second half of the run as in the first, where a model that learns slows down."""
 
 
 class Logits:
@@ -70,12 +74,7 @@ class Logits:
             float(np.median(openness[-BASELINE_LOOKS:])),
         )
         largest = [n.get("max_logit", math.nan) for _, n in looks]
-        base, top = (
-            float(np.nanmedian(largest[:BASELINE_LOOKS] or [math.nan]))
-            if np.isfinite(largest[:BASELINE_LOOKS]).any()
-            else math.nan,
-            largest[-1],
-        )
+        base, top = largest[0], largest[-1]
         collapsed = (
             before > OPEN and after < COLLAPSED and bool((openness[-BASELINE_LOOKS:] < COLLAPSED).all())
         )
@@ -106,17 +105,19 @@ class Logits:
         start = float(np.median([mean for mean, _ in self._centre[:BASELINE_LOOKS]]))
         end = float(np.median([mean for mean, _ in self._centre[-BASELINE_LOOKS:]]))
         spread = float(np.median([std for _, std in self._centre[-BASELINE_LOOKS:]]))
-        return abs(end - start) > spread
+        return abs(end - start) > SHIFTED * spread
 
     def _output(self) -> Finding | None:
-        if len(self._drift) < 2 * LOOKS_NEEDED or self._num_classes < 2:
+        if len(self._drift) <= LOOKS_NEEDED or self._num_classes < 2:
             return None
         values = np.array([value for _, value in self._drift])
         start, end = float(np.median(values[:BASELINE_LOOKS])), float(np.median(values[-BASELINE_LOOKS:]))
         limit = DRIFT * math.log(self._num_classes)
-        half = values[len(values) // 2 :]
-        still = abs(end - start) > 1.2 * abs(float(np.median(half[:BASELINE_LOOKS])) - start)
-        if abs(end - start) < limit or not still or not self._shifted():
+        middle = float(np.median(values[len(values) // 2 :][:BASELINE_LOOKS]))
+        first_half, second_half = abs(middle - start), abs(end - middle)
+        still = second_half > 0.2 * first_half
+        runs_away = second_half > ACCELERATES * first_half and bool((np.diff(np.abs(values[-5:])) > 0).all())
+        if abs(end - start) < limit or not still or not (self._shifted() or runs_away):
             return None
         first = next(step for step, value in self._drift if abs(value - start) > limit / 2)
         return Finding(

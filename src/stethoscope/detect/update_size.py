@@ -19,6 +19,10 @@ LARGE: Final = 0.1
 SMALL: Final = 1e-5
 STEPS_NEEDED: Final = 20
 LARGE_STEPS: Final = 5
+WRECKED_GROWTH: Final = 3.0
+WRECKED_STEPS: Final = 60
+STUCK_ABOVE: Final = 0.5
+"""Of the first loss: a loss that fell further than that was learned, and may rest."""
 STALL_LOOKS: Final = 12
 STALL_STEPS: Final = 40
 STALL_FALL: Final = 0.05
@@ -46,6 +50,7 @@ class UpdateSize:
         self._last_rate = 0.0
         self._last_step = 0
         self._losses: list[float] = []
+        self._weights: dict[str, tuple[float, float]] = {}
         self._streak: list[tuple[int, float]] = []
         self._stalled: tuple[int, float, float] | None = None
         self._latest_loss = np.nan
@@ -61,6 +66,10 @@ class UpdateSize:
             ratios = _ratios(rms[row], spoiled[row], pairs)
             if not ratios:
                 continue
+            for _, weight, path in pairs:
+                if np.isfinite(rms[row, weight]):
+                    first = self._weights.get(path, (float(rms[row, weight]), 0.0))[0]
+                    self._weights[path] = (first, float(rms[row, weight]))
             self._last_step = int(step)
             self._num_steps += 1
             if rates[row] > self._last_rate * (1 + 1e-9) and self._num_steps > 1:
@@ -126,8 +135,30 @@ class UpdateSize:
             return [self._too_large(*self._diverged)]
         if self._stalled is not None and self._large_since is not None:
             return [self._too_large(self._stalled[0], self._stalled[2], self._stalled[1])]
+        wrecked = self._wrecked()
+        if wrecked is not None:
+            return [self._too_large(self._large_since or 0, *wrecked)]
         never = len(self._ratios) >= STEPS_NEEDED and self._largest_ever < SMALL
         return [self._too_small()] if never and not self._rising_rate else []
+
+    def _wrecked(self) -> tuple[float, float] | None:
+        """The first steps multiplied the weights, and after them the loss never fell again: what it was, what it is."""
+        growth = [last / first for first, last in self._weights.values() if first > 0]
+        if (
+            self._large_since is None
+            or not growth
+            or np.median(growth) < WRECKED_GROWTH
+            or len(self._losses) < WRECKED_STEPS
+        ):
+            return None
+        third = len(self._losses) // 3
+        before, after = (
+            float(np.median(self._losses[third : 2 * third])),
+            float(np.median(self._losses[-third:])),
+        )
+        early = float(np.median(self._losses[:3]))
+        stands_still = after > before - STALL_FALL * abs(before) and after > STUCK_ABOVE * early
+        return (after, before) if stands_still else None
 
     def _too_large(self, step: int, loss: float, best: float) -> Finding:
         assert self._large_since is not None

@@ -142,6 +142,29 @@ def _script_name() -> str:
     return Path(file).stem if file else "run"
 
 
+def last_recorded(folder: Path) -> int | None:
+    """The last step of the run that is about to be continued, None where it is a new one."""
+    from stethoscope.record import RunError
+    from stethoscope.store import open_run
+
+    try:
+        return open_run(folder).last_step
+    except RunError:
+        return None
+
+
+def next_step(recorded: int | None, optimizers: Sequence[Any]) -> int:
+    """Where a continued run goes on: at the optimizer's own count where it kept one, else after the last recorded step."""
+    if recorded is None:
+        return 0
+    for optimizer in optimizers:
+        for held in optimizer.state.values():
+            count = held.get("step") if isinstance(held, dict) else None
+            if count is not None and not (hasattr(count, "device") and count.device.type != "cpu"):
+                return int(count)
+    return recorded + 1
+
+
 def describe(model: Any, optimizers: Sequence[Any], config: DebugConfig, place: Place) -> dict[str, Any]:
     """What run.json says: the model tree, the settings, the versions."""
     from stethoscope.capture.sites import unwrap
