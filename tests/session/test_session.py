@@ -41,6 +41,11 @@ def _step(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> torch.Ten
     return loss.detach()
 
 
+def _steps(model: torch.nn.Module, optimizer: torch.optim.Optimizer, count: int) -> None:
+    for _ in range(count):
+        _step(model, optimizer)
+
+
 def test_metrics_belong_to_the_step_they_were_logged_in(tmp_path: Path) -> None:
     model, optimizer = _net()
     session = stethoscope.watch(model, optimizer, dir=str(tmp_path), **QUIET)
@@ -239,8 +244,7 @@ def test_an_error_of_ours_stays_with_us(tmp_path: Path, monkeypatch: pytest.Monk
     session = stethoscope.watch(model, optimizer, dir=str(tmp_path), **QUIET)
     monkeypatch.setattr(boundary, "start", broken)
     with pytest.warns(StethoscopeWarning, match="kept from your training.*planted"):
-        for _ in range(20):
-            _step(model, optimizer)
+        _steps(model, optimizer, 20)
     session.stop()
     assert 3 <= sum(session._watcher.guard.errors.values()) <= 12
 

@@ -50,7 +50,8 @@ def through(node: Any, passing: tuple[str, ...] = PASSING) -> Any:
 
 def nearest(root: Any) -> Iterator[Any]:
     """Nodes from the loss down, breadth first, the nearest ones only."""
-    waiting, seen = [root], set()
+    waiting: list[Any] = [root]
+    seen: set[Any] = set()
     while waiting and len(seen) < MAX_NODES:
         node = waiting.pop(0)
         if node is None or node in seen:

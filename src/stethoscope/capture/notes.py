@@ -132,7 +132,8 @@ class Notes:
         if node is None:
             return
         sentinel = Sentinel(_user_line())
-        node.metadata["stethoscope"] = sentinel
+        metadata: Any = node.metadata
+        metadata["stethoscope"] = sentinel
         self._alive.add(sentinel)
         step = self._step()
         if first_of_step and step != self._looked and (step & (step - 1) == 0 or step % 64 == 0):
@@ -177,7 +178,7 @@ class Notes:
             for place, row in self._activity:
                 by_width.setdefault(len(row), []).append((place, row))
             self._emit("unit_activity", by_width)
-        looked = {"saturation": self._saturation, "batchnorm": self._normalised, "routed": self._routed}
+        looked: dict[str, dict[str, Any]] = {"saturation": self._saturation, "batchnorm": self._normalised, "routed": self._routed}
         if step == self._looked_step:
             looked |= self._units.summary()
         if any(looked.values()):

@@ -60,9 +60,9 @@ class Logits:
         """Attention by module, the worst one told; then the output."""
         grown = [found for path in sorted(self._looks) if (found := self._attention(path)) is not None]
         grown.sort(key=lambda pair: pair[0])
-        found = [grown[0][1]] if grown else []
+        told = [grown[0][1]] if grown else []
         drift = self._output()
-        return [*found, drift] if drift is not None else found
+        return told if drift is None else [*told, drift]
 
     def _attention(self, path: str) -> tuple[float, Finding] | None:
         looks = [(step, n) for step, n in self._looks[path] if n.get("uniform", 0.0) > 0.5]

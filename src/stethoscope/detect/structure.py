@@ -57,9 +57,9 @@ class Structure:
                 self._owned = {site for group in event.body.get("groups", ()) for site in group["sites"]}
         self._depth = dict(span.depth) or self._depth
         self._types = {path: str(m.get("type", "")) for path, m in span.modules.items()} or self._types
-        reported = span.present.any(axis=0) if len(span.steps) else np.zeros(len(span.sites), dtype=bool)
+        reported = np.atleast_1d(np.any(span.present, axis=0)).tolist()
         for place, info in enumerate(span.sites):
-            self._sort(info.site.kind, info.site.path, info.site.module, info.measured, bool(reported[place]))
+            self._sort(info.site.kind, info.site.path, info.site.module, info.measured, reported[place])
         gradients = span.places(Kind.GRADIENT)
         if len(gradients) and len(span.steps):
             self._num_steps += int(span.present[:, gradients].any(axis=1).sum())

@@ -119,7 +119,7 @@ class UnitHealth:
         share = lasting[path][-1][1]
         return Finding(
             "saturated_units", Severity.WARNING,
-            f"{share:.0%} of the values that {path} sees or returns lie at the ends of its range, where the gradient is almost 0.",
+            f"{share:.0%} of the values in {path} lie at the ends of their range, where the gradient is almost 0.",
             lasting[path][0][0], self._last_look, (path,), (Evidence("share at the ends", share, site=path, kind="activation", stat="mean_abs"),),
             "nn.init.xavier_uniform_(layer.weight)  # or scale the inputs, or put nn.LayerNorm before it",
         )  # fmt: skip
