@@ -52,7 +52,8 @@ class _GradientRows:
     step: int
     index: npt.NDArray[np.uint32]
     rows: FloatArray
-    update_ratios: dict[str, float]
+    changes: tuple[npt.NDArray[np.uint32], FloatArray]
+    """Norm and count of every update and weight, from which the ratios come when they are asked for."""
     sketches: dict[int, Any] = dataclasses.field(default_factory=dict)
 
 
@@ -103,9 +104,10 @@ class Feed:
         total = float("nan") if rows[:, _BROKEN].any() else float(np.sqrt(norms @ norms))
         self._gradient_norm = step, total
         if self._keep_gradients:
-            ratios = self._update_ratios(index, table, roles)
+            others = np.flatnonzero(roles >= 2)
+            changes = index[others], table[others][:, [_NORM, _COUNT]]
             with self._lock:
-                self._gradients.append(_GradientRows(step, index[chosen], rows, ratios))
+                self._gradients.append(_GradientRows(step, index[chosen], rows, changes))
 
     def scalars(self, step: int, values: dict[str, float]) -> None:
         """Named numbers of one step; a Step's own come last and say that it is complete."""
@@ -146,10 +148,11 @@ class Feed:
             waiting, names = list(self._gradients), list(self._names)
             self._gradients.clear()
         for one in waiting:
+            ratios = self._update_ratios(*one.changes)
             for place, row in zip(one.index.tolist(), one.rows, strict=True):
                 name = names[place]
                 if name not in debugger.by_hand:
-                    ratio, sketch = one.update_ratios.get(name), one.sketches.get(place)
+                    ratio, sketch = ratios.get(name), one.sketches.get(place)
                     debugger.record_row(name, row, step=one.step, sketch=sketch, update_ratio=ratio)
 
     def metrics_into(self, diagnostics: ModelDiagnostics) -> None:
@@ -164,18 +167,15 @@ class Feed:
             if known is not None:
                 diagnostics.record_step(known)
 
-    def _update_ratios(
-        self, index: npt.NDArray[np.uint32], table: FloatArray, roles: npt.NDArray[np.uint8]
-    ) -> dict[str, float]:
+    def _update_ratios(self, index: npt.NDArray[np.uint32], sizes: FloatArray) -> dict[str, float]:
         """Norm of what the step changed over the norm of the weight; an update is measured on a sample, so by rms."""
-        updates, weights = np.flatnonzero(roles == 2), np.flatnonzero(roles == 3)
-        if not len(updates) or not len(weights):
-            return {}
-        sizes = {self._names[index[i]]: (float(table[i, _NORM]), float(table[i, _COUNT])) for i in weights}
-        found = {}
-        for i in updates:
-            norm, count = sizes.get(self._names[index[i]], (0.0, 0.0))
-            sampled = float(table[i, _COUNT])
-            if norm > 0 and sampled > 0:
-                found[self._names[index[i]]] = float(table[i, _NORM]) * (count / sampled) ** 0.5 / norm
+        found: dict[str, float] = {}
+        weights: dict[str, tuple[float, float]] = {}
+        for place, (norm, count) in zip(index.tolist(), sizes.tolist(), strict=True):
+            if self._roles[place] == _ROLES[Kind.WEIGHT]:
+                weights[self._names[place]] = norm, count
+        for place, (norm, count) in zip(index.tolist(), sizes.tolist(), strict=True):
+            whole_norm, whole_count = weights.get(self._names[place], (0.0, 0.0))
+            if self._roles[place] == _ROLES[Kind.UPDATE] and whole_norm > 0 and count > 0:
+                found[self._names[place]] = norm * (whole_count / count) ** 0.5 / whole_norm
         return found
