@@ -169,7 +169,7 @@ class Observer(TorchDispatchMode):
         self._stack.append(self._paths.get(id(module), f"{self._stack[-1]}.<{type(module).__name__}>"))
         path = self._stack[-1]
         given = next(iter(tensors_in(args)), None)
-        if path not in self.layers and given is not None and given.is_floating_point() and given.numel():
+        if path not in self.layers and given is not None and _is_dense(given) and given.numel():
             numbers = given.detach()
             layer = Layer(path, module, len(self.layers), rms(numbers), 0.0, tuple(given.shape))
             layer.max_abs_in = float(numbers.abs().max())
@@ -179,7 +179,7 @@ class Observer(TorchDispatchMode):
 
     def _leave_module(self, module: torch.nn.Module, output: Any) -> None:
         path = self._stack.pop() if len(self._stack) > 1 else self._stack[-1]
-        made = [t for t in tensors_in(output) if t.is_floating_point()]
+        made = [t for t in tensors_in(output) if _is_dense(t)]
         layer = self.layers.get(path)
         if layer is not None and made and not layer.rms_out and made[0].numel():
             layer.rms_out = rms(_without_bias(module, made[0].detach()))
@@ -191,13 +191,13 @@ class Observer(TorchDispatchMode):
         """Run it; then note what is worth noting."""
         name = func._schema.name.partition("::")[2]
         before = self._made.get(_place(args[0])) if args and isinstance(args[0], torch.Tensor) else None
-        softmax = self._softmax(name, args, before) if name in SOFTMAX_AXES else None
+        softmax = self._softmax(name, args, before) if name in SOFTMAX_AXES and _is_dense(args[0]) else None
         seeking = self._find_nonfinite and self.first_bad is None and name not in NEUTRAL
         bad_before = _bad((args, kwargs)) if seeking else (False, False)
         out = func(*args, **(kwargs or {}))
         if softmax is not None:
             self.softmaxes.append(softmax)
-        if isinstance(out, torch.Tensor) and out.is_floating_point():
+        if isinstance(out, torch.Tensor) and _is_dense(out):
             if name in ZERO_BELOW or name in LIMITS:
                 self._activation(name, out, before[0] if before else "")
             self._random(name, args, out)
@@ -319,6 +319,11 @@ def _without_bias(module: torch.nn.Module, out: torch.Tensor) -> torch.Tensor:
     return out
 
 
+def _is_dense(tensor: torch.Tensor) -> bool:
+    """Whether these are numbers that can be read one by one: floating, and neither nested nor sparse."""
+    return tensor.is_floating_point() and not tensor.is_nested and tensor.layout is torch.strided
+
+
 def _place(tensor: torch.Tensor) -> tuple[int, tuple[int, ...]]:
     try:
         return tensor.data_ptr(), tuple(tensor.shape)
@@ -330,7 +335,7 @@ def _bad(value: Any) -> tuple[bool, bool]:
     """Whether there is a NaN, and whether there is an Inf."""
     nan = inf = False
     for tensor in tensors_in(value):
-        if tensor.is_floating_point() and tensor.numel() and not bool(torch.isfinite(tensor).all()):
+        if _is_dense(tensor) and tensor.numel() and not bool(torch.isfinite(tensor).all()):
             nan = nan or bool(tensor.isnan().any())
             inf = inf or bool(tensor.isinf().any())
     return nan, inf
