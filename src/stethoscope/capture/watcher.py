@@ -300,11 +300,11 @@ class Watcher:
         if self.clock.repeats(optimizer):
             self._close_step(whole=False)
         began = time.perf_counter()
-        self._rows.account(self.owners.ledger(optimizer).step_begins())
-        measured = time.perf_counter()
-        self._spent["ledger"] += measured - began
         # With a closure the gradients at this moment are those of the last step: read them after it.
         edge.used_closure = _has_closure(args, kwargs)
+        if not edge.used_closure:
+            self._rows.account(self.owners.ledger(optimizer).step_begins())
+        self._spent["ledger"] += time.perf_counter() - began
         if not edge.used_closure:
             self._take_gradients(edge, optimizer)
         if self.schedule.due("boundary", self.clock.step):
@@ -330,6 +330,7 @@ class Watcher:
         if edge is None:
             return
         if edge.used_closure:
+            self._rows.account(self.owners.ledger(optimizer).step_begins())
             self._take_gradients(edge, optimizer)
         self.owners.ledger(optimizer).step_ends()
         if self.schedule.due("boundary", self.clock.step):
