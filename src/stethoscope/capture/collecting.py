@@ -7,6 +7,7 @@ while it waited loses that one row, is counted, and is measured at once from the
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable
 from typing import Any, Final
@@ -23,8 +24,17 @@ CHANGED: Final = -1
 MAX_WAITING: Final = 512
 HOST_BYTES: Final = 4 << 20
 """What waits on a CPU should still be in its cache."""
-DEVICE_BYTES: Final = 256 << 20
-"""What may be kept alive on a device for a few operations longer than training itself keeps it."""
+DEVICE_SHARE: Final = 64
+"""One part in so many of a device's memory may be kept alive for longer than training itself keeps it; most
+outputs are kept for the backward pass anyway."""
+
+
+@functools.cache
+def _limit_bytes(device: int) -> int:
+    """What may wait on the CPU (-1), or on a device."""
+    if device < 0 or not torch.cuda.is_available():
+        return HOST_BYTES
+    return int(torch.cuda.get_device_properties(device).total_memory) // DEVICE_SHARE
 
 
 class Collector:
@@ -63,8 +73,7 @@ class Collector:
                 self._tensors.append(tensor)
                 self._versions.append(tensor._version)
             self._num_bytes += tensor.nbytes
-            limit = HOST_BYTES if tensor.device.type == "cpu" else DEVICE_BYTES
-            if self._num_bytes > limit or len(self._places) >= MAX_WAITING:
+            if self._num_bytes > _limit_bytes(tensor.get_device()) or len(self._places) >= MAX_WAITING:
                 self.flush()
 
     def flush(self) -> None:

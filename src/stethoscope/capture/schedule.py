@@ -18,6 +18,7 @@ Part = Literal["gradients", "boundary", "modules", "ledger", "histograms"]
 GOVERNED: Final[tuple[Part, ...]] = ("boundary", "modules", "histograms")
 """What can be looked at less often, in the order of its worth: the last one gives way first."""
 TIMED_EVERY: Final = 8
+DEVICE_FLOOR: Final = 0.25
 LEARNING_STEPS: Final = 8
 REVIEW_EVERY: Final = 16
 MAX_SHIFT: Final = 12
@@ -144,7 +145,10 @@ class Schedule:
     @property
     def budget_ms(self) -> float:
         """What a step may cost."""
-        return max(self._config.overhead * (self._step_ms or 0.0), self._config.overhead_floor_ms)
+        floor = self._config.overhead_floor_ms
+        # The floor is for what a host's every call costs; a device that is the slower one needs less.
+        share = DEVICE_FLOOR if self._device and self.behind else 1.0
+        return max(self._config.overhead * (self._step_ms or 0.0), share * floor)
 
     def _review(self) -> bool:
         left = self.budget_ms - (self._cost("gradients") or 0.0) - (self._cost("ledger") or 0.0)

@@ -281,7 +281,8 @@ def span_partials(pointers, counts, owners, numbers, limits, partials, tiny_bits
     else:
         abs_min = smallest.to(tl.float32, bitcast=True)
     out = partials + tl.program_id(0)
-    _store_line(out, tl.num_programs(0).to(tl.int64), n, nans, posinfs, neginfs, zeros, tiny, huge, lo, hi, abs_min.to(tl.float64), scale, mean,
+    apart = tl.num_programs(0).to(tl.int64)
+    _store_line(out, apart, n, nans, posinfs, neginfs, zeros, tiny, huge, lo, hi, abs_min.to(tl.float64), scale, mean,
                 sum_abs, m2, m3, m4)  # fmt: skip
 
 
