@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.server
 import json
 import logging
@@ -16,6 +17,7 @@ from safetensors.torch import load_file
 
 import stethoscope
 from stethoscope import HookAction, HookBuilder, HookCondition, HookTrigger
+from stethoscope.capture.ring import StepRows
 from stethoscope.cli import main
 from tests.session.training import Trained, begin, go_on
 
@@ -58,6 +60,29 @@ def test_conditions_hold_where_they_hold(tmp_path: Path) -> None:
     assert ranges == [3, 4, 5]
     assert both == [step for step in losses if step % 2 == 0]
     session.stop()
+
+
+def test_numbers_that_arrive_late_as_from_a_device_reach_their_hooks_in_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ready = StepRows.ready
+
+    def late(rows: StepRows) -> bool:
+        return threading.current_thread() is not threading.main_thread() and ready(rows)
+
+    monkeypatch.setattr(StepRows, "ready", late)
+    trained = begin(tmp_path)
+    seen: list[Any] = []
+    trained.session.on(every=1)(seen.append)
+    trained.session.on(HookCondition.StepRange(11, 11), HookAction.StopTraining)
+    with contextlib.suppress(
+        stethoscope.StopTraining
+    ):  # in the last step, or in `stop`, where it goes nowhere
+        go_on(trained, 12)
+    trained.session.stop()
+    assert [context.step for context in seen] == list(range(12))
+    assert [context.loss for context in seen] == pytest.approx(trained.losses)
+    assert [context.gradient_norm for context in seen] == pytest.approx(trained.gradient_norms)
 
 
 def test_once_and_max_executions(tmp_path: Path) -> None:

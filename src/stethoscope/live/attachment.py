@@ -5,17 +5,21 @@ Everything here runs behind the watcher's guard, and everything is taken off by 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import contextlib
+from typing import TYPE_CHECKING, Final
 
 from stethoscope.live.first_batch import FirstBatch
 from stethoscope.live.leak_watch import LeakWatch
 from stethoscope.live.rules import LayerRules
+from stethoscope.record import StopTraining
 
 if TYPE_CHECKING:
     from stethoscope.capture import Watcher
     from stethoscope.hooks import HookManager
     from stethoscope.live.feed import Feed
     from stethoscope.live.kit import Kit
+
+DRAIN_SECONDS: Final = 5.0
 
 
 class Attachment:
@@ -52,6 +56,7 @@ class Attachment:
         """Take everything off."""
         self._watcher.after_step = None
         self.first_batch.close()
+        self._finish_hooks()
         if self._rules is not None:
             self._rules.close()
         if self._leak_watch is not None:
@@ -64,6 +69,14 @@ class Attachment:
                     "severity": str(leak.severity),
                 }
                 self._feed.event(step, "leak", body)
+
+    def _finish_hooks(self) -> None:
+        """The last Steps of a device may arrive after training: their hooks run, and there is nothing left to stop."""
+        if self._hooks is None or self._hooks.is_idle:
+            return
+        self._watcher.ring.drain(DRAIN_SECONDS)
+        with contextlib.suppress(StopTraining):
+            self._watcher.guard(self._run_hooks, self._hooks)
 
     def _after_step(self) -> None:
         if self._leak_watch is not None:
