@@ -10,7 +10,7 @@ export interface KeyHooks {
 }
 let pending = 0;
 
-const isTyping = (target: EventTarget | null): boolean => target instanceof HTMLElement && (target.isContentEditable || ["INPUT", "SELECT", "TEXTAREA"].includes(target.tagName));
+const isTyping = (target: EventTarget | null): boolean => target instanceof HTMLElement && (target.isContentEditable || ["SELECT", "TEXTAREA"].includes(target.tagName) || (target instanceof HTMLInputElement && target.type !== "checkbox"));
 
 export function handleKeys(hooks: KeyHooks): () => void {
   const listener = (event: KeyboardEvent): void => {

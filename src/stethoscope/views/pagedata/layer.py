@@ -28,9 +28,10 @@ _LARGEST: Final = {"float16": 65504.0, "bfloat16": 3.3895e38, "float32": 3.4028e
 def layer_data(desk: Desk, path: str, view: tuple[int, int, int], tensor_at: int = -1) -> dict[str, Any]:
     """Everything of the layer screen for one module (or what is under it)."""
     run = desk.run
+    path = real_path(run, path)
     inside = [info for info in run.sites if _within(info.site, path)]
     if not inside:
-        raise BadQuestionError("There is no such layer", where=path[:80], do="Choose one from the tree")
+        raise BadQuestionError("There is no such layer", where=text(path, 80), do="Choose one from the tree")
     weights = sorted(
         (info for info in inside if info.site.kind is Kind.WEIGHT), key=lambda info: -info.num_elements
     )[:MAX_TENSORS]
@@ -43,6 +44,19 @@ def layer_data(desk: Desk, path: str, view: tuple[int, int, int], tensor_at: int
         "pictures": picture_data(run, inside, tensor, view), "findings": findings_here(desk, path),
         "numSites": len(inside), "histogramEvery": histogram_every(run),
     }  # fmt: skip
+
+
+def real_path(run: Run, shown: str) -> str:
+    """The module path that is shown like this: names with control characters are not shown as they are."""
+    if any(_within(info.site, shown) for info in run.sites):
+        return shown
+    for info in run.sites:
+        parts = (info.site.module or info.site.path).split(".")
+        for cut in range(1, len(parts) + 1):
+            path = ".".join(parts[:cut])
+            if text(path, 10_000) == shown:
+                return path
+    return shown
 
 
 def _within(site: Site, path: str) -> bool:

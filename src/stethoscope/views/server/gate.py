@@ -22,7 +22,8 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 MAX_REQUESTS: Final = 64
 """Requests under way at once, streams not counted."""
-MAX_QUERY_BYTES: Final = 16_384
+MAX_QUERY_BYTES: Final = 49_152
+"""Names of 10 kB are asked for by name."""
 
 CSP: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; "

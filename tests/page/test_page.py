@@ -1,0 +1,307 @@
+"""The page in Chromium: every screen, the keyboard, the address, themes, phone, hostile names, live, the report."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from conftest import HEALTHY, HOSTILE, LIVE, SICK, Watched, run_hash
+
+from stethoscope.cli import main
+from stethoscope.views.server.shelf import opaque_id
+
+SCREENS = ("overview", "layers", "flow", "profile", "ranks", "log", "checkup")
+
+
+@pytest.mark.parametrize("name", [SICK, HEALTHY, LIVE])
+@pytest.mark.parametrize("screen", SCREENS)
+def test_every_screen_opens_without_a_violation_or_a_foreign_request(watched, name, screen):
+    watched.open(run_hash(name, screen))
+    assert watched.page.locator("main#main").count() == 1
+    assert watched.page.locator("main#main").inner_text().strip()
+    watched.check()
+
+
+def test_the_verdict_stands_first(watched):
+    watched.open(run_hash(SICK))
+    assert watched.page.locator("h1").inner_text() == "The gradient of layers.2.attn grew without bound from step 150."
+    assert watched.page.locator(".overline").first.inner_text().startswith("Critical")
+    evidence = watched.page.locator("table.evidence tbody tr")
+    assert evidence.count() == 3
+    assert evidence.nth(2).locator("td").last.inner_text() == "NaN"
+    steps = watched.page.locator(".followed ol li b").all_inner_texts()
+    assert steps == sorted(steps, key=lambda word: int(word.replace(",", "")))
+    watched.check()
+
+
+def test_a_journey_by_keyboard_from_the_list_to_the_cause(watched):
+    watched.open("#/", ready=".runrow:not(.head)")
+    page = watched.page
+    names = page.locator(".runrow:not(.head) .who b").all_inner_texts()
+    for _ in range(names.index("gpt-fp16") + 1):
+        page.keyboard.press("j")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("[data-ready] .heat .row")
+    assert "gpt-fp16" in page.locator(".bar .title").inner_text()
+    for _ in range(40):
+        page.keyboard.press("j")
+        if page.locator(".heat .row.chosen").get_attribute("id") and "attn" in page.locator(".heat .row.chosen .label").inner_text():
+            if page.locator(".heat .row.chosen .sign").count():
+                break
+    page.keyboard.press("]")
+    said = page.locator("[aria-live=polite]").inner_text()
+    assert "layers.2.attn" in said
+    assert "step 150" in said
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".layerhead h1")
+    assert page.locator(".layerhead h1").inner_text() == "layers.2.attn"
+    assert "The cause." in page.locator(".finds").inner_text()
+    page.keyboard.press("Escape")
+    page.wait_for_selector(".verdict h1")
+    page.keyboard.press("f")
+    page.wait_for_selector(".graph .node")
+    page.keyboard.press("g")
+    page.keyboard.press("r")
+    page.wait_for_selector(".runlist")
+    watched.check()
+
+
+def test_the_view_is_in_the_address_and_comes_back_from_it(watched):
+    watched.open(run_hash(SICK, words="step=160&at=layers.2.attn&kind=weight&stat=abs_max&raw=1&from=120&to=199"))
+    page = watched.page
+    assert page.locator(".axis .gutter").inner_text() == "Steps 120 to 199"
+    assert page.locator(".segments button.on").first.inner_text() == "Weight"
+    assert page.locator("select[aria-label=Statistic]").input_value() == "abs_max"
+    page.keyboard.press("v")
+    page.keyboard.press("+")
+    page.wait_for_timeout(600)
+    address = page.evaluate("location.hash")
+    assert "raw=1" not in address
+    first, last = (int(re.search(rf"{word}=(\d+)", address)[1]) for word in ("from", "to"))
+    assert 30 <= last - first <= 50
+    page.reload()
+    page.wait_for_selector("[data-ready]")
+    page.wait_for_timeout(300)
+    assert page.locator(".axis .gutter").inner_text() == f"Steps {first} to {last}"
+    watched.check()
+
+
+def test_the_token_leaves_the_address(watched):
+    watched.open("#/", ready=".runlist")
+    assert "token" not in watched.page.evaluate("location.href")
+
+
+def test_the_tree_opens_filters_and_reads_values(watched):
+    watched.open(run_hash(HEALTHY, words="step=100"))
+    page = watched.page
+    before = page.locator(".heat .row").count()
+    page.locator(".heat .label", has_text="layers.3").click()
+    page.wait_for_timeout(400)
+    assert page.locator(".heat .row").count() > before
+    page.keyboard.press("/")
+    page.keyboard.type("attn")
+    page.wait_for_timeout(400)
+    labels = page.locator(".heat .row .label .mono").all_inner_texts()
+    assert "mlp" not in labels
+    assert labels.count("attn") == 4
+    values = page.locator(".heat .cells span").all_inner_texts()
+    assert "usual" in values
+    watched.check()
+
+
+def test_dark_light_and_what_is_remembered(watched):
+    watched.open(run_hash(SICK))
+    page = watched.page
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    page.keyboard.press("t")
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(16, 19, 21)"
+    page.reload()
+    page.wait_for_selector("[data-ready]")
+    assert page.evaluate("document.documentElement.dataset.theme") == "dark"
+    watched.check()
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("where", ["runs", *SCREENS[:6], "compare"])
+def test_no_serious_accessibility_violation(browser, link, theme, where):
+    pytest.importorskip("axe_playwright_python")
+    from axe_playwright_python.sync_playwright import Axe
+
+    context = browser.new_context(viewport={"width": 1440, "height": 900}, color_scheme=theme, bypass_csp=True)
+    page = context.new_page()
+    watched = Watched(page, link)
+    pair = f"#/compare?a={opaque_id(Path(SICK))}&b={opaque_id(Path(HEALTHY))}"
+    address = {"runs": "#/", "compare": pair}.get(where) or run_hash(SICK, where)
+    watched.open(address, ready=".runlist" if where == "runs" else "[data-ready]")
+    page.wait_for_timeout(700)
+    found = Axe().run(page).response["violations"]
+    serious = [
+        (one["id"], [node["html"][:160] for node in one["nodes"][:3]])
+        for one in found if one["impact"] in ("serious", "critical")
+    ]  # fmt: skip
+    assert serious == []
+    context.close()
+
+
+@pytest.mark.parametrize("screen", SCREENS)
+def test_hostile_names_are_drawn_as_text(watched, screen):
+    watched.open(run_hash(HOSTILE, screen))
+    page = watched.page
+    page.wait_for_timeout(300)
+    assert page.evaluate("window.pwned") is None
+    assert page.locator("main img").count() == 0
+    assert "\u202e" not in page.locator("body").inner_text()
+    assert page.evaluate("document.documentElement.scrollWidth") <= 1440
+    watched.check()
+
+
+def test_hostile_names_in_the_list_and_the_palette(watched):
+    watched.open("#/", ready=".runlist")
+    assert watched.page.evaluate("window.pwned") is None
+    assert watched.page.locator(".runlist img").count() == 0
+    watched.open(run_hash(HOSTILE))
+    watched.page.keyboard.press("Control+k")
+    watched.page.keyboard.type("img")
+    watched.page.wait_for_timeout(200)
+    assert watched.page.locator(".hits li").count() >= 1
+    assert watched.page.evaluate("window.pwned") is None
+    watched.check()
+
+
+def test_the_palette_goes_to_a_layer_and_a_step(watched):
+    watched.open(run_hash(SICK))
+    page = watched.page
+    page.keyboard.press("Control+k")
+    page.keyboard.type("step 123")
+    page.keyboard.press("Enter")
+    assert "123" in page.locator(".axis").inner_text()
+    page.keyboard.press("Control+k")
+    page.keyboard.type("layers.1.mlp")
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".layerhead h1")
+    assert page.locator(".layerhead h1").inner_text() == "layers.1.mlp"
+    watched.check()
+
+
+def test_a_live_run_moves_by_itself_and_pauses(watched, live):
+    watched.open(run_hash(LIVE))
+    page = watched.page
+    shown = ".stand b"
+
+    def step():
+        return int(page.locator(shown).inner_text().replace(",", ""))
+
+    before = step()
+    watched.until(lambda: step() > before + 3)
+    # What is on the screen is never far behind what was written, a step every tenth of a second.
+    assert live.step - step() <= 40
+    page.keyboard.press(" ")
+    page.wait_for_timeout(1200)
+    held = page.locator(shown).inner_text()
+    page.wait_for_timeout(1200)
+    assert page.locator(shown).inner_text() == held
+    assert "Paused" in page.locator(".status").inner_text()
+    watched.check()
+
+
+def test_panels_can_be_saved(watched):
+    watched.open(run_hash(SICK, words="step=160"))
+    page = watched.page
+    page.keyboard.press("s")
+    row = page.locator(".choices li", has_text="Layers by step")
+    assert row.locator("button").all_inner_texts() == ["PNG", "SVG", "CSV"]
+    with page.expect_download() as waiting:
+        row.locator("button", has_text="CSV").click()
+    table = list(csv.reader(io.StringIO(Path(waiting.value.path()).read_text())))
+    assert table[0][:3] == ["layer", "kind", "statistic"]
+    assert len(table) > 500
+    for form in ("PNG", "SVG"):
+        page.keyboard.press("s")
+        with page.expect_download() as waiting:
+            page.locator(".choices li", has_text="Loss").locator("button", has_text=form).click()
+        assert Path(waiting.value.path()).read_bytes()[:4] == {"PNG": b"\x89PNG", "SVG": b"<svg"}[form]
+    watched.check()
+
+
+def test_a_phone_sees_it_too(browser, link):
+    context = browser.new_context(viewport={"width": 390, "height": 844})
+    watched = Watched(context.new_page(), link)
+    for screen in SCREENS[:4]:
+        watched.open(run_hash(SICK, screen))
+        assert watched.page.locator(".phonetabs a").count() == 5
+        assert watched.page.evaluate("document.documentElement.scrollWidth") <= 390
+    watched.check()
+    context.close()
+
+
+def test_without_motion_nothing_runs(browser, link):
+    context = browser.new_context(viewport={"width": 1440, "height": 900}, reduced_motion="reduce")
+    watched = Watched(context.new_page(), link)
+    watched.open(run_hash(SICK, "flow", "step=160"))
+    watched.page.wait_for_selector(".graph .node")
+    assert watched.page.locator(".particles circle").count() == 0
+    watched.check()
+    context.close()
+
+
+def test_flow_plays_and_stops(watched):
+    watched.open(run_hash(SICK, "flow", "step=140"))
+    page = watched.page
+    page.wait_for_selector(".graph .node")
+    page.keyboard.press(" ")
+    watched.until(lambda: int(page.locator(".scrubber .count b").inner_text()) > 145)
+    page.keyboard.press(" ")
+    page.wait_for_timeout(200)
+    held = page.locator(".scrubber .count b").inner_text()
+    page.wait_for_timeout(300)
+    assert page.locator(".scrubber .count b").inner_text() == held
+    watched.check()
+
+
+def test_two_runs_are_compared_from_the_list(watched):
+    watched.open("#/", ready=".runlist")
+    page = watched.page
+    for name in ("gpt-fp16", "gpt-small"):
+        page.locator(".runrow", has_text=name).locator("input").check()
+    page.keyboard.press("c")
+    page.wait_for_selector(".compare h1")
+    assert page.locator("h1").inner_text() == "Identical for 150 steps, then they part in layers.2.attn at step 151."
+    page.keyboard.press("d")
+    watched.check()
+
+
+def test_what_is_not_there_is_said_in_a_sentence(watched):
+    watched.open("#/run/0000000000000000/overview", ready=".trouble h1")
+    assert watched.page.locator(".trouble h1").inner_text() == "There is no such run"
+    assert watched.page.locator(".trouble code").inner_text().startswith("stethoscope list")
+    watched.check()
+
+
+def test_a_wrong_token_gets_one_sentence_and_one_command(browser, link):
+    page = browser.new_context().new_page()
+    answer = page.goto(link.split("?")[0] + "?token=wrong")
+    assert answer.status == 401
+    assert "token" in page.locator("h1").inner_text()
+    assert page.locator("code").inner_text() == "stethoscope ui"
+
+
+@pytest.mark.parametrize("name", [SICK, HEALTHY, HOSTILE])
+def test_the_report_opens_from_a_file_and_asks_for_nothing(browser, base, tmp_path, name):
+    out = tmp_path / "report.html"
+    assert main(["report", str(base / name), "-o", str(out)]) == 0
+    context = browser.new_context(viewport={"width": 1440, "height": 900}, offline=True)
+    watched = Watched(context.new_page(), "file://")
+    watched.page.goto(out.as_uri())
+    watched.page.wait_for_selector("html[data-ready] h1", timeout=20_000)
+    watched.page.wait_for_timeout(300)
+    assert watched.page.evaluate("window.pwned") is None
+    assert watched.page.locator("figure").count() >= 2
+    watched.check()
+    context.close()
