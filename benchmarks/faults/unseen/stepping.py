@@ -237,7 +237,7 @@ def u21_ema_of_another_copy(seed: int) -> Outcome:
         optimizer.step()
         with torch.no_grad():
             for slow, fast in zip(average.parameters(), average.parameters(), strict=True):
-                slow.mul_(0.99).add_(fast.clone(), alpha=0.01)
+                slow.lerp_(fast, 0.01)
     return finished(session)
 
 
