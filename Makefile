@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 
-.PHONY: setup demo test lint bench clean
+.PHONY: setup demo test lint bench clean browser page
 
 setup: $(STAMP)
 
@@ -20,8 +20,16 @@ $(STAMP): pyproject.toml constraints.txt build_kernels.py src/stethoscope/kernel
 demo: $(STAMP)
 	$(BIN)/stethoscope demo
 
-test: $(STAMP) lint
+test: $(STAMP) lint browser
 	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+# The page's tests need Chromium; where nobody asked for CI they skip without it.
+browser:
+	@if [ "$$CI" = "true" ] && ! command -v chromium >/dev/null; then apt-get update && apt-get install -y chromium; fi
+
+# The page's bundle, from frontend/ into src/stethoscope/views/web; needs node.
+page:
+	cd frontend && npm ci && npm run check && npm run build
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -52,9 +52,9 @@ def test_a_journey_by_keyboard_from_the_list_to_the_cause(watched):
     assert "gpt-fp16" in page.locator(".bar .title").inner_text()
     for _ in range(40):
         page.keyboard.press("j")
-        if page.locator(".heat .row.chosen").get_attribute("id") and "attn" in page.locator(".heat .row.chosen .label").inner_text():
-            if page.locator(".heat .row.chosen .sign").count():
-                break
+        chosen = page.locator(".heat .row.chosen")
+        if "attn" in chosen.locator(".label").inner_text() and chosen.locator(".sign").count():
+            break
     page.keyboard.press("]")
     said = page.locator("[aria-live=polite]").inner_text()
     assert "layers.2.attn" in said
