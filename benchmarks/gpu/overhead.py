@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import itertools
 import json
 import os
@@ -126,8 +127,9 @@ def wandb_hooks(every: int) -> Variant:
 class Training:
     """One model, trained step by step."""
 
-    def __init__(self, name: str, compiled: bool) -> None:
-        size = SIZES[name]
+    def __init__(self, name: str, compiled: bool, batch: int) -> None:
+        size = dataclasses.replace(SIZES[name], batch=batch) if batch else SIZES[name]
+        self.size = size
         torch.manual_seed(0)
         with torch.device("cuda"):
             self.model = GPT(size)
@@ -267,11 +269,15 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--peers", action="store_true")
+    parser.add_argument("--batch", type=int, default=0)
     parser.add_argument("--sync-steps", type=int, default=100)
     asked = parser.parse_args()
     compiled = asked.how == "compiled"
-    training = Training(asked.model, compiled)
-    print(f"\n### {asked.model}, {asked.how}: {torch.cuda.get_device_name()}, torch {torch.__version__}")
+    training = Training(asked.model, compiled, asked.batch)
+    shape = f"{training.size.batch} x {training.size.context} tokens"
+    print(
+        f"\n### {asked.model}, {asked.how}, {shape}: {torch.cuda.get_device_name()}, torch {torch.__version__}"
+    )
     weights = sum(p.nbytes for p in training.model.parameters())
     for _ in range(5):
         training.step()
@@ -285,7 +291,7 @@ def main() -> None:
     if asked.sync_steps:
         check_no_synchronisation(training, asked.sync_steps)
     if out := os.environ.get("OUT"):
-        Path(out, f"{asked.model}-{asked.how}.json").write_text(json.dumps(found))
+        Path(out, f"{asked.model}-{asked.how}-{training.size.batch}.json").write_text(json.dumps(found))
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -27,6 +27,9 @@ HOST_BYTES: Final = 4 << 20
 DEVICE_SHARE: Final = 64
 """One part in so many of a device's memory may be kept alive for longer than training itself keeps it; most
 outputs are kept for the backward pass anyway."""
+
+
+Same = Sequence[tuple[int, int]]
 
 
 @functools.cache
@@ -51,6 +54,8 @@ class Collector:
         self._places: list[int] = []
         self._tensors: list[torch.Tensor] = []
         self._versions: list[int] = []
+        self._same: list[tuple[int, int]] = []
+        """Sites whose tensor is one that waits already, and its number."""
         self._scale: Pending | None = None
         self._learning: list[tuple[int, torch.Tensor, int]] = []
         self._num_bytes = 0
@@ -69,12 +74,28 @@ class Collector:
                 if scale is not self._scale:
                     self.flush()
                     self._scale = scale
+                if self._is_last(tensor):
+                    self._same.append((place, len(self._tensors) - 1))
+                    return
                 self._places.append(place)
                 self._tensors.append(tensor)
                 self._versions.append(tensor._version)
             self._num_bytes += tensor.nbytes
             if self._num_bytes > _limit_bytes(tensor.get_device()) or len(self._places) >= MAX_WAITING:
                 self.flush()
+
+    def _is_last(self, tensor: torch.Tensor) -> bool:
+        """Whether this is the tensor that came last: a module that returns what its last child returned."""
+        if not self._tensors:
+            return False
+        last = self._tensors[-1]
+        return (
+            tensor.data_ptr() == last.data_ptr()
+            and tensor.shape == last.shape
+            and tensor.dtype == last.dtype
+            and tensor.stride() == last.stride()
+            and tensor._version == self._versions[-1]
+        )
 
     def flush(self) -> None:
         """Measure what waits, and let go of it."""
@@ -85,25 +106,33 @@ class Collector:
             self._num_bytes = 0
             if not self._places:
                 return
-            places, tensors, versions = self._places, self._tensors, self._versions
-            self._places, self._tensors, self._versions = [], [], []
+            places, tensors, versions, same = self._places, self._tensors, self._versions, self._same
+            self._places, self._tensors, self._versions, self._same = [], [], [], []
             if [tensor._version for tensor in tensors] != versions:
-                places, tensors = self._left_alone(places, tensors, versions)
+                places, tensors, same = self._left_alone(places, tensors, versions, same)
             if places:
-                self._measure(places, tensors, self._scale)
+                self._measure(places, tensors, self._scale, same)
 
     def _left_alone(
-        self, places: list[int], tensors: list[torch.Tensor], versions: list[int]
-    ) -> tuple[list[int], list[torch.Tensor]]:
-        kept = []
-        for place, tensor, version in zip(places, tensors, versions, strict=True):
+        self, places: list[int], tensors: list[torch.Tensor], versions: list[int], same: Same
+    ) -> tuple[list[int], list[torch.Tensor], list[tuple[int, int]]]:
+        """What was not changed while it waited."""
+        moved: dict[int, int] = {}
+        for number, (tensor, version) in enumerate(zip(tensors, versions, strict=True)):
             if tensor._version == version:
-                kept.append((place, tensor))
-            else:
-                self._clean[place] = CHANGED
-                self.num_lost += 1
-        return [place for place, _ in kept], [tensor for _, tensor in kept]
+                moved[number] = len(moved)
+        changed = [place for number, place in enumerate(places) if number not in moved]
+        changed += [place for place, number in same if number not in moved]
+        self._clean.update(dict.fromkeys(changed, CHANGED))
+        self.num_lost += len(changed)
+        kept = [(place, moved[number]) for place, number in same if number in moved]
+        return [places[number] for number in moved], [tensors[number] for number in moved], kept
 
-    def _measure(self, places: list[int], tensors: list[torch.Tensor], scale: Pending | None) -> None:
+    def _measure(
+        self, places: list[int], tensors: list[torch.Tensor], scale: Pending | None, same: Same = ()
+    ) -> None:
         pending = start(tensors, extras=self.extras, timed=self.timed)
+        if same:
+            pending = pending.again([number for _, number in same])
+            places = [*places, *(place for place, _ in same)]
         self._emit(Batch(np.array(places, dtype=np.uint32), pending, scale, part="modules"))

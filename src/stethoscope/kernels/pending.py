@@ -120,6 +120,19 @@ class Pending:
         """Whether `result` returns at once. Never waits."""
         return self._part.ready()
 
+    def again(self, places: Sequence[int]) -> Pending:
+        """The same rows, and those of these places once more after them."""
+
+        def finish(measured: Measured) -> Measured:
+            found = measured if self._finish is None else self._finish(measured)
+            order = [*range(len(found.rows)), *places]
+            histograms = None if found.histograms is None else found.histograms[order]
+            sketches = None if found.sketches is None else found.sketches[order]
+            twice = [len(found.rows) + n for n, place in enumerate(places) if place in found.unsupported]
+            return Measured(found.rows[order], histograms, sketches, (*found.unsupported, *twice))
+
+        return Pending(self._part, finish)
+
     def device_ms(self) -> float | None:
         """What the device spent on it, where that was asked for and is known by now."""
         ask = getattr(self._part, "device_ms", None)

@@ -69,7 +69,7 @@ def _wide(raw, WIDE: tl.constexpr):
 @triton.jit
 def _store_line(out, apart, n, nans, posinfs, neginfs, zeros, tiny, huge, lo, hi, smallest, scale, mean, sum_abs, m2, m3,
                 m4):  # fmt: skip
-    """What one span or one tensor leaves, its numbers `apart` from each other."""
+    """What one span leaves, its numbers `apart` from each other."""
     tl.store(out + 0 * apart, n.to(tl.float64))
     tl.store(out + 1 * apart, nans.to(tl.float64))
     tl.store(out + 2 * apart, posinfs.to(tl.float64))
@@ -353,41 +353,35 @@ def tensor_sums(partials, starts, sums, LANES: tl.constexpr):
     lanes = tl.arange(0, LANES)
     apart = tl.load(starts + tl.num_programs(0)).to(tl.int64)  # the number of all spans
     infinity = float("inf")
-    zero = tl.zeros([LANES], dtype=tl.float64)
-    n = zero
-    num_nan = zero
-    num_posinf = zero
-    num_neginf = zero
-    num_zero = zero
-    num_tiny = zero
-    num_huge = zero
-    lo = zero + infinity
-    hi = zero - infinity
-    smallest = zero + infinity
-    scale = zero + infinity
+    # Numbers of one kind are reduced together: a reduction's price is in its barriers, not in its additions.
+    kinds = tl.arange(0, 8)[:, None]
+    ends = tl.arange(0, 4)[:, None]
+    counts = tl.zeros([8, LANES], dtype=tl.float64)
+    extremes = tl.zeros([4, LANES], dtype=tl.float64) + infinity
     for first in range(begin, end, LANES):
-        inside = first + lanes < end
-        line = partials + first + lanes
-        here = tl.load(line, mask=inside, other=0.0)
-        n += here
-        num_nan += tl.load(line + 1 * apart, mask=inside, other=0.0)
-        num_posinf += tl.load(line + 2 * apart, mask=inside, other=0.0)
-        num_neginf += tl.load(line + 3 * apart, mask=inside, other=0.0)
-        num_zero += tl.load(line + 4 * apart, mask=inside, other=0.0)
-        num_tiny += tl.load(line + 5 * apart, mask=inside, other=0.0)
-        num_huge += tl.load(line + 6 * apart, mask=inside, other=0.0)
-        lo = tl.minimum(lo, tl.load(line + 7 * apart, mask=inside, other=infinity))
-        hi = tl.maximum(hi, tl.load(line + 8 * apart, mask=inside, other=-infinity))
-        smallest = tl.minimum(smallest, tl.load(line + 9 * apart, mask=inside, other=infinity))
-        own = tl.load(line + 10 * apart, mask=inside, other=infinity)
-        scale = tl.minimum(scale, tl.where(here > 0, own, infinity))
+        place = first + lanes[None, :]
+        inside = place < end
+        counts += tl.load(partials + kinds * apart + place, mask=inside & (kinds < 7), other=0.0)
+        found = tl.load(partials + (7 + ends) * apart + place, mask=inside, other=infinity)
+        here = tl.load(partials + place, mask=inside, other=0.0) > 0
+        found = tl.where(ends == 1, tl.where(inside, -found, infinity), found)  # the maximum, as a minimum
+        extremes = tl.minimum(extremes, tl.where((ends == 3) & (here == 0), infinity, found))
+    totals = tl.sum(counts, 1)
+    least = tl.min(extremes, 1)
+    kind = tl.arange(0, 8)
+    which = tl.arange(0, 4)
+    total = tl.sum(tl.where(kind == 0, totals, 0.0), 0)
     # The smallest scale belongs to the largest values: with it nothing overflows.
-    common = tl.min(scale, 0)
+    common = tl.min(tl.where(which == 3, least, infinity), 0)
     common = tl.where(common < infinity, common, 1.0)
-    total = tl.sum(n, 0)
     mean, sum_abs = _common_mean(partials, apart, begin, end, common, total, LANES)
     m2, m3, m4 = _common_moments(partials, apart, begin, end, common, mean, LANES)
     out = sums + tensor.to(tl.int64) * NUM_SUMS
-    _store_line(out, 1, total, tl.sum(num_nan, 0), tl.sum(num_posinf, 0), tl.sum(num_neginf, 0),
-                tl.sum(num_zero, 0), tl.sum(num_tiny, 0), tl.sum(num_huge, 0), tl.min(lo, 0), tl.max(hi, 0),
-                tl.min(smallest, 0), common, mean, sum_abs, m2, m3, m4)  # fmt: skip
+    tl.store(out + kind, totals, mask=kind < 7)
+    tl.store(out + 7 + which, tl.where(which == 1, -least, least), mask=which < 3)
+    tl.store(out + 10, common)
+    tl.store(out + 11, mean)
+    tl.store(out + 12, sum_abs)
+    tl.store(out + 13, m2)
+    tl.store(out + 14, m3)
+    tl.store(out + 15, m4)
