@@ -76,7 +76,7 @@ class DebugSession(Kit):
 
         place = launch.place(self.config, self._run_folder)
         info = launch.describe(self._model, self._optimizers, self.config, place)
-        before = launch.last_recorded(place.folder)
+        before = launch.last_recorded(place.folder, place.rank)
         self._writer = RunWriter.create(
             place.folder, info, rank=place.rank, world_size=place.world_size, disk_bytes=self.config.disk
         )
@@ -197,6 +197,18 @@ class DebugSession(Kit):
                 do="Use `with session.tensor_inspector.leak_detector.step():` around each step",
             )
         self._attachment.watch_leaks(every)
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Take every hook of ours off the model for a while, for tools that cannot bear any; metrics still come in."""
+        watcher = self._watcher
+        if watcher is None or self._stopped:
+            yield
+            return
+        from stethoscope.capture.pausing import without_hooks
+
+        with without_hooks(watcher.names.root):
+            yield
 
     def flush(self, timeout: float = 30.0) -> bool:
         """Wait until everything recorded so far is durable; False where that could not be had."""

@@ -39,7 +39,8 @@ def _largest_gradient(span: Span) -> FloatArray:
     sizes = span.stat("rms")[:, places]
     known = ~np.isnan(sizes).all(axis=1) if len(places) else np.zeros(len(span.steps), dtype=bool)
     out = np.zeros(len(span.steps))
-    out[known] = np.nanmax(sizes[known], axis=1)
+    if known.any():
+        out[known] = np.nanmax(sizes[known], axis=1)
     return out
 
 

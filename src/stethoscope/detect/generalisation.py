@@ -82,7 +82,7 @@ class Generalisation:
         best = float(curve.values[onset])
         late = curve.values[-max(4, len(curve) // 3) :]
         end, last = float(np.median(late)), float(np.median(training[-3:]))
-        if onset > len(curve) - 5 or best <= 0:
+        if onset > len(curve) - 5 or best <= 0 or last < 0:
             return []
         began = max(float(self._curves.loss.values[0]), float(curve.values[0]))
         rose = (

@@ -61,7 +61,7 @@ class Plateau:
     @staticmethod
     def _start(values: FloatArray, level: float, upto: int) -> int:
         """How far back the level reaches, by the medians of windows of ten."""
-        room = max(STILL * abs(level), 2.0 * noise(values[upto:]) / 10**0.5)
+        room = max(STILL * abs(level), 4.0 * noise(values[upto:]) / 10**0.5)
         first = upto
         while first >= 10 and abs(float(np.median(values[first - 10 : first])) - level) <= room:
             first -= 10

@@ -6,7 +6,7 @@ never equal is a shard or a part of a pipeline; what becomes equal again is aver
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,9 @@ COMPARED: Final = ("mean", "norm", "std", "min", "max")
 TOLERANCE: Final = 1e-6
 """Statistics of equal tensors may differ by rounding, where ranks add up in another order."""
 STEPS_NEEDED: Final = 3
+MEETING: Final = 0.25
+"""A distance that falls to this share of the step before: the replicas were brought together in between."""
+MEETINGS: Final = 2
 BATCHES_NEEDED: Final = 5
 SAME: Final = 0.8
 """Share of the steps in which the ranks got the same samples; a sampler that pads its tail repeats some now and then."""
@@ -70,6 +73,8 @@ class Replicas:
         self._hashes: dict[str, dict[int, str]] = {}
         self._is_wrapped = False
         self._sharded = False
+        self._total = 0.0
+        self._num_meetings = 0
         self._last_step = 0
         self._num_compared = 0
         self._same_steps: list[int] = []
@@ -93,25 +98,32 @@ class Replicas:
         self._sharded = self._sharded or bool(
             (there & ~whole & np.isfinite(tables[0, ..., INDEX["norm"]])).any()
         )
-        apart, usable = _differ(tables), there & whole
+        distance, usable = _distance(tables), there & whole
+        apart = distance > TOLERANCE
         norms = tables[[0, -1], ..., INDEX["norm"]]
         self._weights.grow([span.sites[n].site.path for n in places])
         for row in np.flatnonzero(usable.any(axis=1)):
             self._weights.see(int(span.steps[row]), usable[row], apart[row], norms[:, row].T)
             self._last_step = int(span.steps[row])
+            total = float(distance[row][usable[row]].sum())
+            self._num_meetings += int(total < MEETING * self._total)
+            self._total = total
 
     def findings(self) -> list[Finding]:
         """Parted replicas, then repeated data."""
-        weights = self._weights
-        sure = weights.is_apart & ~weights.returned & (weights.num_apart >= STEPS_NEEDED)
-        parted = [int(n) for n in np.flatnonzero(sure) if self._began_equal(int(n))]
-        found = [self._desync(parted)] if parted else []
+        found = self._parted()
         if (
             len(self._same_steps) >= max(BATCHES_NEEDED, SAME * self._num_compared)
             and not self._holds_parts()
         ):
             found.append(self._same_data())
         return found
+
+    def _parted(self) -> list[Finding]:
+        weights = self._weights
+        sure = weights.is_apart & ~weights.returned & (weights.num_apart >= STEPS_NEEDED)
+        parted = [int(n) for n in np.flatnonzero(sure) if self._began_equal(int(n))]
+        return [self._desync(parted)] if parted and self._num_meetings < MEETINGS else []
 
     def _take_starts(self, span: Span) -> None:
         for event in span.events:
@@ -184,14 +196,14 @@ class Replicas:
         )  # fmt: skip
 
 
-def _differ(tables: FloatArray) -> npt.NDArray[np.bool_]:
-    """Of [ranks, steps, sites, columns]: where any statistic differs between ranks beyond rounding."""
+def _distance(tables: FloatArray) -> FloatArray:
+    """Of [ranks, steps, sites, columns]: the largest difference of a statistic between ranks, as a share of its size."""
     with np.errstate(invalid="ignore", divide="ignore"):
-        scale = np.nanmax(np.abs(tables[..., INDEX["abs_max"]]), axis=0, initial=0.0)
-        apart = np.zeros(tables.shape[1:3], dtype=bool)
+        scale = np.max(tables[..., INDEX["abs_max"]], axis=0)
+        worst = np.zeros(tables.shape[1:3])
         for name in COMPARED:
-            values: Any = tables[..., INDEX[name]]
+            values: FloatArray = tables[..., INDEX[name]]
             spread = np.max(values, axis=0) - np.min(values, axis=0)
             size = np.max(np.abs(values), axis=0) if name == "norm" else scale
-            apart |= spread > TOLERANCE * size
-    return apart
+            worst = np.fmax(worst, np.where(size > 0, spread / size, 0.0))
+    return worst

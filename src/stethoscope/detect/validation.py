@@ -117,7 +117,8 @@ def _improved(curve: Curve, sign: int) -> bool:
     if len(curve) < LOOKS_NEEDED:
         return True
     start, end = float(curve.values[0]), float(np.median(curve.part(0.66, 1)))
-    return sign * (end - start) > 0.05 * max(abs(start), abs(end))
+    bounded = float(curve.values.min()) >= 0 and float(curve.values.max()) <= 1
+    return sign * (end - start) > (0.05 if bounded else 0.05 * max(abs(start), abs(end)))
 
 
 class Dropout:

@@ -142,13 +142,15 @@ def _script_name() -> str:
     return Path(file).stem if file else "run"
 
 
-def last_recorded(folder: Path) -> int | None:
-    """The last step of the run that is about to be continued, None where it is a new one."""
+def last_recorded(folder: Path, rank: int) -> int | None:
+    """The last step that this rank wrote to the run that is about to be continued, None where it wrote none."""
     from stethoscope.record import RunError
     from stethoscope.store import open_run
 
     try:
-        return open_run(folder).last_step
+        starts = [start for start in open_run(folder).starts if start.rank == rank]
+        # Only this rank's own: another may be some steps ahead already, in the same launch.
+        return max((start.last_step for start in starts if start.last_step is not None), default=None)
     except RunError:
         return None
 
