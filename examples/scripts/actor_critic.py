@@ -45,7 +45,7 @@ def finish_episode(optimizer, actions, rewards):
         R = r + 0.95 * R
         returns.insert(0, R)
     losses = []
-    for (log_prob, value), R in zip(actions, returns):
+    for (log_prob, value), R in zip(actions, returns, strict=True):
         advantage = R - value.item()
         losses.append(-log_prob * advantage + F.smooth_l1_loss(value, torch.tensor([R])))
     optimizer.zero_grad()

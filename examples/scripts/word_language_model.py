@@ -55,7 +55,8 @@ def main():
         model.train()
         hidden = (torch.zeros(2, 20, 48), torch.zeros(2, 20, 48))
         total = 0.0
-        for batch, start in enumerate(range(0, data.size(0) - 1 - args.bptt, args.bptt)):
+        starts = range(0, data.size(0) - 1 - args.bptt, args.bptt)
+        for start in starts:
             inputs = data[start : start + args.bptt]
             targets = data[start + 1 : start + 1 + args.bptt]
             hidden = repackage_hidden(hidden)
@@ -68,7 +69,7 @@ def main():
                 optimizer.zero_grad()
             optimizer.step()
             total += loss.item()
-        print(f"| epoch {epoch:3d} | {batch + 1:4d} batches | loss {total / (batch + 1):5.2f}")
+        print(f"| epoch {epoch:3d} | {len(starts):4d} batches | loss {total / len(starts):5.2f}")
 
 
 if __name__ == "__main__":

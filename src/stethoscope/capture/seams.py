@@ -116,6 +116,9 @@ class Seams:
 
     def _open(self) -> None:
         self._patches.append(Patch(torch.autograd, "backward", self._around_backward))
+        self._patches.extend(
+            Patch(owner, "script", self._around_script) for owner in (torch.jit, torch.jit._script)
+        )
         self._patches.append(Patch(torch.autograd, "_engine_run_backward", self._around_engine))
         self._patches.append(Patch(clip_grad, "_group_tensors_by_device_and_dtype", self._around_grouping))
         scaler = grad_scaler.GradScaler
@@ -153,6 +156,17 @@ class Seams:
             return result
 
         return backward
+
+    def _around_script(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def script(obj: Any, *args: Any, **kwargs: Any) -> Any:
+            if not isinstance(obj, torch.nn.Module):
+                return original(obj, *args, **kwargs)
+            from stethoscope.capture.pausing import without_hooks
+
+            with without_hooks(obj):
+                return original(obj, *args, **kwargs)
+
+        return script
 
     def _around_engine(self, original: Callable[..., Any]) -> Callable[..., Any]:
         # `backward` and `grad` both look this name up when they run, so `grad` is heard wherever it was bound.

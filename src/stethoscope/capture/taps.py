@@ -47,6 +47,13 @@ def _items(value: Any) -> Iterator[tuple[Any, Any]]:
             yield field.name, getattr(value, field.name)
 
 
+def _is_transformed() -> bool:
+    """Whether vmap, grad or a tracer is at work: values are not numbers that anybody could read, or would be recorded."""
+    return (
+        torch._C._functorch.peek_interpreter_stack() is not None or torch._C._get_tracing_state() is not None
+    )
+
+
 def _measurable(output: Any) -> list[tuple[str, torch.Tensor]]:
     """The first tensors of an output that hold numbers with a fraction."""
     if isinstance(output, torch.Tensor):
@@ -83,8 +90,7 @@ class OutputTap(Inert):
         is_inside = threading.get_ident() in self._taps.inside
         if self._kind is Kind.OUTPUT:
             self._taps.inside.discard(threading.get_ident())
-        # Values inside vmap or grad are not numbers that anybody could read.
-        if torch._C._functorch.peek_interpreter_stack() is not None:
+        if _is_transformed():
             return
         if torch._C._current_graph_task_id() != -1:
             # Checkpointing computes again. The reentrant kind had no graph the first time: its gradients come now.
@@ -181,7 +187,7 @@ class InputTap(Inert):
             return
         if torch._C._current_graph_task_id() != -1:
             return
-        if torch._C._functorch.peek_interpreter_stack() is not None:
+        if _is_transformed():
             return
         self._taps.inside.add(threading.get_ident())
         values = (*args, dict(kwargs)) if kwargs else args
