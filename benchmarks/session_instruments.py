@@ -1,0 +1,145 @@
+"""What a session's instruments add to a training step: nothing asked, hooks that speak of steps, hooks at layers.
+
+A transformer of 2 layers on the CPU, trained with the session at its defaults, with and without hooks, in turn. The
+feed that instruments read from is timed by itself.
+
+    python benchmarks/session_instruments.py [--out benchmarks/results/session_instruments.md]
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn import functional as F
+
+import stethoscope
+from stethoscope import HookAction, HookCondition
+from stethoscope.kernels.columns import NUM_COLUMNS
+from stethoscope.live.feed import Feed
+from stethoscope.record import Kind, Site, SiteInfo
+
+STEPS = 60
+
+
+class Model(torch.nn.Module):
+    """A small language model."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = torch.nn.Embedding(256, 128)
+        self.blocks = torch.nn.ModuleList(
+            torch.nn.TransformerEncoderLayer(128, 4, 512, dropout=0.0, batch_first=True) for _ in range(2)
+        )
+        self.head = torch.nn.Linear(128, 256)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.embed(x)
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x).transpose(1, 2)
+
+
+class Nowhere:
+    """A sink that takes everything and keeps nothing."""
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *args, **kwargs: None
+
+
+def feed_cost(num_parameters: int, steps: int = 200) -> float:
+    """What the feed adds to a step that measured gradient, update, weight and output of so many, in µs."""
+    kinds = (Kind.GRADIENT, Kind.UPDATE, Kind.WEIGHT, Kind.ACTIVATION)
+    infos = [SiteInfo(Site(f"layer{i}", kind, "weight")) for kind in kinds for i in range(num_parameters)]
+    feed = Feed(Nowhere(), max_history=100, keep_gradients=True, keep_metrics=True)
+    feed.sites(infos)
+    index = np.arange(len(infos), dtype=np.uint32)
+    table = np.random.default_rng(0).random((len(infos), NUM_COLUMNS))
+    began = time.thread_time()
+    for step in range(steps):
+        feed.rows(step, index, table)
+        feed.scalars(step, {"loss": 1.0, "lr": 0.1, "step_ms": 3.0})
+    return (time.thread_time() - began) / steps * 1e6
+
+
+def train(folder: str, prepare: Any, watch: bool = True) -> float:
+    """Median step in ms."""
+    torch.manual_seed(0)
+    model = Model()
+    optimizer = torch.optim.AdamW(model.parameters())
+    session = None
+    if watch:
+        session = stethoscope.watch(model, optimizer, dir=folder, quiet=True, companion="off")
+        prepare(session)
+    x = torch.randint(0, 256, (16, 65))
+    took = []
+    for _ in range(STEPS):
+        began = time.thread_time()
+        optimizer.zero_grad()
+        F.cross_entropy(model(x[:, :-1]), x[:, 1:]).backward()
+        optimizer.step()
+        took.append(time.thread_time() - began)
+    if session is not None:
+        session.stop()
+    return statistics.median(took[10:]) * 1e3
+
+
+def nothing(session: Any) -> None:
+    """No hooks."""
+
+
+def step_hooks(session: Any) -> None:
+    """Ten conditions that are judged at every step and never hold."""
+    for number in range(10):
+        session.on(HookCondition.LossThreshold(1e9 + number), HookAction.Alert("never"))
+
+
+def layer_hooks(session: Any) -> None:
+    """A callback at every layer's output, at every step."""
+    session.on(None, lambda context: None)
+
+
+CASES = {"no hooks": nothing, "ten conditions a step": step_hooks, "a callback at every layer": layer_hooks}
+
+
+def main() -> None:
+    """Print, or write, the table."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--rounds", type=int, default=3)
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    found: dict[str, list[float]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for _ in range(args.rounds):
+            found.setdefault("not watched", []).append(train(folder, nothing, watch=False))
+            for name, prepare in CASES.items():
+                found.setdefault(name, []).append(train(folder, prepare))
+    lines = [
+        "# Instruments inside a session",
+        "",
+        f"{platform.machine()} CPU, 1 thread, torch {torch.__version__}, {STEPS} steps, median of {args.rounds} "
+        "rounds in turn; processor time of the training thread, so that others on the machine do not count. "
+        "Feed: what the instruments' side adds to a step, by the number of parameters.",
+        "",
+        "| session | step |",
+        "| --- | --- |",
+    ]
+    lines += [f"| {name} | {statistics.median(rounds):.2f} ms |" for name, rounds in found.items()]
+    lines += ["", "| parameters | feed |", "| --- | --- |"]
+    lines += [f"| {count:,} | {feed_cost(count):.0f} µs |" for count in (33, 150, 1500)]
+    text = "\n".join(lines) + "\n"
+    print(text)
+    if args.out:
+        args.out.write_text(text)
+
+
+if __name__ == "__main__":
+    main()
