@@ -6,6 +6,7 @@ training, one that is the very same tensor is used again on purpose: none of the
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, ClassVar, Final
 
 import numpy as np
@@ -35,9 +36,8 @@ class _Hashes:
         self.kept: set[int] = set()
         self.mask = 0
 
-    def add(self, names: list[str]) -> None:
-        """Take in hashes written as hex."""
-        numbers = (int(name, 16) for name in names)
+    def add(self, numbers: Iterable[int]) -> None:
+        """Take in more hashes."""
         self.kept.update(n for n in numbers if n & self.mask == 0)
         while len(self.kept) > MAX_HASHES:
             self.mask = 2 * self.mask + 1
@@ -88,8 +88,12 @@ class Sampling:
         if not counts or num_labels != sum(body.get("num_samples", 0) for body in bodies):
             return
         width = max(len(self._class_totals), *(len(c) for c in counts))
-        total = np.stack([np.pad(c, (0, width - len(c))) for c in counts]).sum(axis=0)
-        self._class_totals = np.pad(self._class_totals, (0, width - len(self._class_totals))) + total
+        total = np.zeros(width)
+        for one in counts:
+            total[: len(one)] += one
+        grown = total.copy()
+        grown[: len(self._class_totals)] += self._class_totals
+        self._class_totals = grown
         if num_labels >= MIN_SAMPLES:
             self._purity.append(float((total * (total - 1)).sum() / (num_labels * (num_labels - 1))))
             self._num_single += int((total > 0).sum() == 1)
@@ -98,10 +102,11 @@ class Sampling:
         names = body.get("fingerprints") or []
         if not names:
             return
-        self._trained.add(names)
+        numbers = [int(name, 16) for name in names]
+        self._trained.add(numbers)
         if len(names) < MIN_SAMPLES:
             return
-        key = hash(frozenset(int(name, 16) for name in names))
+        key = hash(frozenset(numbers))
         before = self._seen.get(key)
         if before is not None and not body.get("again"):
             self._lags.append((self._num_batches - before, step))
@@ -110,7 +115,7 @@ class Sampling:
 
     def _take_validation(self, event: Event) -> None:
         names = event.body.get("fingerprints") or []
-        self._validated.add(names)
+        self._validated.add(int(name, 16) for name in names)
         self._num_validated_twice += len(names) - len(set(names))
         if names and self._first_validated is None:
             self._first_validated = event.step

@@ -47,8 +47,8 @@ class ClassCollapse:
             counts = event.body.get("class_counts") if event.kind == "batch" and not event.rank else None
             # One label a sample: language models begin with the commonest letter and are right to.
             if counts and sum(counts) == event.body.get("num_samples"):
-                width = max(len(self._labels), len(counts))
-                self._labels = np.pad(self._labels, (0, width - len(self._labels)))
+                if len(counts) > len(self._labels):
+                    self._labels = np.pad(self._labels, (0, len(counts) - len(self._labels)))
                 self._labels[: len(counts)] += counts
                 self._num_batches += 1
         shares, tops, units = (

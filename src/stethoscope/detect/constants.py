@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stethoscope.analyse.span import Span
-from stethoscope.kernels.columns import INDEX
+from stethoscope.kernels.columns import INDEX, stat
 from stethoscope.record import Evidence, Finding, Kind, Severity
 
 MAX_NAMED: Final = 3
@@ -41,17 +41,26 @@ class Constants:
         for event in span.events:
             if event.kind == "batch" and not event.rank:
                 facts.setdefault(event.step, []).append(event.body)
-        bad = span.stat("num_nonfinite") > 0
-        loss = span.metric("loss")
-        unwell = bad[:, np.concatenate([span.places(kind) for kind in SYMPTOMS])].any(axis=1)
-        unwell |= span.recorded("loss") & ~np.isfinite(loss)
+        if self._constant is None and not facts:
+            self._is_over = bool(self._unwell(span).any())
+            return
+        unwell = self._unwell(span)
         for row, step in enumerate(span.steps):
             for body in facts.get(int(step), ()):
                 self._take(body)
             if self._absent or unwell[row]:
                 self._is_over = True
-                self._finding = self._judge(span, row, bad[row])
+                self._finding = self._judge(span, row, stat(span.rows[row], "num_nonfinite") > 0)
                 return
+
+    @staticmethod
+    def _unwell(span: Span) -> npt.NDArray[np.bool_]:
+        """At which steps something that follows from the inputs is not finite."""
+        places = np.concatenate([span.places(kind) for kind in SYMPTOMS])
+        unwell = span.recorded("loss") & ~np.isfinite(span.metric("loss"))
+        for name in ("num_nan", "num_posinf", "num_neginf"):
+            unwell = unwell | np.any(span.rows[:, places, INDEX[name]] > 0, axis=1)
+        return unwell
 
     def findings(self) -> list[Finding]:
         """At most one."""

@@ -100,7 +100,8 @@ class Curves:
                 )
             elif event.kind == "batch" and event.body.get("class_counts") and not event.rank:
                 counts = event.body["class_counts"]
-                self._labels = np.pad(self._labels, (0, max(0, len(counts) - len(self._labels))))
+                if len(counts) > len(self._labels):
+                    self._labels = np.pad(self._labels, (0, len(counts) - len(self._labels)))
                 self._labels[: len(counts)] += counts
         self._take_targets(span)
 

@@ -115,7 +115,7 @@ class InputScale:
         row = int(np.flatnonzero(span.present[:, leaves[0]])[0])
         kinds = [str(span.modules[span.sites[n].site.module].get("type", "")) for n in leaves]
         self._is_normalised = any("Norm" in kind for kind in kinds)
-        self._first_layer = (span.sites[leaves[0]].site.module, float(span.stat("rms")[row, leaves[0]]))
+        self._first_layer = (span.sites[leaves[0]].site.module, float(stat(span.rows[row, leaves[0]], "rms")))
 
     def _follow_constancy(self, span: Span, inputs: list[int]) -> None:
         rows = span.rows[:, inputs]
