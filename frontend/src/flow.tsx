@@ -130,7 +130,7 @@ export function Graph({ found, nodes, layout, step, link, playing }: { found: Fl
   const paint = (one: Reading): string => one.mark === Mark.NAN || one.mark === Mark.INF ? "url(#hatch)" : one.value === null ? t.sunken : historyColor(t, one.level);
   const particles = useRef<SVGGElement>(null);
   useParticles(particles, layout, (ribbon) => widthOf(flowing(ribbon, at).value, low, high), t, playing);
-  const regions = regionsOf(found, layout, at);
+  const regions = regionsOf(found, layout, at), turns = turnsOf(layout, at);
   return (
     <svg class="graph" data-panel="flow" width={layout.width} height={layout.height} role="img" aria-label={`The gradient at step ${count(step)}: ${found.nodes.length} nodes. ${regions.map((one) => `${one.name}: ${one.note}`).join(". ")}`}>
       {layout.opened && <g><rect x={layout.opened.x} y={layout.opened.y} width={layout.opened.w} height={layout.opened.h} rx="6" fill={t.well} stroke={t.line} /><text x={layout.opened.x + 14} y={layout.opened.y + 19} class="mono strong">▾ {found.opened}</text></g>}
@@ -145,6 +145,7 @@ export function Graph({ found, nodes, layout, step, link, playing }: { found: Fl
           <title>{`${one.path}  ${number(now.value)}`}</title>
           <rect x={one.x - one.w / 2} y={one.y - one.h / 2} width={one.w} height={one.h} rx="4" fill={one.role === "loss" ? t.ink : paint(now)} stroke={selected.value === one.path ? t.ink : sign ? t.crit : t.mark} stroke-width={selected.value === one.path || sign ? 1.5 : 0.8} stroke-opacity={sign ? 1 : 0.6} />
           {one.label && <text x={one.x} y={one.y + 4} text-anchor="middle" class="mono" font-family={MONO} fill={one.role === "loss" ? t.sheet : now.mark >= Mark.INF ? t.crit : now.value === null ? t.ink2 : inkOn(color)}>{one.label}</text>}</g>); })}
+      {turns.map((one) => { const box = layout.boxes.find((other) => other.path === one.path); return box?.label ? <text x={box.x} y={box.y - box.h / 2 - 6} text-anchor="middle" class="strong">{one.words}</text> : null; })}
     </svg>
   );
 }
@@ -202,6 +203,21 @@ function useParticles(group: { current: SVGGElement | null }, layout: Layout, wi
     if (!still) frame = requestAnimationFrame(tick);
     return () => { cancelAnimationFrame(frame); parent.replaceChildren(); };
   }, [layout, playing, t]);
+}
+
+interface Turn { path: string; level: number; words: string; note: string }
+/** Where the gradient grows or shrinks far more than usual on its way through a node. */
+function turnsOf(layout: Layout, at: (path: string) => Reading): Turn[] {
+  const out: Turn[] = [];
+  for (const ribbon of layout.ribbons) {
+    const before = at(ribbon.target), after = at(ribbon.source);
+    const sound = (one: Reading): boolean => one.value !== null && Number.isFinite(one.value) && one.value > 0;
+    if (ribbon.cut || ribbon.straight || !sound(before) || !sound(after)) continue;
+    const level = after.level - before.level;
+    if (Math.abs(level) < 2) continue;
+    out.push({ path: ribbon.source, level, words: level > 0 ? `◂▸ ×${number(2 ** level)}` : `▸◂ ${ratio(2 ** level)}`, note: level > 0 ? `multiplies it by ${number(2 ** level)} more than usual` : `lets ${ratio(2 ** level)} of the usual through` });
+  }
+  return out.sort((a, b) => Math.abs(b.level) - Math.abs(a.level)).filter((one, n, all) => all.findIndex((other) => other.path === one.path) === n).slice(0, 3);
 }
 
 interface Region { kind: "dying" | "exploding" | "fading"; name: string; note: string; x: number; y: number; w: number; h: number }
@@ -262,12 +278,12 @@ function FlowSide({ found, nodes, layers, layout, step }: { found: FlowData; nod
   const loud = way.map((path) => ({ path, ...at(path) })).sort((a, b) => Math.abs(b.level) - Math.abs(a.level)).slice(0, 9).map((one) => one.path);
   const kept = way.filter((path) => loud.includes(path)).reverse();
   const [low, high] = extent(layers);
-  const regions = regionsOf(found, layout, at);
+  const regions = regionsOf(found, layout, at), turns = turnsOf(layout, at);
   return (
     <aside class="side flowside">
       <section><h2><span>Critical path</span><small>{(KIND_NAMES[found.kind] ?? "").toLowerCase()} L2, loss to input</small></h2>
         <ul class="path">{kept.map((path) => { const one = at(path); return <li><span class="mono" title={path}>{path}</span><svg width="62" height="9" aria-hidden="true"><rect width="62" height="9" fill={t.sunken} /><rect width={one.value && one.value > 0 && Number.isFinite(one.value) ? Math.max(2, Math.min(62, ((Math.log(one.value) - low) / (high - low || 1)) * 62)) : 62} height="9" fill={one.value !== null && Number.isFinite(one.value) ? historyColor(t, one.level) : "url(#hatch)"} /></svg><b>{number(one.value)}</b></li>; })}</ul></section>
-      <section><h2><span>Regions</span></h2>{regions.length ? <ul class="regions">{regions.map((one) => <li><Severity of={one.kind === "exploding" ? "Critical" : "Warning"} size={11} /><div><b>{one.name}</b><p>{one.note}</p></div></li>)}</ul> : <p class="note">Every layer is near its usual size at this step.</p>}</section>
+      <section><h2><span>Regions</span></h2>{regions.length + turns.length ? <ul class="regions">{regions.map((one) => <li><Severity of={one.kind === "exploding" ? "Critical" : "Warning"} size={11} /><div><b>{one.name}</b><p>{one.note}</p></div></li>)}{turns.map((one) => <li><span class="turn">{one.level > 0 ? "◂▸" : "▸◂"}</span><div><b>{one.level > 0 ? "Amplifier" : "Bottleneck"}</b><p><span class="mono">{one.path}</span> {one.note}</p></div></li>)}</ul> : <p class="note">Every layer is near its usual size at this step.</p>}</section>
       <section><h2><span>How to read it</span></h2><ul class="legend">
         <li><svg width="120" height="20" aria-hidden="true">{[2, 5, 9, 16].map((h, n) => <rect x={n * 31} y={10 - h / 2} width="22" height={h} fill={t.mark} />)}</svg><span>width, L2, log</span></li>
         <li><svg width="120" height="12" aria-hidden="true"><rect width="120" height="10" fill="url(#ramph)" /><path d="M60 0V11" stroke={t.ink} /></svg><span>1/64, usual, ×64</span></li>

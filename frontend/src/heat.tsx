@@ -80,7 +80,8 @@ export function HeatGrid(props: HeatProps): JSX.Element {
   const first = Math.max(0, Math.floor(top / pitch) - 4), last = Math.min(rows.length, Math.ceil((top + seen) / pitch) + 4);
   useEffect(() => { props.onRange?.(first, last); }, [first, last]);
   const look = useMemo<Look>(() => (heat && props.raw ? valueRange(heat) : { raw: false, low: 0, high: 0, log: false }), [heat, props.raw]);
-  useLayoutEffect(() => paint(canvas, props, look, top, seen, pitch, t));
+  const drawn = rows.slice(Math.floor(top / pitch), Math.ceil((top + seen) / pitch)).join();
+  useLayoutEffect(() => paint(canvas, props, look, top, seen, pitch, t), [heat, drawn, look, top, seen, pitch, t, scale.first, scale.last, scale.width, props.span[1], props.draw ? {} : null]);
   const pointer = usePointer(scale, props.span, (y) => { const at = Math.floor((y + (box.current?.scrollTop ?? 0)) / pitch); if (rows[at] !== undefined) { selected.value = tree[rows[at]][0]; setHover(at); } });
   const chosen = rows.findIndex((row) => tree[row][0] === selected.value);
   useEffect(() => { keepSeen(box, chosen, pitch); }, [chosen]);
@@ -148,7 +149,7 @@ function Row({ props, row, at, pitch, isOpen, chosen }: { props: HeatProps; row:
   );
 }
 function RowValues({ props, row, frozen }: { props: HeatProps; row: number; frozen: boolean }): JSX.Element {
-  const step = cursor.value;
+  const step = cursor.value ?? (props.heat ? props.span[1] : null);
   if (frozen && !props.valuesOf) return <div class="cells" role="gridcell"><span class="wide">no {props.kind === "update" ? "update" : "gradient"}</span></div>;
   if (step === null) return <div class="cells" role="gridcell" />;
   if (props.valuesOf) { const [a, b, strong] = props.valuesOf(row, step); return <div class={`cells${strong ? " off" : ""}`} role="gridcell"><span>{a}</span><span>{b}</span></div>; }

@@ -93,7 +93,7 @@ export function LineChart({ id, scale, height, lines, log, limits = [], flags, e
   return (
     <svg class="plot" data-panel={id} width={scale.width} height={height} role="img" aria-label={label} font-family={SANS}>
       {ticks.map((tick) => <g><path d={`M0 ${y(tick).toFixed(1)}H${scale.width}`} stroke={t.line} fill="none" /><text x="-8" y={y(tick) + 4} text-anchor="end" class="tick" font-size="10.5" fill={t.ink3}>{tickLabel(tick)}</text></g>)}
-      {[Mark.NAN, Mark.INF].map((mark) => lines.slice(0, 1).map((one) => stretches(one.of, scale, mark).map(([x, w]) => <rect x={x.toFixed(1)} y="0" width={Math.max(2, w).toFixed(1)} height={height} fill="url(#hatch)" />)))}
+      {[Mark.NAN, Mark.INF].map((mark) => lines.slice(0, 1).map((one) => stretches(one.of, scale, mark).map(([x, w]) => <rect x={x.toFixed(1)} y="0" width={Math.max(2, Math.min(w, (ends ? scale.x(ends.step + 1) : Infinity) - x)).toFixed(1)} height={height} fill="url(#hatch)" />)))}
       {near.map((one) => <g><path d={`M0 ${y(one.value).toFixed(1)}H${scale.width}`} stroke={t.mark} stroke-dasharray="4 3" fill="none" /><text x="6" y={y(one.value) - 4} class="tick" font-size="10.5" fill={t.ink3}>{one.label}</text></g>)}
       {lines.map((one) => { const drawn = paths(one.of, scale, y, range.log); return <g>{drawn.band && <path d={drawn.band} fill={one.color} opacity=".2" />}<path d={drawn.mean} fill="none" stroke={one.color} stroke-width="1.5" stroke-linejoin="round" stroke-dasharray={one.dash} /></g>; })}
       <Rules scale={scale} height={height} flags={flags} ends={ends} words={id === "loss"} />

@@ -28,6 +28,7 @@ _PART_VALUES: Final = 8_000_000
 _REREAD_STEPS: Final = 4
 """The last steps of a live run are read again: rows of one step come in several frames."""
 _MIN_PAST: Final = 8
+_NONFINITE: Final = ("num_nan", "num_posinf", "num_neginf")
 _OWN: Final = 99
 _OUTPUTS: Final = (Kind.ACTIVATION, Kind.ACTIVATION_GRADIENT)
 
@@ -134,18 +135,31 @@ def _flags(branch: dict[str, Any]) -> list[bool]:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Window:
-    """A run as seen through some of its steps: what `history` asks of a run, and no more."""
+    """A run as seen through some of its steps: what `history` asks of a run, and no more; each matrix read once."""
 
     run: Run
     first: int
     last: int
+    matrices: dict[tuple[Kind, str, str], Any] = dataclasses.field(default_factory=dict)
 
     @property
     def sites(self) -> Any:
         return self.run.sites
 
     def matrix(self, kind: Kind, stat: str, *, pattern: str, rank: int | None) -> Any:
-        return self.run.matrix(kind, stat, pattern=pattern, first=self.first, last=self.last, rank=rank)
+        key = (kind, stat, pattern)
+        if key not in self.matrices:
+            if stat == "num_nonfinite":
+                # The sum of three columns needs no table of all of them.
+                parts = [self.matrix(kind, name, pattern=pattern, rank=rank) for name in _NONFINITE]
+                total = np.sum([part.values for part in parts], axis=0)
+                self.matrices[key] = dataclasses.replace(parts[0], values=total)
+                for name in _NONFINITE[1:]:
+                    del self.matrices[(kind, name, pattern)]
+            else:
+                found = self.run.matrix(kind, stat, pattern=pattern, first=self.first, last=self.last, rank=rank)
+                self.matrices[key] = found
+        return self.matrices[key]
 
     def block(self, first: int, last: int, *, rank: int | None) -> Any:
         return self.run.block(first, last, rank=rank)
@@ -173,6 +187,7 @@ class Histories:
     def __init__(self, run: Run, limit_bytes: int = 128 << 20) -> None:
         self._run, self._limit_bytes = run, limit_bytes
         self._kept: OrderedDict[tuple[Kind, str, int], _Kept] = OrderedDict()
+        self._window: tuple[tuple[Kind, str, int], _Window] | None = None
 
     def at(self, kind: Kind | str, stat: str, depth: int, *, usual_before: int | None = None) -> History:
         """The history of every group at this depth; what is usual is taken before `usual_before`."""
@@ -213,11 +228,19 @@ class Histories:
         for begin in range(0, max(1, len(steps)), size):
             part = steps[begin : begin + size]
             first, last = (int(part[0]), int(part[-1])) if len(part) else (0, -1)
-            window = cast("Run", _Window(self._run, first, last))
-            found = history(window, kind, stat, depth=depth)
+            window = self._seen_through(kind, stat, len(steps), first, last)
+            found = history(cast("Run", window), kind, stat, depth=depth)
             out = found if out is None or out.rows != found.rows else _joined(out, found)
         assert out is not None
         return out
+
+
+    def _seen_through(self, kind: Kind, stat: str, num_steps: int, first: int, last: int) -> _Window:
+        """The window that was read last, where it is the same: other depths ask for the same matrices."""
+        key = (kind, stat, num_steps)
+        if self._window is None or self._window[0] != key or (self._window[1].first, self._window[1].last) != (first, last):
+            self._window = (key, _Window(self._run, first, last))
+        return self._window[1]
 
 
 def _tail(steps: IntArray, amount: int) -> IntArray:

@@ -8,13 +8,15 @@ from __future__ import annotations
 import threading
 import time
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
 from stethoscope.analyse.tree import Histories, Node, module_tree
 from stethoscope.explain import Diagnosis, diagnose
-from stethoscope.explain.ranking import split
+from stethoscope.explain.ranking import silence, split
+from stethoscope.explain.verdict import looked_at
 from stethoscope.record import Finding, Kind, RunNotFoundError, StethoscopeError
 from stethoscope.store import Run, open_run
+from stethoscope.views.pagedata.coverage import Coverage
 
 REFRESH_S: Final = 0.25
 """A live run is looked at again no more often than this."""
@@ -39,6 +41,7 @@ class Desk:
         self._looked_at = time.monotonic()
         self._trees: dict[Kind, tuple[int, tuple[Node, ...]]] = {}
         self._diagnosis: tuple[int, Diagnosis] | None = None
+        self._coverage = Coverage(self.run)
         self._examined: list[Finding] | None = None
         self._examination: threading.Thread | None = None
         self.trouble = ""
@@ -65,9 +68,16 @@ class Desk:
     def diagnosis(self) -> Diagnosis:
         """What was found while it ran; where nobody looked, what an examination found since."""
         if self._diagnosis is None or self._diagnosis[0] != self.version:
-            found = self._examined if self._examined is not None else self.run.findings()
-            self._diagnosis = (self.version, diagnose(self.run, findings=found))
+            config = self.run.info.get("config", {})
+            heard = silence(self._heard(), config.get("ignore", ()), config.get("expect", ()))
+            causes, followed = split(heard)
+            seen = looked_at(cast(Run, self._coverage.brought_up()))
+            found = Diagnosis(causes=causes, findings=tuple(heard), followed=followed, looked_at=seen)
+            self._diagnosis = (self.version, found)
         return self._diagnosis[1]
+
+    def _heard(self) -> list[Finding]:
+        return self._examined if self._examined is not None else self.run.findings()
 
     @property
     def was_examined(self) -> bool:
@@ -112,7 +122,7 @@ class Desk:
 
     def usual_before(self) -> int | None:
         """Where the past ends against which everything is shown: where the first cause began."""
-        causes, _ = split(self._examined if self._examined is not None else self.run.findings())
+        causes = self._diagnosis[1].causes if self._diagnosis is not None else split(self._heard())[0]
         return min((cause.first_step for cause in causes), default=None)
 
     def close(self) -> None:

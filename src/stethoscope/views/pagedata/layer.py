@@ -120,7 +120,8 @@ def evidence_tracks(desk: Desk, path: str, view: tuple[int, int, int]) -> list[d
             if series is None or (e.site, e.stat) in known or e.stat == "num_nonfinite":
                 continue
             info = next((i for i in desk.run.sites if i.site.path == e.site and i.site.kind == e.kind), None)
-            line = _line(_capital(text(e.label, 80)), "", "s1", series, view, limit=_limit(info) if info else None)
+            label = e.label.replace(e.site, e.site.removeprefix(path + "."))
+            line = _line(_capital(text(label, 80)), "", "s1", series, view, limit=_limit(info) if info else None)
             out.append(line | {"site": e.site, "stat": e.stat})
     return out[:3]
 

@@ -1,0 +1,136 @@
+"""Every screen of the page, light and dark, from real runs, into docs/images.
+
+    python benchmarks/screens/shoot.py [--runs DIR] [--out docs/images]
+
+Trains the runs of training.py (one sick, one healthy, one that is still live while it is photographed) where DIR does
+not hold them yet, serves them, and takes the pictures with Chromium.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
+FONTS = """<?xml version="1.0"?><!DOCTYPE fontconfig SYSTEM "fonts.dtd"><fontconfig>
+<include>/etc/fonts/fonts.conf</include>
+<match target="pattern"><test name="family"><string>system-ui</string></test>
+<edit name="family" mode="prepend" binding="strong"><string>Inter</string></edit></match>
+<match target="pattern"><test name="family"><string>ui-monospace</string></test>
+<edit name="family" mode="prepend" binding="strong"><string>JetBrains Mono</string></edit></match>
+<alias binding="strong"><family>sans-serif</family><prefer><family>Inter</family></prefer></alias>
+<alias binding="strong"><family>monospace</family><prefer><family>JetBrains Mono</family></prefer></alias></fontconfig>
+"""
+"""The system's fonts are the page's; in the pictures Inter and JetBrains Mono stand in, where they are installed."""
+
+
+def train(runs: Path, name: str, *words: str) -> subprocess.Popen[bytes]:
+    command = [sys.executable, str(HERE / "training.py"), "--dir", str(runs), "--name", name, *words]
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+def have(runs: Path, name: str) -> bool:
+    return any(runs.glob(f"*-{name}-*"))
+
+
+def serve(runs: Path) -> tuple[subprocess.Popen[str], str]:
+    command = [sys.executable, "-m", "stethoscope", "ui", str(runs), "--port", "0", "--no-browser"]
+    server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ | {"PYTHONUNBUFFERED": "1"})
+    assert server.stdout is not None
+    words = "".join(server.stdout.readline() for _ in range(2))
+    found = re.search(r"http://\S+", words)
+    assert found, words
+    return server, found[0]
+
+
+def keys_of(runs: Path) -> dict[str, str]:
+    from stethoscope.store import find_runs, open_run
+    from stethoscope.views.server.shelf import opaque_id
+
+    return {open_run(path).name: opaque_id(path) for path in find_runs(runs)}
+
+
+def shots(sick: str, healthy: str) -> list[tuple[str, str, tuple[int, int], list[str]]]:
+    """Name, address, size, keys pressed before the picture."""
+    wide, phone = (1440, 900), (390, 844)
+    return [
+        ("run", f"#/run/{sick}/overview?step=340&at=layers.7.attn.qkv", wide, []),
+        ("layer", f"#/run/{sick}/layers?step=350&at=layers.7.attn", wide, []),
+        ("flow", f"#/run/{sick}/flow?step=370&kind=activation_gradient", wide, []),
+        ("runs", "#/", wide, ["j", "x", "j", "x"]),
+        ("compare", f"#/compare?a={sick}&b={healthy}&step=360", wide, []),
+        ("log", f"#/run/{sick}/log", wide, []),
+        ("profile", f"#/run/{sick}/profile", wide, []),
+        ("healthy", f"#/run/{healthy}/overview?step=200", wide, []),
+        ("run-phone", f"#/run/{sick}/overview?step=340", phone, []),
+    ]  # fmt: skip
+
+
+def shoot(link: str, out: Path, sick: str, healthy: str, live: str, report: Path) -> None:
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as engine:
+        browser = engine.chromium.launch(executable_path=shutil.which("chromium") or "chromium", args=FLAGS)
+
+        def take(name: str, address: str, size: tuple[int, int], keys: list[str], theme: str, wait_ms: int = 900) -> None:
+            context = browser.new_context(viewport={"width": size[0], "height": size[1]}, color_scheme=theme)
+            page = context.new_page()
+            page.goto(address if address.startswith("file:") else link + address)
+            page.wait_for_selector(".runlist, [data-ready]", timeout=60_000)
+            page.wait_for_timeout(wait_ms)
+            for key in keys:
+                page.keyboard.press(key)
+            page.wait_for_timeout(300)
+            page.screenshot(path=out / f"{name}-{theme}.png")
+            print(f"{name}-{theme}.png  {(out / f'{name}-{theme}.png').stat().st_size / 1000:.0f} kB")
+            context.close()
+
+        if live:
+            take("run-live", f"#/run/{live}/overview", (1440, 900), [], "dark", 2500)
+        for theme in ("light", "dark"):
+            for name, address, size, keys in shots(sick, healthy):
+                take(name, address, size, keys, theme)
+        take("report", report.as_uri(), (1440, 900), [], "light")
+        browser.close()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=Path, default=None)
+    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "images")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as scratch:
+        runs = args.runs or Path(scratch) / "runs"
+        args.out.mkdir(parents=True, exist_ok=True)
+        fonts = Path(scratch) / "fonts.conf"
+        fonts.write_text(FONTS)
+        os.environ["FONTCONFIG_FILE"] = str(fonts)
+        if not have(runs, "gpt-12l-fp16"):
+            train(runs, "gpt-12l-fp16").wait()
+        if not have(runs, "gpt-12l-qknorm"):
+            train(runs, "gpt-12l-qknorm", "--healthy", "--steps", "430").wait()
+        going = train(runs, "gpt-12l-live", "--fault-at", "50", "--pause-ms", "20", "--steps", "5000")
+        time.sleep(40)
+        keys = keys_of(runs)
+        report = Path(scratch) / "report.html"
+        sick = next(runs.glob("*-gpt-12l-fp16-*"))
+        subprocess.run([sys.executable, "-m", "stethoscope", "report", str(sick), "-o", str(report)], check=True)
+        server, link = serve(runs)
+        try:
+            shoot(link, args.out, keys["gpt-12l-fp16"], keys["gpt-12l-qknorm"], keys.get("gpt-12l-live", ""), report)
+        finally:
+            server.terminate()
+            going.terminate()
+
+
+if __name__ == "__main__":
+    main()
