@@ -87,6 +87,8 @@ def shoot(link: str, out: Path, sick: str, healthy: str, live: str, report: Path
             page.goto(address if address.startswith("file:") else link + address)
             page.wait_for_selector(".runlist, [data-ready]", timeout=60_000)
             page.wait_for_timeout(wait_ms)
+            if name == "healthy":  # nobody had looked at it yet: wait for the look
+                page.get_by_text("Nothing to report.").wait_for(timeout=90_000)
             for key in keys:
                 page.keyboard.press(key)
             page.wait_for_timeout(300)

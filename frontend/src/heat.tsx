@@ -149,7 +149,7 @@ function Row({ props, row, at, pitch, isOpen, chosen }: { props: HeatProps; row:
   );
 }
 function RowValues({ props, row, frozen }: { props: HeatProps; row: number; frozen: boolean }): JSX.Element {
-  const step = cursor.value ?? (props.heat ? props.span[1] : null);
+  const step = cursor.value ?? (props.heat ? Math.min(props.span[1], props.heat.start + props.heat.count * props.heat.size - 1) : null);
   if (frozen && !props.valuesOf) return <div class="cells" role="gridcell"><span class="wide">no {props.kind === "update" ? "update" : "gradient"}</span></div>;
   if (step === null) return <div class="cells" role="gridcell" />;
   if (props.valuesOf) { const [a, b, strong] = props.valuesOf(row, step); return <div class={`cells${strong ? " off" : ""}`} role="gridcell"><span>{a}</span><span>{b}</span></div>; }

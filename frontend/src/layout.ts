@@ -104,7 +104,7 @@ function placeOpened(inside: FlowNode[], edges: FlowEdge[], box: { x: number; y:
   dagre.layout(graph);
   const spots = inside.map((one) => ({ one, spot: graph.node(one.path) as unknown as Point }));
   const ranks = [...new Set(spots.map((s) => s.spot.y))].sort((a, b) => b - a);
-  const half = Math.ceil(ranks.length / 2), top = box.y + 48, bottom = box.y + box.h - 34;
+  const half = Math.ceil(ranks.length / 2), top = box.y + 66, bottom = box.y + box.h - 34;
   const entering = bottom - 44;
   // Data goes up on the left and comes down on the right: the path through the box is an arch.
   for (let rank = 0; rank < ranks.length; rank++) {

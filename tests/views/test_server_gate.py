@@ -207,3 +207,39 @@ def test_a_server_for_the_network_answers_to_its_own_name_only(host):
     gate = Gate.at(host, 7654, token=TOKEN)
     assert "localhost:7654" not in gate.hosts
     assert gate.hosts == (frozenset({"192.168.1.5:7654"}) if host[0] == "1" else frozenset())
+
+
+def test_a_client_that_never_reads_is_let_go(monkeypatch):
+    import asyncio
+
+    from stethoscope.views.server import stream
+
+    monkeypatch.setattr(stream, "SEND_S", 0.05)
+
+    async def endless():
+        while True:
+            yield b"data: x\n\n"
+
+    async def receive():
+        await asyncio.sleep(3600)
+
+    async def deaf(message):
+        await asyncio.sleep(3600)
+
+    response = stream._LimitedStream(endless(), media_type="text/event-stream")
+    scope = {"type": "http", "method": "GET", "path": "/", "headers": [], "asgi": {"spec_version": "2.4"}}
+    asyncio.run(asyncio.wait_for(response(scope, receive, deaf), 5))
+
+
+def test_one_stream_too_many_is_told_to_wait(folder):
+    import asyncio
+
+    from starlette.requests import Request
+
+    from stethoscope.views.server.shelf import Shelf
+    from stethoscope.views.server.stream import MAX_STREAMS, Streams
+
+    streams = Streams(Shelf(folder))
+    request = Request({"type": "http", "method": "GET", "path": "/", "headers": [], "query_string": b""})
+    answers = [asyncio.run(streams.list(request)).status_code for _ in range(MAX_STREAMS + 5)]
+    assert answers == [200] * MAX_STREAMS + [429] * 5

@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
     gate = Gate.at(args.host, port)
     config = uvicorn.Config(
         make_app(base, gate), log_level="warning", access_log=False, server_header=False, date_header=False,
-        timeout_keep_alive=10, limit_concurrency=256, h11_max_incomplete_event_size=65_536, timeout_graceful_shutdown=2,
+        timeout_keep_alive=10, limit_concurrency=4096, h11_max_incomplete_event_size=65_536, timeout_graceful_shutdown=2,
     )  # fmt: skip
     announce(args, base, gate)
     with contextlib.suppress(KeyboardInterrupt), listener:

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any, Final
 
 import anyio.to_thread
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 
 from stethoscope.record import StethoscopeError
@@ -111,7 +111,7 @@ class _LimitedStream(StreamingResponse):
 
         try:
             await super().__call__(scope, receive, sending)
-        except TimeoutError:
+        except (TimeoutError, ClientDisconnect):
             return
 
 
