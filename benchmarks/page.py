@@ -164,7 +164,8 @@ def live(runs: Path, rate: float, seconds: float) -> None:
         writing.writer.close("finished")
     reached = len(written) / (max(written.values()) - min(written.values()))
     p50, p99 = np.percentile(delays, [50, 99])
-    print(f"| live, written at {reached:.0f} steps/s: age of the newest step on the screen | p50 {p50:.2f} s, p99 {p99:.2f} s | {len(delays)} looks |")
+    what = f"live, written at {reached:.0f} steps/s: age of the newest step on the screen"
+    print(f"| {what} | p50 {p50:.2f} s, p99 {p99:.2f} s | {len(delays)} looks |")
 
 
 def main() -> None:

@@ -114,11 +114,12 @@ def wandb_hooks(every: int) -> Variant:
         import wandb
 
         run = wandb.init(mode="offline", dir=tempfile.mkdtemp(), settings=wandb.Settings(console="off"))
-        run.watch(model, log="gradients", log_freq=every)
+        root = getattr(model, "_orig_mod", model)
+        run.watch(root, log="gradients", log_freq=every)
         try:
             yield lambda: run.log({"step": 1})
         finally:
-            run.unwatch(model)
+            run.unwatch(root)
             run.finish()
 
     return variant

@@ -12,15 +12,15 @@ import { saveChoices, type Choice } from "./save";
 const TABS: [string, string, keyof RunData["counts"] | ""][] = [["overview", "Overview", ""], ["layers", "Layers", "modules"], ["flow", "Flow", ""], ["profile", "Profile", ""], ["ranks", "Ranks", "ranks"], ["log", "Log", "log"], ["checkup", "Checkup", ""]];
 const PHONE: [string, string, string][] = [["overview", "Overview", "bars"], ["layers", "Layers", "lines"], ["flow", "Flow", "flow"], ["log", "Log", "list"], ["profile", "More", "more"]];
 
-export function RunBar({ data, name }: { data: RunData | null; name: string }): JSX.Element {
+export function RunBar({ data, name, bare = false }: { data: RunData | null; name: string; bare?: boolean }): JSX.Element {
   const { screen, key } = route.value;
   const run = data?.run;
   return (
     <header class="bar"><a class="home" href="#/" aria-label="All runs"><Logo /></a>{!isPhone.value && <><a href="#/">Runs</a><i>/</i></>}
       <b class="title" title={run?.name}>{run?.name ?? name}</b>{run && <span class="mono id">{run.id}</span>}
       {run && <span class={`stand ${run.state}`}><StateSign of={run.state} /><span>{isPhone.value ? run.state.charAt(0).toUpperCase() + run.state.slice(1) + (run.lastStep !== null ? `, ${count(run.lastStep)}` : "") : <StateWords words={run.stateText} />}</span></span>}
-      {!isPhone.value && <nav aria-label="Screens">{TABS.map(([id, label, size]) => <a href={runLink(key, id)} class={screen === id ? "here" : ""} aria-current={screen === id ? "page" : undefined}>{label}{size && data && data.counts[size] > 0 && <small>{count(data.counts[size])}</small>}</a>)}</nav>}
-      {!isPhone.value && <div class="tools"><button type="button" class="search" onClick={() => { overlay.value = "palette"; }}><Icon name="search" /><span>Layer, step or finding</span><kbd>Ctrl K</kbd></button>
+      {!isPhone.value && !bare && <nav aria-label="Screens">{TABS.map(([id, label, size]) => <a href={runLink(key, id)} class={screen === id ? "here" : ""} aria-current={screen === id ? "page" : undefined}>{label}{size && data && data.counts[size] > 0 && <small>{count(data.counts[size])}</small>}</a>)}</nav>}
+      {!isPhone.value && <div class="tools">{!bare && <button type="button" class="search" onClick={() => { overlay.value = "palette"; }}><Icon name="search" /><span>Layer, step or finding</span><kbd>Ctrl K</kbd></button>}
         {run?.state === "live" && <button type="button" class="icon" aria-label={paused.value ? "Go on following" : "Pause"} title={paused.value ? "Go on following (space)" : "Pause (space)"} onClick={() => { paused.value = !paused.value; if (!paused.value) following.value = true; }}><Icon name={paused.value ? "play" : "pause"} /></button>}
         <Tools /></div>}
     </header>

@@ -20,7 +20,7 @@ function RunPage({ id }: { id: string }): JSX.Element {
   useEffect(() => { const made = new RunSession(id); setSession(made); return () => made.close(); }, [id]);
   if (!session || session.key !== id) return <div class="app" />;
   const data = session.data.value, trouble = session.trouble.value;
-  if (trouble && !data) return <div class="app"><RunBar data={null} name="" /><TroubleScreen trouble={trouble} /></div>;
+  if (trouble && !data) return <div class="app"><RunBar data={null} name="" bare /><TroubleScreen trouble={trouble} /></div>;
   return (
     <div class="app" data-ready={data && (session.heat.value || !["overview", "layers"].includes(route.value.screen) || !data.kinds.length) ? "1" : undefined}>
       <RunBar data={data} name="" />

@@ -79,7 +79,7 @@ export function Layers({ session, data, scale, flags, ends }: { session: RunSess
           <select aria-label="Statistic" value={stat.value} onChange={(event) => { stat.value = (event.target as HTMLSelectElement).value; }}>{data.stats.map((one) => <option value={one}>{STAT_NAMES[one] ?? one}</option>)}</select>
           <div class="segments" role="radiogroup" aria-label="Scale"><button type="button" role="radio" aria-checked={raw.value} class={raw.value ? "on" : ""} onClick={() => { raw.value = true; }}>Value</button><button type="button" role="radio" aria-checked={!raw.value} class={raw.value ? "" : "on"} onClick={() => { raw.value = false; }}>{cramped ? "History" : "Against own history"}</button></div>
           <input ref={field} class="filter" type="text" placeholder="Filter  /" aria-label="Filter rows by name" value={session.filter.value} onInput={(event) => { session.filter.value = (event.target as HTMLInputElement).value; }} onKeyDown={(event) => { if (event.key === "Escape") { session.filter.value = ""; (event.target as HTMLInputElement).blur(); event.stopPropagation(); } if (event.key === "Enter") (event.target as HTMLInputElement).blur(); }} />
-          <span class="space" />{width.value > 1080 && <HeatKey heat={heat} raw={raw.value} />}
+          <span class="space" />{width.value > 1240 && <HeatKey heat={heat} raw={raw.value} />}
         </div>}
         {!phone && <div class="values head"><span>{STAT_SHORT[stat.value] ?? stat.value}</span><span>ratio</span></div>}
       </div>

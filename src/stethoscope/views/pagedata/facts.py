@@ -45,7 +45,14 @@ def state_words(run: Run) -> str:
 
 
 def ended_at(run: Run) -> float | None:
-    """When anything was last written, in seconds since 1970."""
+    """When the run last said anything, in seconds since 1970: by its own clock where it is over, else by its files'."""
+    if run.state not in ("live", "stale"):
+        begun = facts.started_at(run)
+        spoken = [event.time for event in run.events()]
+        if begun is not None and "step_ms" in run.metrics():
+            spoken.append(begun + float(np.nansum(run.metric("step_ms").values)) / 1000)
+        if spoken:
+            return max(spoken)
     newest = 0.0
     for pattern in ("rank-*/*", "rank-*"):
         for path in run.path.glob(pattern):
