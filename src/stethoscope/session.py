@@ -69,6 +69,25 @@ class DebugSession(Kit):
         self._started = True
         if self._model is None:
             return self
+        try:
+            self._attach()
+        except Exception as error:  # whatever is wrong with us, the script that is about to train must go on
+            launch.warn(
+                f"this model cannot be watched ({error!r}). Training goes on without us; `stethoscope doctor` says what is installed"
+            )
+            self._give_up()
+        return self
+
+    def _give_up(self) -> None:
+        """Attaching failed half way: take off what is on."""
+        if self._watcher is not None:
+            self._watcher.guard(self._watcher.stop)
+        if self._writer is not None:
+            self._writer.close("exception", {"exception": "WatchError"})
+        self._watcher, self._writer, self._stopped = None, None, True
+
+    def _attach(self) -> None:
+        """Open the run, put the taps on, start the companion."""
         from stethoscope.capture import Watcher
         from stethoscope.live.attachment import Attachment
         from stethoscope.live.feed import Feed
@@ -94,6 +113,7 @@ class DebugSession(Kit):
         )
         first_step = launch.next_step(before, self._optimizers)
         self._watcher = Watcher(self._model, self._optimizers, self.config, self._feed, first_step=first_step)
+        self._watcher.notes.ema = self._extras.get("ema")
         self._watcher.start()
         self._attachment = Attachment(self, self._watcher, self._feed)
         launch.complain(self._model, self._optimizers, self._watcher)
@@ -102,7 +122,6 @@ class DebugSession(Kit):
             self._companion.start()
         endings.remember(self)
         self._say(voice.opening(place.folder, self._watcher.names.roots))
-        return self
 
     def stop(self, ended: str = "finished", reason: dict[str, Any] | None = None) -> SessionReport:
         """Detach, write the end, let the last findings come in, say one line."""
@@ -119,7 +138,7 @@ class DebugSession(Kit):
             if self._companion is not None:
                 self._companion.finish()
             if kept:
-                self._say(self.closing_words(self.diagnosis, self._folder))
+                self._watcher.guard(self._say_end)
         for model in [model for model, session in _SESSIONS.items() if session is self]:
             del _SESSIONS[model]
         if self.config.enable_visualization:
@@ -127,6 +146,9 @@ class DebugSession(Kit):
         if self._webhook is not None:
             self._webhook.close()
         return self._report()
+
+    def _say_end(self) -> None:
+        self._say(self.closing_words(self.diagnosis, self._folder))
 
     def abandon(self) -> None:
         """In a forked child: the run is the parent's, so do nothing from now on."""

@@ -270,7 +270,7 @@ def test_a_run_of_a_newer_format(tmp_path: Path) -> None:
 SCRIPT = """
 import sys, torch, stethoscope
 model = torch.nn.Linear(6, 2)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 session = stethoscope.watch(model, optimizer, dir=sys.argv[1], companion=sys.argv[2])
 for step in range(int(sys.argv[3])):
     optimizer.zero_grad()

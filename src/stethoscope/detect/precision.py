@@ -33,6 +33,7 @@ class Precision:
         self._scaled = False
         self._first: int | None = None
         self._last_step = 0
+        self._last_stepped = -1
 
     def observe(self, span: Span) -> None:
         """Count skips at each step, and tiny values in each float16 gradient."""
@@ -44,6 +45,9 @@ class Precision:
         self._scaled = self._scaled or bool((scale[np.isfinite(scale)] > 1.0).any())
         if len(span.steps):
             self._last_step = int(span.steps[-1])
+        stepped = np.flatnonzero(np.isfinite(span.metric("lr")))
+        if len(stepped):
+            self._last_stepped = int(span.steps[stepped[-1]])
         for place, info in enumerate(span.sites):
             if info.dtype != "float16" or info.site.kind not in (Kind.GRADIENT, Kind.ACTIVATION_GRADIENT):
                 continue
@@ -61,7 +65,9 @@ class Precision:
         worst = max(self._skips, key=lambda step: self._skips[step], default=None)
         if worst is not None:
             count = self._skips[worst]
-            if count >= SKIPS_ALWAYS or (count >= SKIPS_NEEDED and self._scale < 1.0):
+            # A streak after which the optimizer stepped again was the scaler finding its scale.
+            goes_on = worst > self._last_stepped
+            if goes_on and (count >= SKIPS_ALWAYS or (count >= SKIPS_NEEDED and self._scale < 1.0)):
                 found.append(self._collapsed(worst, count))
         seen = {path: values for path, values in self._tiny.items() if len(values) >= STEPS_NEEDED}
         losing = [path for path, values in seen.items() if np.median(values) > TINY_SHARE]
