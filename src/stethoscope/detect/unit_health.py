@@ -120,7 +120,8 @@ class UnitHealth:
         return Finding(
             "saturated_units", Severity.WARNING,
             f"{share:.0%} of the values in {path} lie at the ends of their range, where the gradient is almost 0.",
-            lasting[path][0][0], self._last_look, (path,), (Evidence("share at the ends", share, site=path, kind="activation", stat="mean_abs"),),
+            lasting[path][0][0], self._last_look, (path,),
+            (Evidence("share at the ends", share, site=path, kind="activation", stat="mean_abs"),),
             "nn.init.xavier_uniform_(layer.weight)  # or scale the inputs, or put nn.LayerNorm before it",
         )  # fmt: skip
 

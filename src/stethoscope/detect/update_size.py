@@ -57,28 +57,36 @@ class UpdateSize:
 
     def observe(self, span: Span) -> None:
         """One median ratio for every step that has one."""
-        pairs = _pairs(span)
-        rms = span.stat("rms")
+        updates, weights, paths = _pairs(span)
+        rms, zeros = span.stat("rms"), span.stat("zero_fraction")
         loss, rates = span.metric("loss"), span.metric("lr")
-        spoiled = span.stat("zero_fraction")
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ratios = rms[:, updates] / rms[:, weights]
+        # Matrices that are mostly zero, in either, say nothing about the size of a step.
+        ratios[~((rms[:, weights] > 0) & (zeros[:, weights] < 0.5) & (zeros[:, updates] < 0.9))] = np.nan
+        self._follow_weights(rms[:, weights], paths)
+        known = np.atleast_1d(np.any(~np.isnan(ratios), axis=1))
         for row, step in enumerate(span.steps):
             self._follow_loss(int(step), float(loss[row]))
-            ratios = _ratios(rms[row], spoiled[row], pairs)
-            if not ratios:
+            if not known[row]:
                 continue
-            for _, weight, path in pairs:
-                if np.isfinite(rms[row, weight]):
-                    first = self._weights.get(path, (float(rms[row, weight]), 0.0))[0]
-                    self._weights[path] = (first, float(rms[row, weight]))
             self._last_step = int(step)
             self._num_steps += 1
             if rates[row] > self._last_rate * (1 + 1e-9) and self._num_steps > 1:
                 self._rising_rate = True
             self._last_rate = float(rates[row]) if np.isfinite(rates[row]) else self._last_rate
-            self._follow_ratio(int(step), ratios, [path for _, _, path in pairs])
+            self._follow_ratio(int(step), ratios[row], paths)
 
-    def _follow_ratio(self, step: int, ratios: dict[str, float], _paths: list[str]) -> None:
-        values = np.array(list(ratios.values()))
+    def _follow_weights(self, sizes: FloatArray, paths: list[str]) -> None:
+        """The first and the latest size of every matrix."""
+        for place, path in enumerate(paths):
+            there = np.flatnonzero(np.isfinite(sizes[:, place]))
+            if len(there):
+                first = self._weights.get(path, (float(sizes[there[0], place]), 0.0))[0]
+                self._weights[path] = (first, float(sizes[there[-1], place]))
+
+    def _follow_ratio(self, step: int, ratios: FloatArray, paths: list[str]) -> None:
+        values = ratios[~np.isnan(ratios)]
         middle = float(np.median(values))
         self._largest_ever = max(self._largest_ever, float(values.max()))
         if len(self._ratios) < STEPS_NEEDED:
@@ -93,8 +101,8 @@ class UpdateSize:
         if self._large_streak >= LARGE_STEPS and self._large_since is None:
             self._large_since = step - LARGE_STEPS + 1
             self._large_ratio = middle
-            order = sorted(ratios, key=lambda path: -ratios[path])
-            self._large_sites = tuple(order[:3])
+            order = np.argsort(-np.nan_to_num(ratios, nan=-1.0))[:3]
+            self._large_sites = tuple(paths[n] for n in order)
 
     def _look_for_stall(self) -> None:
         """Large for long, and nothing learned meanwhile: the weights are thrown about."""
@@ -203,19 +211,9 @@ class UpdateSize:
         )
 
 
-def _pairs(span: Span) -> list[tuple[int, int, str]]:
-    weights = {span.sites[n].site.path: n for n in span.places(Kind.WEIGHT) if is_matrix(span.sites[n])}
-    return [
-        (n, weights[span.sites[n].site.path], span.sites[n].site.path)
-        for n in span.places(Kind.UPDATE)
-        if span.sites[n].site.path in weights
-    ]
-
-
-def _ratios(rms: FloatArray, spoiled: FloatArray, pairs: list[tuple[int, int, str]]) -> dict[str, float]:
-    """Update over weight for matrices that are not mostly zero, in either."""
-    found = {}
-    for update, weight, path in pairs:
-        if rms[weight] > 0 and np.isfinite(rms[update]) and spoiled[weight] < 0.5 and spoiled[update] < 0.9:
-            found[path] = float(rms[update] / rms[weight])
-    return found
+def _pairs(span: Span) -> tuple[list[int], list[int], list[str]]:
+    """Places of the updates of weight matrices, of the matrices themselves, and their paths."""
+    weights = {span.sites[n].site.path: int(n) for n in span.places(Kind.WEIGHT) if is_matrix(span.sites[n])}
+    updates = {span.sites[n].site.path: int(n) for n in span.places(Kind.UPDATE)}
+    paths = [path for path in updates if path in weights]
+    return [updates[path] for path in paths], [weights[path] for path in paths], paths
