@@ -161,11 +161,13 @@ def dtypes() -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--sweep", action="store_true", help="try other chunk sizes and numbers of warps")
+    parser.add_argument("--dtypes", action="store_true", help="only the table of dtypes")
     asked = parser.parse_args()
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, triton {triton.__version__}")
     print(f"{triton_cases.main('cuda')} cases agree with the reference")
     check_no_synchronisation()
-    table(asked.sweep)
+    if not asked.dtypes:
+        table(asked.sweep)
     dtypes()
     assert not host._given_up, host._given_up
 

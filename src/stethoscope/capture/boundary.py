@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import weakref
 from typing import Any, Final
 
@@ -56,6 +57,10 @@ class Boundary:
         self._sample: Sample | None = None
         self._before: Snapshot | None = None
         self._state_sites: dict[tuple[int, str], int] = {}
+        self._state_held: list[tuple[dict[Any, Any], Any, torch.Tensor]] = []
+        self._state_tensors: list[torch.Tensor] = []
+        self._state_index: Indices = np.zeros(0, dtype=np.uint32)
+        self._num_states = -1
 
     @property
     def optimizer(self) -> torch.optim.Optimizer | None:
@@ -112,11 +117,12 @@ class Boundary:
     def _compare_direction(self, before: Snapshot, after: Snapshot, step: int) -> None:
         """The cosine between this update and the last step's, on the sampled coordinates; on the CPU alone."""
         change = after.host - before.host
-        size = float(np.linalg.norm(change)) if len(change) else 0.0
+        # Not by BLAS: its threads would wait for processors that training has.
+        size = math.sqrt(float(np.einsum("i,i->", change, change)))
         last, self._last_change = self._last_change, (change, size, step)
         if last is None or last[2] != step - 1 or len(last[0]) != len(change) or size * last[1] == 0:
             return
-        self._cosine = float(change @ last[0]) / (size * last[1])
+        self._cosine = float(np.einsum("i,i->", change, last[0])) / (size * last[1])
 
     def weights(self, extras: Extras | None) -> Batch | None:
         """Every weight as it is now."""
@@ -130,8 +136,22 @@ class Boundary:
         optimizer = self.optimizer
         if not self._config.optimizer_state or optimizer is None:
             return None
+        if not self._state_holds(optimizer):
+            self._read_state(optimizer)
+        if not self._state_tensors:
+            return None
+        return Batch(self._state_index, start(self._state_tensors, timed=self.timed), part="boundary")
+
+    def _state_holds(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Whether the optimizer still holds the tensors that were found last time."""
+        held = self._state_held
+        return len(optimizer.state) == self._num_states and all(
+            own.get(key) is value for own, key, value in held
+        )
+
+    def _read_state(self, optimizer: torch.optim.Optimizer) -> None:
         places: list[int] = []
-        tensors: list[torch.Tensor] = []
+        self._state_held, self._num_states = [], len(optimizer.state)
         for parameter in self.parameters:
             held = optimizer.state.get(parameter)
             if not held:
@@ -139,10 +159,9 @@ class Boundary:
             for key, value in held.items():
                 if isinstance(value, torch.Tensor) and value.is_floating_point() and value.dim() > 0:
                     places.append(self._state_place(parameter, key, value))
-                    tensors.append(value)
-        if not tensors:
-            return None
-        return Batch(np.array(places, dtype=np.uint32), start(tensors, timed=self.timed), part="boundary")
+                    self._state_held.append((held, key, value))
+        self._state_tensors = [value for _, _, value in self._state_held]
+        self._state_index = np.array(places, dtype=np.uint32)
 
     def _state_place(self, parameter: Any, key: Any, value: torch.Tensor) -> int:
         place = self._state_sites.get((id(parameter), str(key)))

@@ -146,9 +146,12 @@ class Schedule:
     def budget_ms(self) -> float:
         """What a step may cost."""
         floor = self._config.overhead_floor_ms
-        # The floor is for what a host's every call costs; a device that is the slower one needs less.
-        share = DEVICE_FLOOR if self._device and self.behind else 1.0
-        return max(self._config.overhead * (self._step_ms or 0.0), share * floor)
+        return max(self._config.overhead * (self._step_ms or 0.0), self._floor_share * floor)
+
+    @property
+    def _floor_share(self) -> float:
+        """Floors are for what a host's every call costs; a device that is the slower one needs less."""
+        return DEVICE_FLOOR if self._device and self.behind else 1.0
 
     def _review(self) -> bool:
         left = self.budget_ms - (self._cost("gradients") or 0.0) - (self._cost("ledger") or 0.0)
@@ -160,7 +163,7 @@ class Schedule:
             if cost is None or cost <= 0:
                 continue
             # Of what is left, the more valuable part may take all; the next one what remains, and at least a little.
-            share = max(left, LEAST_SHARE * self.budget_ms)
+            share = max(left, LEAST_SHARE * self._floor_share * self.budget_ms)
             self.shift[part] = min(MAX_SHIFT, max(0, math.ceil(math.log2(cost / share))))
             left -= cost / (1 << self.shift[part])
         return self.shift != before

@@ -65,6 +65,7 @@ class Feed:
         self._keep_gradients, self._keep_metrics = keep_gradients and max_history > 0, keep_metrics
         self._lock = threading.Lock()
         self._names: list[str] = []
+        self._known_roles = bytearray()
         self._roles = np.zeros(0, np.uint8)
         self._gradients: deque[_GradientRows] = deque(maxlen=max(max_history, 1))
         self._gradient_norm: tuple[int, float] | None = None
@@ -79,9 +80,8 @@ class Feed:
     def sites(self, infos: Sequence[SiteInfo]) -> None:
         """New sites: which rows are gradients, and how large a batch is."""
         self._run.sites(list(infos))
-        roles = [_ROLES.get(info.site.kind, 0) for info in infos]
+        self._known_roles.extend(_ROLES.get(info.site.kind, 0) for info in infos)
         self._names.extend(info.site.path for info in infos)
-        self._roles = np.concatenate([self._roles, np.array(roles, np.uint8)])
         for info in infos:
             if info.site.kind is Kind.INPUT and info.shape and self.batch_size is None:
                 self.batch_size = info.shape[0]
@@ -95,6 +95,8 @@ class Feed:
     ) -> None:
         """Rows of one step."""
         self._run.rows(step, index, table, calls)
+        if len(self._roles) != len(self._known_roles):
+            self._roles = np.frombuffer(bytes(self._known_roles), np.uint8)
         roles = self._roles[index]
         chosen = np.flatnonzero(roles == 1)
         if not len(chosen):
