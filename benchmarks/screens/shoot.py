@@ -59,6 +59,27 @@ def keys_of(runs: Path) -> dict[str, str]:
     return {open_run(path).name: opaque_id(path) for path in find_runs(runs)}
 
 
+def found_live(runs: Path) -> str:
+    """The live run's key, as soon as something was found in it; "" where that does not come."""
+    from stethoscope.record import RunError
+    from stethoscope.store import find_runs, open_run
+    from stethoscope.views.server.shelf import opaque_id
+
+    for _ in range(240):
+        time.sleep(0.5)
+        for path in find_runs(runs):
+            if "gpt-12l-live" not in path.name:
+                continue
+            try:
+                run = open_run(path)
+            except RunError:
+                continue
+            if run.state == "live" and run.findings():
+                time.sleep(3)
+                return opaque_id(path)
+    return ""
+
+
 def shots(sick: str, healthy: str) -> list[tuple[str, str, tuple[int, int], list[str]]]:
     """Name, address, size, keys pressed before the picture."""
     wide, phone = (1440, 900), (390, 844)
@@ -88,7 +109,7 @@ def shoot(link: str, out: Path, sick: str, healthy: str, live: str, report: Path
             page.wait_for_selector(".runlist, [data-ready]", timeout=60_000)
             page.wait_for_timeout(wait_ms)
             if name == "healthy":  # nobody had looked at it yet: wait for the look
-                page.get_by_text("Nothing to report.").wait_for(timeout=90_000)
+                page.get_by_text("being looked through").wait_for(state="hidden", timeout=90_000)
             for key in keys:
                 page.keyboard.press(key)
             page.wait_for_timeout(300)
@@ -120,15 +141,15 @@ def main() -> None:
             train(runs, "gpt-12l-fp16").wait()
         if not have(runs, "gpt-12l-qknorm"):
             train(runs, "gpt-12l-qknorm", "--healthy", "--steps", "430").wait()
-        going = train(runs, "gpt-12l-live", "--fault-at", "50", "--pause-ms", "20", "--steps", "5000")
-        time.sleep(40)
         keys = keys_of(runs)
         report = Path(scratch) / "report.html"
         sick = next(runs.glob("*-gpt-12l-fp16-*"))
         subprocess.run([sys.executable, "-m", "stethoscope", "report", str(sick), "-o", str(report)], check=True)
         server, link = serve(runs)
+        going = train(runs, "gpt-12l-live", "--fault-at", "50", "--pause-ms", "120", "--steps", "5000")
         try:
-            shoot(link, args.out, keys["gpt-12l-fp16"], keys["gpt-12l-qknorm"], keys.get("gpt-12l-live", ""), report)
+            live = found_live(runs)
+            shoot(link, args.out, keys["gpt-12l-fp16"], keys["gpt-12l-qknorm"], live, report)
         finally:
             server.terminate()
             going.terminate()
