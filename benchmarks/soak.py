@@ -1,0 +1,94 @@
+"""Very many steps of a tiny model: memory flat, queue never growing, disk inside its budget.
+
+    PYTHONPATH=src python benchmarks/soak.py [--steps 200000] [--disk 64MB]
+
+Looks ten times: resident memory of the training process and of its companion, bytes waiting for the writer, bytes on
+disk. Fails where the last third uses more memory than the middle third by more than a little, where the queue
+was ever found fuller than its bound allows, or where the disk ends over its budget.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import stethoscope
+
+ALLOWED_MB = 16.0
+
+
+def resident_mb(pid: int | str) -> float:
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return float("nan")
+    return next((int(line.split()[1]) / 1024 for line in lines if line.startswith("VmRSS")), float("nan"))
+
+
+def disk_mb(folder: Path) -> float:
+    total = 0
+    for file in folder.rglob("*"):
+        try:
+            total += file.stat().st_size if file.is_file() else 0
+        except OSError:  # sealed and deleted while we look
+            continue
+    return total / 1e6
+
+
+def look(session: Any, folder: Path, step: int, began: float) -> dict[str, float]:
+    process = session._companion._process
+    counters = session._writer.counters
+    return {
+        "step": step,
+        "training, MB": resident_mb("self"),
+        "companion, MB": resident_mb(process.pid) if process is not None else float("nan"),
+        "queued": float(counters.get("queued", 0)),
+        "dropped rows": float(counters.get("dropped_rows", 0)),
+        "disk, MB": disk_mb(folder),
+        "steps a second": step / (time.perf_counter() - began),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--steps", type=int, default=200_000)
+    parser.add_argument("--disk", default="64MB")
+    asked = parser.parse_args()
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.Tanh(), torch.nn.Linear(32, 4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    folder = Path(tempfile.mkdtemp()) / "run"
+    session = stethoscope.watch(model, optimizer, run=folder, disk=asked.disk, quiet=True)
+    data, target = torch.randn(64, 16), torch.randn(64, 4)
+    looks: list[dict[str, float]] = []
+    began = time.perf_counter()
+    for step in range(1, asked.steps + 1):
+        optimizer.zero_grad()
+        torch.nn.functional.mse_loss(model(data), target).backward()
+        optimizer.step()
+        if step % (asked.steps // 10) == 0:
+            looks.append(look(session, folder, step, began))
+    budget = session.config.disk / 1e6
+    session.stop()
+    names = list(looks[0])
+    print(f"{asked.steps:,} steps, disk budget {budget:.0f} MB, torch {torch.__version__}\n")
+    print("| " + " | ".join(names) + " |\n|" + " --- |" * len(names))
+    for found in looks:
+        print("| " + " | ".join(f"{value:,.1f}" for value in found.values()) + " |")
+    print(f"\nafter stop: disk {disk_mb(folder):.1f} MB")
+    for name in ("training, MB", "companion, MB"):
+        grown = looks[-1][name] - looks[len(looks) // 2][name]
+        print(f"{name}: {grown:+.1f} from the middle to the end")
+        assert not grown > ALLOWED_MB, name
+    assert looks[-1]["dropped rows"] == 0
+    assert disk_mb(folder) <= budget
+
+
+if __name__ == "__main__":
+    main()
