@@ -139,9 +139,9 @@ def test_wrong_usage(words: tuple[str, ...], tmp_path: Path) -> None:
 
 
 def test_torch_is_not_imported_for_the_script(tmp_path: Path) -> None:
-    (tmp_path / "s.py").write_text("import sys\nprint('torch' in sys.modules, 'numpy' in sys.modules)")
+    (tmp_path / "s.py").write_text("import sys\nprint('torch' in sys.modules)")
     done = call(tmp_path, *RUN, "s.py")
-    assert done.stdout == "False False\n"
+    assert done.stdout == "False\n"
     assert "did not import torch" in done.stderr
 
 
@@ -164,7 +164,11 @@ def test_a_signal_from_outside(tmp_path: Path) -> None:
     )  # fmt: skip
     assert process.stdout is not None
     process.stdout.readline()
-    time.sleep(3)
+    until = time.monotonic() + 120
+    while time.monotonic() < until and not any(
+        f.stat().st_size > 20_000 for f in tmp_path.rglob("journal-*")
+    ):
+        time.sleep(0.2)
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=30)
     assert process.returncode == -signal.SIGTERM

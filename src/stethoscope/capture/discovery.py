@@ -154,9 +154,10 @@ def leaves(loss: Any) -> Iterator[torch.Tensor]:
 
 def roots(trained: set[int]) -> list[torch.nn.Module]:
     """The outermost live modules that hold one of these parameters, in the order they were made."""
-    modules = [
-        m for m in gc.get_objects() if issubclass(type(m), torch.nn.Module) and "_modules" in m.__dict__
-    ]
+    objects = gc.get_objects()
+    kinds = {kind for kind in set(map(type, objects)) if issubclass(kind, torch.nn.Module)}
+    modules = [m for m in objects if type(m) in kinds and "_modules" in m.__dict__]
+    del objects
     holders: dict[int, list[torch.nn.Module]] = {}
     for module in modules:
         for child in module._modules.values():

@@ -8,10 +8,13 @@ the script has imported it, never before. Everything of ours is said on stderr.
 from __future__ import annotations
 
 import argparse
+import atexit
+import contextlib
 import importlib.machinery
 import importlib.util
 import io
 import os
+import signal
 import sys
 import types
 from collections.abc import Sequence
@@ -110,6 +113,9 @@ def execute(module: str | None, words: list[str], config: DebugConfig) -> int:
     if isinstance(prepared, int):
         return prepared
     main_module, source = prepared
+    interrupted: list[bool] = []
+    # Registered before anything of the script's, so that it runs after all of it.
+    atexit.register(_die_as_interrupted, interrupted, os.getpid())
     ours = sys.modules["__main__"]
     sys.modules["__main__"] = main_module
     attendant = Attendant(config)
@@ -117,13 +123,24 @@ def execute(module: str | None, words: list[str], config: DebugConfig) -> int:
     try:
         code = source() if callable(source) else source
         exec(code, main_module.__dict__)  # noqa: S102 - running the user's script is what this command is for
-    except BaseException:
+    except BaseException as error:
         sys.excepthook = _without_us(sys.excepthook)
+        interrupted.append(isinstance(error, KeyboardInterrupt))
         raise
     finally:
         # Held so that neither is taken apart while exit handlers and threads of the script still run.
         _KEPT.extend((ours, main_module))
     return 0
+
+
+def _die_as_interrupted(interrupted: list[bool], pid: int) -> None:
+    """A script that Ctrl-C ended dies of that signal, as the interpreter lets it; under `-m` it would exit with 1."""
+    if any(interrupted) and os.getpid() == pid and os.name == "posix":
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError, AttributeError):
+                stream.flush()
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(pid, signal.SIGINT)
 
 
 _KEPT: list[types.ModuleType] = []
