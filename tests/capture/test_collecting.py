@@ -1,0 +1,133 @@
+"""What waits to be measured together is measured as it was when it was seen, or not at all."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from stethoscope.capture.collecting import CLEAN_LOOKS, Collector
+from stethoscope.capture.ring import Batch
+from stethoscope.capture.schedule import Schedule
+from stethoscope.config import DebugConfig
+from stethoscope.kernels import Extras, measure
+
+
+def collected() -> tuple[Collector, list[Batch]]:
+    found: list[Batch] = []
+    return Collector(found.append), found
+
+
+def learn(collector: Collector, places: list[int]) -> None:
+    for _ in range(CLEAN_LOOKS):
+        for place in places:
+            collector.add(place, torch.ones(3))
+        collector.flush()
+
+
+def rows_of(batches: list[Batch]) -> dict[int, np.ndarray]:
+    return {int(i): row for batch in batches for i, row in zip(batch.index, batch.table(), strict=True)}
+
+
+def test_many_wait_and_are_measured_in_one_call() -> None:
+    collector, found = collected()
+    learn(collector, [0, 1, 2])
+    found.clear()
+    tensors = [torch.randn(5, 7) for _ in range(3)]
+    for place, tensor in enumerate(tensors):
+        collector.add(place, tensor)
+    assert found == []
+    collector.flush()
+    assert len(found) == 1
+    np.testing.assert_array_equal(found[0].table(), measure(tensors))
+
+
+def test_a_tensor_changed_while_it_waits_is_never_recorded_wrong() -> None:
+    collector, found = collected()
+    learn(collector, [0, 1])
+    found.clear()
+    kept, changed = torch.randn(9), torch.randn(9)
+    collector.add(0, kept)
+    collector.add(1, changed)
+    changed.mul_(2)
+    collector.flush()
+    assert list(rows_of(found)) == [0]
+    assert collector.num_lost == 1
+    found.clear()
+    before = measure([changed])[0]
+    collector.add(1, changed)  # from now on at once
+    changed.mul_(2)
+    collector.flush()
+    np.testing.assert_array_equal(rows_of(found)[1], before)
+    assert collector.num_lost == 1
+
+
+def test_a_site_that_is_changed_in_place_is_found_out_before_it_ever_waits() -> None:
+    collector, found = collected()
+    for _ in range(4):
+        tensor = torch.randn(6)
+        truth = measure([tensor])[0]
+        found.clear()
+        collector.add(0, tensor)
+        tensor.relu_()
+        collector.flush()
+        np.testing.assert_array_equal(rows_of(found)[0], truth)
+    assert collector.num_lost == 0
+
+
+def test_the_same_tensor_twice_is_measured_once_and_told_twice() -> None:
+    collector, found = collected()
+    learn(collector, [0, 1, 2])
+    found.clear()
+    collector.extras = Extras(histogram=True, sketch=True)
+    tensor, other = torch.randn(8), torch.randn(4)
+    collector.add(0, tensor.detach())
+    collector.add(1, tensor.detach())
+    collector.add(2, other)
+    collector.flush()
+    rows, measured = rows_of(found), found[0].measured()
+    np.testing.assert_array_equal(rows[0], rows[1])
+    np.testing.assert_array_equal(rows[2], measure([other])[0])
+    assert measured.histograms is not None
+    assert measured.histograms.shape[0] == 3
+
+
+def test_twins_of_a_changed_tensor_are_lost_with_it() -> None:
+    collector, found = collected()
+    learn(collector, [0, 1, 2])
+    found.clear()
+    tensor, other = torch.randn(8), torch.randn(4)
+    collector.add(0, tensor.detach())
+    collector.add(1, tensor.detach())
+    collector.add(2, other)
+    tensor.zero_()
+    collector.flush()
+    assert list(rows_of(found)) == [2]
+    assert collector.num_lost == 2
+
+
+def governed(*, behind: bool) -> Schedule:
+    schedule = Schedule(DebugConfig(histogram_every=0))
+    for step in range(1, 65):
+        schedule.behind = behind
+        schedule.step_cost(step, {"gradients": 0.4, "ledger": 0.1, "boundary": 3.0, "modules": 9.0})
+        schedule.step_cost_on_device(step, {"gradients": 0.2, "boundary": 0.4, "modules": 8.0})
+        schedule.step_took(100.0)
+    return schedule
+
+
+def test_the_governor_counts_the_device_where_it_is_the_slower_one() -> None:
+    hidden, waiting = governed(behind=True), governed(behind=False)
+    assert hidden.shift["boundary"] == 0  # 0.2 + 0.4 ms of 1 ms
+    assert hidden.shift["modules"] > 3
+    assert waiting.shift["boundary"] > 0  # the host's 3.4 ms count too
+    assert waiting.shift["modules"] >= hidden.shift["modules"]
+
+
+def test_histograms_give_way_by_what_they_add() -> None:
+    schedule = Schedule(DebugConfig(histogram_every=10))
+    for step in range(1, 200):
+        extra = 500.0 if schedule.histogram_due(step) else 0.0
+        schedule.step_cost(step, {"gradients": 0.1 + extra, "ledger": 0.0, "boundary": 0.1, "modules": 0.1})
+        schedule.step_took(100.0)
+    assert schedule.periods()["histograms"] >= 320
+    assert schedule.shift["boundary"] == 0
