@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import statistics
 import subprocess
 import sys
 from enum import StrEnum
@@ -197,16 +196,8 @@ def test_the_type_checkers_names_are_the_real_ones() -> None:
     assert declared == set(stethoscope.__all__)
 
 
-def test_importing_costs_little_and_brings_no_torch() -> None:
-    code = (
-        "import sys, time; began = time.perf_counter(); import stethoscope\n"
-        "print((time.perf_counter() - began) * 1e3, 'torch' in sys.modules, 'numpy' in sys.modules)"
-    )
-    told = [
-        subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, check=True
-        ).stdout.split()
-        for _ in range(5)
-    ]
-    assert {tuple(words[1:]) for words in told} == {("False", "False")}
-    assert statistics.median(float(words[0]) for words in told) < 100.0
+def test_importing_brings_nothing_heavy() -> None:
+    """How long it takes is printed by benchmarks/import_time.py; what makes it long is checked here."""
+    code = "import sys, stethoscope; print([m for m in ('torch', 'numpy', 'pyarrow', 'rich', 'duckdb') if m in sys.modules])"
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+    assert told == "[]"
