@@ -47,7 +47,7 @@ def look(session: Any, folder: Path, step: int, began: float) -> dict[str, float
         "step": step,
         "training, MB": resident_mb("self"),
         "companion, MB": resident_mb(process.pid) if process is not None else float("nan"),
-        "queued": float(counters.get("queued", 0)),
+        "waiting frames": float(counters.get("queued", 0) - counters.get("written", 0)),
         "dropped rows": float(counters.get("dropped_rows", 0)),
         "disk, MB": disk_mb(folder),
         "steps a second": step / (time.perf_counter() - began),
@@ -74,8 +74,11 @@ def main() -> None:
         optimizer.step()
         if step % (asked.steps // 10) == 0:
             looks.append(look(session, folder, step, began))
+            print(looks[-1], flush=True)
     budget = session.config.disk / 1e6
+    ending = time.perf_counter()
     session.stop()
+    print(f"stopped in {time.perf_counter() - ending:.1f} s\n", flush=True)
     names = list(looks[0])
     print(f"{asked.steps:,} steps, disk budget {budget:.0f} MB, torch {torch.__version__}\n")
     print("| " + " | ".join(names) + " |\n|" + " --- |" * len(names))
