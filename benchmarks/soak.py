@@ -47,7 +47,7 @@ def look(session: Any, folder: Path, step: int, began: float) -> dict[str, float
         "step": step,
         "training, MB": resident_mb("self"),
         "companion, MB": resident_mb(process.pid) if process is not None else float("nan"),
-        "waiting frames": float(counters.get("queued", 0) - counters.get("written", 0)),
+        "frames not written yet": float(counters.get("queued", 0) - counters.get("written", 0)),
         "dropped rows": float(counters.get("dropped_rows", 0)),
         "disk, MB": disk_mb(folder),
         "steps a second": step / (time.perf_counter() - began),
