@@ -39,7 +39,11 @@ def style_of(name: str) -> str:
 
 
 def main(paths: list[str]) -> None:
-    columns = [read(Path(path)) for path in paths]
+    """Read the results, one column for each torch version, and write the page."""
+    by_version: dict[str, dict[tuple[str, str], str]] = defaultdict(dict)
+    for version, found in map(read, map(Path, paths)):
+        by_version[version] |= found
+    columns = list(by_version.items())
     groups: dict[str, set[str]] = defaultdict(set)
     for _, found in columns:
         for group, style in found:
