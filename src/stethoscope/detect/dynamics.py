@@ -12,7 +12,8 @@ from stethoscope.record import Evidence, Finding, Severity
 WINDOW: Final = 30
 OPPOSED: Final = -0.7
 """Median cosine between successive updates: noise gives 0, momentum more, a valley's walls -1."""
-FALLS: Final = 0.02
+FALLS: Final = 0.03
+LASTING: Final = 100
 WAITING_SHARE: Final = 0.6
 WAITING_MS: Final = 5.0
 WARM_UP: Final = 5
@@ -46,30 +47,36 @@ class Dynamics:
                 self._waits.append((int(step), float(waits[place]), float(times[place])))
 
     def _check(self) -> None:
-        if self._first is not None or len(self._cosines) < WINDOW:
+        """Since when the last updates oppose each other, without a break."""
+        if len(self._cosines) < WINDOW:
             return
         window = self._cosines[-WINDOW:]
         middle = float(np.median([cosine for _, cosine in window]))
         if middle > OPPOSED:
-            return
-        losses = [self._losses[step] for step, _ in window if step in self._losses]
-        if len(losses) < WINDOW // 2:
-            return
-        third = len(losses) // 3
-        before, after = float(np.median(losses[:third])), float(np.median(losses[-third:]))
-        # At the edge of stability updates oppose each other too, and the loss falls all the same.
-        if after > before - FALLS * abs(before):
+            self._first = None
+        elif self._first is None:
             self._first, self._worst = window[0][0], middle
+
+    def _oscillates(self) -> bool:
+        """For long, and the loss is where it was: at the edge of stability updates oppose each other and it falls all the same."""
+        if self._first is None or self._last_step - self._first < LASTING:
+            return False
+        losses = [loss for step, loss in self._losses.items() if step >= self._first]
+        fifth = len(losses) // 5
+        if fifth < 5:
+            return False
+        before, after = float(np.median(losses[:fifth])), float(np.median(losses[-fifth:]))
+        return after > before - FALLS * abs(before)
 
     def findings(self) -> list[Finding]:
         """Both where they last."""
         found = []
-        if self._first is not None:
+        if self._oscillates():
             found.append(Finding(
                 "oscillation", Severity.WARNING,
                 f"Since step {self._first:,} each update undoes the last one and the loss does not fall: the learning rate is at its "
                 "limit.",
-                self._first, self._last_step, (), (Evidence("cosine between successive updates", self._worst),),
+                self._first or 0, self._last_step, (), (Evidence("cosine between successive updates", self._worst),),
                 "lr=lr / 2",
             ))  # fmt: skip
         waits = [(step, wait, whole) for step, wait, whole in self._waits[WARM_UP:]]

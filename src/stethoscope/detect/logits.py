@@ -19,12 +19,12 @@ OPEN: Final = 0.4
 """Where it must have been before: attention that starts sharp is made so."""
 LOGIT_GROWTH: Final = 8.0
 LARGE_LOGIT: Final = 30.0
-DRIFT: Final = 0.7
+DRIFT: Final = 0.5
 """Times ln(number of classes) that the mean log-sum-exp moved."""
 SHIFTED: Final = 1.5
 """Times their spread that all logits moved together. Cross entropy never does that: its gradient sums to zero."""
-ACCELERATES: Final = 2.0
-"""Or: moved twice as far in the second half of the run as in the first, where a model that learns slows down."""
+ACCELERATES: Final = 1.3
+"""Or: moved further in the second half of the run than in the first, look after look, where a model that learns slows down."""
 
 
 class Logits:
@@ -116,7 +116,7 @@ class Logits:
         middle = float(np.median(values[len(values) // 2 :][:BASELINE_LOOKS]))
         first_half, second_half = abs(middle - start), abs(end - middle)
         still = second_half > 0.2 * first_half
-        runs_away = second_half > ACCELERATES * first_half and bool((np.diff(np.abs(values[-5:])) > 0).all())
+        runs_away = second_half > ACCELERATES * first_half and bool((np.diff(np.abs(values[-8:])) > 0).all())
         if abs(end - start) < limit or not still or not (self._shifted() or runs_away):
             return None
         first = next(step for step, value in self._drift if abs(value - start) > limit / 2)
