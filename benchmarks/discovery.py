@@ -90,7 +90,8 @@ def main() -> None:
     ballast = [[n, []] for n in range(250_000)]
     print("# Discovery: what finding the models of an unchanged script costs\n")
     print(
-        f"{platform.processor() or platform.machine()}, torch {torch.__version__}, one thread, milliseconds of this thread's CPU time, medians;"
+        f"{platform.processor() or platform.machine()}, torch {torch.__version__}, one thread, "
+        "milliseconds of this thread's CPU time, medians;"
     )
     print(
         f"{len(gc.get_objects()):,} live objects in the process ({2 * len(ballast):,} of them made for this).\n"
