@@ -17,6 +17,8 @@ from stethoscope.kernels.columns import INDEX
 from stethoscope.record import ROOT_NAME, Evidence, Finding, Kind, Severity
 
 SYMPTOMS: Final = (Kind.GRADIENT, Kind.WEIGHT, Kind.UPDATE, Kind.OPTIMIZER_STATE, Kind.ACTIVATION_GRADIENT)
+EXP_LIMIT: Final = 88.7
+"""The logarithm of the largest float32 number."""
 FORWARD: Final = (Kind.ACTIVATION, Kind.OUTPUT)
 
 
@@ -149,7 +151,7 @@ class Nonfinite:
             step,
             (name,),
             [*self._what_went_in(span, place, first), *evidence, *_counts(span, place, [first])],
-            "torch.autograd.set_detect_anomaly(True)  # one step, to see the line",
+            _remedy(self._what_went_in(span, place, first)),
         )
 
     def _overflow(self, span: Span, place: int, first: int, evidence: list[Evidence]) -> Finding:
@@ -281,3 +283,11 @@ def _counts(span: Span, place: int, sites: list[int]) -> list[Evidence]:
         )
         for n in sites[:3]
     ]
+
+
+def _remedy(went_in: list[Evidence]) -> str:
+    """A line to try: where what went in is beyond exp's reach, that is what happened."""
+    size = went_in[0].value if went_in else None
+    if size is not None and EXP_LIMIT < size < 1e5:
+        return "torch.softmax(x, dim=-1)  # exp of more than 88.7 is Inf in float32; softmax subtracts the largest first"
+    return "torch.autograd.set_detect_anomaly(True)  # one step, to see the line"

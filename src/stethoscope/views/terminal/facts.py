@@ -43,13 +43,17 @@ def ended_by(run: Run) -> str:
 
 
 def step_cost(run: Run) -> float | None:
-    """The share of a step that recording takes, by the medians of what the run itself measured."""
+    """What recording on the training thread adds to a step without it, by the medians the run itself measured.
+
+    Threads of ours that share the processor with training are not in it: on steps of a millisecond they weigh more.
+    """
     if not {"overhead_ms", "step_ms"} <= set(run.metrics()):
         return None
     ours, step = run.metric("overhead_ms").values, run.metric("step_ms").values
-    if not len(ours) or not len(step) or not np.median(step) > 0:
+    if not len(ours) or not len(step):
         return None
-    return float(np.median(ours) / np.median(step))
+    added, plain = float(np.median(ours)), float(np.median(step) - np.median(ours))
+    return added / plain if plain > 0 else None
 
 
 def num_rows_lost(run: Run) -> int:
