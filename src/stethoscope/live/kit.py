@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from stethoscope.config import DebugConfig
 from stethoscope.hooks.alerts import Alert, EventSink, LoggingSink, WebhookSink
+from stethoscope.live import voice
 
 if TYPE_CHECKING:
     from stethoscope.hooks import HookManager
@@ -147,7 +148,8 @@ class Kit:
         self._say(f"stethoscope: {alert}")
 
     def _say(self, line: str) -> None:
-        raise NotImplementedError
+        if not self.config.quiet:
+            voice.say(line)
 
     def _feed_gradients(self, debugger: GradientDebugger) -> None:
         if self._feed is not None:
