@@ -394,3 +394,25 @@ def test_a_missing_segment_is_an_error_that_says_so(tmp_path):
 @given(st.lists(st.integers(-(10**6), 10**6), unique=True, max_size=60).map(sorted))
 def test_runs_of_numbers_pack_and_unpack(numbers):
     assert unpack_runs(pack_runs(numbers)).tolist() == numbers
+
+
+READING = """
+import os, sys
+from stethoscope.store import open_run
+run = open_run(sys.argv[1])
+assert run.block(0, 40).rows.size and run.metric("loss").values.size and run.events("skipped_step")
+assert "pyarrow" in sys.modules
+names = [open(f"/proc/self/task/{task}/comm").read().strip() for task in os.listdir("/proc/self/task")]
+print(len([name for name in names if not name.startswith("jemalloc")]))
+"""
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/task"), reason="native threads are counted under /proc")
+def test_reading_leaves_no_thread_of_arrow(tmp_path):
+    """Such a thread, holding a Python file when the interpreter ends, aborts the process: it may be the training."""
+    make_run(tmp_path / "run", 40)
+    seal(tmp_path / "run")
+    single = os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", READING, str(tmp_path / "run")]
+    done = subprocess.run(command, env=single, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stdout.strip()) == (0, "1"), done.stderr

@@ -94,7 +94,10 @@ class SealedTable:
         try:
             with VerifiedFile(self._run, self.sealed) as file:
                 try:
-                    source = pq.ParquetFile(pa.PythonFile(file, mode="r"), metadata=self._metadata)
+                    # No thread of Arrow may hold a Python file: one that still does when the interpreter ends aborts the
+                    # process (apache/arrow#34314), and that process may be the training.
+                    handle = pa.PythonFile(file, mode="r")
+                    source = pq.ParquetFile(handle, metadata=self._metadata, pre_buffer=False)
                     return source.read_row_groups(groups, columns=list(columns), use_threads=False)
                 finally:
                     self._note(file.damage)
