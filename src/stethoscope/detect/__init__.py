@@ -10,7 +10,7 @@ from stethoscope.detect.batches import Sampling
 from stethoscope.detect.beginnings import Beginnings
 from stethoscope.detect.class_collapse import ClassCollapse
 from stethoscope.detect.constants import Constants
-from stethoscope.detect.detector import Detector
+from stethoscope.detect.detector import Detector, Reading
 from stethoscope.detect.dynamics import Dynamics
 from stethoscope.detect.flow import Flow
 from stethoscope.detect.generalisation import Generalisation
@@ -92,6 +92,14 @@ class Detection:
         ]
         return sorted(found, key=lambda f: (f.first_step, -f.severity.rank, f.code))
 
+    def readings(self) -> dict[str, list[Reading]]:
+        """By code, the numbers that its rule asked for; nothing for a detector that broke."""
+        found: dict[str, list[Reading]] = {}
+        for detector in self._detectors:
+            if type(detector).__name__ not in self.errors:
+                found |= detector.readings()
+        return found
+
     def _feed(self, detector: Detector, span: Span) -> None:
         name = type(detector).__name__
         if name in self.errors:
@@ -102,4 +110,4 @@ class Detection:
             self.errors[name] = repr(error)
 
 
-__all__ = ["CODES", "DETECTORS", "Detection", "Detector"]
+__all__ = ["CODES", "DETECTORS", "Detection", "Detector", "Reading"]

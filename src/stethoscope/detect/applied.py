@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stethoscope.analyse.span import Span
-from stethoscope.detect.detector import Streak, name_list
+from stethoscope.detect.detector import Reading, Streak, name_list
 from stethoscope.kernels.columns import INDEX
 from stethoscope.record import Evidence, Finding, FloatArray, Kind, Severity
 
@@ -97,6 +97,19 @@ class Applied:
                 mean = weight[step, INDEX["mean_abs"]]
                 step_size = rates[step] * gradient[step, INDEX["abs_max"]]
                 self._ratio[path] = float(step_size / mean) if mean > 0 else float("inf")
+
+    def readings(self) -> dict[str, list[Reading]]:
+        """What each rule asks for of the tensor that stood still for longest."""
+        still = {path: streak.longest for path, streak in self._still.items() if path not in self._ever_moved}
+        path = max(still, key=lambda name: still[name], default="")
+        count = Reading("steps in a row without a change that was due", still.get(path, 0), ">=", SURE_AFTER, path)
+        never = Reading("tensors that never changed", len(still), ">", 0)
+        ratio, limit = self._ratio.get(path, np.nan), RELATIVE_PRECISION.get(self._dtype.get(path, ""), 0.0)
+        size = "largest lr × gradient / mean weight"
+        return {
+            "silent_no_update": [never, count, Reading(size, ratio, ">=", limit, path)],
+            "update_below_precision": [never, count, Reading(size, ratio, "<", limit, path)],
+        }
 
     def findings(self) -> list[Finding]:
         """Tensors that stand still although a change was due."""

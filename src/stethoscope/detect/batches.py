@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Final
 import numpy as np
 
 from stethoscope.analyse.span import Span
+from stethoscope.detect.detector import Reading
 from stethoscope.record import Evidence, Finding, Severity
 from stethoscope.store import Event
 
@@ -119,6 +120,30 @@ class Sampling:
         self._num_validated_twice += len(names) - len(set(names))
         if names and self._first_validated is None:
             self._first_validated = event.step
+
+    def readings(self) -> dict[str, list[Reading]]:
+        """What each rule asks for, and what it got."""
+        total = float(self._class_totals.sum())
+        fair = float(((self._class_totals / total) ** 2).sum()) if total > 0 else np.nan
+        mixed = float(np.mean(self._purity)) if self._purity else np.nan
+        soon = [step for lag, step in self._lags if lag <= SOON * len(self._seen)]
+        mask = self._trained.mask | self._validated.mask
+        validated = {n for n in self._validated.kept if n & mask == 0}
+        both = len(validated & self._trained.kept)
+        return {
+            "unshuffled_data": [
+                Reading("batches with one label a sample", len(self._purity), ">=", BATCHES_NEEDED),
+                Reading("chance that two samples of a batch share their class", mixed, ">=", fair + SORTED * (1.0 - fair)),
+            ],
+            "duplicate_batches": [
+                Reading("different batches", len(self._seen), ">=", BATCHES_NEEDED),
+                Reading("batches that came again soon", len(soon), ">=", max(3.0, REPEATED * self._num_batches)),
+            ],
+            "train_val_overlap": [
+                Reading("validation samples that were trained on", both, ">=", max(OVERLAP_SAMPLES, OVERLAP * len(validated))),
+                Reading("validation samples", len(validated)),
+            ],
+        }
 
     def findings(self) -> list[Finding]:
         """Each of the three by itself."""

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Final
 import numpy as np
 
 from stethoscope.analyse.span import Span
+from stethoscope.detect.detector import Reading
 from stethoscope.record import Evidence, Finding, Kind, Severity
 
 LAYERS_NEEDED: Final = 3
@@ -72,6 +73,24 @@ class Beginnings:
         self._output_size = float(rms[outputs[0]]) if len(outputs) and np.isfinite(rms[outputs[0]]) else 0.0
         if self._sizes:
             self._head = self._sizes[-1][0]
+
+    def readings(self) -> dict[str, list[Reading]]:
+        """What each rule asks for, and what it got."""
+        base = self._input or (self._sizes[0][1] if self._sizes else 0.0)
+        ratio = self._sizes[-1][1] / base if self._sizes and base > 0 else np.nan
+        before = self._sizes[-2][1] if len(self._sizes) > 1 else self._input
+        chance = math.log(self._num_classes) if self._num_classes > 1 else math.nan
+        return {
+            "bad_init_scale": [
+                Reading("layers with weights measured at the first step", len(self._sizes), ">=", LAYERS_NEEDED),
+                Reading("size after the last layer / size of the input", ratio, ">", GROWN, self._head),
+            ],
+            "bad_initial_loss": [
+                Reading("first loss", self._loss, ">=", FAR_ABOVE * chance),
+                Reading("size of the logits", self._output_size, ">=", FAR_ABOVE * max(before, 1.0), self._head),
+                Reading("first step that was recorded", -1 if self._first is None else self._first, "=", 0),
+            ],
+        }
 
     def findings(self) -> list[Finding]:
         """Scale first: a bad scale makes a bad first loss too."""

@@ -11,6 +11,7 @@ from typing import ClassVar, Final
 import numpy as np
 
 from stethoscope.analyse.span import Span
+from stethoscope.detect.detector import Reading
 from stethoscope.record import Evidence, Finding, Severity
 
 LOOKS_NEEDED: Final = 10
@@ -66,6 +67,19 @@ class ClassCollapse:
                 self._since = step if self._since is None else self._since
                 self._num_looks += 1
             self._top, self._last_step = top, step
+
+    def readings(self) -> dict[str, list[Reading]]:
+        """What the rule asks for, and what it got."""
+        total = float(self._labels.sum())
+        lasts = self._last_step - self._since if self._since is not None else 0
+        return {
+            "class_collapse": [
+                Reading("share of the commonest class among the labels", float(self._labels.max()) / total if total else np.nan, ">=",
+                        MAJORITY),
+                Reading("looks in a row at which every prediction was one class", self._num_looks, ">=", LOOKS_NEEDED),
+                Reading("steps for which that has lasted", lasts, ">=", STEPS_NEEDED),
+            ]
+        }  # fmt: skip
 
     def findings(self) -> list[Finding]:
         """Only while it lasts."""

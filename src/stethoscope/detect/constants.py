@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stethoscope.analyse.span import Span
+from stethoscope.detect.detector import Reading
 from stethoscope.kernels.columns import INDEX, stat
 from stethoscope.record import Evidence, Finding, Kind, Severity
 
@@ -61,6 +62,17 @@ class Constants:
         for name in ("num_nan", "num_posinf", "num_neginf"):
             unwell = unwell | np.any(span.rows[:, places, INDEX[name]] > 0, axis=1)
         return unwell
+
+    def readings(self) -> dict[str, list[Reading]]:
+        """What the rule asks for, and what it got."""
+        num_known = len(self._absent) or len(self._constant or {})
+        return {
+            "constant_feature": [
+                Reading("features without variance so far", num_known, ">", 0),
+                Reading("a non-finite value was seen in outputs, loss or gradients", int(self._is_over), "=", 1),
+                Reading("it stands in their columns, or in the first layer", int(self._finding is not None), "=", 1),
+            ]
+        }
 
     def findings(self) -> list[Finding]:
         """At most one."""

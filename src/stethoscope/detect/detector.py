@@ -2,13 +2,38 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
+import operator
 from collections.abc import Sequence
-from typing import ClassVar, Protocol
+from typing import ClassVar, Final, Protocol
 
 import numpy as np
 
 from stethoscope.analyse.span import Span
 from stethoscope.record import Finding, SiteInfo
+
+SIGNS: Final = {">=": operator.ge, ">": operator.gt, "<=": operator.le, "<": operator.lt, "=": operator.eq}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Reading:
+    """One number that a rule asks for, beside its limit: why it spoke, or did not."""
+
+    label: str
+    value: float
+    """NaN where there was nothing to measure."""
+    sign: str = ""
+    """How the number must stand to the limit for the rule to speak; "" for a number that is only told."""
+    limit: float = math.nan
+    site: str = ""
+    way: str = ""
+    """A rule with several ways to speak names them: all readings of one way, and those of no way, must hold."""
+
+    @property
+    def holds(self) -> bool | None:
+        """Whether the rule has here what it asks for; None for a number that is only told."""
+        return bool(SIGNS[self.sign](self.value, self.limit)) if self.sign else None
 
 
 class Detector(Protocol):
@@ -21,6 +46,9 @@ class Detector(Protocol):
 
     def findings(self) -> list[Finding]:
         """What is found in all steps so far."""
+
+    def readings(self) -> dict[str, list[Reading]]:
+        """By code, the numbers that its rule asks for, as far as they can be told; they are necessary, not sufficient."""
 
 
 class Streak:

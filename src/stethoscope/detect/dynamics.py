@@ -7,6 +7,7 @@ from typing import ClassVar, Final
 import numpy as np
 
 from stethoscope.analyse.span import Span
+from stethoscope.detect.detector import Reading
 from stethoscope.record import Evidence, Finding, Severity
 
 WINDOW: Final = 30
@@ -67,6 +68,24 @@ class Dynamics:
             return False
         before, after = float(np.median(losses[:fifth])), float(np.median(losses[-fifth:]))
         return after > before - FALLS * abs(before)
+
+    def readings(self) -> dict[str, list[Reading]]:
+        """What each rule asks for, and what it got."""
+        window = [cosine for _, cosine in self._cosines[-WINDOW:]]
+        since = np.nan if self._first is None else self._last_step - self._first
+        waits = self._waits[WARM_UP:]
+        share = float(np.median([wait / max(whole, 1e-9) for _, wait, whole in waits])) if waits else np.nan
+        return {
+            "oscillation": [
+                Reading(f"median cosine of the last {WINDOW} updates", float(np.median(window)) if window else np.nan, "<=", OPPOSED),
+                Reading("steps for which that has lasted", since, ">=", LASTING),
+            ],
+            "data_bound": [
+                Reading("steps that were timed", len(waits), ">=", 20),
+                Reading("median share of a step spent waiting", share, ">", WAITING_SHARE),
+                Reading("median wait in ms", float(np.median([w for _, w, _ in waits])) if waits else np.nan, ">", WAITING_MS),
+            ],
+        }  # fmt: skip
 
     def findings(self) -> list[Finding]:
         """Both where they last."""

@@ -12,7 +12,7 @@ from typing import ClassVar, Final
 import numpy as np
 
 from stethoscope.analyse.span import Span
-from stethoscope.detect.detector import Recent, is_matrix
+from stethoscope.detect.detector import Reading, Recent, is_matrix
 from stethoscope.record import Evidence, Finding, FloatArray, Kind, Severity
 
 LAYERS_NEEDED: Final = 5
@@ -115,6 +115,27 @@ class Flow:
             self._spikes.append((step, total, usual, paths[int(np.nanargmax(norms))]))
         else:
             self._recent.add(total)
+
+    def readings(self) -> dict[str, list[Reading]]:
+        """What each rule asks for, and what it got."""
+        seen = Reading("steps with gradients of enough layers", self._num_steps, ">=", STEPS_NEEDED, way="by depth")
+        decades = float(np.median(self._decades)) if self._decades else np.nan
+        trend = float(np.median(self._trends)) if self._trends else np.nan
+        back = {p: float(np.median(r)) for p, r in self._recurrent.items() if len(r) >= STEPS_NEEDED}
+        path = max(back, key=lambda name: back[name], default="")
+        spread, order = "powers of ten from the first layers' gradient to the last ones'", "rank correlation with depth"
+        clips = [Reading("clipping seen", int(self._clips), "=", 0, way=way) for way in ("back in time", "in time")]
+        return {
+            "vanishing_gradients": [
+                seen, Reading(spread, decades, ">=", DECADES, way="by depth"), Reading(order, trend, ">=", TREND, way="by depth"),
+            ],
+            "exploding_gradients": [
+                seen, Reading(spread, decades, "<=", -DECADES, way="by depth"), Reading(order, trend, "<=", -TREND, way="by depth"),
+                clips[0], Reading("gradient of a recurrent layer / last layer's", back.get(path, np.nan), ">", BACK_IN_TIME, path,
+                                  "back in time"),
+                clips[1], Reading(f"steps over {SPIKE:.0f} times the usual norm", len(self._spikes), ">=", SPIKES_NEEDED, way="in time"),
+            ],
+        }  # fmt: skip
 
     def findings(self) -> list[Finding]:
         """The trend with depth, then the jumps in time."""

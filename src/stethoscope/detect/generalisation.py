@@ -13,6 +13,7 @@ import numpy as np
 from stethoscope.analyse.span import Span
 from stethoscope.analyse.trends import noise
 from stethoscope.detect.curves import Curve, Curves
+from stethoscope.detect.detector import Reading
 from stethoscope.record import Evidence, Finding, FloatArray, Severity
 
 LOOKS_NEEDED: Final = 8
@@ -39,6 +40,31 @@ class Generalisation:
     def observe(self, span: Span) -> None:
         """Take in the next steps."""
         self._curves.observe(span)
+
+    def readings(self) -> dict[str, list[Reading]]:
+        """What each rule asks for, and what it got."""
+        found = self._curves.validation_loss()
+        curve = found[1] if found is not None and len(found[1]) else None
+        num = 0 if curve is None else len(curve)
+        best = float(curve.values.min()) if curve is not None else np.nan
+        late = float(np.median(curve.values[-max(4, num // 3) :])) if curve is not None else np.nan
+        training = self._curves.training_at(curve.steps) if curve is not None else np.array([np.nan])
+        last, chance = float(np.median(training[-3:])), self._curves.chance()
+        level = np.nan if chance is None else chance
+        known = [
+            Reading("the run has said its totals", int(self._curves.is_finished), "=", 1),
+            Reading("validation losses", num, ">=", LOOKS_NEEDED),
+        ]
+        return {
+            "labels_uninformative": [
+                *known, Reading("training loss at the end", last, "<", FITTED * level),
+                Reading("best validation loss", best, ">=", AT_CHANCE * level),
+            ],
+            "overfitting": [
+                *known, Reading("validation loss at the end", late, ">", RISE * best), Reading("its best", best),
+                Reading("training loss at the end", last),
+            ],
+        }  # fmt: skip
 
     def findings(self) -> list[Finding]:
         """One of the two at most; nothing where validation was looked at a few times only."""

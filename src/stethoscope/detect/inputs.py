@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stethoscope.analyse.span import Span
-from stethoscope.detect.detector import Streak
+from stethoscope.detect.detector import Reading, Streak
 from stethoscope.kernels.columns import INDEX, stat
 from stethoscope.record import Evidence, Finding, Kind, Severity
 
@@ -131,6 +131,29 @@ class InputScale:
             one_sample = self._identical.pop(step, False)
             self._constant.see(step, lasts or one_sample)
             self._last_step = step
+
+    def readings(self) -> dict[str, list[Reading]]:
+        """What each rule asks for, and what it got."""
+        known = Reading("batches of floats that were logged", len(self._sizes), ">=", BATCHES_NEEDED)
+        sizes = [float(np.median(values)) for values in zip(*self._sizes, strict=True)] or [np.nan, np.nan]
+        chance = self._chance()
+        first = float(np.median(self._losses)) if self._losses else np.nan
+        return {
+            "unscaled_inputs": [
+                known, Reading("root mean square of the inputs", sizes[0], ">=", LARGE, self._name),
+                Reading("first losses", first, ">", FLOODED * (np.nan if chance is None else chance), way="first loss"),
+                Reading("largest share of saturated outputs", max(self._saturation.values(), default=np.nan), ">", SATURATED,
+                        way="saturated"),
+            ],
+            "inputs_too_small": [
+                known,
+                Reading("spread of the inputs", sizes[1], "<", LOST if self._is_normalised else SMALL, self._name),
+                Reading("size of the first layer's output", self._first_layer[1] if self._first_layer else np.nan),
+            ],
+            "inputs_ignored": [
+                Reading("batches in a row without any difference", self._constant.longest, ">=", BATCHES_NEEDED)
+            ],
+        }  # fmt: skip
 
     def findings(self) -> list[Finding]:
         """Nothing at all comes first: it has no size."""

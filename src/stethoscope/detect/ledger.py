@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Final
 import numpy as np
 
 from stethoscope.analyse.span import Span
-from stethoscope.detect.detector import Streak, name_list
+from stethoscope.detect.detector import Reading, Streak, name_list
 from stethoscope.record import Evidence, Finding, Kind, Severity
 
 SURE_AFTER: Final = 3
@@ -65,6 +65,23 @@ class GradientAccounts:
             all_gone = vanished[place] == arrived[place]
             all_zero = touched[place] == arrived[place] and bool(len(live)) and not moved
             self._lost.see(int(step), bool(some and (all_gone or all_zero)))
+
+    def readings(self) -> dict[str, list[Reading]]:
+        """What each rule asks for, and what it got."""
+        never = Reading("optimizer steps", self._num_steps, "=", 0)
+        return {
+            "gradients_not_cleared": [
+                Reading("steps in a row that kept the gradients of the step before", self._kept.longest, ">=", SURE_AFTER)
+            ],
+            "gradients_cleared_before_step": [
+                Reading("steps in a row whose gradients were gone before the optimizer's step", self._lost.longest, ">=", SURE_AFTER)
+            ],
+            "optimizer_never_steps": [
+                never,
+                Reading("times gradients were thrown away unused", self._discarded, ">=", NEVER_STEPS_AFTER, way="thrown away"),
+                Reading("backward passes by the end", self._totals.get("num_backwards", 0), ">=", 8, way="at the end"),
+            ],
+        }
 
     def findings(self) -> list[Finding]:
         """The accounts that are broken as a habit."""
@@ -152,6 +169,25 @@ class Ownership:
                     self._ever_positive.add(name)
         if len(span.steps):
             self._last_step = int(span.steps[-1])
+
+    def readings(self) -> dict[str, list[Reading]]:
+        """What each rule asks for, and what it got."""
+        outside = [p for p in self._latest.get("not_in_optimizer", ()) if p["trainable"] and p["has_gradient"]]
+        strangers = [p for p in self._latest.get("not_in_model", ()) if not p["has_gradient"]]
+        known = Reading("step of the latest list of parameters", self._step, ">=", OWNERSHIP_AFTER)
+        still = {name: streak.longest for name, streak in self._zero.items() if name not in self._ever_positive}
+        return {
+            "optimizer_params_not_in_model": [
+                known, Reading("tensors in the optimizer that are not the model's and get no gradient", len(strangers), ">", 0)
+            ],
+            "trainable_params_not_in_optimizer": [
+                known, Reading("trainable tensors with a gradient that no optimizer holds", len(outside), ">", 0)
+            ],
+            "zero_lr_group": [
+                Reading("groups whose rate was never above 0", len(still), ">", 0),
+                Reading("steps in a row at rate 0", max(still.values(), default=0), ">=", ZERO_RATE_AFTER),
+            ],
+        }  # fmt: skip
 
     def findings(self) -> list[Finding]:
         """What no optimizer holds, what no model holds, what has no rate."""

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Final
 import numpy as np
 
 from stethoscope.analyse.span import Span
-from stethoscope.detect.detector import Streak, name_list
+from stethoscope.detect.detector import Reading, Streak, name_list
 from stethoscope.record import Evidence, Finding, Severity
 
 GRAPHS_NEEDED: Final = 20
@@ -78,6 +78,28 @@ class Leftovers:
             self._counts.append((step, count, 0.0))
         else:
             self._counts[-1:] = [(step, count, 0.0)]
+
+    def readings(self) -> dict[str, list[Reading]]:
+        """What each rule asks for, and what it got."""
+        flag = max(self._create.longest, self._retain.longest)
+        pairs = zip(self._hooks, self._hooks[1:], strict=False)
+        moved = any(a["moved"] for _, told in self._averages for a in told)
+        return {
+            "graph_retained": [
+                Reading("graphs of earlier steps alive", self._alive[-1][1] if self._alive else np.nan, ">=", GRAPHS_NEEDED,
+                        way="kept alive"),
+                Reading("steps in a row with retain_graph or create_graph and no use of it", flag, ">=", FLAG_STEPS, way="flags"),
+            ],
+            "hooks_accumulate": [
+                Reading("hooks at the start", self._hooks[0][1] if self._hooks else np.nan),
+                Reading("times their number rose", sum(now[1] > before[1] for before, now in pairs), ">=", RISES_NEEDED),
+            ],
+            "ema_frozen": [
+                Reading("looks at averaged weights", len(self._averages), ">=", AVERAGE_LOOKS),
+                Reading("the average moved at least once", int(moved), "=", 0),
+            ],
+            "optimizer_state_lost": [Reading("times the optimizer's own step count began again", len(self._starts), ">", 0)],
+        }  # fmt: skip
 
     def findings(self) -> list[Finding]:
         """Each where it lasts."""

@@ -8,6 +8,7 @@ from typing import ClassVar, Final
 import numpy as np
 
 from stethoscope.analyse.span import Span
+from stethoscope.detect.detector import Reading
 from stethoscope.kernels.columns import INDEX
 from stethoscope.record import Evidence, Finding, Kind, Severity
 
@@ -55,6 +56,30 @@ class Logits:
                 self._centre.append((float(row[INDEX["mean"]]), float(row[INDEX["std"]])))
         if len(span.steps):
             self._last_step = int(span.steps[-1])
+
+    def readings(self) -> dict[str, list[Reading]]:
+        """What each rule asks for: of the attention with the lowest entropy now, and of the output."""
+        looks = {path: [n for _, n in seen if n.get("uniform", 0.0) > 0.5] for path, seen in self._looks.items()}
+        openness = {path: [n["entropy"] / n["uniform"] for n in seen] for path, seen in looks.items() if len(seen) >= LOOKS_NEEDED}
+        now = {path: float(np.median(values[-BASELINE_LOOKS:])) for path, values in openness.items()}
+        path = min(now, key=lambda name: now[name], default="")
+        before = float(np.median(openness[path][:BASELINE_LOOKS])) if path else np.nan
+        largest = [n.get("max_logit", np.nan) for n in looks.get(path, [])] or [np.nan]
+        values = np.array([value for _, value in self._drift])
+        moved = float(np.median(values[-BASELINE_LOOKS:]) - np.median(values[:BASELINE_LOOKS])) if len(values) else np.nan
+        return {
+            "attention_logit_growth": [
+                Reading("attention modules looked at often enough", len(now), ">", 0),
+                Reading("entropy at the start, of a uniform row's", before, ">", OPEN, path, "collapsed"),
+                Reading("entropy now, of a uniform row's", now.get(path, np.nan), "<", COLLAPSED, path, "collapsed"),
+                Reading("largest logit", largest[-1], ">", LARGE_LOGIT, path, "ran away"),
+                Reading("largest logit at the start", largest[0], site=path),
+            ],
+            "output_logit_drift": [
+                Reading("looks at the output's logits", len(values), ">", LOOKS_NEEDED),
+                Reading("change of the mean log Z", abs(moved), ">=", DRIFT * math.log(max(self._num_classes, 2))),
+            ],
+        }
 
     def findings(self) -> list[Finding]:
         """Attention by module, the worst one told; then the output."""

@@ -8,7 +8,10 @@ from __future__ import annotations
 import math
 from typing import Any, ClassVar, Final
 
+import numpy as np
+
 from stethoscope.analyse.span import Span
+from stethoscope.detect.detector import Reading
 from stethoscope.record import Evidence, Finding, Severity
 
 SEEN_NEEDED: Final = 2
@@ -51,6 +54,24 @@ class LossShape:
             for key in ("double_softmax", "double_sigmoid", "broadcast", "output_cut", "clamped"):
                 if key in event.body:
                     self._seen.setdefault(key, []).append((event.step, event.body[key]))
+
+    def readings(self) -> dict[str, list[Reading]]:
+        """How often the loss's graph was read, and how often it showed each."""
+        looks = Reading("steps at which the loss's graph was read", self._num_looks, ">", 0)
+        names = {
+            "double_softmax": "double_softmax", "double_sigmoid": "double_sigmoid", "loss_broadcast": "broadcast",
+            "output_clipped": "output_cut", "loss_clamped": "clamped",
+        }  # fmt: skip
+        found = {
+            code: [looks, Reading("of which showed it", len(self._seen.get(key, ())), ">=", SEEN_NEEDED)]
+            for code, key in names.items()
+        }
+        cut = [body["negative_targets"] for _, body in self._seen.get("output_cut", ())]
+        below = max((float(share) for share in cut if share is not None), default=np.nan)
+        found["output_clipped"].append(Reading("share of targets below zero", below, ">=", NEGATIVE_SHARE))
+        clamped = max((float(body["share"]) for _, body in self._seen.get("clamped", ())), default=np.nan)
+        found["loss_clamped"].append(Reading("share of terms beyond the limit", clamped, ">=", CLAMPED_SHARE))
+        return found
 
     def findings(self) -> list[Finding]:
         """What was seen more than once."""

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Final
 import numpy as np
 
 from stethoscope.analyse.span import Span
-from stethoscope.detect.detector import Streak, name_list
+from stethoscope.detect.detector import Reading, Streak, name_list
 from stethoscope.record import Evidence, Finding, Severity
 
 STEPS_NEEDED: Final = 3
@@ -30,6 +30,15 @@ class Modes:
         modes = span.metric("training_mode")
         for place in np.flatnonzero(np.isfinite(modes)):
             self._streak.see(int(span.steps[place]), bool(modes[place] == 0.0))
+
+    def readings(self) -> dict[str, list[Reading]]:
+        """What the rule asks for, and what it got."""
+        return {
+            "eval_mode_in_training": [
+                Reading("training steps in a row in evaluation mode", self._streak.longest, ">=", STEPS_NEEDED),
+                Reading("modules that behave differently there", len(self._facts.get("evaluating", [])), ">", 0),
+            ]
+        }
 
     def findings(self) -> list[Finding]:
         """Only where the mode makes a difference."""

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stethoscope.analyse.span import Span
+from stethoscope.detect.detector import Reading
 from stethoscope.kernels.columns import INDEX
 from stethoscope.record import ROOT_NAME, Evidence, Finding, Kind, Severity
 
@@ -69,6 +70,21 @@ class Nonfinite:
                 self._look_at_buffers(span, place, buffers[bad[place, buffers]] if len(buffers) else buffers)
                 if has_loss[place]:
                     self._previous_loss = float(loss[place])
+
+    def readings(self) -> dict[str, list[Reading]]:
+        """Which of the four was met; each is a count, so one is enough."""
+        code = self._origin.code if self._origin is not None else ""
+        step = self._origin.first_step if self._origin is not None else np.nan
+        told = {
+            "nonfinite_origin": "first steps with NaN or Inf in loss, gradients or weights from finite inputs",
+            "nonfinite_batch": "first steps with NaN or Inf that the batch already held",
+            "precision_overflow": "first steps with Inf in a float16 output",
+        }
+        found = {
+            name: [Reading(label, int(code == name), ">", 0), Reading("first bad step", step)] for name, label in told.items()
+        }
+        buffers = Reading("buffers with NaN or Inf while the loss was finite", len(self._buffer_sites), ">", 0)
+        return {**found, "nonfinite_buffer": [buffers]}
 
     def findings(self) -> list[Finding]:
         """At most one origin, and the buffers that were bad before it."""

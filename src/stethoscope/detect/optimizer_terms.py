@@ -8,7 +8,7 @@ from typing import ClassVar, Final
 import numpy as np
 
 from stethoscope.analyse.span import Span
-from stethoscope.detect.detector import is_matrix, name_list
+from stethoscope.detect.detector import Reading, is_matrix, name_list
 from stethoscope.detect.groups import Group, groups_by_site
 from stethoscope.kernels.columns import INDEX
 from stethoscope.record import Evidence, Finding, FloatArray, Kind, Severity
@@ -115,6 +115,29 @@ class OptimizerTerms:
             shares.append(float(min(share[place], 1.0)))
             first = self._norms.get(path, (float(weight[place]), 0.0))[0]
             self._norms[path] = (first, float(weight[place]))
+
+    def readings(self) -> dict[str, list[Reading]]:
+        """What each rule asks for, and what it got."""
+        full = [seen for seen in self._eps.values() if len(seen) >= STEPS_NEEDED]
+        under = [seen for seen in full if np.mean(seen) > 0.9]
+        decay = {path: float(np.median(s)) for path, s in self._decay.items() if len(s) >= STEPS_NEEDED}
+        path = max(decay, key=lambda name: decay[name], default="")
+        first, last = self._norms.get(path, (np.nan, np.nan))
+        size, bound = self._spike[2:] if self._spike is not None else (np.nan, np.nan)
+        return {
+            "adam_eps_dominates": [
+                Reading(f"matrices whose second moment was read {STEPS_NEEDED} times", len(full), ">", 0),
+                Reading("of which it lies below eps, share", len(under) / max(len(full), 1), ">", MOST),
+            ],
+            "adam_update_spike": [
+                Reading("updates beyond Adam's own bound", int(self._spike is not None), ">", 0),
+                Reading("the first of them", size), Reading("the bound there", bound),
+            ],
+            "weight_decay_dominates": [
+                Reading("decay's share of the step, largest matrix median", decay.get(path, np.nan), ">", DECAY_SHARE, path),
+                Reading("size of that matrix against its start", last / first if first else np.nan, "<", SHRUNK, path),
+            ],
+        }  # fmt: skip
 
     def findings(self) -> list[Finding]:
         """Terms that rule in most matrices."""

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Final
 import numpy as np
 
 from stethoscope.analyse.span import Span
+from stethoscope.detect.detector import Reading
 from stethoscope.kernels.columns import INDEX
 from stethoscope.record import Evidence, Finding, FloatArray, Kind, Severity
 
@@ -56,6 +57,20 @@ class Outliers:
         self._largest.extend(span.rows[there, inputs[0], INDEX["abs_max"]].tolist())
         self._losses.extend(span.metric("loss")[there].tolist())
         self._gradients.extend(norms[there].tolist() if norms is not None else [float("nan")] * len(there))
+
+    def readings(self) -> dict[str, list[Reading]]:
+        """What the rule asks for, and what it got."""
+        largest = np.array(self._largest)
+        largest = largest[np.isfinite(largest)]
+        usual = float(np.median(largest)) if len(largest) else np.nan
+        top = float(largest.max()) / usual if len(largest) and usual > 0 else np.nan
+        return {
+            "outlier_batch": [
+                Reading("batches of floats that were logged", len(largest), ">=", BATCHES_NEEDED),
+                Reading("largest value of any batch / usual largest", top, ">", FAR, self._name),
+                Reading("batches as far as that", int((largest > FAR * usual).sum()), "<=", max(2, int(RARE * len(largest)))),
+            ]
+        }
 
     def findings(self) -> list[Finding]:
         """The first batch that stands apart."""

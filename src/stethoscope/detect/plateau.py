@@ -9,6 +9,7 @@ import numpy as np
 from stethoscope.analyse.span import Span
 from stethoscope.analyse.trends import Direction, mann_kendall, noise, shorten
 from stethoscope.detect.curves import Curves
+from stethoscope.detect.detector import Reading
 from stethoscope.record import Evidence, Finding, FloatArray, Severity
 
 VALUES_NEEDED: Final = 100
@@ -33,6 +34,20 @@ class Plateau:
     def observe(self, span: Span) -> None:
         """Take in the next steps."""
         self._curves.observe(span)
+
+    def readings(self) -> dict[str, list[Reading]]:
+        """What the rule asks for, and what it got."""
+        values = self._curves.loss.values
+        tail = values[-max(VALUES_NEEDED // 2, int(LAST * len(values))) :]
+        half = len(tail) // 2
+        before, after = (float(np.median(part)) if half else np.nan for part in (tail[:half], tail[half:]))
+        return {
+            "plateau": [
+                Reading("losses", len(values), ">=", VALUES_NEEDED),
+                Reading("fall within the last part, as a share of the loss", (before - after) / abs(before) if before else np.nan,
+                        "<=", STILL),
+            ]
+        }  # fmt: skip
 
     def findings(self) -> list[Finding]:
         """The flat stretch that reaches to now."""

@@ -7,7 +7,7 @@ from typing import ClassVar, Final
 import numpy as np
 
 from stethoscope.analyse.span import Span
-from stethoscope.detect.detector import name_list
+from stethoscope.detect.detector import Reading, name_list
 from stethoscope.kernels.columns import INDEX
 from stethoscope.record import Evidence, Finding, Kind, Severity
 
@@ -58,6 +58,25 @@ class Precision:
             alive = rows[there, INDEX["count"]] - rows[there, INDEX["num_zero"]]
             lost = rows[there, INDEX["num_tiny"]] / np.maximum(alive, 1.0)
             self._tiny.setdefault(info.site.path, []).extend(lost[alive > 0].tolist())
+
+    def readings(self) -> dict[str, list[Reading]]:
+        """What each rule asks for, and what it got."""
+        worst = max(self._skips, key=lambda step: self._skips[step], default=-1)
+        count = self._skips.get(worst, 0)
+        tiny = {path: float(np.median(v)) for path, v in self._tiny.items() if len(v) >= STEPS_NEEDED}
+        path = max(tiny, key=lambda name: tiny[name], default="")
+        return {
+            "loss_scale_collapse": [
+                Reading("steps skipped in a row", count, ">=", SKIPS_NEEDED),
+                Reading("the optimizer stepped again after them", int(count > 0 and worst <= self._last_stepped), "=", 0),
+                Reading("loss scale at the latest skip", np.nan if np.isinf(self._scale) else self._scale),
+            ],
+            "precision_underflow": [
+                Reading("float16 gradients looked at", len(tiny), ">", 0),
+                Reading("largest median share of subnormal values", tiny.get(path, np.nan), ">", TINY_SHARE, path),
+                Reading("a loss scale above 1 was used", int(self._scaled), "=", 0),
+            ],
+        }
 
     def findings(self) -> list[Finding]:
         """A collapse as it happens; underflow where no scaler works against it."""

@@ -12,6 +12,7 @@ from typing import ClassVar, Final
 import numpy as np
 
 from stethoscope.analyse.span import Span
+from stethoscope.detect.detector import Reading
 from stethoscope.kernels.columns import INDEX, num_finite, stat
 from stethoscope.record import Evidence, Finding, FloatArray, Kind, Severity
 
@@ -72,6 +73,17 @@ class RankGradients:
             self._last_step = step
             self._ratios.append(ratio)
             self._sites[path] = None
+
+    def readings(self) -> dict[str, list[Reading]]:
+        """What the rule asks for, and what it got."""
+        summed = float((np.abs(np.array(self._ratios) - 1.0) < CLOSE).mean()) if self._ratios else np.nan
+        return {
+            "gradients_summed_across_ranks": [
+                Reading("layers and steps at which all ranks show both sides", len(self._ratios), ">=", PAIRS_NEEDED),
+                Reading("share of them that are a sum", summed, ">=", SHARE),
+                Reading("clipping, scaling or a loss divided by hand", int(self._is_changed_between), "=", 0),
+            ]
+        }
 
     def findings(self) -> list[Finding]:
         """Only where nearly every ratio says the same."""

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stethoscope.analyse.span import Span
-from stethoscope.detect.detector import name_list
+from stethoscope.detect.detector import Reading, name_list
 from stethoscope.kernels.columns import INDEX, num_finite
 from stethoscope.record import Evidence, Finding, FloatArray, Kind, Severity
 
@@ -108,6 +108,22 @@ class Replicas:
             total = float(distance[row][usable[row]].sum())
             self._num_meetings += int(total < MEETING * self._total)
             self._total = total
+
+    def readings(self) -> dict[str, list[Reading]]:
+        """What each rule asks for, and what it got."""
+        weights = self._weights
+        most = int(weights.num_apart.max()) if len(weights.num_apart) else 0
+        return {
+            "rank_desync": [
+                Reading("parameters compared across ranks", len(weights.paths), ">", 0),
+                Reading("steps for which the worst differed", most, ">=", STEPS_NEEDED),
+                Reading("times the ranks were brought together again", self._num_meetings, "<", MEETINGS),
+            ],
+            "same_data_on_ranks": [
+                Reading("steps at which samples were compared", self._num_compared, ">", 0),
+                Reading("of which equal", len(self._same_steps), ">=", max(BATCHES_NEEDED, SAME * self._num_compared)),
+            ],
+        }
 
     def findings(self) -> list[Finding]:
         """Parted replicas, then repeated data."""

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Final
 import numpy as np
 
 from stethoscope.analyse.span import Span
-from stethoscope.detect.detector import Streak
+from stethoscope.detect.detector import Reading, Streak
 from stethoscope.record import Evidence, Finding, Severity
 
 DEAD_RATE: Final = 1e-3
@@ -76,6 +76,41 @@ class Schedules:
             self._coefficients.append(min(1.0, limit / norm))
             first = self._clip[0] if len(self._coefficients) > 1 else step
             self._clip = (first, step, limit)
+
+    def readings(self) -> dict[str, list[Reading]]:
+        """What each rule asks for, and what it got."""
+        rates = np.array(self._rates)
+        alive = np.flatnonzero(rates > DEAD_RATE * rates.max()) if len(rates) and rates.max() > 0 else np.empty(0)
+        dead = 1.0 - (int(alive[-1]) + 1) / len(rates) if len(alive) else np.nan
+        ended = Reading("the run has said its totals", int(self._totals is not None), "=", 1)
+        known = Reading("steps with a learning rate", len(rates), ">=", STEPS_NEEDED)
+        clipped = np.array(self._coefficients)
+        middle = float(np.median(clipped)) if len(clipped) else np.nan
+        ahead = self._scheduler_steps - self._num_steps
+        total = (self._totals or {}).get("num_scheduler_steps", 0)
+        return {
+            "lr_decays_too_early": [
+                ended, known, Reading(f"share of the run at the end below {DEAD_RATE:g} of the highest rate", dead, ">", DEAD_SHARE)
+            ],
+            "lr_stuck": [
+                ended, known,
+                Reading("groups that a scheduler has marked", sum("initial_lr" in g.get("settings", {}) for g in self._groups), ">", 0),
+                Reading("scheduler steps", total, "=", 0),
+                Reading("spread of the rate", float(np.ptp(rates)) if len(rates) else np.nan, "=", 0),
+            ],
+            "scheduler_ahead_of_optimizer": [
+                Reading("skipped steps", self._skipped, ">=", SKIPS_NEEDED),
+                Reading("scheduler steps beyond optimizer steps", ahead, ">", max(1.0, AHEAD * self._num_steps)),
+            ],
+            "clipping_always_on": [
+                Reading("clipped steps", len(clipped), ">=", STEPS_NEEDED),
+                Reading("share of them that were shortened", float((clipped < 1).mean()) if len(clipped) else np.nan, ">", 0.98),
+                Reading("median clip coefficient", middle, "<", SMALL_COEFFICIENT),
+            ],
+            "clip_before_unscale": [
+                Reading("clipped steps in a row while the loss scale was still in", self._scaled.longest, ">=", 3)
+            ],
+        }  # fmt: skip
 
     def findings(self) -> list[Finding]:
         """Clipping as it happens; schedules where the run has ended, because only then is early early."""

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Final
 import numpy as np
 
 from stethoscope.analyse.span import Span
-from stethoscope.detect.detector import name_list
+from stethoscope.detect.detector import Reading, name_list
 from stethoscope.record import Evidence, Finding, Kind, Severity
 
 STEPS_NEEDED: Final = 20
@@ -76,6 +76,29 @@ class Structure:
             self._ran.add(module)
         elif kind is Kind.ACTIVATION_GRADIENT and reported:
             self._flowed.add(module)
+
+    def readings(self) -> dict[str, list[Reading]]:
+        """What each rule asks for, and what it got."""
+        silent = [p for p in self._trainable & self._owned if p not in self._with_gradient]
+        cut = [p for p in silent if p.rpartition(".")[0] in self._ran]
+        apart = [pair for _, pair in self._pairs if not pair["equal"]]
+        return {
+            "unregistered_module": [
+                Reading("trained modules that ran and are not registered", len((self._unregistered or (0, []))[1]), ">", 0)
+            ],
+            "detached_graph": [
+                Reading("steps with gradients", self._num_steps, ">=", STEPS_NEEDED),
+                Reading("tensors in the optimizer without a gradient", len(silent)),
+                Reading("of which in modules that ran", len(cut), ">", 0),
+            ],
+            "frozen_params": [
+                Reading("frozen tensors", len(self._frozen), ">", 0), Reading("tensors that train", len(self._trainable), ">", 0)
+            ],
+            "tied_weights_split": [
+                Reading("pairs of embedding and head that began equal", len(self._pairs), ">", 0),
+                Reading("of which drifted apart", len(apart), ">", 0),
+            ],
+        }
 
     def findings(self) -> list[Finding]:
         """What is certain about the model as it is."""

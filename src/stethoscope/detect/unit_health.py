@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Final
 import numpy as np
 
 from stethoscope.analyse.span import Span
-from stethoscope.detect.detector import name_list
+from stethoscope.detect.detector import Reading, name_list
 from stethoscope.record import Evidence, Finding, Severity
 
 DEAD_SHARE: Final = 0.5
@@ -32,6 +32,7 @@ class UnitHealth:
 
     def __init__(self) -> None:
         self._dead: dict[str, tuple[int, int, int]] = {}
+        self._lasting: dict[str, float] = {}
         self._saturated: dict[str, list[tuple[int, float]]] = {}
         self._dormant: dict[str, list[tuple[int, float]]] = {}
         self._routed: dict[str, list[tuple[int, list[int]]]] = {}
@@ -56,6 +57,7 @@ class UnitHealth:
     def _see(self, step: int, body: dict[str, Any]) -> None:
         self._last_look = step
         silent = body.get("silent", {})
+        self._lasting = {path: lasting / max(num_units, 1) for path, (num_units, _, lasting, _) in silent.items()} or self._lasting
         for path, (num_units, _, lasting, _) in silent.items():
             if lasting > DEAD_SHARE * num_units:
                 first = self._dead[path][2] if path in self._dead else max(0, step - 8 * (LOOKS_NEEDED - 1))
@@ -73,6 +75,37 @@ class UnitHealth:
                 kept.setdefault(path, []).append((step, float(value)))
         for path, counts in body.get("routed", {}).items():
             self._routed.setdefault(path, []).append((step, counts))
+
+    def readings(self) -> dict[str, list[Reading]]:
+        """What each rule asks for of the layer that is worst."""
+
+        def worst(shares: dict[str, float]) -> tuple[float, str]:
+            path = max(shares, key=lambda name: shares[name], default="")
+            return shares.get(path, np.nan), path
+
+        dead, dead_at = worst(self._lasting)
+        full, full_at = worst({path: looks[-1][1] for path, looks in self._saturated.items() if len(looks) >= LOOKS_NEEDED})
+        asleep = {p: v for p, v in self._dormant.items() if len(v) >= 8 and self._types.get(p) in RECTIFYING}
+        late, late_at = worst({p: float(np.median([s for _, s in v[-3:]])) for p, v in asleep.items()})
+        early = float(np.median([s for _, s in asleep[late_at][:3]])) if late_at else np.nan
+        values = {p: float(np.median([n for _, n in v])) for p, v in self._normalised.items() if len(v) >= LOOKS_NEEDED}
+        few_at = min(values, key=lambda name: values[name], default="")
+        load, load_at = worst({p: max(v[-1][1]) / max(sum(v[-1][1]), 1) for p, v in self._routed.items() if v[-1][1]})
+        return {
+            "dead_units": [Reading("largest share of units without a gradient for long", dead, ">", DEAD_SHARE, dead_at)],
+            "saturated_units": [Reading("largest share of values at the ends of their range", full, ">", SATURATED_SHARE, full_at)],
+            "dormant_units": [
+                Reading("largest share of dormant units", late, ">", DORMANT_SHARE, late_at),
+                Reading("its rise since the first looks", late - early, ">", DORMANT_RISE, late_at),
+            ],
+            "symmetric_units": [
+                Reading("layers whose rows are all equal after training", len((self._copies or (0, []))[1]), ">", 0)
+            ],
+            "expert_collapse": [Reading("share of the busiest expert, latest look", load, ">", LOAD_SHARE, load_at)],
+            "batchnorm_small_batch": [
+                Reading("fewest values per channel of a BatchNorm", values.get(few_at, np.nan), "<=", SMALL_BATCH, few_at)
+            ],
+        }  # fmt: skip
 
     def findings(self) -> list[Finding]:
         """Each kind where it lasts."""

@@ -12,7 +12,7 @@ from typing import ClassVar, Final
 import numpy as np
 
 from stethoscope.analyse.span import Span
-from stethoscope.detect.detector import is_matrix, name_list
+from stethoscope.detect.detector import Reading, is_matrix, name_list
 from stethoscope.record import Evidence, Finding, FloatArray, Kind, Severity
 
 LARGE: Final = 0.1
@@ -132,6 +132,31 @@ class UpdateSize:
         if self._diverged is None and len(self._losses) > 3 and worse:
             self._diverged = (step, recent, float(self._best_loss))
         self._best_loss = min(self._best_loss, loss)
+
+    def readings(self) -> dict[str, list[Reading]]:
+        """What each rule asks for, and what it got."""
+        largest = Reading("largest update / weight of any matrix", self._largest_ever if self._ratios else np.nan)
+        recent = float(np.median(self._losses[-3:])) if self._losses else np.nan
+        since = np.nan if self._large_since is None else self._large_since
+        large = f"first of {LARGE_STEPS} steps in a row whose median update / weight is above {LARGE:g}"
+        growth = [last / first for first, last in self._weights.values() if first > 0]
+        return {
+            "update_too_large": [
+                Reading(large, since, ">=", 0), largest,
+                Reading(f"step at which the loss passed {WORSE:g} times its best", self._diverged[0] if self._diverged else np.nan,
+                        ">=", 0, way="diverges"),
+                Reading("large steps without a lower loss began at", self._stalled[0] if self._stalled else np.nan, ">=", 0,
+                        way="stalls"),
+                Reading("growth of the median matrix", float(np.median(growth)) if growth else np.nan, ">=", WRECKED_GROWTH,
+                        way="wrecked"),
+                Reading("loss now", recent), Reading("best loss", self._best_loss),
+            ],
+            "update_too_small": [
+                Reading("steps with updates and weights", len(self._ratios), ">=", STEPS_NEEDED),
+                Reading(largest.label, largest.value, "<", SMALL),
+                Reading("the rate rose on the way", int(self._rising_rate), "=", 0),
+            ],
+        }  # fmt: skip
 
     def findings(self) -> list[Finding]:
         """Too large and harmful, or too small from the first step on."""

@@ -14,7 +14,7 @@ import numpy as np
 from stethoscope.analyse.span import Span
 from stethoscope.analyse.trends import Direction, mann_kendall
 from stethoscope.detect.curves import Curve, Curves
-from stethoscope.detect.detector import name_list
+from stethoscope.detect.detector import Reading, name_list
 from stethoscope.record import Evidence, Finding, Severity
 
 LOOKS_NEEDED: Final = 5
@@ -42,6 +42,21 @@ class Disagreement:
     def observe(self, span: Span) -> None:
         """Take in the next steps."""
         self._curves.observe(span)
+
+    def readings(self) -> dict[str, list[Reading]]:
+        """What the rule asks for, and what it got."""
+        loss = self._curves.loss
+        first, last = (float(np.median(loss.part(*part))) if len(loss) else np.nan for part in ((0, 0.2), (0.8, 1)))
+        both = {n: c for sign in (1, -1) for n, c in self._curves.validation(sign).items()}
+        better = [n for sign in (1, -1) for n, c in self._curves.validation(sign).items() if _improved(c, sign)]
+        return {
+            "loss_metric_disagree": [
+                Reading("training losses", len(loss), ">=", 4 * LOOKS_NEEDED),
+                Reading("training loss at the end", last, "<", first - 0.05 * abs(first)),
+                Reading("validation metrics of a known direction", len(both), ">", 0),
+                Reading("of which got better, or are too few to tell", len(better), "=", 0),
+            ]
+        }
 
     def findings(self) -> list[Finding]:
         """The metric that shows it best."""
@@ -139,6 +154,23 @@ class Dropout:
                 if "Dropout" in str(module.get("type", "")) and share and float(share[1]) >= STRONG:
                     self._strong[path] = float(share[1])
 
+    def readings(self) -> dict[str, list[Reading]]:
+        """What the rule asks for, and what it got."""
+        found = self._curves.validation_loss()
+        curve = found[1] if found is not None else None
+        late = float(np.median(curve.part(0.5, 1))) if curve is not None and len(curve) else np.nan
+        training = self._curves.training_at(curve.steps) if curve is not None and len(curve) else np.empty(0)
+        held = training[len(training) // 2 :]
+        held = held[np.isfinite(held)]
+        return {
+            "over_regularised": [
+                Reading(f"layers with dropout of {STRONG:g} or more", len(self._strong), ">", 0),
+                Reading("validation losses", 0 if curve is None else len(curve), ">=", LOOKS_NEEDED),
+                Reading("training loss / validation loss, second half", float(np.median(held)) / late if len(held) and late else np.nan,
+                        ">=", HELD_BACK),
+            ]
+        }  # fmt: skip
+
     def findings(self) -> list[Finding]:
         """Only with a strong layer to blame."""
         found = self._curves.validation_loss()
@@ -195,6 +227,12 @@ class ModeInEvaluation:
                 self._num_forwards += 1
                 self._paths |= dict.fromkeys(body["in_training"])
                 self._kinds |= dict.fromkeys(body.get("kinds_in_training", ()))
+
+    def readings(self) -> dict[str, list[Reading]]:
+        """What the rule asks for, and what it got."""
+        return {
+            "train_mode_in_eval": [Reading("calls inside evaluating() in training mode", self._num_forwards, ">", 0)]
+        }
 
     def findings(self) -> list[Finding]:
         """From the first one on."""
