@@ -32,14 +32,26 @@ def never_compiled(function: Any) -> Any:
     A function that runs between two graphs (an optimizer's hook under a compiled step) would be compiled frame by
     frame otherwise. This asks the evaluator itself, without the second that importing torch.compile's Python costs.
     """
-    evaluator = sys.modules["torch"]._C._dynamo.eval_frame
-    try:
-        skip = evaluator._FrameAction.SKIP
-        evaluator.set_code_exec_strategy(function.__code__, evaluator._FrameExecStrategy(skip, skip))
-    except (AttributeError, TypeError):
+    if not _set_strategy(function, "SKIP", "SKIP"):
         # Another torch, with other names: its own decorator does the same, more slowly.
         function._torchdynamo_disable = True
     return function
+
+
+def not_compiled_itself(function: Any) -> Any:
+    """Keep torch.compile away from this function of ours, but not from what it calls."""
+    _set_strategy(function, "SKIP", "DEFAULT")
+    return function
+
+
+def _set_strategy(function: Any, itself: str, callees: str) -> bool:
+    evaluator = sys.modules["torch"]._C._dynamo.eval_frame
+    try:
+        actions = [getattr(evaluator._FrameAction, name) for name in (itself, callees)]
+        evaluator.set_code_exec_strategy(function.__code__, evaluator._FrameExecStrategy(*actions))
+    except (AttributeError, TypeError):
+        return False
+    return True
 
 
 class Guard:

@@ -16,6 +16,7 @@ from typing import Any, Final
 import torch
 
 from stethoscope.capture import lineage_copy
+from stethoscope.capture.guard import never_compiled
 from stethoscope.capture.lineage_build import VERSION, build
 from stethoscope.capture.lineage_trace import Trace
 from stethoscope.capture.taps import Inert
@@ -66,6 +67,10 @@ class PartAfter(Inert):
     def __call__(self, module: Any, args: Any, output: Any) -> None:  # noqa: ARG002 - torch's signature
         """A part returned, or raised."""
         self._lineage.part_ends(module, output)
+
+
+for _hook in (Before, After, PartBefore, PartAfter):
+    never_compiled(_hook.__call__)
 
 
 class FirstCall(Inert):

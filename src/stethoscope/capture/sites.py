@@ -131,6 +131,14 @@ def unwrap(model: torch.nn.Module) -> torch.nn.Module:
             return model
 
 
+def is_compiled(model: torch.nn.Module) -> bool:
+    """Whether calls of this model, as it was handed over, go through torch.compile."""
+    return (
+        type(model).__name__ == "OptimizedModule"
+        or unwrap(model).__dict__.get("_compiled_call_impl") is not None
+    )
+
+
 def wanted(path: str, patterns: tuple[str, ...]) -> bool:
     """Whether a module path is among the layers that the user asked for."""
     return any(pattern == "*" or fnmatchcase(path or ROOT_NAME, pattern) for pattern in patterns)

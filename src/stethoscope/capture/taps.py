@@ -18,6 +18,7 @@ import numpy as np
 import torch
 
 from stethoscope.capture.collecting import Collector
+from stethoscope.capture.guard import never_compiled, not_compiled_itself
 from stethoscope.capture.ring import Batch
 from stethoscope.capture.sites import Ensemble, Names, SiteTable, wanted
 from stethoscope.kernels import Pending, start
@@ -52,6 +53,12 @@ def _is_transformed() -> bool:
     return (
         torch._C._functorch.peek_interpreter_stack() is not None or torch._C._get_tracing_state() is not None
     )
+
+
+def _is_compiled() -> bool:
+    """Whether torch.compile runs the code around us: its evaluator looks at every frame now."""
+    asked = getattr(torch._C._dynamo.eval_frame, "get_eval_frame_callback", None)
+    return asked is not None and asked() is not None
 
 
 def _measurable(output: Any) -> list[tuple[str, torch.Tensor]]:
@@ -181,6 +188,8 @@ class InputTap(Inert):
         """Look at the inputs, where this step is looked at."""
         if torch.compiler.is_compiling():
             return
+        if self._taps.can_make_way and _is_compiled():
+            self._taps.guard(self._taps.make_way)
         if self._taps.on_evaluation is not None:
             self._taps.guard(self._taps.on_evaluation)
         if not torch.is_grad_enabled():
@@ -204,6 +213,12 @@ class InputTap(Inert):
             pending = start([tensor.detach() for _, tensor in found])
             self._taps.collect(Batch(np.array(indices, dtype=np.uint32), pending))
         self._taps.spent += time.perf_counter() - began
+
+
+# Compiled alone, a hook would believe for ever that it is only being traced, and never look again.
+never_compiled(OutputTap.__call__)
+not_compiled_itself(InputTap.__call__)
+not_compiled_itself(_is_compiled)
 
 
 class Taps:
@@ -240,12 +255,18 @@ class Taps:
         """What gradients of the backward pass under way are multiplied by."""
         self.spent = 0.0
         self.num_capped = 0
+        self.can_make_way = False
+        """Whether the taps on modules come off when torch.compile turns out to run the model."""
         self._layers, self._limit, self._names, self._on_call = layers, limit, names, on_call
+        self.made_way = False
+        """Whether they did."""
         self._handles: list[Any] = []
+        self._part_handles: list[Any] = []
         self._tapped: set[int] = set()
 
-    def attach(self, *, outputs: bool) -> None:
+    def attach(self, *, outputs: bool, compiled_too: bool = False) -> None:
         """Put the taps on every module that has none yet; modules added later come with the next call."""
+        self.can_make_way = outputs and not compiled_too
         self._tapped &= {id(module) for module in self._names.root.modules()}
         for path, module in self._names.root.named_modules():
             if id(module) in self._tapped or isinstance(module, torch.jit.ScriptModule):
@@ -257,12 +278,24 @@ class Taps:
             self._tapped.add(id(module))
             if not outputs or not self._worth_tapping(path, module, is_root=is_root):
                 continue
-            if len(self._handles) > self._limit:
+            if len(self._handles) + len(self._part_handles) > self._limit:
                 self.num_capped += 1
                 self.table.index(Site(path, Kind.ACTIVATION), None, "capped")
                 continue
             kind = Kind.OUTPUT if is_root else Kind.ACTIVATION
-            self._handles.append(module.register_forward_hook(OutputTap(self, path, kind)))
+            handle = module.register_forward_hook(OutputTap(self, path, kind))
+            (self._handles if is_root else self._part_handles).append(handle)
+
+    def make_way(self) -> None:
+        """Take the taps on modules off before torch.compile sees them.
+
+        Where it must leave a module to Python, a hook there changes which of the others it compiles, and so the last
+        bits of what they compute.
+        """
+        self.can_make_way, self.made_way = False, True
+        for handle in self._part_handles:
+            handle.remove()
+        self._part_handles.clear()
 
     def keep(self, tap: OutputTap, name: str, tensor: torch.Tensor) -> None:
         """Hold an output, without its graph, until the loss is known; most are held by autograd anyway."""
@@ -293,7 +326,8 @@ class Taps:
         """Take every tap off; hooks still waiting in a graph do nothing from now on."""
         self.recording = self.keeping = self.open = False
         self.forget()
-        for handle in self._handles:
+        for handle in [*self._handles, *self._part_handles]:
             handle.remove()
         self._handles.clear()
+        self._part_handles.clear()
         self._tapped.clear()

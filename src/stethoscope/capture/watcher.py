@@ -24,7 +24,7 @@ from stethoscope.capture.ring import Batch, Ring, StepRows, scalar_of
 from stethoscope.capture.scaling import Scaling, host_scale, pending_scale
 from stethoscope.capture.schedule import Schedule
 from stethoscope.capture.seams import SEAMS
-from stethoscope.capture.sites import Names, Sink, SiteTable
+from stethoscope.capture.sites import Names, Sink, SiteTable, is_compiled
 from stethoscope.capture.taps import Taps
 from stethoscope.config import DebugConfig
 from stethoscope.kernels import Extras, start
@@ -206,9 +206,11 @@ class Watcher:
     # ---- how ----
 
     def _attach(self) -> None:
-        compiled = self.names.root.__dict__.get("_compiled_call_impl") is not None
+        compiled = self.taps.made_way or is_compiled(self._model)
         wanted = self.config.activations
-        self.taps.attach(outputs=wanted is True or (wanted is None and not compiled))
+        self.taps.attach(
+            outputs=wanted is True or (wanted is None and not compiled), compiled_too=wanted is True
+        )
 
     def _note_replicas(self) -> None:
         facts = replicas.facts(self._model, self.names)

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from stethoscope.capture.guard import never_compiled
 from stethoscope.capture.taps import Inert
 from stethoscope.instruments.architecture import Call
 from stethoscope.record import WatchError
@@ -72,6 +73,9 @@ class FirstBatch(Inert):
             self._strange = type(value).__name__
             return None
         return value
+
+
+never_compiled(FirstBatch.__call__)
 
 
 def _made(value: Any) -> Any:
