@@ -259,3 +259,20 @@ H32 nn.TransformerEncoder's cloned layers
 H33 sampling under no_grad in train mode
 """.strip().splitlines()
 )
+
+FURTHER_HEALTHY: Final = dict(
+    line.split(" ", 1)
+    for line in """
+H34 a variational autoencoder with annealed divergence
+H35 contrastive learning with a learned temperature
+H36 PPO, several passes over a rollout
+H37 denoising diffusion
+H38 a normalising flow, loss below zero
+H39 triplets, a hinge
+H40 two tasks weighed by learned uncertainties
+H41 WGAN-GP, second derivatives
+H42 one block many times, warm restarts
+H43 an optimizer nobody knows, masked letters
+""".strip().splitlines()
+)
+"""Kinds that the list does not name; the second set alone has them."""

@@ -2,7 +2,10 @@
 
 from importlib import import_module
 
-THEMES = ("stepping", "rates", "losses", "nonfinite", "networks", "inputs", "labels", "precision", "ranks", "healthy")
+THEMES = (
+    "stepping", "rates", "losses", "nonfinite", "networks", "inputs", "labels", "precision", "ranks", "healthy", "further",
+    "further_healthy",
+)  # fmt: skip
 
 
 def load() -> None:
