@@ -7,6 +7,7 @@ written to JSON and read back equal.
 from __future__ import annotations
 
 import dataclasses
+import difflib
 from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
 from fnmatch import fnmatchcase
@@ -286,6 +287,18 @@ def printable(text: str, limit: int = 400) -> str:
         char if char.isprintable() and char not in BIDI_CONTROLS else char.encode("unicode_escape").decode()
         for char in text
     )
+
+
+def did_you_mean(word: str, known: Iterable[str], limit: int = 3) -> str:
+    """ "Did you mean a or b?" for a word that is nearly one of those known, "" where none is near."""
+    by_lower = {name.lower(): name for name in known}
+    near = [by_lower[name] for name in difflib.get_close_matches(word.lower(), list(by_lower), limit, 0.6)]
+    # A part of a long name is what people remember of it.
+    near += [name for lower, name in by_lower.items() if len(word) > 3 and word.lower() in lower and name not in near]
+    near = [printable(name, limit=80) for name in near[:limit]]
+    if not near:
+        return ""
+    return f"Did you mean {near[0] if len(near) == 1 else ', '.join(near[:-1]) + ' or ' + near[-1]}?"
 
 
 def select(sites: Iterable[SiteInfo], pattern: str = "*", kind: Kind | str | None = None) -> list[SiteInfo]:

@@ -22,6 +22,7 @@ COMMANDS = {
     "list": ("listing", "the runs here"),
     "show": ("show", "one run: verdict, metrics, layers, layers by steps"),
     "diagnose": ("diagnose", "what is wrong, where, since when; exit 1 where something is"),
+    "explain": ("explaining", "what a finding's code means, why it happens, how to fix it, how we know"),
     "ui": ("ui", "the live page over the runs here, in the browser"),
     "report": ("report", "one run as one file: HTML that needs no server, Markdown or JSON"),
     "get": ("get", "the recorded numbers of some sites"),
@@ -43,6 +44,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if words[:1] == ["run"]:
         # The script's words are its own, and so is what it raises.
         return int(_module("run").main(words[1:]))
+    unknown = next((word for word in words[:1] if not word.startswith("-") and word not in COMMANDS), None)
+    if unknown is not None:
+        return _unknown(unknown)
     parser = build_parser(words)
     try:
         args = parser.parse_args(words)
@@ -83,6 +87,16 @@ def build_parser(words: Sequence[str]) -> argparse.ArgumentParser:
             if add is not None:
                 add(child)
     return parser
+
+
+def _unknown(word: str) -> int:
+    from stethoscope.cli.errors import UsageError, report_error
+    from stethoscope.record import did_you_mean
+
+    near = did_you_mean(word, COMMANDS)
+    return report_error(
+        UsageError("There is no such command", where=word, do=near or "stethoscope --help lists the commands")
+    )
 
 
 def _sentence(text: str) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stethoscope.cli.errors import NoDataError, UsageError
-from stethoscope.record import RunError, RunNotFoundError
+from stethoscope.record import RunError, RunNotFoundError, did_you_mean
 
 if TYPE_CHECKING:
     from stethoscope.store import Run
@@ -45,7 +45,10 @@ def choose_path(word: str | None) -> Path:
         raise UsageError(
             "This is not a run folder", where=path, do="stethoscope list shows the runs there are"
         )
-    raise RunNotFoundError("There is no such run", where=word, do="stethoscope list shows the runs there are")
+    labels = sorted({label for folder in find_runs(base) for label in _labels(folder)})
+    near = did_you_mean(word, labels)
+    shown = "stethoscope list shows the runs there are"
+    raise RunNotFoundError("There is no such run", where=word, do=f"{near} {shown}".strip())
 
 
 def _matches(word: str, folders: list[Path]) -> list[Path]:

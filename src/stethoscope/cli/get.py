@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from stethoscope.cli.choose import choose_run
 from stethoscope.cli.errors import NoDataError
 from stethoscope.cli.options import add_output, emit, emit_json, parse_steps, screen_of
-from stethoscope.cli.show import KINDS, check_stat
+from stethoscope.cli.show import KINDS, check_stat, kind_word
 
 if TYPE_CHECKING:
     from stethoscope.record import Series
@@ -35,14 +35,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "pattern", metavar="PATTERN", help="sites such as 'layers.3.*', or a metric such as loss"
     )
-    parser.add_argument(
-        "kind", metavar="KIND", nargs="?", choices=(*KINDS, "metric"), help="default: every kind"
-    )
+    parser.add_argument("kind", metavar="KIND", nargs="?", type=_kind, help="default: every kind")
     parser.add_argument("stat", metavar="STAT", nargs="?", default="norm", help="default: norm")
     parser.add_argument("--steps", metavar="A:B", help="only these steps, both inclusive")
     parser.add_argument("--rank", type=int, metavar="N", help="one rank; default: all, merged")
     parser.add_argument("--csv", action="store_true", help="every value, as CSV")
     add_output(parser)
+
+
+def _kind(word: str) -> str:
+    return kind_word(word, (*KINDS, "metric"))
 
 
 def run(args: argparse.Namespace) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from stethoscope.cli.choose import choose_run
@@ -25,7 +26,7 @@ KINDS = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What to show of the run."""
     add_run(parser)
-    parser.add_argument("--kind", choices=KINDS, help="default: gradient, or what was recorded")
+    parser.add_argument("--kind", type=kind_word, metavar="KIND", help="default: gradient, or what was recorded")
     parser.add_argument(
         "--stat", default="norm", help="a statistic, such as norm, abs_max or mean; default: norm"
     )
@@ -125,12 +126,25 @@ def require_data(run: Run) -> None:
         )  # fmt: skip
 
 
+def kind_word(word: str, known: Sequence[str] = KINDS) -> str:
+    """A kind as argparse takes it; one that nobody knows is refused by its nearest name."""
+    from stethoscope.record import did_you_mean
+
+    if word in known:
+        return word
+    near = did_you_mean(word, known)
+    raise argparse.ArgumentTypeError(f"unknown kind {word!r}. {near or 'Known: ' + ', '.join(known)}")
+
+
 def check_stat(stat: str) -> None:
     """UsageError for a statistic nobody knows."""
     from stethoscope.kernels.columns import COLUMNS, DERIVED
+    from stethoscope.record import did_you_mean
 
     if stat not in COLUMNS and stat not in DERIVED:
-        raise UsageError("Unknown statistic", where=stat, do=f"Known: {', '.join((*COLUMNS, *DERIVED))}")
+        near = did_you_mean(stat, (*COLUMNS, *DERIVED))
+        known = f"Known: {', '.join((*COLUMNS, *DERIVED))}"
+        raise UsageError("Unknown statistic", where=stat, do=f"{near} {known}".strip())
 
 
 def show_json(run: Run, shown: History, diagnosis: Diagnosis) -> dict[str, Any]:
