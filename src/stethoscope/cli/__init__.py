@@ -24,6 +24,7 @@ COMMANDS = {
     "diagnose": ("diagnose", "what is wrong, where, since when; exit 1 where something is"),
     "explain": ("explaining", "what a finding's code means, why it happens, how to fix it, how we know"),
     "ui": ("ui", "the live page over the runs here, in the browser"),
+    "tui": ("tui", "the same in the terminal: runs, verdict, layers by steps, live"),
     "report": ("report", "one run as one file: HTML that needs no server, Markdown or JSON"),
     "get": ("get", "the recorded numbers of some sites"),
     "query": ("query", "SQL over one run"),

@@ -40,12 +40,13 @@ def screen_of(args: argparse.Namespace) -> Screen:
     width = args.width or shutil.get_terminal_size((80, 24)).columns
     return Screen(
         width=max(MIN_WIDTH, min(width, MAX_WIDTH)),
-        ascii=bool(args.ascii) or not _speaks_unicode(),
+        ascii=bool(args.ascii) or not speaks_unicode(),
         color=_may_color(args.color),
     )
 
 
-def _speaks_unicode() -> bool:
+def speaks_unicode() -> bool:
+    """Whether stdout can carry our signs."""
     try:
         "·░▒▓█╳①→".encode(sys.stdout.encoding or "ascii")
     except (UnicodeEncodeError, LookupError):

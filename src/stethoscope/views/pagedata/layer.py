@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -29,12 +30,7 @@ def layer_data(desk: Desk, path: str, view: tuple[int, int, int], tensor_at: int
     """Everything of the layer screen for one module (or what is under it)."""
     run = desk.run
     path = real_path(run, path)
-    inside = [info for info in run.sites if _within(info.site, path)]
-    if not inside:
-        raise BadQuestionError("There is no such layer", where=text(path, 80), do="Choose one from the tree")
-    weights = sorted(
-        (info for info in inside if info.site.kind is Kind.WEIGHT), key=lambda info: -info.num_elements
-    )[:MAX_TENSORS]
+    inside, weights = sites_of(run, path)
     tensor = weights[tensor_at if 0 <= tensor_at < len(weights) else 0] if weights else None
     return {
         "version": desk.version, "path": text(path, 10_000), "head": head_data(run, path, inside),
@@ -44,6 +40,15 @@ def layer_data(desk: Desk, path: str, view: tuple[int, int, int], tensor_at: int
         "pictures": picture_data(run, inside, tensor, view), "findings": findings_here(desk, path),
         "numSites": len(inside), "histogramEvery": histogram_every(run),
     }  # fmt: skip
+
+
+def sites_of(run: Run, path: str) -> tuple[list[SiteInfo], list[SiteInfo]]:
+    """The sites in a layer, and its weights, the largest first; BadQuestionError where there is no such layer."""
+    inside = [info for info in run.sites if _within(info.site, path)]
+    if not inside:
+        raise BadQuestionError("There is no such layer", where=text(path, 80), do="Choose one from the tree")
+    weights = [info for info in inside if info.site.kind is Kind.WEIGHT]
+    return inside, sorted(weights, key=lambda info: -info.num_elements)[:MAX_TENSORS]
 
 
 def real_path(run: Run, shown: str) -> str:
@@ -79,50 +84,66 @@ def head_data(run: Run, path: str, inside: list[SiteInfo]) -> dict[str, Any]:
     }  # fmt: skip
 
 
+@dataclasses.dataclass(frozen=True, eq=False, slots=True)
+class Track:
+    """One line of a layer: what it is, its numbers, and a limit they should not pass."""
+
+    label: str
+    series: Series
+    note: str = ""
+    color: str = "s1"
+    limit: dict[str, Any] | None = None
+    site: str = ""
+    stat: str = ""
+
+
 def layer_tracks(
     desk: Desk, path: str, inside: list[SiteInfo], tensor: SiteInfo | None, view: tuple[int, int, int]
 ) -> list[dict[str, Any]]:
+    """The lines of `layer_series` over the steps that are looked at; those without a value there are left out."""
+    out = [_line(track, view) for track in layer_series(desk, path, inside, tensor)]
+    return [track for track in out if track["series"]["count"]][:8]
+
+
+def layer_series(desk: Desk, path: str, inside: list[SiteInfo], tensor: SiteInfo | None) -> list[Track]:
     """The lines: what the findings speak of, the output, update over weight, the weight's norm."""
     run = desk.run
-    out = evidence_tracks(desk, path, view)
+    out = evidence_tracks(desk, path)
     for module in attention_modules(run, path)[:1]:
         note = text(module.removeprefix(path + "."), 60) if module != path else ""
-        line = _line("Attention entropy", f"{note}, nats".lstrip(", "), "s3", entropy(run, module), view)
-        out.append(line)
-    shown = {(track["site"], track["stat"]) for track in out}
+        out.append(Track("Attention entropy", entropy(run, module), f"{note}, nats".lstrip(", "), "s3"))
+    shown = {(track.site, track.stat) for track in out}
     for info in inside:
         own = info.site.kind is Kind.ACTIVATION and info.site.module == path
         if own and (info.site.path, "abs_max") not in shown:
             series = _one(run, info.site, "abs_max")
-            out.append(_line("Largest output", text(info.site.name, 60), "s1", series, view, limit=_limit(info)))
+            out.append(Track("Largest output", series, text(info.site.name, 60), "s1", _limit(info)))
             break
     if tensor is not None:
-        name = tensor.site.path.removeprefix(path + ".")
+        of = f"of {text(tensor.site.path.removeprefix(path + '.'), 60)}"
         gradient = _one(run, Site(tensor.site.module, Kind.GRADIENT, tensor.site.name), "norm")
         update = _one(run, Site(tensor.site.module, Kind.UPDATE, tensor.site.name), "norm")
         weight = _one(run, tensor.site, "norm")
-        of = f"of {text(name, 60)}"
-        out.append(_line("Gradient norm", of, "s2", gradient, view))
-        out.append(_line("Update / weight", of, "s2", _quotient(update, weight), view))
-        out.append(_line("Weight norm", of, "s4", weight, view))
-    return [track for track in out if track["series"]["count"]][:8]
+        out.append(Track("Gradient norm", gradient, of, "s2"))
+        out.append(Track("Update / weight", _quotient(update, weight), of, "s2"))
+        out.append(Track("Weight norm", weight, of, "s4"))
+    return out
 
 
-def evidence_tracks(desk: Desk, path: str, view: tuple[int, int, int]) -> list[dict[str, Any]]:
+def evidence_tracks(desk: Desk, path: str) -> list[Track]:
     """Lines of the quantities that findings about this layer rest on."""
-    out: list[dict[str, Any]] = []
+    out: list[Track] = []
     for finding in desk.diagnosis.findings:
         for e in finding.evidence:
             if not e.site or not e.kind or not (e.site == path or e.site.startswith(path + ".")):
                 continue
             series = evidence_series(e, desk.run)
-            known = {(track["site"], track["stat"]) for track in out}
+            known = {(track.site, track.stat) for track in out}
             if series is None or (e.site, e.stat) in known or e.stat == "num_nonfinite":
                 continue
             info = next((i for i in desk.run.sites if i.site.path == e.site and i.site.kind == e.kind), None)
-            label = e.label.replace(e.site, e.site.removeprefix(path + "."))
-            line = _line(_capital(text(label, 80)), "", "s1", series, view, limit=_limit(info) if info else None)
-            out.append(line | {"site": e.site, "stat": e.stat})
+            label = _capital(text(e.label.replace(e.site, e.site.removeprefix(path + ".")), 80))
+            out.append(Track(label, series, "", "s1", _limit(info) if info else None, e.site, e.stat))
     return out[:3]
 
 
@@ -137,16 +158,16 @@ def _limit(info: SiteInfo) -> dict[str, Any] | None:
     return {"value": _LARGEST["float16"], "label": "fp16 overflow, 65,504"}
 
 
-def _line(
-    label: str, note: str, color: str, series: Series, view: tuple[int, int, int], *, limit: dict[str, Any] | None = None
-) -> dict[str, Any]:
+def _line(track: Track, view: tuple[int, int, int]) -> dict[str, Any]:
+    series = track.series
     inside = series.values[(series.steps >= view[0]) & (series.steps <= view[1])]
     finite = inside[np.isfinite(inside)]
     log = bool(len(finite) and finite.min() > 0 and finite.max() / finite.min() > 30)
     return {
-        "key": label, "label": label, "note": ", ".join(part for part in (note, "log" if log else "") if part),
-        "color": color, "tall": True, "log": log, "limits": [limit] if limit else [], "unit": "", "site": "",
-        "stat": "", "series": binned(series, *view), "last": number(float(series.values[-1])) if len(series) else None,
+        "key": track.label, "label": track.label, "note": ", ".join(part for part in (track.note, "log" if log else "") if part),
+        "color": track.color, "tall": True, "log": log, "limits": [track.limit] if track.limit else [], "unit": "",
+        "site": track.site, "stat": track.stat, "series": binned(series, *view),
+        "last": number(float(series.values[-1])) if len(series) else None,
     }  # fmt: skip
 
 
@@ -162,10 +183,10 @@ def _quotient(a: Series, b: Series) -> Series:
         return Series(steps, a.values[at_a] / b.values[at_b])
 
 
-def picture_data(
-    run: Run, inside: list[SiteInfo], tensor: SiteInfo | None, view: tuple[int, int, int]
-) -> dict[str, Any] | None:
-    """The distribution over time of the tensor's gradient, else of its weight, else of an output."""
+def histograms(
+    run: Run, inside: list[SiteInfo], tensor: SiteInfo | None
+) -> tuple[Site, IntArray, FloatArray] | None:
+    """The first of the layer's sites that has histograms: the gradient, the weight, an output; steps and [S, bins]."""
     wanted: list[Site] = []
     if tensor is not None:
         wanted = [Site(tensor.site.module, kind, tensor.site.name) for kind in (Kind.GRADIENT, Kind.WEIGHT)]
@@ -173,11 +194,20 @@ def picture_data(
     for site in wanted[:32]:
         steps, table = run.vectors("histogram", site)
         if len(steps):
-            break
-    else:
+            return site, steps, np.asarray(table, dtype=np.float64)
+    return None
+
+
+def picture_data(
+    run: Run, inside: list[SiteInfo], tensor: SiteInfo | None, view: tuple[int, int, int]
+) -> dict[str, Any] | None:
+    """The distribution over time of the tensor's gradient, else of its weight, else of an output."""
+    found = histograms(run, inside, tensor)
+    if found is None:
         return None
+    site, steps, table = found
     keep = (steps >= view[0] - 64) & (steps <= view[1])
-    steps, table = steps[keep], np.asarray(table, dtype=np.float64)[keep]
+    steps, table = steps[keep], table[keep]
     every = 1
     while len(steps) // every > MAX_PICTURES:
         every *= 2

@@ -43,16 +43,15 @@ def heatmap_lines(
     room = screen.width - _GUTTER - gutter - 2 - (2 if screen.glyphs.marks_direction else 0)
     cells = grid(history, max(room, 8), raw=picture.raw)
     lines = _head(history, cells, gutter, screen, picture)
-    levels = _value_levels(cells) if picture.raw else _ratio_levels(cells.levels)
+    levels = cell_levels(cells, raw=picture.raw)
     for place, row in enumerate(history.rows):
         severity = picture.troubled.get(row.name)
-        lines.append(
-            _name_spans(row.name, severity, gutter, screen)
-            + _cells(cells, levels, place, screen, picture.raw)
-        )
+        line = _name_spans(row.name, severity, gutter, screen)
+        line += ink.join_runs(cell_spans(cells, levels, place, screen, raw=picture.raw))
+        lines.append(line + ([] if picture.raw else direction(cells, levels, place, screen)))
     if num_hidden:
         lines.append(hidden_line(num_hidden))
-    lines += [[], *ink.flow(_key(cells, screen, picture), screen.width, indent="  ")]
+    lines += [[], *ink.flow(key_parts(cells, screen, raw=picture.raw), screen.width, indent="  ")]
     return lines
 
 
@@ -93,20 +92,26 @@ def _name_spans(name: str, severity: Severity | None, gutter: int, screen: Scree
     return [(sign, SEVERITY_STYLE[severity]), (text, ink.STRONG)]
 
 
-def _cells(cells: Grid, levels: FloatArray, place: int, screen: Screen, raw: bool) -> ink.Line:
+def cell_levels(cells: Grid, *, raw: bool) -> FloatArray:
+    """How dark each cell is, [R, C]: -4 to 4 from far under usual to far over it; of values, 0 to 4."""
+    return _value_levels(cells) if raw else _ratio_levels(cells.levels)
+
+
+def cell_spans(cells: Grid, levels: FloatArray, place: int, screen: Screen, *, raw: bool) -> list[ink.Span]:
+    """One row of the picture, a sign for each cell."""
     marks = cells.marks[place]
     spans = [_cell(int(mark), float(level), screen) for mark, level in zip(marks, levels[place], strict=True)]
     if raw:
-        return ink.join_runs(
-            (sign, "" if style in (ink.LARGER, ink.SMALLER) else style) for sign, style in spans
-        )
-    line = ink.join_runs(spans)
-    if screen.glyphs.marks_direction:
-        plain = levels[place][(marks == Mark.PLAIN) & (levels[place] != 0)]
-        if len(plain):
-            farthest = plain[int(np.abs(plain).argmax())]
-            line += [(" ^", ink.LARGER)] if farthest > 0 else [(" v", ink.SMALLER)]
-    return line
+        return [(sign, "" if style in (ink.LARGER, ink.SMALLER) else style) for sign, style in spans]
+    return spans
+
+
+def direction(cells: Grid, levels: FloatArray, place: int, screen: Screen) -> ink.Line:
+    """Which way the farthest cell of a row lies, where the signs alone cannot say it."""
+    plain = levels[place][(cells.marks[place] == Mark.PLAIN) & (levels[place] != 0)]
+    if not screen.glyphs.marks_direction or not len(plain):
+        return []
+    return [(" ^", ink.LARGER)] if plain[int(np.abs(plain).argmax())] > 0 else [(" v", ink.SMALLER)]
 
 
 def _cell(mark: int, level: float, screen: Screen) -> ink.Span:
@@ -170,10 +175,10 @@ def shortened(history: History, picture: Picture) -> tuple[History, int]:
     return history.take(kept), num_rows - len(kept)
 
 
-def _key(cells: Grid, screen: Screen, picture: Picture) -> list[ink.Line]:
+def key_parts(cells: Grid, screen: Screen, *, raw: bool) -> list[ink.Line]:
     """What the signs mean, only those that are in the picture."""
     glyphs, marks = screen.glyphs, cells.marks
-    if picture.raw:
+    if raw:
         low, high, log = value_range(cells)
         ends = [numbers.number(end, ascii=screen.ascii) for end in (low, high)]
         words = [(f"{glyphs.heat[0]} {ends[0]}", ink.NOTE), (f"{glyphs.heat[4]} {ends[1]}", ink.PLAIN)]

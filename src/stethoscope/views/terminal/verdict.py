@@ -60,23 +60,24 @@ def cause_lines(cause: Finding, diagnosis: Diagnosis, run: Run | None, screen: S
     """One cause in full."""
     width = min(screen.width, READING_WIDTH)
     message = screen.text(cause.message)
-    lines = _overline(cause, screen)
+    lines = overline(cause, screen)
     lines += [[(text, ink.STRONG)] for text in ink.wrap(message, width)]
-    where = _where(cause, message, screen)
+    where = where_text(cause, message, screen)
     if where:
         lines += [[(text, ink.NOTE)] for text in ink.wrap(where, width)]
     evidence = evidence_lines(cause, run, screen)
     if evidence:
         lines += [[], *evidence]
     if cause.remedy:
-        lines += [[], *_remedy_lines(cause.remedy, screen)]
+        lines += [[], *remedy_lines(cause.remedy, screen)]
     followed = followed_lines(cause, diagnosis.followed.get(cause.code, ()), screen)
     if followed:
         lines += [[], *followed]
     return lines
 
 
-def _overline(cause: Finding, screen: Screen) -> list[ink.Line]:
+def overline(cause: Finding, screen: Screen) -> list[ink.Line]:
+    """Severity, code and how sure we are, over the sentence."""
     sign = screen.glyphs.severity[cause.severity]
     parts: list[ink.Line] = [
         [(f"{sign} {cause.severity.lower()}", SEVERITY_STYLE[cause.severity])],
@@ -93,7 +94,7 @@ def since(finding: Finding) -> str:
     return f"{word} step {numbers.count(finding.first_step)}"
 
 
-def _where(cause: Finding, message: str, screen: Screen) -> str:
+def where_text(cause: Finding, message: str, screen: Screen) -> str:
     """The step and the sites that the sentence itself does not name."""
     parts = []
     if numbers.count(cause.first_step) not in message and str(cause.first_step) not in message:
@@ -187,7 +188,7 @@ def window_around(cause: Finding, steps: np.ndarray[tuple[int], np.dtype[np.int6
     return max(begin, min(cause.first_step - lead, end - _LEAD)), end
 
 
-def _remedy_lines(remedy: str, screen: Screen) -> list[ink.Line]:
+def remedy_lines(remedy: str, screen: Screen) -> list[ink.Line]:
     """The code line to try, never wrapped inside a word; several lines stay several."""
     lines: list[ink.Line] = []
     for text in remedy.strip().splitlines():

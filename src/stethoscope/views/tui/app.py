@@ -1,0 +1,132 @@
+"""The application: which screen is on top, what we draw with, everything by name in the palette."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import ClassVar
+
+from textual.app import App
+from textual.command import DiscoveryHit, Hit, Hits, Provider
+from textual.screen import Screen as TextualScreen
+
+from stethoscope.views.pagedata.desk import HEAT_KINDS
+from stethoscope.views.terminal.glyphs import Screen as Paper
+from stethoscope.views.tui.keys import help_lines
+from stethoscope.views.tui.run_screen import Holder, RunScreen, TextScreen
+from stethoscope.views.tui.runs_page import Shelf, runs_page
+from stethoscope.views.tui.screens import PageScreen
+from stethoscope.views.tui.view import Page, View
+
+
+class RunsScreen(PageScreen):
+    """The list of runs."""
+
+    hints: ClassVar[str] = "runs"
+
+    def __init__(self, shelf: Shelf, view: View) -> None:
+        super().__init__(view)
+        self.shelf = shelf
+        self.marked: frozenset[str] = frozenset()
+
+    def draw(self, view: View, paper: Paper, height: int) -> Page | None:
+        """The list."""
+        return runs_page(self.shelf, view, paper, height, self.marked)
+
+    def action_open(self) -> None:
+        """The run under the cursor."""
+        row = self.page.row_of(self.view)
+        if row:
+            self.app.push_screen(RunScreen(Holder(Path(row)), View(color=self.view.color)))
+
+    def action_select(self) -> None:
+        """Marks the run, or takes the mark away."""
+        row = self.page.row_of(self.view)
+        if row:
+            self.marked ^= {row}
+            self.redraw()
+
+
+class Names(Provider):
+    """Everything by name: layers of the run, kinds, screens."""
+
+    def _known(self) -> list[tuple[str, str, str]]:
+        """Name, what it does, the action."""
+        out = [("runs", "the list of runs", "app.runs"), ("keys", "every key", "app.help")]
+        screen = self.screen
+        if isinstance(screen, RunScreen):
+            for place, kind in enumerate(HEAT_KINDS):
+                if kind in screen.page.kinds:
+                    out.append((str(kind).replace("_", " "), "show this kind", f"screen.kind({place})"))
+            out += [("causes", "every cause in full", "screen.why"), ("whole run", "fit", "screen.fit")]
+        return out
+
+    async def discover(self) -> Hits:
+        """What there is before anything is typed."""
+        for name, words, action in self._known():
+            yield DiscoveryHit(name, partial(self.app.run_action, action), help=words)
+
+    async def search(self, query: str) -> Hits:
+        """What matches."""
+        matcher = self.matcher(query)
+        for name, words, action in self._known():
+            score = matcher.match(name)
+            if score > 0:
+                yield Hit(score, matcher.highlight(name), partial(self.app.run_action, action), help=words)
+        screen = self.screen
+        if isinstance(screen, RunScreen):
+            for path in screen.page.rows[:5000]:
+                score = matcher.match(path)
+                if score > 0:
+                    yield Hit(score, path.replace("[", "\\["), partial(screen.choose, path), help="go to this layer")
+
+
+class TuiApp(App[None]):
+    """`stethoscope tui`."""
+
+    TITLE = "stethoscope"
+    COMMANDS: ClassVar[set[type[Provider]]] = {Names}  # type: ignore[assignment]
+    CSS = "Screen { background: ansi_default; }"
+
+    def __init__(self, base: Path, folder: Path | None = None, *, ascii_only: bool = False, color: bool = True) -> None:
+        super().__init__(ansi_color=True)
+        self.theme = "ansi-dark"
+        self.shelf = Shelf(base)
+        self._folder, self._ascii, self._color = folder, ascii_only, color
+
+    def paper(self, width: int) -> Paper:
+        """What pages are drawn on."""
+        return Paper(width, self._ascii, True)
+
+    def on_mount(self) -> None:
+        """The run that was named, or the list."""
+        if self._folder is not None:
+            self.push_screen(RunScreen(Holder(self._folder), View(color=self._color)))
+        else:
+            self.show_runs()
+
+    def get_default_screen(self) -> TextualScreen[None]:
+        """An empty screen under all others."""
+        return TextualScreen(id="_default")
+
+    def show_runs(self) -> None:
+        """Down to the list of runs, or up to a new one."""
+        for screen in self.screen_stack[::-1]:
+            if isinstance(screen, RunsScreen):
+                while self.screen is not screen:
+                    self.pop_screen()
+                return
+        view = View(color=self._color, row=str(self._folder) if self._folder else "")
+        self.push_screen(RunsScreen(self.shelf, view))
+
+    def show_help(self) -> None:
+        """Every key."""
+        self.push_screen(TextScreen(help_lines, color=self._color))
+
+    def action_runs(self) -> None:
+        """The list of runs."""
+        self.show_runs()
+
+    def action_help(self) -> None:
+        """Every key."""
+        self.show_help()

@@ -1,0 +1,108 @@
+"""A line as a few rows of bars, on the cells of the picture under it: a spike stays a spike, NaN fills its column."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from stethoscope.analyse.bins import Bins, Mark, trend
+from stethoscope.record import FloatArray, Series
+from stethoscope.views.terminal import ink, numbers
+from stethoscope.views.terminal.glyphs import Screen
+
+CURSOR = "reverse"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Frame:
+    """Where cells go: the bins, how many characters a cell is wide, the width of the names, the cursor's cell."""
+
+    bins: Bins
+    stretch: int
+    gutter: int
+    cursor: int
+
+    def spread(self, spans: list[ink.Span]) -> ink.Line:
+        """A span for each cell, as wide as cells are, the cursor's cell marked."""
+        out = []
+        for place, (sign, style) in enumerate(spans):
+            marked = f"{style} {CURSOR}".strip() if place == self.cursor else style
+            out.append((sign * self.stretch, marked))
+        return ink.join_runs(out)
+
+
+def chart_lines(label: str, series: Series, frame: Frame, screen: Screen, height: int, note: str = "") -> list[ink.Line]:
+    """The series in `height` rows: its name and scale at the left, its value at the cursor at the right."""
+    values, marks = trend(series.steps, series.values, frame.bins)
+    levels, ends, is_log = _levels(np.where(marks == Mark.PLAIN, values, np.nan), height * 8)
+    left = _labels(label, ends, is_log, height, frame.gutter, screen, note)
+    lines: list[ink.Line] = []
+    for row in range(height):
+        floor = (height - 1 - row) * 8
+        spans = [_cell(int(level), int(mark), floor, screen) for level, mark in zip(levels, marks, strict=True)]
+        lines.append([*left[row], *frame.spread(spans)])
+    if 0 <= frame.cursor < len(values):
+        text, style = _at_cursor(float(values[frame.cursor]), int(marks[frame.cursor]), screen)
+        lines[0].append((ink.pad(text, 8, right=True), style))
+    return lines
+
+
+def _cell(level: int, mark: int, floor: int, screen: Screen) -> ink.Span:
+    glyphs = screen.glyphs
+    if mark == Mark.NAN:
+        return glyphs.nan, ink.BROKEN
+    if mark == Mark.INF:
+        return glyphs.inf, ink.BROKEN
+    if mark == Mark.MISSING:
+        return " ", ink.PLAIN
+    rest = level - floor
+    if rest <= 0:
+        return " ", ink.PLAIN
+    return glyphs.spark[min(rest, 8) - 1], ink.PLAIN
+
+
+def _levels(values: FloatArray, num_levels: int) -> tuple[FloatArray, tuple[float, float], bool]:
+    """1 to num_levels for each value, the ends of the scale, and whether it is a logarithm."""
+    finite = values[np.isfinite(values)]
+    if not len(finite):
+        return np.zeros(len(values)), (np.nan, np.nan), False
+    low, high = float(finite.min()), float(finite.max())
+    is_log = low > 0 and high / low > 100
+    shown, ends = (np.log(values), np.log([low, high])) if is_log else (values, np.array([low, high]))
+    width = float(ends[1] - ends[0])
+    if not width > 1e-9 * max(abs(low), abs(high), 1e-300):
+        return np.where(np.isfinite(values), num_levels // 2, 0).astype(float), (low, high), False
+    share = np.nan_to_num((shown - ends[0]) / width)
+    out: FloatArray = np.where(np.isfinite(values), 1 + np.floor(share * (num_levels - 1) + 0.5), 0)
+    return out, (low, high), is_log
+
+
+def _labels(
+    label: str, ends: tuple[float, float], is_log: bool, height: int, gutter: int, screen: Screen, note: str
+) -> list[ink.Line]:
+    """What stands left of the rows: name with the highest value, the lowest at the bottom."""
+    room = gutter + 4
+    texts = [numbers.number(end, ascii=screen.ascii) if np.isfinite(end) else "" for end in reversed(ends)]
+    name = screen.name(label, max(4, room - ink.cell_width(texts[0]) - 2))
+    words = note + (" log" if is_log else "")
+    out: list[ink.Line] = []
+    for row in range(height):
+        left, right = "", ""
+        if row == 0:
+            left, right = name, texts[0]
+        elif row == height - 1:
+            left, right = words.strip(), texts[1] if texts[1] != texts[0] else ""
+        fill = max(1, room - 1 - ink.cell_width(left) - ink.cell_width(right))
+        out.append([(left, ink.PLAIN if row == 0 else ink.NOTE), (" " * fill + right + " ", ink.NOTE)])
+    return out
+
+
+def _at_cursor(value: float, mark: int, screen: Screen) -> ink.Span:
+    if mark == Mark.NAN:
+        return "NaN", ink.BROKEN
+    if mark == Mark.INF:
+        return "Inf", ink.BROKEN
+    if mark == Mark.MISSING or not np.isfinite(value):
+        return "", ink.NOTE
+    return numbers.number(value, ascii=screen.ascii), ink.STRONG

@@ -1,0 +1,252 @@
+"""Layers by steps with a cursor: the rows that fit, their cells, what stands at the cursor."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+from stethoscope.analyse.bins import Mark
+from stethoscope.analyse.history import Grid, History, grid
+from stethoscope.analyse.tree import Node, node_history
+from stethoscope.record import FloatArray, Kind, Severity
+from stethoscope.views.pagedata.desk import Desk
+from stethoscope.views.pagedata.heat import opened_rows, troubled
+from stethoscope.views.pagedata.overview import span
+from stethoscope.views.terminal import axis, ink, numbers
+from stethoscope.views.terminal.glyphs import SEVERITY_STYLE, Screen
+from stethoscope.views.terminal.heatmap import cell_levels, cell_spans, direction, key_parts
+from stethoscope.views.tui.chart import CURSOR, Frame
+from stethoscope.views.tui.view import View, column_of, filled, visible
+
+VALUE, RATIO = 11, 8
+"""Cells of the two columns right of the picture."""
+_WITH_VALUES = 100
+"""From this width on every row says its value at the cursor; below, only how it stands to the usual one."""
+_MAX_STRETCH = 3
+
+
+@dataclasses.dataclass(frozen=True, eq=False, slots=True)
+class Heat:
+    """The part of the tree that shows, with its numbers in cells."""
+
+    kind: Kind
+    tree: Sequence[Node]
+    shown: list[int]
+    """Places in the tree of every row that could be scrolled to."""
+    first_row: int
+    nodes: list[Node]
+    """The rows on the screen."""
+    row: str
+    opened: frozenset[str]
+    signs: dict[int, Severity]
+    history: History
+    cells: Grid
+    values: FloatArray
+    frame: Frame
+    with_values: bool
+    window: tuple[int, int]
+
+
+def heat_of(desk: Desk, view: View, screen: Screen, kind: Kind, window: tuple[int, int], num_rows: int) -> Heat:
+    """The rows around the selected one over the window."""
+    tree = desk.tree(kind)
+    opened = view.opened if view.opened is not None else first_opened(desk, tree)
+    shown = visible(tree, opened, view.pattern)
+    signs = troubled(tree, desk.diagnosis.causes)
+    row = chosen_row(view, tree, shown, signs)
+    at = next((place for place, node in enumerate(shown) if tree[node].path == row), 0)
+    first = int(np.clip(at - num_rows // 2, 0, max(0, len(shown) - num_rows)))
+    places = shown[first : first + num_rows]
+    nodes = [tree[place] for place in places]
+    with_values = screen.width >= _WITH_VALUES
+    gutter = _gutter([tree[place] for place in shown[:2000]], screen, bool(view.pattern))
+    room = screen.width - gutter - 4 - (VALUE + RATIO if with_values else RATIO)
+    room -= 2 if screen.glyphs.marks_direction else 0
+    window = filled(window, span(desk.run), desk.run.steps, max(room, 8))
+    source = node_history(desk.histories, kind, "norm", nodes, usual_before=desk.usual_before()).window(*window)
+    cells = grid(source, max(room, 8), raw=view.raw)
+    other = grid(source, max(room, 8), raw=not view.raw).levels
+    values = cells.levels if view.raw else other
+    count = len(cells.bins)
+    stretch = max(1, min(_MAX_STRETCH, room // count)) if count else 1
+    cursor = column_of(cells.bins.starts, cursor_of(desk, view))
+    return Heat(
+        kind, tree, shown, first, nodes, row, opened, signs, source, cells, values,
+        Frame(cells.bins, stretch, gutter, cursor), with_values, window,
+    )  # fmt: skip
+
+
+def cursor_of(desk: Desk, view: View) -> int:
+    """The step under the cursor: of a run that is over, at first the one where the cause began."""
+    if not isinstance(view.cursor, str):
+        return view.cursor
+    causes = desk.diagnosis.causes
+    if view.cursor == "cause" and causes and desk.run.state != "live":
+        return causes[0].first_step
+    return span(desk.run)[1]
+
+
+def first_opened(desk: Desk, tree: Sequence[Node]) -> frozenset[str]:
+    """The branches the page opens with: the way down to where the first cause sits."""
+    shown = set(opened_rows(desk, tree))
+    return frozenset(tree[tree[at].parent].path for at in shown if tree[at].parent >= 0)
+
+
+def chosen_row(view: View, tree: Sequence[Node], shown: Sequence[int], signs: dict[int, Severity]) -> str:
+    """The selected row; where it is not on show, the deepest one with a finding, else the first."""
+    paths = [tree[place].path for place in shown]
+    if view.row in paths:
+        return view.row
+    found = [place for place in shown if place in signs]
+    worst = max((signs[place].rank for place in found), default=0)
+    deep = [place for place in found if signs[place].rank == worst]
+    if deep and not view.pattern:
+        return tree[max(deep, key=lambda place: (tree[place].indent, -place))].path
+    return paths[0] if paths else ""
+
+
+def label_of(node: Node, opened: frozenset[str], screen: Screen, *, flat: bool) -> str:
+    """The name as the tree shows it: indented, with a triangle where it holds others."""
+    if flat:
+        return screen.text(node.path)
+    signs = ("+ ", "- ") if screen.ascii else ("▸ ", "▾ ")
+    sign = "  " if not node.num_children else signs[node.path in opened]
+    return "  " * node.indent + sign + screen.text(node.label)
+
+
+def _gutter(nodes: Sequence[Node], screen: Screen, flat: bool) -> int:
+    """Wide enough for the names however the branches are opened, so that the picture does not jump."""
+    widths = [ink.cell_width(label_of(node, frozenset(), screen, flat=flat)) for node in nodes]
+    least = 24 if screen.width >= _WITH_VALUES else 12
+    return max(least, min(max(widths, default=12), 40, screen.width // 4))
+
+
+def heat_lines(heat: Heat, screen: Screen, events: Sequence[int], *, raw: bool, flat: bool) -> list[ink.Line]:
+    """Events, axis with the cursor's step, rows."""
+    frame = heat.frame
+    left = " " * (frame.gutter + 4)
+    lines: list[ink.Line] = []
+    marks = _stretched_flags(heat, events, screen)
+    if marks:
+        lines.append([(left, ""), *marks])
+    lines.append(_axis(heat, screen))
+    levels = cell_levels(heat.cells, raw=raw)
+    for place, node in enumerate(heat.nodes):
+        severity = heat.signs.get(heat.shown[heat.first_row + place])
+        line = _name(node, severity, heat, screen, flat)
+        line += frame.spread(cell_spans(heat.cells, levels, place, screen, raw=raw))
+        if not raw:
+            line += direction(heat.cells, levels, place, screen)
+        at = frame.gutter + 4 + len(frame.bins) * frame.stretch + (2 if screen.glyphs.marks_direction else 0)
+        line.append((" " * max(0, at - ink.line_width(line)), ""))
+        line += at_cursor(heat, place, screen) if heat.with_values else _short_at_cursor(heat, place, screen)
+        lines.append(line)
+    return lines
+
+
+def _name(node: Node, severity: Severity | None, heat: Heat, screen: Screen, flat: bool) -> ink.Line:
+    text = ink.cut_middle(label_of(node, heat.opened, screen, flat=flat), heat.frame.gutter, ascii=screen.ascii)
+    text = ink.pad(text, heat.frame.gutter)
+    is_chosen = node.path == heat.row
+    style = CURSOR if is_chosen else ink.STRONG if severity else ink.PLAIN
+    sign: ink.Span = ("  ", "")
+    if severity is not None:
+        sign = (ink.pad(screen.glyphs.severity[severity], 2), SEVERITY_STYLE[severity])
+    return [sign, (text, style), ("  ", "")]
+
+
+def at_cursor(heat: Heat, place: int, screen: Screen) -> ink.Line:
+    """The row's value at the cursor and how that stands to its usual one."""
+    column = heat.frame.cursor
+    if column < 0:
+        return []
+    mark, value = int(heat.cells.marks[place, column]), float(heat.values[place, column])
+    word = {int(Mark.NAN): "NaN", int(Mark.INF): "Inf", int(Mark.MISSING): "missing", int(Mark.FROZEN): "frozen",
+            int(Mark.SKIPPED): "skipped"}.get(mark)  # fmt: skip
+    if word is not None:
+        style = ink.BROKEN if mark in (Mark.NAN, Mark.INF) else ink.NOTE
+        return [(ink.pad(word, VALUE, right=True), style), (" " * RATIO, "")]
+    usual = float(heat.history.usual[place])
+    ratio = abs(value) / usual if usual > 0 else float("nan")
+    text = numbers.ratio(ratio, ascii=screen.ascii) if usual > 0 else ""
+    style = ink.NOTE if text in ("usual", "") else ink.LARGER if ratio > 1 else ink.SMALLER
+    shown = numbers.number(value, ascii=screen.ascii)
+    return [(ink.pad(shown, VALUE, right=True), ink.PLAIN), (ink.pad(text, RATIO, right=True), style)]
+
+
+def _short_at_cursor(heat: Heat, place: int, screen: Screen) -> ink.Line:
+    """The ratio alone, or the word for what is no number."""
+    spans = at_cursor(heat, place, screen)
+    text, style = next(((text.strip(), style) for text, style in reversed(spans) if text.strip()), ("", ""))
+    return [(ink.pad(text, RATIO, right=True), style)] if len(text) < RATIO else []
+
+
+def _axis(heat: Heat, screen: Screen) -> ink.Line:
+    """Kind, first and last step, and the step under the cursor as a chip over its cell."""
+    frame = heat.frame
+    head = ink.pad(screen.name(str(heat.kind).replace("_", " "), frame.gutter), frame.gutter)
+    width = len(frame.bins) * frame.stretch
+    steps = heat.history.steps
+    ends = (int(steps[0]), int(steps[-1])) if len(steps) else (0, 0)
+    plain = _stretched_axis(heat, ends)
+    line: ink.Line = [("  ", ""), (head + "  ", ink.NOTE)]
+    if frame.cursor < 0 or not width:
+        return [*line, (plain, ink.NOTE)]
+    chip = numbers.count(cursor_step(heat))
+    start = min(max(0, frame.cursor * frame.stretch - len(chip) // 2), max(0, width - len(chip)))
+    before, after = plain[:start], plain[start + len(chip) :]
+    # A number cut by the chip would be another number.
+    before = before if not before[-1:].strip() else before.rpartition(" ")[0].ljust(start)
+    after = after if not after[:1].strip() else (" " * (len(after) - len(after.partition(" ")[2]))) + after.partition(" ")[2]
+    return [*line, (before.ljust(start), ink.NOTE), (chip, CURSOR), (after, ink.NOTE)]
+
+
+def cursor_step(heat: Heat) -> int:
+    """The step that the cursor's cell is named by: the last recorded one in it."""
+    bins, steps = heat.frame.bins, heat.history.steps
+    start = int(bins.starts[heat.frame.cursor])
+    inside = steps[(steps >= start) & (steps < start + bins.size)]
+    return int(inside[-1]) if len(inside) else start
+
+
+def _stretched_axis(heat: Heat, ends: tuple[int, int]) -> str:
+    width = len(heat.frame.bins) * heat.frame.stretch
+    first, last = (numbers.count(end) for end in ends)
+    cells = [" "] * width
+    if len(first) <= width:
+        cells[: len(first)] = first
+    if ends[0] != ends[1] and width - len(last) > len(first):
+        cells[width - len(last) :] = last
+    return "".join(cells)
+
+
+def _stretched_flags(heat: Heat, events: Sequence[int], screen: Screen) -> ink.Line:
+    flags = axis.flags(heat.frame.bins, events, screen.glyphs)
+    text = flags[0][0] if flags else ""
+    return [("".join(sign + " " * (heat.frame.stretch - 1) for sign in text), ink.STRONG)] if text else []
+
+
+def key_line(heat: Heat, screen: Screen, *, raw: bool) -> list[ink.Line]:
+    """What the signs mean, and which rows are on the screen where not all are."""
+    parts = key_parts(heat.cells, screen, raw=raw)
+    if len(heat.shown) > len(heat.nodes):
+        last = heat.first_row + len(heat.nodes)
+        parts.append([(f"rows {heat.first_row + 1}-{last} of {numbers.count(len(heat.shown))}", ink.NOTE)])
+    return ink.flow(parts, screen.width, indent="  ")
+
+
+def readout(heat: Heat, screen: Screen) -> ink.Line:
+    """The cell under the cursor in words: layer, step, value, ratio."""
+    place = next((at for at, node in enumerate(heat.nodes) if node.path == heat.row), None)
+    if place is None or heat.frame.cursor < 0:
+        return []
+    words = [text.strip() for text, _ in at_cursor(heat, place, screen) if text.strip()]
+    size = heat.frame.bins.size
+    step = cursor_step(heat)
+    start = int(heat.frame.bins.starts[heat.frame.cursor])
+    at = f"step {numbers.count(step)}" if size == 1 else f"steps {numbers.count(start)}-{numbers.count(start + size - 1)}"
+    tail = f"  {at}  {', '.join(words)}"
+    name = screen.name(heat.row, max(12, screen.width - len(tail) - 2))
+    return [("  ", ""), (name, ink.STRONG), (tail, ink.PLAIN)]

@@ -1,0 +1,169 @@
+"""One layer: its own lines on one axis, its values by sign and power of two at the cursor, what was found in it."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from stethoscope.analyse.bins import bins_over
+from stethoscope.kernels.histogram import MIN_EXPONENT, NUM_EXPONENTS, ZERO_BIN
+from stethoscope.record import Finding, FloatArray, IntArray, Series, SiteInfo
+from stethoscope.store import Run
+from stethoscope.views.pagedata import overview
+from stethoscope.views.pagedata.desk import Desk
+from stethoscope.views.pagedata.layer import head_data, histograms, layer_series, sites_of
+from stethoscope.views.terminal import ink, numbers
+from stethoscope.views.terminal.glyphs import Screen
+from stethoscope.views.terminal.verdict import rows_lines
+from stethoscope.views.tui.chart import CURSOR, Frame, chart_lines
+from stethoscope.views.tui.heat_block import cursor_of
+from stethoscope.views.tui.run_page import event_steps, window_of
+from stethoscope.views.tui.verdict_block import side_by_side
+from stethoscope.views.tui.view import Page, View, column_of, filled
+
+_GUTTER = 26
+_RIGHT = 10
+_SIDE = 46
+"""Width of the column at the right, where the screen has room for one."""
+_MAX_POWERS = 24
+
+
+def layer_page(desk: Desk, path: str, view: View, screen: Screen, height: int) -> Page:
+    """Everything of one layer, scrolled to where the view says."""
+    run = desk.run
+    inside, weights = sites_of(run, path)
+    tensor = weights[0] if weights else None
+    span = overview.span(run)
+    is_wide = screen.width >= 130
+    room = screen.width - _GUTTER - 4 - _RIGHT - (_SIDE if is_wide else 0)
+    window = filled(window_of(desk, view), span, run.steps, max(8, room))
+    steps = run.steps[(run.steps >= window[0]) & (run.steps <= window[1])]
+    bins = bins_over(steps, max(8, room))
+    stretch = max(1, min(3, room // len(bins))) if len(bins) else 1
+    cursor = column_of(bins.starts, cursor_of(desk, view))
+    frame = Frame(bins, stretch, _GUTTER, cursor)
+    tracks = [track for track in layer_series(desk, path, inside, tensor) if _has_any(track.series, window)]
+    rows = 4 if height > 40 else 3
+    body: list[ink.Line] = [_axis(frame, steps)]
+    for track in tracks:
+        body += chart_lines(track.label, _cut(track.series, window), frame, screen, rows, track.note)
+        body.append([])
+    step = int(bins.starts[cursor]) + bins.size - 1 if len(bins) else window[1]
+    side = side_lines(desk, path, inside, tensor, step, Screen(_SIDE - 2 if is_wide else screen.width, screen.ascii, True))
+    if is_wide:
+        body = side_by_side(body, side, screen.width - _SIDE + 2)
+    else:
+        body += side
+    head = _head(run, path, inside, screen)
+    scroll = min(view.scroll, max(0, len(body) - (height - len(head))))
+    return Page(
+        [*head, *body[scroll:]], columns=bins.starts, size=bins.size, last_step=window[1], window=window, span=span,
+        events=tuple(sorted(set(event_steps(desk)))), column=cursor, place=(0, 0, 1, scroll),
+    )  # fmt: skip
+
+
+def _head(run: Run, path: str, inside: list[SiteInfo], screen: Screen) -> list[ink.Line]:
+    head = head_data(run, path, inside)
+    parts = [part for part in (str(head["type"]), str(head["detail"])) if part]
+    if head["numParameters"]:
+        parts.append(numbers.plural(int(head["numParameters"]), "parameter"))
+    if head["shape"]:
+        parts.append(f"output {list(head['shape'])} {head['dtype']}")
+    parts.append(numbers.plural(len(inside), "site"))
+    name = screen.name(path, screen.width // 2)
+    room = screen.width - ink.cell_width(name) - 2
+    return [[(name, ink.STRONG), ("  ", ""), (screen.name(", ".join(parts), room), ink.NOTE)], []]
+
+
+def _axis(frame: Frame, steps: IntArray) -> ink.Line:
+    """First and last step, and the cursor's as a chip."""
+    left: ink.Line = [(" " * (frame.gutter + 4), "")]
+    if not len(frame.bins):
+        return [*left, ("no step here", ink.NOTE)]
+    width = len(frame.bins) * frame.stretch
+    start = int(frame.bins.starts[frame.cursor])
+    inside = steps[(steps >= start) & (steps < start + frame.bins.size)]
+    chip = numbers.count(int(inside[-1]) if len(inside) else start)
+    first, last = numbers.count(int(steps[0])), numbers.count(int(steps[-1]))
+    at = min(max(0, frame.cursor * frame.stretch - len(chip) // 2), max(0, width - len(chip)))
+    before = first if len(first) < at else ""
+    after = last if at + len(chip) + 1 + len(last) <= width else ""
+    fill = max(0, width - at - len(chip) - len(after))
+    return [*left, (before.ljust(at), ink.NOTE), (chip, CURSOR), (" " * fill + after, ink.NOTE)]
+
+
+def side_lines(
+    desk: Desk, path: str, inside: list[SiteInfo], tensor: SiteInfo | None, step: int, screen: Screen
+) -> list[ink.Line]:
+    """Values at the cursor as a histogram, what was found here, what else is in the layer."""
+    lines = histogram_lines(desk.run, inside, tensor, step, screen)
+    found = [finding for finding in desk.diagnosis.findings if _concerns(finding, path)]
+    if found:
+        lines += [[("found here", ink.NOTE)], *rows_lines(found[:6], desk.diagnosis, screen), []]
+    weights = [info for info in inside if str(info.site.kind) == "weight"][:12]
+    if weights:
+        lines.append([("tensors", ink.NOTE)])
+    for info in weights:
+        shape = f"{list(info.shape)} {info.dtype}"
+        name = screen.name(info.site.path.removeprefix(path + "."), max(8, screen.width - len(shape) - 4))
+        lines.append([("  ", ""), (name, ink.PLAIN), (f"  {shape}", ink.NOTE)])
+    return lines
+
+
+def _concerns(finding: Finding, path: str) -> bool:
+    return any(site == path or site.startswith(path + ".") or path.startswith(site + ".") for site in finding.sites)
+
+
+def histogram_lines(
+    run: Run, inside: list[SiteInfo], tensor: SiteInfo | None, step: int, screen: Screen
+) -> list[ink.Line]:
+    """The values of the largest tensor by sign and power of two, at the last histogram before the cursor."""
+    found = histograms(run, inside, tensor)
+    if found is None:
+        return []
+    site, steps, table = found
+    at = int(np.searchsorted(steps, step, side="right")) - 1
+    if at < 0:
+        at = 0
+    negative, positive, zeros, bottom = _powers(table[at])
+    name = screen.name(site.path, max(8, screen.width - 30))
+    lines: list[ink.Line] = [
+        [(f"{name} ", ink.PLAIN), (f"{str(site.kind).replace('_', ' ')} at step {numbers.count(int(steps[at]))}", ink.NOTE)]
+    ]
+    most = max(float(negative.max(initial=0)), float(positive.max(initial=0)), 1.0)
+    half = max(4, (screen.width - 12) // 2)
+    for place in range(len(positive) - 1, -1, -1):
+        left, right = (round(half * float(side[place]) / most) for side in (negative, positive))
+        bar = "#" if screen.ascii else "▪"
+        label = f"2^{bottom + place}" if screen.ascii else f"2{_raised(bottom + place)}"
+        lines.append([(bar * left + " ", ink.PLAIN), (ink.pad(label, 6), ink.NOTE), (bar * right, ink.PLAIN)])
+        lines[-1][0] = (ink.pad(bar * left, half, right=True) + "  ", ink.PLAIN)
+    if zeros:
+        lines.append([(ink.pad("", half) + "  ", ""), (f"0: {numbers.count(int(zeros))}", ink.NOTE)])
+    return [*lines, [(ink.pad("minus", half, right=True) + "  ", ink.NOTE), (ink.pad("", 6), ""), ("plus", ink.NOTE)], []]
+
+
+def _powers(row: FloatArray) -> tuple[FloatArray, FloatArray, float, int]:
+    """Counts of negative and positive values by power of two, of zeros, and the lowest power shown."""
+    positive = row[ZERO_BIN + 1 :]
+    negative = row[:ZERO_BIN][::-1]
+    both = positive + negative
+    used = np.flatnonzero(both > 0.002 * both.sum())
+    if not len(used):
+        return np.zeros(0), np.zeros(0), float(row[ZERO_BIN]), 0
+    top = int(used[-1]) + 1
+    low = max(int(used[0]), top - _MAX_POWERS, 0)
+    assert len(positive) == NUM_EXPONENTS
+    return negative[low:top], positive[low:top], float(row[ZERO_BIN]), low + MIN_EXPONENT
+
+
+def _raised(power: int) -> str:
+    return str(power).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
+
+
+def _has_any(series: Series, window: tuple[int, int]) -> bool:
+    return bool(((series.steps >= window[0]) & (series.steps <= window[1])).any())
+
+
+def _cut(series: Series, window: tuple[int, int]) -> Series:
+    keep = (series.steps >= window[0]) & (series.steps <= window[1])
+    return Series(series.steps[keep], series.values[keep])

@@ -1,0 +1,124 @@
+"""The run on one screen: state, verdict, loss, layers by steps, what an instrument says of itself."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from stethoscope.record import Kind, Series
+from stethoscope.views.pagedata import overview
+from stethoscope.views.pagedata.desk import Desk
+from stethoscope.views.pagedata.verdict import window_around
+from stethoscope.views.terminal import facts, ink
+from stethoscope.views.terminal.glyphs import Screen
+from stethoscope.views.tui.chart import chart_lines
+from stethoscope.views.tui.heat_block import Heat, heat_lines, heat_of, key_line, readout
+from stethoscope.views.tui.verdict_block import verdict_block
+from stethoscope.views.tui.view import Page, View
+
+_MIN_HEAT_ROWS = 5
+_MAX_CHART = 12
+
+
+def run_page(desk: Desk, view: View, screen: Screen, height: int) -> Page:
+    """Everything of the run screen in `height` lines."""
+    desk.examine_later()
+    run, diagnosis = desk.run, desk.diagnosis
+    head = [facts.title_line(run, screen)]
+    if not len(run.steps) and not run.metrics():
+        return Page([*head, [], *_empty(desk, screen)])
+    head += verdict_block(desk, screen, max(4, (height * 2) // 5 - 1))
+    status = facts.status_lines(run, screen, diagnosis.looked_at)[:1]
+    kinds = tuple(desk.kinds())
+    kind = view.kind if view.kind in kinds else overview.heat_kind(desk)
+    roomy = height - len(head) > 24
+    charts = _charts(desk, roomy, height - len(head) > 34)
+    # Blank lines, axis, flags, readout, key of the signs, status.
+    fixed = len(head) + sum(rows for _, _, rows in charts) + 6 + len(status)
+    num_rows = max(_MIN_HEAT_ROWS, height - fixed)
+    heat = heat_of(desk, view, screen, kind, window_of(desk, view), num_rows)
+    events = event_steps(desk)
+    lines = [*head, []]
+    for name, series, rows in _grown(charts, num_rows - len(heat.nodes)):
+        lines += chart_lines(name, _window(series, heat.window), heat.frame, screen, rows)
+    drawn = heat_lines(heat, screen, events, raw=view.raw, flat=bool(view.pattern))
+    top = len(lines) + len(drawn) - len(heat.nodes)
+    lines += drawn if heat.nodes else [[], [("  ", ""), (nothing_words(kind, view), ink.NOTE)]]
+    foot = [readout(heat, screen), *key_line(heat, screen, raw=view.raw)[:1], *status]
+    room = height - len(foot)
+    lines = [ink.fit(line, screen.width) for line in [*lines[:room], *([[]] * (room - len(lines))), *foot]]
+    return _page(lines, heat, overview.span(run), events, kinds, top)
+
+
+def _page(
+    lines: list[ink.Line], heat: Heat, span: tuple[int, int], events: list[int],
+    kinds: tuple[Kind, ...], top: int,
+) -> Page:  # fmt: skip
+    tree, frame = heat.tree, heat.frame
+    return Page(
+        lines, columns=frame.bins.starts, size=frame.bins.size, last_step=heat.window[1], window=heat.window, span=span,
+        rows=tuple(tree[at].path for at in heat.shown), row=heat.row, opened=heat.opened,
+        branches=frozenset(tree[at].path for at in heat.shown if tree[at].num_children),
+        parents={tree[at].path: tree[tree[at].parent].path for at in heat.shown if tree[at].parent >= 0},
+        events=tuple(sorted(set(events))), kinds=kinds, column=frame.cursor, place=(top, frame.gutter + 4, frame.stretch, heat.first_row),
+    )  # fmt: skip
+
+
+def _charts(desk: Desk, roomy: bool, tall: bool) -> list[tuple[str, Series, int]]:
+    """The lines over the picture with their heights: the loss always, the others where there is room."""
+    run = desk.run
+    out = [("loss", run.metric("loss"), 5 if roomy else 3)] if "loss" in run.metrics() else []
+    if tall:
+        gradient, _ = overview.gradient_norm(desk)
+        out += [("gradient norm", gradient, 3)] if len(gradient) else []
+        rate = next((name for name in run.metrics() if name == "lr" or name.startswith("lr.")), None)
+        out += [("learning rate", run.metric(rate), 2)] if rate else []
+    return out
+
+
+def _grown(charts: list[tuple[str, Series, int]], room: int) -> list[tuple[str, Series, int]]:
+    """The charts made taller where the layers leave room, the first one most."""
+    out: list[tuple[str, Series, int]] = []
+    for name, series, rows in charts:
+        most = _MAX_CHART // (len(out) + 1) if name != "learning rate" else rows
+        more = max(0, min(room, most - rows))
+        out.append((name, series, rows + more))
+        room -= more
+    return out
+
+
+def window_of(desk: Desk, view: View) -> tuple[int, int]:
+    """The steps to show: a window somebody chose, the whole run, or what is around the first cause."""
+    whole = overview.span(desk.run)
+    if isinstance(view.window, tuple):
+        return max(whole[0], view.window[0]), min(whole[1], view.window[1])
+    return window_around(desk.run, desk.diagnosis) if view.window == "cause" else whole
+
+
+def event_steps(desk: Desk) -> list[int]:
+    """The numbered events: where the first cause began, and what followed, as the verdict numbers them."""
+    causes = desk.diagnosis.causes
+    if not causes:
+        return []
+    followed = desk.diagnosis.followed.get(causes[0].code, ())
+    return [causes[0].first_step, *(finding.first_step for finding in followed)]
+
+
+def nothing_words(kind: Kind, view: View) -> str:
+    """Why there are no rows."""
+    if view.pattern:
+        return f"No layer matches {view.pattern}. Esc clears the filter."
+    return f"Nothing recorded here of kind {str(kind).replace('_', ' ')}."
+
+
+def _empty(desk: Desk, screen: Screen) -> list[ink.Line]:
+    """A run without a number in it."""
+    if desk.run.state == "live":
+        words = ["The run has begun and has no step yet. It appears here with its first optimizer step."]
+    else:
+        words = ["The run holds no data.", f"stethoscope doctor {desk.run.id}  says how it ended."]
+    return [[("  ", ""), (screen.text(text), ink.NOTE)] for text in words]
+
+
+def _window(series: Series, window: tuple[int, int]) -> Series:
+    keep = (series.steps >= window[0]) & (series.steps <= window[1])
+    return Series(series.steps[keep], np.asarray(series.values[keep], dtype=np.float64))

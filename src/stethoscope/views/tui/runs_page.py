@@ -1,0 +1,89 @@
+"""The list of runs: newest first, each as one line, read again only when its files change."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from stethoscope.record import StethoscopeError
+from stethoscope.store import find_runs, open_run
+from stethoscope.store.locate import last_written
+from stethoscope.views.terminal import ink, numbers
+from stethoscope.views.terminal.glyphs import Screen
+from stethoscope.views.terminal.runs import RunRow, run_row, runs_lines
+from stethoscope.views.tui.chart import CURSOR
+from stethoscope.views.tui.view import Page, View
+
+MAX_LISTED = 500
+
+
+class Shelf:
+    """The runs under a folder; what was read of each is kept until something is written."""
+
+    def __init__(self, base: Path) -> None:
+        self.base = base
+        self._kept: dict[Path, tuple[tuple[float, str], RunRow]] = {}
+
+    def rows(self) -> list[tuple[Path, RunRow]]:
+        """Every run, newest first; one that cannot be read says why."""
+        folders = find_runs(self.base)[-MAX_LISTED:][::-1]
+        self._kept = {path: kept for path, kept in self._kept.items() if path in set(folders)}
+        return [(path, self._row(path)) for path in folders]
+
+    def _row(self, path: Path) -> RunRow:
+        written = last_written(path)
+        kept = self._kept.get(path)
+        # A live run may turn stale by itself; any other stays as it is.
+        if kept is not None and kept[0] == written and kept[1].state not in ("live", "stale"):
+            return kept[1]
+        try:
+            with open_run(path) as run:
+                row = run_row(run)
+        except StethoscopeError as error:
+            row = RunRow("", path.name, "damaged", None, None, None, None, trouble=error.what)
+        except OSError as error:
+            row = RunRow("", path.name, "damaged", None, None, None, None, trouble=str(error.strerror or error))
+        self._kept[path] = (written, row)
+        return row
+
+
+def runs_page(shelf: Shelf, view: View, screen: Screen, height: int, marked: frozenset[str]) -> Page:
+    """The runs that match, the selected one in view."""
+    found = [(path, row) for path, row in shelf.rows() if _matches(row, path, view.pattern)]
+    head: list[ink.Line] = [
+        [("Runs", ink.STRONG), ("  ", ""), (screen.name(str(shelf.base), screen.width - 24), ink.NOTE),
+         (f"  {numbers.count(len(found))}", ink.NOTE)],
+        [],
+    ]  # fmt: skip
+    if not found:
+        return Page([*head, *_nothing(view, screen)])
+    keys = tuple(str(path) for path, _ in found)
+    at = keys.index(view.row) if view.row in keys else 0
+    room = max(3, height - len(head) - 1)
+    first = max(0, min(at - room // 2, len(found) - room))
+    shown = found[first : first + room]
+    narrow = Screen(screen.width - 2, screen.ascii, screen.color)
+    title, *lines = runs_lines([row for _, row in shown], narrow)
+    out = [*head, [("  ", ""), *title]]
+    for place, ((path, _), line) in enumerate(zip(shown, lines, strict=True)):
+        sign = ("x " if screen.ascii else "✓ ") if str(path) in marked else "  "
+        chosen = first + place == at
+        out.append([(sign, ink.STRONG), *([(text, f"{style} {CURSOR}".strip()) for text, style in line] if chosen else line)])
+    return Page(out, rows=keys, row=keys[at], place=(len(head) + 1, 0, 1, first))
+
+
+def _matches(row: RunRow, path: Path, pattern: str) -> bool:
+    whole = f"{row.name} {row.id} {path.name} {row.state}".lower()
+    return all(word in whole for word in pattern.lower().split())
+
+
+def _nothing(view: View, screen: Screen) -> list[ink.Line]:
+    """What to do where there is no run."""
+    if view.pattern:
+        return [[("  ", ""), (screen.text(f"No run matches {view.pattern}. Esc clears the filter."), ink.NOTE)]]
+    words = (
+        "No runs here yet. One appears as soon as it begins.",
+        "",
+        "stethoscope demo            makes one in half a minute",
+        "stethoscope run train.py    watches an unchanged script",
+    )
+    return [[("  ", ""), (text, ink.NOTE)] for text in words]

@@ -1,0 +1,102 @@
+"""The verdict in the room there is: never cut short, its proof left out first."""
+
+from __future__ import annotations
+
+from stethoscope.explain.diagnosis import Diagnosis
+from stethoscope.record import Finding
+from stethoscope.store import Run
+from stethoscope.views.pagedata.desk import Desk
+from stethoscope.views.terminal import ink, numbers
+from stethoscope.views.terminal.glyphs import Screen
+from stethoscope.views.terminal.verdict import (
+    READING_WIDTH,
+    cause_lines,
+    clear_line,
+    evidence_lines,
+    followed_lines,
+    overline,
+    remedy_lines,
+    rows_lines,
+    where_text,
+)
+
+_WIDE = 132
+"""From this width on, the proof stands beside the sentence."""
+_GAP = 4
+
+
+def verdict_block(desk: Desk, screen: Screen, room: int) -> list[ink.Line]:
+    """The first cause and what there is room for of the rest, in at most `room` lines where that can be."""
+    diagnosis, run = desk.diagnosis, desk.run
+    if diagnosis.healthy:
+        return _healthy(desk, screen, room)
+    cause = diagnosis.causes[0]
+    for lines in _choices(cause, diagnosis, run, screen):
+        if len(lines) <= room:
+            return lines
+    return _short(cause, diagnosis, screen)
+
+
+def _healthy(desk: Desk, screen: Screen, room: int) -> list[ink.Line]:
+    if not desk.was_examined and desk.run.state != "live":
+        words = desk.trouble or "Looking for causes; nobody has examined this run yet."
+        return [[(screen.text(words), ink.NOTE)]]
+    lines = [clear_line(desk.diagnosis.looked_at, screen)]
+    notes = list(desk.diagnosis.findings)
+    rows = rows_lines(notes, desk.diagnosis, screen) if notes else []
+    return lines + (rows if len(rows) < room else [])
+
+
+def _choices(cause: Finding, diagnosis: Diagnosis, run: Run, screen: Screen) -> list[list[ink.Line]]:
+    """From the fullest to the shortest."""
+    short = _short(cause, diagnosis, screen)
+    remedy = remedy_lines(cause.remedy, screen) if cause.remedy else []
+    others = _others(diagnosis, screen)
+    if screen.width >= _WIDE:
+        return [*_beside(cause, diagnosis, run, screen), short + remedy, short]
+    full = cause_lines(cause, diagnosis, run, screen)
+    return [full + others, full, short + remedy, short]
+
+
+def _short(cause: Finding, diagnosis: Diagnosis, screen: Screen) -> list[ink.Line]:
+    """Severity and code, the whole sentence, where, and how many other causes there are."""
+    width = min(screen.width, READING_WIDTH)
+    message = screen.text(cause.message)
+    lines = overline(cause, screen)
+    more = len(diagnosis.causes) - 1
+    if more:
+        note: ink.Line = [(f"and {numbers.plural(more, 'more cause', 'more causes')}, w shows all", ink.NOTE)]
+        lines = [*lines[:-1], *ink.flow([lines[-1], note], screen.width)]
+    lines += [[(text, ink.STRONG)] for text in ink.wrap(message, width)]
+    where = where_text(cause, message, screen)
+    return lines + ([[(text, ink.NOTE)] for text in ink.wrap(where, width)] if where else [])
+
+
+def _others(diagnosis: Diagnosis, screen: Screen) -> list[ink.Line]:
+    others = diagnosis.causes[1:]
+    return [[], *rows_lines(others, diagnosis, screen)] if others else []
+
+
+def _beside(cause: Finding, diagnosis: Diagnosis, run: Run, screen: Screen) -> list[list[ink.Line]]:
+    """Sentence and remedy left, evidence and what followed right."""
+    left_width = min(READING_WIDTH, (screen.width - _GAP) // 2)
+    right_width = screen.width - left_width - _GAP
+    narrow, wide = (Screen(width, screen.ascii, screen.color) for width in (left_width, right_width))
+    remedy = remedy_lines(cause.remedy, narrow) if cause.remedy else []
+    left = _short(cause, diagnosis, narrow) + ([[], *remedy] if remedy else [])
+    evidence = evidence_lines(cause, run, wide)
+    followed = followed_lines(cause, diagnosis.followed.get(cause.code, ()), wide)
+    proof = evidence + ([[], *followed] if evidence and followed else followed)
+    full = side_by_side(left + _others(diagnosis, narrow), proof, left_width + _GAP)
+    return [full, side_by_side(left, proof, left_width + _GAP), side_by_side(left, evidence, left_width + _GAP)]
+
+
+def side_by_side(left: list[ink.Line], right: list[ink.Line], width: int) -> list[ink.Line]:
+    """Two columns, the right one from `width` on."""
+    lines: list[ink.Line] = []
+    for place in range(max(len(left), len(right))):
+        line = list(left[place]) if place < len(left) else []
+        if place < len(right) and right[place]:
+            line += [(" " * max(0, width - ink.line_width(line)), ""), *right[place]]
+        lines.append(line)
+    return lines
