@@ -8,6 +8,7 @@ a dict with these keys and any of causal, pad_id, val_batch. The script is impor
 from __future__ import annotations
 
 import argparse
+import ast
 import importlib
 import importlib.util
 import sys
@@ -90,6 +91,8 @@ def _function(target: str) -> Callable[[], Any]:
     place, colon, name = target.rpartition(":")
     if not colon or name.endswith(".py"):
         place, name = target, "build"
+    if not _may_define(place, name):
+        raise UsageError(f"There is no function {name}, and nothing was run", where=place, do=HOW)
     module = _module(place)
     function = getattr(module, name, None)
     if not callable(function):
@@ -102,6 +105,25 @@ def _function(target: str) -> Callable[[], Any]:
             raise UsageError(f"{name}() failed: {type(error).__name__}: {error}", where=place) from error
 
     return call
+
+
+def _may_define(place: str, name: str) -> bool:
+    """Whether the script may bind this name: a training script without it should not start to train first."""
+    path = Path(place)
+    if not path.is_file():
+        return True
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (SyntaxError, ValueError):
+        return True  # importing it says what is wrong
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and node.name == name:
+            return True
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id == name:
+            return True
+        if isinstance(node, ast.alias) and (node.asname or node.name) in (name, "*"):
+            return True
+    return False
 
 
 def _module(place: str) -> Any:

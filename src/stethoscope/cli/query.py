@@ -11,6 +11,14 @@ from stethoscope.cli.choose import choose_run
 from stethoscope.cli.errors import UsageError
 from stethoscope.cli.options import add_output, emit, emit_json, screen_of
 
+VIEWS = """views:
+  rows      step, module, kind, name, rank, start, calls, and the statistics: count, num_nan, min, max, norm, mean, std, ...
+  scalars   step, name, value, rank, start: loss, lr, step_ms and what was logged
+  events    step, kind, body (JSON), rank, time
+  sites     module, kind, name, path, shape, dtype, num_elements, measured
+  findings  code, severity, message, first_step, last_step, remedy, confidence, rank, json
+"describe rows" lists the columns of one; SQL is DuckDB's."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """A run, which may be left out, and a statement."""
@@ -19,6 +27,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--csv", action="store_true", help="every row, as CSV")
     parser.add_argument("--limit", type=int, default=50, metavar="N", help="rows on the screen; default: 50")
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = VIEWS
     add_output(parser)
 
 

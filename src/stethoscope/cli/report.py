@@ -29,10 +29,10 @@ def run(args: argparse.Namespace) -> int:
     from stethoscope.views.pagedata.desk import Desk
     from stethoscope.views.report import report_data, report_html, report_markdown
 
+    output = args.output or f"report.{args.format or 'html'}"
+    form = args.format or form_of(output)
     desk = Desk(choose_path(args.run))
     require_data(desk.run)
-    output = args.output or f"report.{args.format or 'html'}"
-    form = args.format or FORMATS.get(Path(output).suffix.lower(), "html")
     if form == "json" and output == "-":
         emit_json(report_data(desk, __version__))
         return 0
@@ -52,6 +52,18 @@ def run(args: argparse.Namespace) -> int:
     size = write_whole(Path(output), text)
     sys.stdout.write(f"{output}  {size / 1000:,.0f} kB\n")
     return 0
+
+
+def form_of(output: str) -> str:
+    """The form that a file's name asks for; html where it asks for none."""
+    suffix = Path(output).suffix.lower()
+    if suffix and suffix not in FORMATS:
+        raise UsageError(
+            f"A report cannot be written as {suffix}",
+            where=output,
+            do=f"Name it {', '.join(FORMATS)}, or say --format; a browser prints the .html to PDF",
+        )
+    return FORMATS.get(suffix, "html")
 
 
 def write_whole(path: Path, text: str) -> int:

@@ -26,7 +26,9 @@ KINDS = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What to show of the run."""
     add_run(parser)
-    parser.add_argument("--kind", type=kind_word, metavar="KIND", help="default: gradient, or what was recorded")
+    parser.add_argument(
+        "--kind", type=kind_word, metavar="KIND", help="default: gradient, or what was recorded"
+    )
     parser.add_argument(
         "--stat", default="norm", help="a statistic, such as norm, abs_max or mean; default: norm"
     )
@@ -43,6 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the N that have most to show, 0 for all; default: 40",
     )
     parser.add_argument("--depth", type=int, metavar="N", help="group by the first N parts of the name")
+    parser.add_argument("--all-metrics", action="store_true", help="also what only the detectors read")
     add_output(parser)
 
 
@@ -67,7 +70,16 @@ def run(args: argparse.Namespace) -> int:
         screen = screen_of(args)
         emit(
             screen,
-            show_lines(found, shown, diagnosis, screen, raw=args.value, steps=(first, last), limit=limit),
+            show_lines(
+                found,
+                shown,
+                diagnosis,
+                screen,
+                raw=args.value,
+                steps=(first, last),
+                limit=limit,
+                inner=args.all_metrics,
+            ),
         )
     return 0
 
@@ -81,21 +93,23 @@ def show_lines(
     raw: bool = False,
     steps: tuple[int | None, int | None] = (None, None),
     limit: int | None = None,
+    inner: bool = False,
 ) -> list[Line]:
     """The whole screen, top to bottom; names share one column."""
     from stethoscope.views.terminal import facts, ink
     from stethoscope.views.terminal.heatmap import Picture, heatmap_lines, hidden_line, name_width, shortened
     from stethoscope.views.terminal.layers import heading, layers_lines
-    from stethoscope.views.terminal.metrics import metrics_lines
+    from stethoscope.views.terminal.metrics import is_inner, metrics_lines
     from stethoscope.views.terminal.report import troubled_rows
 
     causes = diagnosis.causes
     troubled = troubled_rows(shown, causes)
     shown, num_hidden = shortened(shown, Picture(troubled, limit=limit))
-    names = [screen.text(name) for name in [*(row.name for row in shown.rows), *run.metrics()]]
+    metrics_shown = [name for name in run.metrics() if inner or not is_inner(name)]
+    names = [screen.text(name) for name in [*(row.name for row in shown.rows), *metrics_shown]]
     gutter = name_width(names, screen.width, heading(shown))
     lines = [facts.title_line(run, screen), *_verdict(diagnosis, screen)]
-    metrics = metrics_lines(run, screen, first=steps[0], last=steps[1], gutter=gutter)
+    metrics = metrics_lines(run, screen, first=steps[0], last=steps[1], gutter=gutter, inner=inner)
     lines += [[], *metrics] if metrics else []
     if len(shown.steps) and shown.rows:
         events = [cause.first_step for cause in causes]

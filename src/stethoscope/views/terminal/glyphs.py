@@ -52,6 +52,8 @@ UNICODE: Final = Glyphs(
     marks_direction=False,
 )
 
+COLORLESS: Final = dataclasses.replace(UNICODE, marks_direction=True)
+
 ASCII: Final = Glyphs(
     severity={Severity.CRITICAL: "X", Severity.WARNING: "!", Severity.INFO: "i"},
     clear="ok",
@@ -94,8 +96,8 @@ class Screen:
 
     @property
     def glyphs(self) -> Glyphs:
-        """The signs this screen can show."""
-        return ASCII if self.ascii else UNICODE
+        """The signs this screen can show; without color a heat row must say otherwise which way it went."""
+        return ASCII if self.ascii else UNICODE if self.color else COLORLESS
 
     def text(self, text: str) -> str:
         """Words of our own or from a finding, safe and in this screen's alphabet."""

@@ -18,8 +18,13 @@ if TYPE_CHECKING:
 
 _FIRST = ("loss", "grad_norm", "clip_coef", "lr", "loss_scale")
 _LAST = ("step_ms", "overhead_ms", "num_backwards")
-_QUIET = frozenset({"clip_coef", "num_backwards", "overhead_ms"})
-"""Shown only where they change: they say something when they move. So is what the ledger counts."""
+_QUIET = frozenset({"clip_coef", "num_backwards"})
+"""Shown only where they change: they say something when they move."""
+_INNER = frozenset(
+    {"overhead_ms", "data_ms", "graphs_alive", "num_hooks", "training_mode", "update_cos", "clip_scaled"}
+)
+_INNER_GROUPS = ("ledger/", "output/", "batch/")
+"""What is written down for the detectors: theirs to read, in the way of a person who looks at the loss."""
 
 
 def metric_order(names: tuple[str, ...]) -> list[str]:
@@ -43,10 +48,14 @@ def metrics_lines(
     first: int | None = None,
     last: int | None = None,
     gutter: int | None = None,
+    inner: bool = False,
 ) -> list[ink.Line]:
-    """One line for each metric that has anything to say."""
-    shown = [(name, _window(run.metric(name), first, last)) for name in metric_order(tuple(run.metrics()))]
-    shown = [(name, series) for name, series in shown if len(series) and not _is_quiet(name, series)]
+    """One line for each metric that has anything to say; with `inner` also for what only detectors read."""
+    names = [name for name in metric_order(tuple(run.metrics())) if inner or not is_inner(name)]
+    shown = [(name, _window(run.metric(name), first, last)) for name in names]
+    shown = [
+        (name, series) for name, series in shown if len(series) and (inner or not _is_quiet(name, series))
+    ]
     if not shown:
         return []
     gutter = gutter or name_width([screen.text(name) for name, _ in shown], screen.width)
@@ -71,10 +80,13 @@ def _window(series: Series, first: int | None, last: int | None) -> Series:
     return Series(series.steps[keep], series.values[keep])
 
 
+def is_inner(name: str) -> bool:
+    """Whether a metric is written down for the detectors."""
+    return name.split(".")[0] in _INNER or name.startswith(_INNER_GROUPS)
+
+
 def _is_quiet(name: str, series: Series) -> bool:
-    values = series.values
-    is_quiet = name in _QUIET or name.startswith("ledger/")
-    return is_quiet and bool(np.all(values == values[0]) or name == "overhead_ms")
+    return name.split(".")[0] in _QUIET and bool(np.all(series.values == series.values[0]))
 
 
 def _ends(series: Series, screen: Screen) -> ink.Line:

@@ -101,7 +101,7 @@ def _numbers(row: RunRow, trend: int, screen: Screen) -> ink.Line:
 
 def _verdict(row: RunRow, screen: Screen) -> ink.Line:
     if row.finding is None:
-        return [(screen.glyphs.clear, ink.NOTE)] if row.was_examined else []
+        return [(screen.glyphs.clear if row.was_examined else "not diagnosed yet", ink.NOTE)]
     sign = screen.glyphs.severity[row.finding.severity]
     text = screen.text(row.finding.code)
     return [(f"{sign} ", SEVERITY_STYLE[row.finding.severity]), (text, ink.PLAIN)]
