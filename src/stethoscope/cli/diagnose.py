@@ -30,6 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--fail-on", choices=LEVELS, default="warning", help="exit 1 from this severity on; default: warning"
     )
     form = parser.add_mutually_exclusive_group()
+    form.add_argument("--why", metavar="CODE", help="why this code was told, or was not")
     form.add_argument("--markdown", action="store_true", help="as Markdown")
     form.add_argument("--github", action="store_true", help="as annotations for GitHub Actions")
     add_output(parser)
@@ -41,6 +42,8 @@ def run(args: argparse.Namespace) -> int:
 
     with choose_run(args.run) as found:
         require_data(found)
+        if args.why is not None:
+            return answer_why(found, args)
         diagnosis = diagnose(found)
         if args.json:
             emit_json({**diagnosis.to_json(), "run": run_json(found)})
@@ -53,6 +56,22 @@ def run(args: argparse.Namespace) -> int:
             screen = screen_of(args)
             emit(screen, diagnose_lines(found, diagnosis, screen, full=args.all, heatmap=not args.no_heatmap))
     return EXIT_FINDINGS if is_failure(diagnosis, args.fail_on) else 0
+
+
+def answer_why(run: Run, args: argparse.Namespace) -> int:
+    """Says why a code was told or not; exit 1 where it is told as severely as `--fail-on` asks."""
+    from stethoscope.explain import why
+    from stethoscope.views.terminal.facts import title_line
+    from stethoscope.views.terminal.reasons import reason_lines
+
+    answer = why(run, args.why.strip().lower())
+    if args.json:
+        emit_json({**answer.to_json(), "run": run_json(run)})
+    else:
+        screen = screen_of(args)
+        emit(screen, [title_line(run, screen), [], *reason_lines(answer, screen)])
+    told = answer.outcome in ("cause", "followed", "noted")
+    return EXIT_FINDINGS if told and max(f.severity.rank for f in answer.findings) >= LEVELS.index(args.fail_on) else 0
 
 
 def is_failure(diagnosis: Diagnosis, level: str) -> bool:

@@ -116,15 +116,16 @@ def silence(findings: Iterable[Finding], ignore: Iterable[str], expect: Iterable
     ignore, expect = tuple(ignore), tuple(expect)
     kept = []
     for finding in findings:
-        if any(_named(finding, rule) for rule in ignore):
+        if any(is_named(finding, rule) for rule in ignore):
             continue
-        if any(_named(finding, rule) for rule in expect):
+        if any(is_named(finding, rule) for rule in expect):
             finding = Finding.from_json(finding.to_json() | {"severity": str(Severity.INFO)})
         kept.append(finding)
     return kept
 
 
-def _named(finding: Finding, rule: str) -> bool:
+def is_named(finding: Finding, rule: str) -> bool:
+    """Whether a rule of `ignore` or `expect`, `code` or `code:site-glob`, means this finding."""
     code, _, pattern = rule.partition(":")
     if not fnmatchcase(finding.code, code):
         return False
