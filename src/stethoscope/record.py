@@ -11,6 +11,7 @@ import difflib
 from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
 from fnmatch import fnmatchcase
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -273,6 +274,23 @@ class StopTraining(Exception):  # noqa: N818 - a request, not an error; named as
 
 class StethoscopeWarning(UserWarning):
     """Every warning of ours."""
+
+
+DRAWING = "stethoscope.views.notebook"
+"""Who draws for notebooks. By name and when asked: the rooms whose objects are drawn lie below it and know nothing of it."""
+
+
+class Drawn:
+    """An object that a notebook shows as a picture, and a terminal as text."""
+
+    __slots__ = ()
+
+    def _repr_html_(self) -> str:
+        return str(import_module(DRAWING).html(self))
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
+        found: dict[str, str] = import_module(DRAWING).bundle(self)
+        return {name: text for name, text in found.items() if (not include or name in include) and name not in (exclude or ())}
 
 
 BIDI_CONTROLS = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")

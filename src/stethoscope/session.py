@@ -158,6 +158,20 @@ class DebugSession(Kit):
         if self._companion is not None:
             self._companion.abandon()
 
+    def __repr__(self) -> str:
+        return " ".join(part for part in self._in_words() if part)
+
+    def _repr_html_(self) -> str:
+        from stethoscope.views.notebook import session_html
+
+        return session_html(*self._in_words(), self.folder)
+
+    def _in_words(self) -> tuple[str, str]:
+        """What is watched, and how it stands."""
+        state = "stopped" if self._stopped else "watching" if self._watcher is not None else "not watching"
+        name = type(launch.root_of(self._model)).__name__ if self._model is not None else "no model"
+        return f"DebugSession({name}), {state}", f"step {self.step:,}" if self._watcher is not None else ""
+
     def __enter__(self) -> DebugSession:
         return self.start()
 

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from stethoscope.record import Finding, Severity
+from stethoscope.record import Drawn, Finding, Severity, printable
 
 SCHEMA_VERSION = 1
 
@@ -26,8 +26,8 @@ class LookedAt:
     """What one more line in the script would unlock, in plain sentences."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Diagnosis:
+@dataclasses.dataclass(frozen=True, slots=True, repr=False)
+class Diagnosis(Drawn):
     """Causes, ranked; every finding, Info included; what follows from what."""
 
     causes: tuple[Finding, ...] = ()
@@ -35,6 +35,14 @@ class Diagnosis:
     followed: Mapping[str, tuple[Finding, ...]] = dataclasses.field(default_factory=dict)
     """From a cause's code to the findings that follow from it, in the order they began."""
     looked_at: LookedAt = dataclasses.field(default_factory=LookedAt)
+
+    def __repr__(self) -> str:
+        looked = f"{self.looked_at.num_sites} sites, {self.looked_at.num_steps} steps"
+        if not self.causes:
+            return f"Diagnosis(nothing to report: {looked})"
+        first, more = self.causes[0], len(self.causes) - 1
+        others = f", and {more} more" if more else ""
+        return f"Diagnosis({first.severity.lower()} {printable(first.code)}: {printable(first.message)}{others}; {looked})"
 
     @property
     def healthy(self) -> bool:

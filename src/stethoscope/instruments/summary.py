@@ -161,7 +161,7 @@ class SummaryList:
         return Group(*(item.rich() for item in self.items), *map(Text, self._more()))
 
     def _repr_html_(self) -> str:
-        return "".join([*(item._repr_html_() for item in self.items), *self._more()])
+        return "".join([*(item._repr_html_() for item in self.items), *map(html.escape, self._more())])
 
 
 def inspect(value: Any, name: str = "") -> TensorSummary | SummaryList:

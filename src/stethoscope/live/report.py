@@ -107,6 +107,10 @@ class SessionReport:
     def __str__(self) -> str:
         return "\n".join(_lines(self.summary()))
 
+    def __repr__(self) -> str:
+        where = f", {self.path}" if self.path is not None else ""
+        return f"SessionReport({self.num_steps:,} steps{where}); print() shows all of it"
+
 
 def _lines(body: dict[str, Any], indent: str = "") -> list[str]:
     out = []

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from stethoscope.kernels.columns import COLUMNS
 from stethoscope.record import (
+    Drawn,
     Finding,
     IntArray,
     Kind,
@@ -58,7 +59,7 @@ def open_run(path: str | Path, *, trust_description: bool = True) -> Run:
     return Run(Path(path), trust_description=trust_description)
 
 
-class Run:
+class Run(Drawn):
     """A recorded run. Use `open_run`."""
 
     def __init__(self, path: Path, *, trust_description: bool = True) -> None:

@@ -29,10 +29,10 @@ HEAT_KINDS: Final = (
 class Desk:
     """A run being looked at."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, run: Run | None = None) -> None:
         self.path = path
         self.lock = threading.RLock()
-        self.run: Run = open_run(path)
+        self.run: Run = run if run is not None else open_run(path)
         self.histories = Histories(self.run)
         self.version = 1
         """Grows whenever anything of the run changed: the cursor of a stream."""
@@ -46,6 +46,11 @@ class Desk:
         self._examination: threading.Thread | None = None
         self.trouble = ""
         """Why the run could not be examined, where it could not."""
+
+    @classmethod
+    def of(cls, run: Run) -> Desk:
+        """A desk over a run that somebody has opened, as it stands."""
+        return cls(run.path, run)
 
     def refresh(self) -> int:
         """Picks up what came since, and returns the version; RunNotFoundError where the folder is gone."""

@@ -1,0 +1,219 @@
+"""What a cell shows of a run or a diagnosis: verdict first, then proof, then the picture."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from stethoscope.analyse.history import grid
+from stethoscope.analyse.tree import node_history
+from stethoscope.explain.diagnosis import Diagnosis, LookedAt
+from stethoscope.record import Evidence, Finding, Series, Severity
+from stethoscope.store import Run
+from stethoscope.views.notebook.markup import (
+    SEVERITY_COLOR,
+    cells_svg,
+    escaped,
+    line_svg,
+    mark,
+    mono,
+    muted,
+    sheet,
+)
+from stethoscope.views.pagedata.desk import Desk
+from stethoscope.views.pagedata.heat import opened_rows, troubled
+from stethoscope.views.pagedata.overview import heat_kind, span
+from stethoscope.views.pagedata.verdict import window_around
+from stethoscope.views.terminal import facts, numbers
+from stethoscope.views.terminal.glyphs import UNICODE
+from stethoscope.views.terminal.heatmap import Picture, cell_levels, shortened
+from stethoscope.views.terminal.verdict import evidence_series, since
+
+_MAX_ROWS = 16
+_PLOT_WIDTH = 480
+_NAME_WIDTH = 150
+_MAX_EVIDENCE = 5
+_MAX_LISTED = 8
+_STATE_COLOR = {"live": "#0e8a98", "crashed": "#d63a4c", "stale": "#b97700", "damaged": "#b97700"}
+
+
+def run_html(run: Run) -> str:
+    """State, verdict, loss, layers by steps, how much was measured."""
+    desk = Desk.of(run)
+    sign = mark(UNICODE.state.get(run.state, "?"), _STATE_COLOR.get(run.state, "currentColor"))
+    head = f"<div>{sign} <b>{escaped(run.name, 80)}</b> {muted(mono(run.id, 40))} {muted(escaped(facts.state_text(run)))}</div>"
+    if not len(run.steps) and not run.metrics():
+        words = "No step yet." if run.state == "live" else "The run holds no data."
+        return sheet(head, f"<div>{muted(words)}</div>", _path_html(run))
+    return sheet(head, verdict_html(desk.diagnosis, run, desk.was_examined), loss_html(desk), heat_html(desk), _foot(desk))
+
+
+def diagnosis_html(diagnosis: Diagnosis, run: Run | None) -> str:
+    """The causes, the first in full."""
+    return sheet(verdict_html(diagnosis, run, True))
+
+
+def heading_html(heading: str, note: str) -> str:
+    """One line over the rest."""
+    return sheet(f"<div><b>{escaped(heading)}</b> {muted(escaped(note))}</div>")
+
+
+def verdict_html(diagnosis: Diagnosis, run: Run | None, was_examined: bool) -> str:
+    """The first cause in full, the others as rows; or that nothing was found."""
+    notes = [finding for finding in diagnosis.findings if finding.severity is Severity.INFO]
+    if diagnosis.healthy:
+        if not was_examined:
+            return f"<div>{muted('Not examined yet: ' + mono('stethoscope.diagnose(run)'))}</div>"
+        return f"<div>{muted('✓ ' + _clear(diagnosis.looked_at))}</div>" + _rows(notes, diagnosis)
+    first, *others = diagnosis.causes
+    return _cause(first, diagnosis, run) + _rows([*others, *notes], diagnosis)
+
+
+def _clear(looked: LookedAt) -> str:
+    expected = looked.num_sites_expected or looked.num_sites
+    return (
+        f"Nothing to report. {numbers.count(looked.num_sites)} of {numbers.plural(expected, 'site')}, "
+        f"{numbers.plural(looked.num_steps, 'step')}."
+    )
+
+
+def _cause(cause: Finding, diagnosis: Diagnosis, run: Run | None) -> str:
+    sign = mark(UNICODE.severity[cause.severity], SEVERITY_COLOR[cause.severity])
+    sure = f" {numbers.percent(cause.confidence)} sure" if cause.confidence < 0.995 else ""
+    rank = f", rank {cause.rank}" if cause.rank is not None else ""
+    over = f"{sign} <b>{escaped(cause.severity.lower())}</b> {muted(mono(cause.code) + escaped(sure + ', ' + since(cause) + rank))}"
+    sentence = f'<div style="font-size:16px;line-height:24px;font-weight:600">{escaped(cause.message, 800)}</div>'
+    parts = [f'<div style="margin-top:4px">{over}</div>', sentence, _evidence(cause, run)]
+    if cause.remedy:
+        parts.append(f"<div>{muted('Try')} {mono(cause.remedy, 1000)}</div>")
+    followed = diagnosis.followed.get(cause.code, ())
+    if followed:
+        rows = "".join(
+            f"<div><b>{escaped(numbers.count(finding.first_step))}</b> {escaped(finding.message, 800)}</div>"
+            for finding in followed[:_MAX_LISTED]
+        )
+        more = f"<div>{muted(f'and {len(followed) - _MAX_LISTED} more')}</div>" if len(followed) > _MAX_LISTED else ""
+        parts.append(f'<div style="margin-top:4px">{muted("What followed")}</div>{rows}{more}')
+    return "".join(parts)
+
+
+def _evidence(cause: Finding, run: Run | None) -> str:
+    shown = cause.evidence[:_MAX_EVIDENCE]
+    if not shown:
+        return ""
+    cell = "padding:0 12px 0 0;text-align:{};border:none;background:none"
+    left, right = cell.format("left"), cell.format("right")
+    rows = []
+    for e in shown:
+        was = escaped(numbers.number(e.before)) if e.before is not None else ""
+        now = escaped(numbers.number(e.value) + _unit(e))
+        arrow = "→" if was else ""
+        rows.append(
+            f'<tr style="background:none"><td style="{left}">{escaped(e.label, 200)}</td>'
+            f'<td style="{right};opacity:.7">{was}</td><td style="{left}">{arrow} <b>{now}</b></td>'
+            f'<td style="{left}">{_evidence_line(e, cause, run)}</td></tr>'
+        )
+    return f'<table style="border:none;margin:4px 0;border-collapse:collapse;color:inherit;font:inherit">{"".join(rows)}</table>'
+
+
+def _unit(e: Evidence) -> str:
+    return e.unit if e.unit == "%" else f" {e.unit}" if e.unit else ""
+
+
+def _evidence_line(e: Evidence, cause: Finding, run: Run | None) -> str:
+    series = evidence_series(e, run) if run is not None else None
+    if series is None:
+        return ""
+    return line_svg(series, f"{e.label} over steps {series.steps[0]:,} to {series.steps[-1]:,}", first_bad=cause.first_step)
+
+
+def _rows(findings: list[Finding], diagnosis: Diagnosis) -> str:
+    out = []
+    for finding in findings[:_MAX_LISTED]:
+        sign = mark(UNICODE.severity[finding.severity], SEVERITY_COLOR[finding.severity])
+        num_followed = len(diagnosis.followed.get(finding.code, ()))
+        more = f", {numbers.plural(num_followed, 'consequence')}" if num_followed else ""
+        note = muted(mono(finding.code) + escaped(f", {since(finding)}{more}"))
+        out.append(f'<div style="margin-top:2px">{sign} {escaped(finding.message, 800)} {note}</div>')
+    if len(findings) > _MAX_LISTED:
+        out.append(f"<div>{muted(f'and {len(findings) - _MAX_LISTED} more')}</div>")
+    return "".join(out)
+
+
+def loss_html(desk: Desk) -> str:
+    """The loss as a line with its last value, over the steps of the picture under it."""
+    run = desk.run
+    if "loss" not in run.metrics():
+        return ""
+    whole = run.metric("loss")
+    begin, end = window_around(run, desk.diagnosis)
+    keep = (whole.steps >= begin) & (whole.steps <= end)
+    series = Series(whole.steps[keep], whole.values[keep])
+    if len(series) < 2:
+        return ""
+    first, last = float(series.values[0]), float(series.values[-1])
+    words = (
+        f"Loss, steps {series.steps[0]:,} to {series.steps[-1]:,}: {numbers.number(first)} at first, "
+        f"{numbers.number(last)} at the end"
+    )
+    causes = desk.diagnosis.causes
+    picture = line_svg(series, words, _PLOT_WIDTH, 48, causes[0].first_step if causes else None)
+    return _row("loss", picture, numbers.number(last))
+
+
+def heat_html(desk: Desk) -> str:
+    """The layers that have most to show, each against its own past."""
+    kinds = desk.kinds()
+    if not kinds:
+        return ""
+    kind = heat_kind(desk)
+    tree = desk.tree(kind)
+    places = opened_rows(desk, tree)[:400]
+    signs = troubled(tree, desk.diagnosis.causes)
+    whole = node_history(desk.histories, kind, "norm", [tree[at] for at in places], usual_before=desk.usual_before())
+    troubled_names = {tree[at].path: severity for at, severity in signs.items()}
+    shown, hidden = shortened(whole.window(*window_around(desk.run, desk.diagnosis)), Picture(troubled_names, limit=_MAX_ROWS))
+    if not len(shown.steps) or not shown.rows:
+        return ""
+    cells = grid(shown, _PLOT_WIDTH // 5)
+    causes = desk.diagnosis.causes
+    begin, end = int(shown.steps[0]), int(shown.steps[-1])
+    words = f"{kind} norm of {len(shown.rows)} layers, steps {begin:,} to {end:,}, each against its own past"
+    width = _PLOT_WIDTH / max(1, len(cells.bins))
+    levels = np.asarray(cell_levels(cells, raw=False))
+    picture = cells_svg(levels, cells.marks, cells.bins, words, cell=width, event=causes[0].first_step if causes else None)
+    names = "".join(_name(row.name, troubled_names.get(row.name)) for row in shown.rows)
+    axis = f'<div style="display:flex;justify-content:space-between">{muted(f"{begin:,}")}{muted(f"{end:,}")}</div>'
+    note = f"orange larger, blue smaller than usual, red no number{f'; {hidden} rows nearer to usual not shown' if hidden else ''}"
+    head = f"<div>{muted(escaped(str(kind).replace('_', ' ')))}</div>"
+    return (
+        f'<div style="display:flex;gap:8px;margin-top:4px;font-size:11px;line-height:14px">'
+        f'<div style="width:{_NAME_WIDTH}px;flex:none;overflow:hidden">{head}{names}</div>'
+        f'<div style="flex:none">{axis}<div style="line-height:0">{picture}</div></div></div>'
+        f'<div style="font-size:11px;line-height:16px">{muted(escaped(note))}</div>'
+    )
+
+
+def _name(name: str, severity: Severity | None) -> str:
+    sign = mark(UNICODE.severity[severity], SEVERITY_COLOR[severity]) + " " if severity is not None else ""
+    weight = ";font-weight:600" if severity is not None else ""
+    style = f"height:14px;white-space:nowrap;overflow:hidden;text-overflow:ellipsis;text-align:right{weight}"
+    return f'<div style="{style}" title="{escaped(name)}">{sign}{escaped(name)}</div>'
+
+
+def _row(label: str, picture: str, value: str) -> str:
+    return (
+        '<div style="display:flex;gap:8px;align-items:center;margin-top:4px;font-size:11px;line-height:14px">'
+        f'<div style="width:{_NAME_WIDTH}px;flex:none;text-align:right">{escaped(label)}</div>'
+        f'<div style="flex:none">{picture}</div><b>{escaped(value)}</b></div>'
+    )
+
+
+def _foot(desk: Desk) -> str:
+    parts = facts.status_parts(desk.run, desk.diagnosis.looked_at)
+    first, last = span(desk.run)
+    note = escaped(" · ".join([*parts, f"steps {first:,} to {last:,}"]), 600)
+    return f'<div style="font-size:11px;line-height:16px;margin-top:4px">{muted(note)}</div>{_path_html(desk.run)}'
+
+
+def _path_html(run: Run) -> str:
+    return f'<div style="font-size:11px;line-height:16px">{muted(mono(str(run.path)))}</div>'
