@@ -19,6 +19,10 @@ PASSING: Final = (
 """Operations that move values without changing them."""
 REDUCING: Final = ("Mean", "Sum", "Div", "Mul", "Add", "Neg")
 PAIRWISE: Final = ("MseLoss", "L1Loss", "SmoothL1Loss", "HuberLoss")
+NEVER_NEGATIVE: Final = ("Relu", "Threshold", "Sigmoid", "Softplus", "Softmax", "Exp", "Abs", "ClampMin", "Clamp", "Hardtanh")
+"""Operations whose result has a floor at zero; the last three where their lower limit says so."""
+SUM: Final = 2
+"""A loss function's `reduction` that adds up."""
 
 
 def kind(node: Any) -> str:
@@ -82,6 +86,43 @@ def facts(loss: torch.Tensor) -> dict[str, Any]:
     return body
 
 
+def share_in_step(loss: torch.Tensor) -> dict[str, Any]:
+    """How one backward of several counts in its step: what it is multiplied by, and over how many targets it is a mean.
+
+    `num_targets` is 0 where the loss function adds up instead, or is none that keeps the number.
+    """
+    factor, node = 1.0, loss.grad_fn
+    for _ in range(8):
+        node = through(node)
+        if node is None or kind(node) not in ("Div", "Mul", "Neg"):
+            break
+        known = [parent for parent in parents(node) if parent is not None]
+        if len(known) != 1:
+            break
+        if kind(node) != "Neg":
+            other = _number(getattr(node, "_saved_other", None))
+            factor = factor * other if kind(node) == "Mul" else factor / other if other else 0.0
+        node = known[0]
+    name = kind(node) if node is not None else ""
+    body: dict[str, Any] = {"factor": abs(factor), "by": name, "num_targets": 0.0}
+    if name.startswith("NllLoss") and getattr(node, "_saved_reduction", SUM) != SUM:
+        body["num_targets"] = _number(getattr(node, "_saved_total_weight", None)) or 0.0
+    elif name in (*PAIRWISE, "BinaryCrossEntropyWithLogits", "BinaryCrossEntropy"):
+        target = getattr(node, "_saved_target", None)
+        if getattr(node, "_saved_reduction", SUM) != SUM and isinstance(target, torch.Tensor):
+            body["num_targets"] = float(target.numel())
+    return body
+
+
+def _number(value: Any) -> float:
+    """A saved scalar, 1 where it is not one or would have to be waited for."""
+    if isinstance(value, (int, float)):
+        return float(value)
+    if isinstance(value, torch.Tensor) and value.numel() == 1 and value.device.type == "cpu":
+        return float(value)
+    return 1.0
+
+
 def _classification(node: Any, body: dict[str, Any]) -> None:
     before = through(parents(node)[0])
     if before is None or kind(before) != "LogSoftmax":
@@ -107,14 +148,22 @@ def _comparison(node: Any, body: dict[str, Any]) -> None:
     if grown:
         body.setdefault("broadcast", grown)
     source = through(first, (*PASSING, "Expand"))
-    if source is not None and kind(source) in ("Relu", "ClampMin", "Threshold", "Softplus"):
-        target = getattr(node, "_saved_target", None)
-        if isinstance(target, torch.Tensor) and kind(source) != "Softplus" and target.device.type == "cpu":
-            body["output_cut"] = {
-                "by": kind(source), "negative_targets": float((target < 0).double().mean()),
-            }  # fmt: skip
-        elif kind(node) == "Sub" and kind(source) != "Softplus":
-            body["output_cut"] = {"by": kind(source), "negative_targets": None}
+    if source is None or not _is_never_negative(source):
+        return
+    target = getattr(node, "_saved_target", None)
+    if isinstance(target, torch.Tensor) and target.device.type == "cpu":
+        share = float((target < 0).double().mean())
+        body["output_cut"] = {"by": kind(source), "negative_targets": share}
+    elif kind(node) == "Sub":
+        body["output_cut"] = {"by": kind(source), "negative_targets": None}
+
+
+def _is_never_negative(node: Any) -> bool:
+    name = kind(node)
+    if name in ("ClampMin", "Clamp", "Hardtanh"):
+        low = _limit(node, "_saved_min_val" if name == "Hardtanh" else "_saved_min")
+        return low is not None and low >= 0
+    return name in NEVER_NEGATIVE
 
 
 def _broadcast(first: Any, out: tuple[int, ...], name: str) -> dict[str, Any] | None:
@@ -136,19 +185,25 @@ def _broadcast(first: Any, out: tuple[int, ...], name: str) -> dict[str, Any] | 
 
 
 def _clamped(root: Any, body: dict[str, Any]) -> None:
-    """A loss cut off by clamp: beyond the limit nothing has a gradient."""
-    node = through(root, (*PASSING, *REDUCING))
+    """A loss cut off where it is large: beyond the limit nothing has a gradient. A hinge is cut off where it is small."""
+    node, flipped = root, False
+    for _ in range(16):
+        node = through(node)
+        if node is None or kind(node) not in REDUCING:
+            break
+        flipped ^= kind(node) == "Neg"
+        known = [parent for parent in parents(node) if parent is not None]
+        node = known[0] if known else None
     if node is None or kind(node) not in ("Clamp", "ClampMax", "ClampMin", "Minimum", "Hardtanh"):
         return
     values = getattr(node, "_saved_self", None)
     if not isinstance(values, torch.Tensor) or values.device.type != "cpu" or not values.numel():
         return
     low, high = (_limit(node, name) for name in ("_saved_min", "_saved_max"))
-    outside = torch.zeros_like(values, dtype=torch.bool)
-    if low is not None:
-        outside |= values < low
-    if high is not None:
-        outside |= values > high
+    limit = low if flipped else high
+    if limit is None:
+        return
+    outside = values < limit if flipped else values > limit
     body["clamped"] = {"share": float(outside.double().mean()), "min": low, "max": high}
 
 

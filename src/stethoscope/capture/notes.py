@@ -24,6 +24,8 @@ UNITS_EVERY: Final = 8
 CENSUS_EVERY: Final = 16
 """Steps between two counts of hooks and looks at averages."""
 SAMPLE: Final = 64
+MAX_BACKWARDS: Final = 64
+"""Backward passes of one step whose weight in it is looked at."""
 
 
 class Sentinel:
@@ -44,6 +46,7 @@ class Notes:
         self._alive: weakref.WeakSet[Sentinel] = weakref.WeakSet()
         self._owners: dict[Any, str] = {}
         self._looked: int = -1
+        self._num_looked_at = 0
         self._looked_step = -UNITS_EVERY
         self._recording = True
         self._last_hooks = 0
@@ -137,10 +140,13 @@ class Notes:
         self._alive.add(sentinel)
         step = self._step()
         if first_of_step and step != self._looked and (step & (step - 1) == 0 or step % 64 == 0):
-            self._looked = step
+            self._looked, self._num_looked_at = step, 0
             facts = lossgraph.facts(loss)
             if facts:
                 self._sink.event(step, "loss_graph", facts)
+        if step == self._looked and self._num_looked_at < MAX_BACKWARDS:
+            self._num_looked_at += 1
+            self._sink.event(step, "backward", lossgraph.share_in_step(loss))
         if first_of_step and self._owners and self.units_due:
             found = attention.look(loss, self._owners)
             if found:

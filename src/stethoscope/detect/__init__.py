@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from stethoscope.analyse.span import Span
+from stethoscope.detect.accumulation import Accumulation
 from stethoscope.detect.applied import Applied
 from stethoscope.detect.batches import Sampling
 from stethoscope.detect.beginnings import Beginnings
@@ -37,6 +38,7 @@ from stethoscope.record import Finding
 DETECTORS: tuple[Callable[[], Detector], ...] = (
     GradientAccounts,
     Ownership,
+    Accumulation,
     Applied,
     Nonfinite,
     Flow,

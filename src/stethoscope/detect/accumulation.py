@@ -1,0 +1,121 @@
+"""Accumulated gradients: a sum where a mean was meant, and a mean of means over unequal numbers of targets.
+
+Both are advice. The graph of each backward's loss says by what it is multiplied and over how many targets it is a mean; a
+step whose backwards are each a whole mean adds up N of them, and one in which a mean of five weighs as much as a mean of
+sixty-four is not the mean over its samples. A rate may have been chosen for either, so neither is called a fault.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, ClassVar, Final
+
+import numpy as np
+
+from stethoscope.analyse.span import Span
+from stethoscope.detect.detector import Reading
+from stethoscope.record import Evidence, Finding, Severity
+
+STEPS_NEEDED: Final = 3
+"""Steps whose every backward was looked at and showed the same."""
+UNEVEN: Final = 2.0
+"""The most targets of a micro-batch, against the fewest."""
+
+
+class Accumulation:
+    """Follows the backwards of the steps at which the loss's graph is read."""
+
+    codes: ClassVar[tuple[str, ...]] = ("accumulation_not_averaged", "accumulation_uneven")
+
+    def __init__(self) -> None:
+        self._backwards: dict[int, list[Mapping[str, Any]]] = {}
+        self._counts: dict[int, float] = {}
+        self._touched: set[int] = set()
+        self._last_step = 0
+
+    def observe(self, span: Span) -> None:
+        """Keep what each looked-at backward counts for, and how many there were."""
+        for event in span.events:
+            if event.kind == "backward" and not event.rank:
+                self._backwards.setdefault(event.step, []).append(event.body)
+        counts, touched = span.metric("ledger/num_backwards"), span.metric("ledger/touched")
+        for place in np.flatnonzero(np.isfinite(counts)):
+            step = int(span.steps[place])
+            self._last_step = step
+            if step in self._backwards:
+                self._counts[step] = float(counts[place])
+                if touched[place] > 0:
+                    self._touched.add(step)
+
+    def _whole(self) -> dict[int, list[Mapping[str, Any]]]:
+        """Steps of several backwards of one loss function, all of them looked at."""
+        return {
+            step: found for step, found in self._backwards.items()
+            if len(found) > 1 and self._counts.get(step) == len(found) and len({body["by"] for body in found}) == 1
+            and all(body["num_targets"] > 0 for body in found)
+        }  # fmt: skip
+
+    def _summed(self) -> dict[int, int]:
+        """Steps whose backwards each count as a whole; gradients that were scaled by hand afterwards are left out."""
+        return {
+            step: len(found) for step, found in self._whole().items()
+            if step not in self._touched and all(0.999 < body["factor"] < 1.001 for body in found)
+        }  # fmt: skip
+
+    def _uneven(self) -> dict[int, tuple[float, float]]:
+        """Steps in which equal factors stand before means over unequal numbers."""
+        found = {}
+        for step, bodies in self._whole().items():
+            factors, targets = ([float(body[name]) for body in bodies] for name in ("factor", "num_targets"))
+            if max(factors) <= 1.001 * min(factors) and max(targets) >= UNEVEN * min(targets):
+                found[step] = (min(targets), max(targets))
+        return found
+
+    def readings(self) -> dict[str, list[Reading]]:
+        """How many steps showed each."""
+        told = Reading("steps of several backwards that were looked at", len(self._whole()))
+        ratio = max((high / low for low, high in self._uneven().values()), default=math.nan)
+        return {
+            "accumulation_not_averaged": [
+                told, Reading("of which added up whole losses", len(self._summed()), ">=", STEPS_NEEDED)
+            ],
+            "accumulation_uneven": [
+                told, Reading("of which averaged unequal means", len(self._uneven()), ">=", STEPS_NEEDED),
+                Reading("most targets against fewest", ratio, ">=", UNEVEN),
+            ],
+        }  # fmt: skip
+
+    def findings(self) -> list[Finding]:
+        """Advice, where most of the steps that were looked at show it."""
+        found, whole = [], self._whole()
+        summed, uneven = self._summed(), self._uneven()
+        if len(summed) >= max(STEPS_NEEDED, len(whole) // 2):
+            found.append(self._not_averaged(summed))
+        if len(uneven) >= max(STEPS_NEEDED, len(whole) // 2):
+            found.append(self._unequal(uneven))
+        return found
+
+    def _not_averaged(self, summed: dict[int, int]) -> Finding:
+        first, number = min(summed), int(np.median(list(summed.values())))
+        return Finding(
+            "accumulation_not_averaged", Severity.INFO,
+            f"Each step adds up the gradients of {number:,} backward passes, each of a whole mean: they are {number:,} times those "
+            "of one batch, which plain SGD feels as a rate that much higher.",
+            first, self._last_step, ("(loss)",),
+            (Evidence("backward passes a step", float(number), 1.0), Evidence("factor before each loss", 1.0, 1.0 / number)),
+            f"(loss / {number}).backward()  # unless the learning rate was chosen for the sum",
+        )  # fmt: skip
+
+    def _unequal(self, uneven: dict[int, tuple[float, float]]) -> Finding:
+        first = min(uneven)
+        low, high = max(uneven.values(), key=lambda pair: pair[1] / pair[0])
+        return Finding(
+            "accumulation_uneven", Severity.INFO,
+            f"Micro-batches of {low:,.0f} to {high:,.0f} targets count the same in a step: a target of the smallest weighs "
+            f"{high / low:.3g} times as much as one of the largest.",
+            first, self._last_step, ("(loss)",),
+            (Evidence("targets of the smallest micro-batch, against the largest", low, high),
+             Evidence("weight of its targets", high / low, 1.0)),
+            'loss = cross_entropy(logits, targets, reduction="sum") / num_targets_of_the_step',
+        )  # fmt: skip
