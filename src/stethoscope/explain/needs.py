@@ -93,6 +93,7 @@ NEEDS: Final[Mapping[str, tuple[Need, ...]]] = {
     "optimizer_never_steps": (
         Need("backward passes without a step", "event", ("gradients_discarded", "totals"), "watch(model, optimizer)"),
     ),
+    **dict.fromkeys(("accumulation_not_averaged", "accumulation_uneven"), (GRAPH, LEDGER)),
     "optimizer_params_not_in_model": (OWNERS,),
     "trainable_params_not_in_optimizer": (OWNERS,),
     "zero_lr_group": (RATE, _extra(OWNERS)),
