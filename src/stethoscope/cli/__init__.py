@@ -28,6 +28,7 @@ COMMANDS = {
     "report": ("report", "one run as one file: HTML that needs no server, Markdown or JSON"),
     "get": ("get", "the recorded numbers of some sites"),
     "query": ("query", "SQL over one run"),
+    "export": ("export", "a run for other programs: CSV, JSON lines, Parquet, Arrow, TensorBoard"),
     "animate": ("animate", "every layer's gradient over the steps, played here or as a file"),
     "resume": ("resume", "training that a hook has paused goes on"),
     "doctor": ("doctor", "how this installation, or a run's recording, is doing"),

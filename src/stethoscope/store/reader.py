@@ -8,6 +8,7 @@ what cannot be trusted is left out and said in `problems`. Where a later process
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -283,6 +284,12 @@ class Run(Drawn):
         from stethoscope.store import sql
 
         return sql.arrow_table(self, table)
+
+    def arrow_parts(self, table: str = "rows") -> Iterator[Any]:
+        """The table of `to_arrow` a part at a time, in its order: for runs that do not fit in memory."""
+        from stethoscope.store import sql
+
+        return sql.arrow_batches(self, table)
 
     def sql(self, query: str) -> Any:
         """The answer to a query over the tables of `to_arrow`, as Arrow. Needs DuckDB, writes nothing."""

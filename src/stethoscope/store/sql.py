@@ -31,15 +31,17 @@ def arrow_table(run: Run, name: str) -> Any:
     """One whole table. RunDamagedError where a block of it does not match its hash."""
     import pyarrow as pa
 
-    if name not in TABLES:
-        raise StethoscopeError(f"There is no table {name!r}", do=f"The tables are: {', '.join(TABLES)}")
+    _check_name(name)
     if name == "sites":
         return _sites(run)
     if name == "findings":
         bodies = [finding.to_json() for finding in run.findings()]
-        columns = ("code", "severity", "message", "first_step", "last_step", "remedy", "confidence", "rank")
-        found = {column: [body[column] for body in bodies] for column in columns}
-        return pa.table({**found, "json": [json.dumps(body) for body in bodies]})
+        kinds = {"first_step": pa.int64(), "last_step": pa.int64(), "confidence": pa.float64(), "rank": pa.int32()}
+        found = {}
+        for column in ("code", "severity", "message", "first_step", "last_step", "remedy", "confidence", "rank"):
+            values = [text(body[column]) if isinstance(body[column], str) else body[column] for body in bodies]
+            found[column] = pa.array(values, kinds.get(column, pa.string()))
+        return pa.table({**found, "json": pa.array([json.dumps(body) for body in bodies], pa.string())})
     if name == "events":
         events = run.events()
         return pa.table(
@@ -56,6 +58,26 @@ def arrow_table(run: Run, name: str) -> Any:
             _with_rank(part.to_table() if hasattr(part, "to_table") else part, rank) for rank, part in parts
         ]
         return pa.concat_tables([table.cast(_schema(name, rank=True)) for table in tables])
+
+
+def arrow_batches(run: Run, name: str) -> Iterator[Any]:
+    """The same table a part at a time, each an Arrow table of the same schema: a run need not fit in memory."""
+    _check_name(name)
+    if name not in ("rows", "scalars"):
+        yield arrow_table(run, name)
+        return
+    import pyarrow as pa
+
+    schema = _schema(name, rank=True)
+    with _damage_named(), _parts(run, name) as parts:
+        for rank, part in parts:
+            for batch in part.to_batches():
+                yield _with_rank(pa.Table.from_batches([batch]), rank).cast(schema)
+
+
+def _check_name(name: str) -> None:
+    if name not in TABLES:
+        raise StethoscopeError(f"There is no table {name!r}", do=f"The tables are: {', '.join(TABLES)}")
 
 
 def answer(run: Run, query: str) -> Any:
