@@ -73,6 +73,12 @@ class Span:
         """The places of the sites of one kind, in their order."""
         return np.array([n for n, info in enumerate(self.sites) if info.site.kind is kind], dtype=np.int64)
 
+    def inputs(self) -> list[int]:
+        """The places of what goes in, the most telling first: of logged batches, else of the model's own call."""
+        places = [int(n) for n in self.places(Kind.INPUT)]
+        logged = [n for n in places if self.sites[n].site.name.startswith("batch")]
+        return logged or [n for n in places if not self.sites[n].site.module]
+
     def finite_count(self) -> FloatArray:
         """How many finite values each row speaks of, [steps, sites]."""
         return num_finite(self.rows)

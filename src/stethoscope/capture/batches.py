@@ -5,20 +5,19 @@ Facts are taken of tensors on the CPU only, along their first dimension: elsewhe
 
 from __future__ import annotations
 
-import hashlib
 import weakref
 from typing import Any, Final
 
 import numpy as np
 import torch
 
+from stethoscope.capture.fingerprints import fingerprints
 from stethoscope.capture.ring import Batch
 from stethoscope.capture.sites import SiteTable
 from stethoscope.capture.taps import tensors_in
 from stethoscope.kernels import start
 from stethoscope.record import Kind, Site
 
-MAX_SAMPLES: Final = 256
 MAX_CLASSES: Final = 1000
 MAX_ELEMENTS: Final = 1 << 24
 """A batch with more is not looked at sample by sample: that would cost more than a step."""
@@ -56,31 +55,34 @@ class BatchFacts:
             # The same tensor handed in twice is used twice on purpose; an equal one may have been drawn twice.
             body["again"] = self._last is not None and self._last() is first
             self._last = weakref.ref(first)
-            if first.is_floating_point() and 0 < first.numel() <= MAX_ELEMENTS:
-                flat = first.detach().reshape(len(first), -1)
-                body.update(extremes(flat))
-                if step < 4 or step % FEATURES_EVERY == 0:
-                    body.update(features(flat))
+            body.update(of_values(first, step))
         label = next((t for _, t in tensors_in(_as_tensors(targets))), None)
-        if (
-            label is not None
-            and label.device.type == "cpu"
-            and not label.is_floating_point()
-            and label.numel()
-        ):
-            low, high = torch.aminmax(label)
-            if int(low) >= 0 and int(high) < MAX_CLASSES:
-                body["class_counts"] = torch.bincount(label.flatten().long()).tolist()
+        counts = class_counts(label) if label is not None else None
+        if counts is not None:
+            body["class_counts"] = counts
         return body
 
 
-def fingerprints(samples: torch.Tensor) -> list[str]:
-    """One hash of 64 bits per sample along the first dimension, of its bytes and shape."""
-    shape = str(tuple(samples.shape[1:])).encode()
-    plain = samples.detach()[:MAX_SAMPLES].contiguous()
-    raw = plain.view(torch.uint8) if plain.dim() > 1 else plain.reshape(len(plain), 1).view(torch.uint8)
-    flat = raw.reshape(len(plain), -1).numpy()
-    return [hashlib.blake2b(row.tobytes() + shape, digest_size=8).hexdigest() for row in flat]
+def of_values(first: torch.Tensor, step: int) -> dict[str, Any]:
+    """What a float tensor on the CPU shows sample by sample, and now and then feature by feature."""
+    if not first.is_floating_point() or not 0 < first.numel() <= MAX_ELEMENTS:
+        return {}
+    flat = first.detach().reshape(len(first), -1)
+    body = extremes(flat)
+    if step < 4 or step % FEATURES_EVERY == 0:
+        body.update(features(flat))
+    return body
+
+
+def class_counts(label: torch.Tensor) -> list[int] | None:
+    """How often each class is there, where these numbers can be classes."""
+    if label.device.type != "cpu" or label.is_floating_point() or label.is_complex() or not label.numel():
+        return None
+    low, high = torch.aminmax(label)
+    if int(low) < 0 or int(high) >= MAX_CLASSES:
+        return None
+    found: list[int] = torch.bincount(label.flatten().long()).tolist()
+    return found
 
 
 def extremes(flat: torch.Tensor) -> dict[str, Any]:

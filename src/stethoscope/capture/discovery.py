@@ -111,6 +111,9 @@ class Discovery:
     def scheduler_stepped(self, scheduler: Any) -> None:
         """Nothing to do."""
 
+    def batch_arrived(self, dataset: Any, batch: Any, seconds: float) -> None:
+        """Nothing to do."""
+
     # ---- the look ----
 
     def _look(self, loss: Any) -> None:

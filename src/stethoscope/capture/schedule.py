@@ -14,8 +14,8 @@ from typing import Final, Literal
 
 from stethoscope.config import DebugConfig
 
-Part = Literal["gradients", "boundary", "modules", "ledger", "histograms"]
-GOVERNED: Final[tuple[Part, ...]] = ("boundary", "modules", "histograms")
+Part = Literal["gradients", "boundary", "modules", "ledger", "histograms", "batches"]
+GOVERNED: Final[tuple[Part, ...]] = ("boundary", "modules", "histograms", "batches")
 """What can be looked at less often, in the order of its worth: the last one gives way first."""
 TIMED_EVERY: Final = 8
 DEVICE_FLOOR: Final = 0.25
@@ -24,6 +24,10 @@ REVIEW_EVERY: Final = 16
 MAX_SHIFT: Final = 12
 MEMORY: Final = 0.9
 RECENT: Final = 9
+WINDOW_BITS: Final = 6
+"""Batches are looked at in windows of consecutive steps, for only neighbours show that one came again."""
+ALL_BATCHES_BITS: Final = 14
+"""After so many steps windows become rarer, so that what is stored grows with the logarithm of the steps."""
 LEAST_SHARE: Final = 0.25
 """Of the budget, that each governed part may take in any case: a part that is never looked at finds nothing."""
 
@@ -49,6 +53,8 @@ class Schedule:
         """Whether this part is looked at in this step."""
         if part == "ledger":
             return True
+        if part == "batches":
+            return self._batches_due(step)
         if self._stride == 0 or step % self._stride:
             return False
         if part == "gradients":
@@ -56,6 +62,14 @@ class Schedule:
         if self._fixed:
             return step % self._fixed == 0
         return step % (1 << self.shift[part]) == 0
+
+    def _batches_due(self, step: int) -> bool:
+        """Whole windows, as often as other parts are looked at single steps."""
+        window = step >> WINDOW_BITS
+        if self._stride == 0 or window % self._stride:
+            return False
+        shift = max(0 if self._fixed else self.shift["batches"], step.bit_length() - ALL_BATCHES_BITS, 0)
+        return window % max(self._fixed or 1, 1) == 0 and window % (1 << shift) == 0
 
     def histogram_due(self, step: int) -> bool:
         """Whether histograms and sketches are taken in this step."""
@@ -69,7 +83,8 @@ class Schedule:
     def periods(self) -> dict[str, int]:
         """At steps divisible by what each governed part is looked at now."""
         every: dict[str, int] = {part: 1 << shift for part, shift in self.shift.items()}
-        return {**every, "histograms": self._config.histogram_every << self.shift["histograms"]}
+        every["histograms"] = self._config.histogram_every << self.shift["histograms"]
+        return every
 
     def step_cost(self, step: int, spent_ms: Mapping[str, float]) -> None:
         """Note what looking cost the host in a step, by part."""
@@ -100,7 +115,7 @@ class Schedule:
     ) -> None:
         """With histograms everything takes longer: what is more than usual is theirs."""
         parts: list[Part] = [
-            part for part in ("gradients", "ledger", "boundary", "modules") if part in spent_ms
+            part for part in ("gradients", "ledger", "boundary", "modules", "batches") if part in spent_ms
         ]
         due = [part for part in parts if self.due(part, step)]
         if not self.histogram_due(step):

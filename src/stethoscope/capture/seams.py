@@ -2,7 +2,7 @@
 
 One set of patches for the whole process, however many sessions listen. The first listener opens the seams, the
 last one that leaves closes them, and after that every patched name holds the object it held before. Listeners
-hear of: backward passes, clipping, the gradient scaler, learning-rate schedulers, optimizer steps.
+hear of: backward passes, clipping, the gradient scaler, learning-rate schedulers, optimizer steps, data loaders.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
@@ -18,6 +19,7 @@ from torch.amp import grad_scaler
 from torch.nn.utils import clip_grad
 from torch.optim import lr_scheduler
 from torch.optim import optimizer as optimizer_module
+from torch.utils.data import dataloader
 
 from stethoscope.capture.guard import never_compiled
 
@@ -56,6 +58,9 @@ class Listener(Protocol):
 
     def scheduler_stepped(self, scheduler: Any) -> None:
         """A learning-rate scheduler advanced."""
+
+    def batch_arrived(self, dataset: Any, batch: Any, seconds: float) -> None:
+        """A DataLoader over these data yielded a batch, after somebody waited so long for it."""
 
 
 class Patch:
@@ -125,6 +130,7 @@ class Seams:
         self._patches.append(Patch(scaler, "scale", self._around_scale))
         self._patches.append(Patch(scaler, "_maybe_opt_step", self._around_scaler_step))
         self._patches.extend(Patch(kind, "step", self._around_scheduler) for kind in _schedulers_with_step())
+        self._patches.append(Patch(dataloader._BaseDataLoaderIter, "__next__", self._around_loader))
         self._handles.append(optimizer_module.register_optimizer_step_pre_hook(self._before_step))
         self._handles.append(optimizer_module.register_optimizer_step_post_hook(self._after_step))
 
@@ -236,6 +242,19 @@ class Seams:
             return result
 
         return step
+
+    def _around_loader(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        # The iterator of every kind of DataLoader. Its constructor, where the workers' seed is drawn, stays as it is.
+        def advance(iterator: Any) -> Any:
+            began = time.perf_counter()
+            batch = original(iterator)
+            seconds = time.perf_counter() - began
+            dataset = getattr(iterator, "_dataset", None)
+            for listener in self.listeners:
+                listener.batch_arrived(dataset, batch, seconds)
+            return batch
+
+        return advance
 
     def _before_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         # An optimizer that overrides `step` and calls its parent's runs the hooks twice: the outer one counts.

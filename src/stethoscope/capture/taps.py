@@ -181,32 +181,33 @@ class GradientTap(Inert):
 class InputTap(Inert):
     """The root's forward pre-hook: what goes into the model."""
 
-    def __init__(self, taps: Taps, path: str, on_call: Callable[[Any], None]) -> None:
+    def __init__(self, taps: Taps, path: str, on_call: Callable[[Any, bool], None]) -> None:
         self._taps, self._path, self._on_call = taps, path, on_call
 
-    def __call__(self, module: Any, args: Any, kwargs: Any = None) -> None:  # noqa: ARG002 - torch's signature
+    def __call__(self, module: Any, args: Any, kwargs: Any = None) -> None:
         """Look at the inputs, where this step is looked at."""
-        if torch.compiler.is_compiling():
+        if torch.compiler.is_compiling() or _is_transformed():
             return
         if self._taps.can_make_way and _is_compiled():
             self._taps.guard(self._taps.make_way)
+        values = (*args, dict(kwargs)) if kwargs else args
         if self._taps.on_evaluation is not None:
-            self._taps.guard(self._taps.on_evaluation)
+            self._taps.guard(self._taps.on_evaluation, values, module.training)
         if not torch.is_grad_enabled():
             return
         if torch._C._current_graph_task_id() != -1:
             return
-        if _is_transformed():
-            return
         self._taps.inside.add(threading.get_ident())
-        values = (*args, dict(kwargs)) if kwargs else args
-        self._taps.guard(self._on_call, values)
-        if self._taps.recording:
+        self._taps.guard(self._on_call, values, module.training)
+        if self._taps.recording or self._taps.inputs_due:
             self._taps.guard(self._look, values)
 
     def _look(self, values: Any) -> None:
         began = time.perf_counter()
         found = [(n, t) for n, t in tensors_in(values) if t.numel()][:MAX_TENSORS_PER_OUTPUT]
+        if not self._taps.recording:
+            # Between the steps whose outputs are looked at, what goes in is worth a look where it costs no launch.
+            found = [(n, t) for n, t in found if t.device.type == "cpu"]
         if found:
             table = self._taps.table
             indices = [table.index(Site(self._path, Kind.INPUT, name), tensor) for name, tensor in found]
@@ -233,7 +234,7 @@ class Taps:
         limit: int,
         collect: Callable[[Batch], None],
         guard: Callable[..., None],
-        on_call: Callable[[Any], None],
+        on_call: Callable[[Any, bool], None],
     ) -> None:
         self.table, self.collect, self.guard = table, collect, guard
         self.recording = False
@@ -244,8 +245,10 @@ class Taps:
         self._kept_bytes = 0
         self.on_output: Callable[..., None] | None = None
         """Told of every output that is looked at, for facts beyond the row."""
-        self.on_evaluation: Callable[[], None] | None = None
-        """Told when the model is called without gradients."""
+        self.on_evaluation: Callable[[Any, bool], None] | None = None
+        """Told of every call of a root, its arguments and mode, also of one without gradients."""
+        self.inputs_due = False
+        """Whether a root's arguments are looked at, even where outputs are not."""
         self.inside: set[int] = set()
         """Threads in which a root runs a forward pass to train on: parts of it may run without gradients."""
         self.open = True

@@ -17,6 +17,7 @@ from stethoscope.capture import batches, boundary, replicas
 from stethoscope.capture.boundary import Boundary
 from stethoscope.capture.clock import Clock
 from stethoscope.capture.guard import Guard
+from stethoscope.capture.intake import Intake
 from stethoscope.capture.lineage import Lineage
 from stethoscope.capture.notes import Notes
 from stethoscope.capture.owners import Owners
@@ -58,6 +59,10 @@ class Watcher:
         """Called on the training thread when a Step is complete; what it raises is kept, but for StopTraining."""
         self._rows = StepRows(first_step)
         self._batch_facts = batches.BatchFacts()
+        self.intake = Intake(
+            self.names, self.table, sink, lambda: self.clock.step,
+            lambda: self.schedule.due("batches", self.clock.step),
+        )  # fmt: skip
         self._settled: StepRows | None = None
         """The open Step up to its last optimizer step; what comes after may belong to the next Step."""
         self._rest: list[Batch] = []
@@ -140,6 +145,7 @@ class Watcher:
 
     def log_batch(self, inputs: Any, targets: Any) -> None:
         """Statistics and fingerprints of a batch, for the Step that is about to use it."""
+        self.intake.logged(evaluating=self.evaluating)
         if not self.evaluating:
             self._rows.batches.extend(batches.rows(self.table, inputs, targets))
         facts = self._batch_facts.look(inputs, targets, self.clock.step)
@@ -198,6 +204,10 @@ class Watcher:
         """Count a step that the scaler skipped."""
         self.guard(self._scaler_stepped, scaler, optimizer, ran)
 
+    def batch_arrived(self, dataset: Any, batch: Any, seconds: float) -> None:
+        """Note it, until it is known whether it is trained on."""
+        self.guard(self.intake.arrived, dataset, batch, seconds, evaluating=self.evaluating)
+
     def scheduler_stepped(self, scheduler: Any) -> None:
         """Count it; a scheduler's first step is its own constructor's."""
         if getattr(scheduler, "_step_count", 2) > 1:
@@ -223,14 +233,17 @@ class Watcher:
     def _collect(self, batch: Batch) -> None:
         self._rows.batches.append(batch)
 
-    def _forward_begins(self, values: Any) -> None:  # noqa: ARG002 - the arguments of the root's call
+    def _forward_begins(self, values: Any, mode: bool) -> None:
         self._choose_recording()
+        self.guard(self.intake.called, values, training=not self.evaluating, mode=mode)
         self.taps.forget()
         self.guard(self.notes.forward_begins, evaluating=False, recording=self.taps.recording)
         # From the end of the last step to the first call of the model: what is not ours is mostly the data's.
         self._rows.scalars.setdefault("data_ms", (time.perf_counter() - self._step_began) * 1e3)
 
-    def _evaluation_forward(self) -> None:
+    def _evaluation_forward(self, values: Any, mode: bool) -> None:
+        if not torch.is_grad_enabled():
+            self.guard(self.intake.called, values, training=False, mode=mode)
         if self.evaluating:
             self.notes.forward_begins(evaluating=True)
 
@@ -238,12 +251,16 @@ class Watcher:
         # Also where nobody calls the root itself (an agent whose actor and critic are called one by one).
         self.taps.recording = not self.evaluating and self.schedule.due("modules", self.clock.step)
         self.taps.keeping = not self.evaluating and not self.taps.recording
+        step = self.clock.step
+        due = self.schedule.due("batches", step) and self.schedule.due("gradients", step)
+        self.taps.inputs_due = due and not self.evaluating
 
     def _backward_begins(self, loss: Any, retain: bool, create: bool) -> None:
         self.taps.inside.clear()
         self.lineage.settle()
         if self.evaluating:
             return
+        self.guard(self.intake.backward)
         began = time.perf_counter()
         for tensor in [loss] if isinstance(loss, torch.Tensor) else list(loss):
             scale = self.scaling.scale_of(tensor)
@@ -389,6 +406,7 @@ class Watcher:
         rows.batches += self._rest
         self._rest = []
         self.guard(self._close_notes)
+        self.guard(self.intake.close, rows, measured=self.schedule.due("gradients", step))
         now = time.perf_counter()
         self._spent["boundary"] += now - began
         rows.scalars.update({f"ledger/{key}": value for key, value in rows.accounts.items()})
@@ -426,7 +444,7 @@ class Watcher:
             scalars["update_cos"] = sum(cosines) / len(cosines)
 
     def _account_cost(self, step: int, rows: StepRows) -> None:
-        spent = {**self._spent, "modules": self.taps.spent}
+        spent = {**self._spent, "modules": self.taps.spent, "batches": self.intake.spent}
         rows.scalars["overhead_ms"] = sum(spent.values()) * 1e3
         on_device = self.schedule.device_ms(step)
         if on_device:
@@ -441,7 +459,7 @@ class Watcher:
         step = self.clock.step
         self._stepped_in_backward = False
         self._spent = dict.fromkeys(self._spent, 0.0)
-        self.taps.spent = 0.0
+        self.taps.spent = self.intake.spent = 0.0
         due = self.schedule.histogram_due(step)
         self._extras = Extras(histogram=True, sketch=True, seed=SKETCH_SEED) if due else None
         self._time_device(step)

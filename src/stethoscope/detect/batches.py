@@ -1,11 +1,14 @@
 """How samples are drawn: sorted instead of shuffled, the same batch again, validation samples that were trained on.
 
 Samples are known by their hashes. A batch that returns after all the others is the next epoch, one that is the only batch is full-batch
-training, one that is the very same tensor is used again on purpose: none of these is a fault.
+training, one that is the very same tensor is used again on purpose: none of these is a fault. Batches that a loader yielded are
+judged by the data they were drawn from; a model's calls alone say nothing about how samples are drawn, and data that are both
+trained and evaluated on are looked at for the training accuracy.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any, ClassVar, Final
 
@@ -37,50 +40,40 @@ class _Hashes:
         self.kept: set[int] = set()
         self.mask = 0
 
-    def add(self, numbers: Iterable[int]) -> None:
-        """Take in more hashes."""
+    def add(self, numbers: Iterable[int], mask: int = 0) -> None:
+        """Take in more hashes, of which those outside a mask were left out already."""
+        if mask & ~self.mask:
+            self._thin(self.mask | mask)
         self.kept.update(n for n in numbers if n & self.mask == 0)
         while len(self.kept) > MAX_HASHES:
-            self.mask = 2 * self.mask + 1
-            self.kept = {n for n in self.kept if n & self.mask == 0}
+            self._thin(2 * self.mask + 1)
+
+    def _thin(self, mask: int) -> None:
+        self.mask = mask
+        self.kept = {n for n in self.kept if n & mask == 0}
+
+    def shared(self, other: _Hashes) -> tuple[int, int]:
+        """Of how many that can be compared how many are in the other set too."""
+        mask = self.mask | other.mask
+        mine = {n for n in self.kept if n & mask == 0}
+        return len(mine & other.kept), len(mine)
 
 
-class Sampling:
-    """Follows the samples of rank 0: other ranks have detectors of their own."""
-
-    codes: ClassVar[tuple[str, ...]] = ("unshuffled_data", "duplicate_batches", "train_val_overlap")
+class _Draws:
+    """The batches of training that were drawn from the same data."""
 
     def __init__(self) -> None:
-        self._first_step: int | None = None
-        self._last_step = 0
+        self.first_step = self.last_step = 0
         self._class_totals = np.zeros(0)
         self._purity: list[float] = []
         self._num_single = 0
         self._num_batches = 0
+        self._num_with_twins = 0
         self._seen: dict[int, int] = {}
         self._lags: list[tuple[int, int]] = []
-        self._trained, self._validated = _Hashes(), _Hashes()
-        self._num_validated_twice = 0
-        self._first_validated: int | None = None
 
-    def observe(self, span: Span) -> None:
-        """One batch after another; micro-batches of one step count together where their classes are concerned."""
-        by_step: dict[int, list[Event]] = {}
-        for event in span.events:
-            if event.rank or event.kind not in ("batch", "eval_batch"):
-                continue
-            if event.kind == "eval_batch":
-                self._take_validation(event)
-            else:
-                by_step.setdefault(event.step, []).append(event)
-        for step, events in by_step.items():
-            self._first_step = step if self._first_step is None else self._first_step
-            self._last_step = step
-            self._take_classes([event.body for event in events])
-            for event in events:
-                self._take_samples(step, event.body)
-
-    def _take_classes(self, bodies: list[dict[str, Any]]) -> None:
+    def take_classes(self, bodies: list[dict[str, Any]]) -> None:
+        """Micro-batches of one step count together where their classes are concerned."""
         counts = [
             np.array(body["class_counts"], dtype=np.float64) for body in bodies if "class_counts" in body
         ]
@@ -99,37 +92,26 @@ class Sampling:
             self._purity.append(float((total * (total - 1)).sum() / (num_labels * (num_labels - 1))))
             self._num_single += int((total > 0).sum() == 1)
 
-    def _take_samples(self, step: int, body: dict[str, Any]) -> None:
-        names = body.get("fingerprints") or []
-        if not names:
-            return
-        numbers = [int(name, 16) for name in names]
-        self._trained.add(numbers)
-        if len(names) < MIN_SAMPLES:
+    def take_samples(self, step: int, body: dict[str, Any], numbers: list[int]) -> None:
+        """Whether this batch was there before, and how many batches ago."""
+        if len(numbers) < MIN_SAMPLES:
             return
         key = hash(frozenset(numbers))
+        # Not every batch of a long run is looked at: its own number says how many came between.
+        place = int(body.get("number", self._num_batches))
         before = self._seen.get(key)
         if before is not None and not body.get("again"):
-            self._lags.append((self._num_batches - before, step))
-        self._seen[key] = self._num_batches
+            self._lags.append((place - before, step))
+        self._seen[key] = place
         self._num_batches += 1
-
-    def _take_validation(self, event: Event) -> None:
-        names = event.body.get("fingerprints") or []
-        self._validated.add(int(name, 16) for name in names)
-        self._num_validated_twice += len(names) - len(set(names))
-        if names and self._first_validated is None:
-            self._first_validated = event.step
+        self._num_with_twins += len(set(numbers)) < len(numbers)
 
     def readings(self) -> dict[str, list[Reading]]:
-        """What each rule asks for, and what it got."""
+        """What the rules about one source ask for, and what they got."""
         total = float(self._class_totals.sum())
         fair = float(((self._class_totals / total) ** 2).sum()) if total > 0 else np.nan
         mixed = float(np.mean(self._purity)) if self._purity else np.nan
         soon = [step for lag, step in self._lags if lag <= SOON * len(self._seen)]
-        mask = self._trained.mask | self._validated.mask
-        validated = {n for n in self._validated.kept if n & mask == 0}
-        both = len(validated & self._trained.kept)
         return {
             "unshuffled_data": [
                 Reading("batches with one label a sample", len(self._purity), ">=", BATCHES_NEEDED),
@@ -139,19 +121,12 @@ class Sampling:
                 Reading("different batches", len(self._seen), ">=", BATCHES_NEEDED),
                 Reading("batches that came again soon", len(soon), ">=", max(3.0, REPEATED * self._num_batches)),
             ],
-            "train_val_overlap": [
-                Reading("validation samples that were trained on", both, ">=", max(OVERLAP_SAMPLES, OVERLAP * len(validated))),
-                Reading("validation samples", len(validated)),
-            ],
         }
 
-    def findings(self) -> list[Finding]:
-        """Each of the three by itself."""
-        return [*self._unshuffled(), *self._duplicates(), *self._overlap()]
-
-    def _unshuffled(self) -> list[Finding]:
+    def unshuffled(self) -> list[Finding]:
+        """Batches of one class."""
         total = float(self._class_totals.sum())
-        if len(self._purity) < BATCHES_NEEDED or total <= 0 or self._first_step is None:
+        if len(self._purity) < BATCHES_NEEDED or total <= 0:
             return []
         shares = self._class_totals / total
         fair = float((shares**2).sum())
@@ -163,7 +138,7 @@ class Sampling:
             "unshuffled_data", Severity.WARNING,
             f"The data are sorted: {self._num_single:,} of {num:,} batches hold a single class, and two samples of a batch "
             f"share their class in {found:.0%} of cases where a shuffled batch gives {fair:.0%}.",
-            self._first_step, self._last_step, ("batch",),
+            self.first_step, self.last_step, ("batch",),
             (
                 Evidence("chance that two samples of a batch share their class", found, fair),
                 Evidence("batches of a single class", self._num_single / num),
@@ -171,12 +146,15 @@ class Sampling:
             "DataLoader(dataset, batch_size=..., shuffle=True)",
         )]  # fmt: skip
 
-    def _duplicates(self) -> list[Finding]:
+    def duplicates(self) -> list[Finding]:
+        """Batches that came again too soon."""
         num_different = len(self._seen)
         if num_different < BATCHES_NEEDED:
             return []
         soon = [step for lag, step in self._lags if lag <= SOON * num_different]
-        if len(soon) < max(3.0, REPEATED * self._num_batches):
+        # Data of a few possible values repeat by themselves, as twins within a batch show.
+        natural = self._num_with_twins > COMMON * self._num_batches
+        if len(soon) < max(3.0, REPEATED * self._num_batches) or natural:
             return []
         share = len(soon) / self._num_batches
         return [Finding(
@@ -191,23 +169,101 @@ class Sampling:
             "DataLoader(..., worker_init_fn=lambda w: seed_everything(torch.initial_seed()))  # each worker its own seed",
         )]  # fmt: skip
 
+
+class Sampling:
+    """Follows the samples of rank 0: other ranks have detectors of their own."""
+
+    codes: ClassVar[tuple[str, ...]] = ("unshuffled_data", "duplicate_batches", "train_val_overlap")
+
+    def __init__(self) -> None:
+        self._last_step = 0
+        self._draws: dict[int | None, _Draws] = {}
+        self._trained = _Hashes()
+        self._validated: dict[int | None, _Hashes] = {}
+        self._num_validated_twice: Counter[int | None] = Counter()
+        self._first_validated: dict[int | None, int] = {}
+
+    def observe(self, span: Span) -> None:
+        """One batch after another; micro-batches of one step count together where their classes are concerned."""
+        by_step: dict[tuple[int, int | None], list[Event]] = {}
+        for event in span.events:
+            if event.rank or event.kind not in ("batch", "eval_batch"):
+                continue
+            if event.kind == "eval_batch":
+                self._take_validation(event)
+            else:
+                by_step.setdefault((event.step, event.body.get("source")), []).append(event)
+        for (step, source), events in by_step.items():
+            self._last_step = step
+            drawn = [event.body for event in events if event.body.get("seen") != "call"]
+            if drawn and source not in self._draws:
+                self._draws[source] = _Draws()
+                self._draws[source].first_step = step
+            if drawn:
+                self._draws[source].last_step = step
+                self._draws[source].take_classes(drawn)
+            for event in events:
+                numbers = [int(name, 16) for name in event.body.get("fingerprints") or ()]
+                self._trained.add(numbers, int(event.body.get("mask", 0)))
+                if event.body in drawn:
+                    self._draws[source].take_samples(step, event.body, numbers)
+
+    def _take_validation(self, event: Event) -> None:
+        names, source = event.body.get("fingerprints") or [], event.body.get("source")
+        hashes = self._validated.setdefault(source, _Hashes())
+        hashes.add((int(name, 16) for name in names), int(event.body.get("mask", 0)))
+        self._num_validated_twice[source] += len(names) - len(set(names))
+        if names:
+            self._first_validated.setdefault(source, event.step)
+
+    def readings(self) -> dict[str, list[Reading]]:
+        """What each rule asks for, and what it got: of the data that speak, else of the first."""
+        draws = self._in_order() or [_Draws()]
+        spoke = next((draw for draw in draws if draw.unshuffled() or draw.duplicates()), draws[0])
+        shared = [hashes.shared(self._trained) for hashes in self._validated.values()]
+        both, validated = max(shared, default=(0, 0))
+        return spoke.readings() | {
+            "train_val_overlap": [
+                Reading("validation samples that were trained on", both, ">=", max(OVERLAP_SAMPLES, OVERLAP * validated)),
+                Reading("validation samples", validated),
+            ],
+        }
+
+    def _in_order(self) -> list[_Draws]:
+        return [draw for _, draw in sorted(self._draws.items(), key=lambda item: item[1].first_step)]
+
+    def findings(self) -> list[Finding]:
+        """Each of the three by itself, once."""
+        draws = self._in_order()
+        unshuffled = [finding for draw in draws for finding in draw.unshuffled()]
+        duplicates = [finding for draw in draws for finding in draw.duplicates()]
+        return [*unshuffled[:1], *duplicates[:1], *self._overlap()]
+
     def _overlap(self) -> list[Finding]:
-        mask = self._trained.mask | self._validated.mask
-        validated = {n for n in self._validated.kept if n & mask == 0}
-        both = {n for n in validated if n in self._trained.kept}
-        # Data of a few possible values repeat by themselves; then equal hashes say nothing.
-        natural = self._num_validated_twice > COMMON * max(len(validated), 1)
-        if len(both) < OVERLAP_SAMPLES or len(both) < OVERLAP * len(validated) or natural:
-            return []
-        first = self._first_validated or 0
-        return [Finding(
+        """Where everything that is evaluated on, but for what is trained on by its own name, was trained on too."""
+        found: list[Finding] = []
+        for source, validated in self._validated.items():
+            if source is not None and source in self._draws:
+                continue
+            num_both, num_all = validated.shared(self._trained)
+            # Data of a few possible values repeat by themselves; then equal hashes say nothing.
+            natural = self._num_validated_twice[source] > COMMON * max(num_all, 1)
+            if num_both < OVERLAP_SAMPLES or num_both < OVERLAP * num_all or natural:
+                if source is not None and num_all >= OVERLAP_SAMPLES:
+                    return []  # there is a clean validation: what overlaps beside it measures training
+                continue
+            found.append(self._tell_overlap(source, num_both, num_all))
+        return found[:1]
+
+    def _tell_overlap(self, source: int | None, num_both: int, num_all: int) -> Finding:
+        return Finding(
             "train_val_overlap", Severity.WARNING,
-            f"{len(both):,} of {len(validated):,} validation samples ({len(both) / len(validated):.0%}) were trained on too, "
+            f"{num_both:,} of {num_all:,} validation samples ({num_both / num_all:.0%}) were trained on too, "
             "so validation is better than it should be.",
-            first, self._last_step, ("batch",),
+            self._first_validated.get(source, 0), self._last_step, ("batch",),
             (
-                Evidence("share of validation samples in training", len(both) / len(validated), 0.0),
-                Evidence("validation samples", float(len(validated))),
+                Evidence("share of validation samples in training", num_both / num_all, 0.0),
+                Evidence("validation samples", float(num_all)),
             ),
             "train_set, val_set = torch.utils.data.random_split(dataset, [0.8, 0.2])  # split before anything is drawn",
-        )]  # fmt: skip
+        )  # fmt: skip

@@ -53,6 +53,8 @@ class InputScale:
         self._constant = Streak()
         self._constant_value: float | None = None
         self._identical: dict[int, bool] = {}
+        self._are_data = False
+        """Whether the model is known to be called with what a loader yields."""
 
     def observe(self, span: Span) -> None:
         """The input that the user logs first, the targets, and what the first layer made of it."""
@@ -62,12 +64,14 @@ class InputScale:
         self._losses += losses[np.isfinite(losses)][: max(0, 3 - len(self._losses))].tolist()
         if self._first_layer is None:
             self._look_at_first_layer(span)
-        inputs = [n for n in span.places(Kind.INPUT) if span.sites[n].site.name.startswith("batch")]
+        inputs = span.inputs()
         if not inputs:
             return
         if len(self._sizes) < BATCHES_NEEDED and "float" in span.sites[inputs[0]].dtype:
             self._take_sizes(span, inputs[0])
-        self._follow_constancy(span, inputs)
+        # What a model is called with may be constant on purpose; what data are drawn from may not.
+        if self._are_data or span.sites[inputs[0]].site.name.startswith("batch"):
+            self._follow_constancy(span, inputs)
 
     def _take_sizes(self, span: Span, site: int) -> None:
         rows = span.rows[:, site]
@@ -89,6 +93,9 @@ class InputScale:
                 body = event.body
                 self._num_classes = max(self._num_classes, len(body.get("class_counts", ())))
                 self._features = self._features or body.get("feature_rms", {})
+                if body.get("seen") == "call":
+                    continue
+                self._are_data = self._are_data or "source" in body
                 names = body.get("fingerprints", ())
                 self._identical[event.step] = len(names) > 1 and len(set(names)) == 1
             elif event.kind == "loss_graph":

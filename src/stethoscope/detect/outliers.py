@@ -46,7 +46,7 @@ class Outliers:
             if found and found["value"] > 2.0 * self._peak:
                 self._samples[event.step] = found
                 self._peak = float(found["value"])
-        inputs = [n for n in span.places(Kind.INPUT) if span.sites[n].site.name.startswith("batch")]
+        inputs = span.inputs()
         if not inputs or "float" not in span.sites[inputs[0]].dtype:
             return
         self._name = span.sites[inputs[0]].site.path

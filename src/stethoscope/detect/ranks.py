@@ -161,7 +161,9 @@ class Replicas:
     def _compare_batches(self, span: Span) -> None:
         by_step: dict[int, dict[int, set[str]]] = {}
         for event in span.events:
-            if event.kind == "batch" and event.body.get("fingerprints"):
+            names = event.body.get("fingerprints") if event.kind == "batch" else None
+            # A model that is called with copies of one sample gets them everywhere.
+            if names and (event.body.get("seen") != "call" or len(set(names)) > 1):
                 by_step.setdefault(event.step, {}).setdefault(event.rank, set()).update(
                     event.body["fingerprints"]
                 )
