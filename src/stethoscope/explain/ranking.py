@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 from typing import Final
 
+from stethoscope.explain.circumstances import Circumstances
 from stethoscope.record import Finding, Severity
 
 LEARNING_TROUBLE: Final = (
@@ -79,29 +80,60 @@ LEADS_TO: Final[dict[str, tuple[str, ...]]] = {
 }
 """What can follow from what, where it begins no earlier. Mechanisms, not coincidences."""
 
+THROUGH_UPDATES: Final = (
+    "gradients_not_cleared", "gradients_summed_across_ranks", "update_too_large", "oscillation", "exploding_gradients",
+    "adam_update_spike", "weight_decay_dominates", "outlier_batch", "unshuffled_data", "loss_metric_disagree",
+    "over_regularised",
+)  # fmt: skip
+"""What does harm only by the updates that it makes."""
+INPUT_SIZE: Final = ("unscaled_inputs", "inputs_too_small")
 SLACK_STEPS: Final = 5
 """A consequence may be noticed this many steps before its cause: detectors are sure at different times."""
 
 
-def split(findings: Iterable[Finding]) -> tuple[tuple[Finding, ...], dict[str, tuple[Finding, ...]]]:
-    """Causes in order, and from a cause's code to what follows from it."""
+def split(
+    findings: Iterable[Finding], around: Circumstances | None = None
+) -> tuple[tuple[Finding, ...], dict[str, tuple[Finding, ...]]]:
+    """Causes in order, and from a cause's code to all that follows from it, directly or through something between.
+
+    What can follow from several is told under the one that began last before it.
+    """
+    around = around or Circumstances()
     serious = [f for f in findings if f.severity is not Severity.INFO]
-    followed: dict[str, list[Finding]] = {}
-    folded: set[int] = set()
-    for cause in serious:
-        for other in serious:
-            if other is not cause and _follows(other, cause) and id(other) not in folded:
-                folded.add(id(other))
-                followed.setdefault(cause.code, []).append(other)
-    causes = [f for f in serious if id(f) not in folded]
+    parents = [_parent(number, serious, around) for number in range(len(serious))]
+    roots = [_root(number, parents) for number in range(len(serious))]
+    causes = [f for number, f in enumerate(serious) if roots[number] == number]
     causes.sort(key=lambda f: (-f.severity.rank, f.first_step, -f.confidence, f.code))
+    followed: dict[str, list[Finding]] = {}
+    for number, finding in enumerate(serious):
+        if roots[number] != number:
+            followed.setdefault(serious[roots[number]].code, []).append(finding)
     return tuple(causes), {
         code: tuple(sorted(found, key=lambda f: f.first_step)) for code, found in followed.items()
     }
 
 
-def _follows(other: Finding, cause: Finding) -> bool:
-    if other.code not in LEADS_TO.get(cause.code, ()):
+def _parent(number: int, serious: Sequence[Finding], around: Circumstances) -> int | None:
+    """The finding from which this one follows: of several the latest, of equally late ones the first."""
+    own = serious[number]
+    possible = [
+        place for place, cause in enumerate(serious) if place != number and _follows(own, cause, around)
+    ]
+    return max(possible, key=lambda place: (serious[place].first_step, -place), default=None)
+
+
+def _root(number: int, parents: Sequence[int | None]) -> int:
+    """Where the chain of causes ends; in a circle, at its first finding."""
+    seen = [number]
+    while (parent := parents[seen[-1]]) is not None:
+        if parent in seen:
+            return min(seen[seen.index(parent) :])
+        seen.append(parent)
+    return seen[-1]
+
+
+def _follows(other: Finding, cause: Finding, around: Circumstances) -> bool:
+    if other.code not in LEADS_TO.get(cause.code, ()) or has_own_root(other, cause, around):
         return False
     # Two that could each lead to the other: the earlier one is the cause.
     mutual = cause.code in LEADS_TO.get(other.code, ())
@@ -109,6 +141,21 @@ def _follows(other: Finding, cause: Finding) -> bool:
     if mutual and other.first_step == cause.first_step:
         return other.code > cause.code
     return other.first_step + slack >= cause.first_step
+
+
+def has_own_root(other: Finding, cause: Finding, around: Circumstances) -> bool:
+    """Whether the run shows that one finding does not come from another, although it might by its kind."""
+    # A state of units at the very first look was there before any update could make it.
+    if other.code in UNIT_TROUBLE and cause.code in THROUGH_UPDATES and around.first_step is not None:
+        return other.first_step <= around.first_step
+    # Behind a normalization nothing is known of the size of the inputs.
+    if cause.code in INPUT_SIZE and other.code in UNIT_TROUBLE and other.sites:
+        return all(around.is_shielded(site) for site in other.sites)
+    # Steps that became too large when the rate jumped have the jump for a cause, not what lay long before it.
+    if other.code == "update_too_large":
+        near = [step for step in around.rate_jumps if 0 <= other.first_step - step <= SLACK_STEPS]
+        return bool(near) and cause.first_step + SLACK_STEPS < near[-1]
+    return False
 
 
 def silence(findings: Iterable[Finding], ignore: Iterable[str], expect: Iterable[str]) -> list[Finding]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from stethoscope.analyse.span import spans
 from stethoscope.detect import DETECTORS, Detection, Reading
+from stethoscope.explain.circumstances import Circumstances, circumstances
 from stethoscope.explain.needs import NEEDS, Seen, seen
 from stethoscope.explain.pages import page
 from stethoscope.explain.ranking import is_named, silence, split
@@ -76,8 +77,7 @@ def why(run: Run | str | Path, code: str) -> Why:
     if broken:
         outcome, sentence = "broken", f"The detector {broken[0]} failed: {detection.errors[broken[0]]}"
     elif found:
-        config = opened.info.get("config", {})
-        outcome, sentence = _fired(every, found, config.get("ignore", ()), config.get("expect", ()))
+        outcome, sentence = _fired(every, found, opened.info.get("config", {}), circumstances(opened))
     else:
         outcome, sentence = _silent(needs, readings, finished=known.found_by == ("finished run",))
     return Why(code, outcome, sentence, needs, readings, found)
@@ -88,15 +88,16 @@ def _codes_of(detector: str) -> tuple[str, ...]:
 
 
 def _fired(
-    every: Sequence[Finding], found: Sequence[Finding], ignore: Sequence[str], expect: Sequence[str]
+    every: Sequence[Finding], found: Sequence[Finding], config: Mapping[str, Any], around: Circumstances
 ) -> tuple[str, str]:
+    ignore, expect = config.get("ignore", ()), config.get("expect", ())
     code, step = found[0].code, found[0].first_step
     since = f"It was found, since step {step:,}"
     heard = silence(every, ignore, expect)
     if not any(f.code == code for f in heard):
         silencer = next(rule for rule in ignore if is_named(found[0], rule))
         return "ignored", f"{since}, and is not told because of ignore={silencer!r}."
-    causes, followed = split(heard)
+    causes, followed = split(heard, around)
     for number, cause in enumerate(causes, start=1):
         if cause.code == code:
             return "cause", f"{since}: cause {number} of {len(causes)}."

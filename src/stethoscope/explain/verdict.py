@@ -8,6 +8,7 @@ import numpy as np
 
 from stethoscope.analyse.span import spans
 from stethoscope.detect import DETECTORS, Detection
+from stethoscope.explain.circumstances import circumstances
 from stethoscope.explain.diagnosis import Diagnosis, LookedAt
 from stethoscope.explain.ranking import silence, split
 from stethoscope.record import Finding
@@ -25,7 +26,7 @@ def diagnose(run: Run | str | Path, *, findings: list[Finding] | None = None) ->
         findings = detection.findings()
     config = opened.info.get("config", {})
     heard = silence(findings, config.get("ignore", ()), config.get("expect", ()))
-    causes, followed = split(heard)
+    causes, followed = split(heard, circumstances(opened))
     return Diagnosis(causes=causes, findings=tuple(heard), followed=followed, looked_at=looked_at(opened))
 
 
