@@ -1,4 +1,9 @@
-"""Logits that run away: attention that locks onto one place, outputs whose log-sum-exp drifts."""
+"""Logits that run away: attention that locks onto one place, outputs whose log-sum-exp drifts.
+
+Cross entropy cannot tell a common shift of all logits, so its gradient over them sums to zero, exactly, whatever the labels, weights or
+smoothing. A sum that is not zero, always of one sign, that drives log Z further out and does not fade on the way, is another term of the
+loss that nothing holds back. A term with a goal (a teacher's logits, a z-loss of the right sign) fades, or pulls back.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +15,7 @@ import numpy as np
 from stethoscope.analyse.span import Span
 from stethoscope.detect.detector import Reading
 from stethoscope.kernels.columns import INDEX
-from stethoscope.record import Evidence, Finding, Kind, Severity
+from stethoscope.record import Evidence, Finding, FloatArray, Kind, Severity
 
 LOOKS_NEEDED: Final = 6
 BASELINE_LOOKS: Final = 3
@@ -23,9 +28,13 @@ LARGE_LOGIT: Final = 30.0
 DRIFT: Final = 0.5
 """Times ln(number of classes) that the mean log-sum-exp moved."""
 SHIFTED: Final = 1.5
-"""Times their spread that all logits moved together. Cross entropy never does that: its gradient sums to zero."""
-ACCELERATES: Final = 1.3
-"""Or: moved further in the second half of the run than in the first, look after look, where a model that learns slows down."""
+"""Times their spread that all logits moved together."""
+PUSHED: Final = 0.01
+"""The sum of the gradient over all logits, against the sum of its sizes: rounding gives 1e-7, in bfloat16 2e-4."""
+PUSHES_NEEDED: Final = 12
+ONE_SIGN: Final = 0.95
+LASTS: Final = 0.7
+"""The push in the last third, against the first."""
 
 
 class Logits:
@@ -37,7 +46,9 @@ class Logits:
         self._looks: dict[str, list[tuple[int, dict[str, float]]]] = {}
         self._drift: list[tuple[int, float]] = []
         self._num_classes = 0.0
+        self._num_labels = 0
         self._centre: list[tuple[float, float]] = []
+        self._pushes: list[tuple[float, float]] = []
         self._last_step = 0
 
     def observe(self, span: Span) -> None:
@@ -46,6 +57,8 @@ class Logits:
             if event.kind == "attention":
                 for path, numbers in event.body["modules"].items():
                     self._looks.setdefault(path, []).append((event.step, numbers))
+            elif event.kind == "loss_graph":
+                self._num_labels = max(self._num_labels, int(event.body.get("num_classes", 0)))
         log_z, classes = span.metric("output/log_z"), span.metric("output/num_units")
         outputs = span.places(Kind.OUTPUT)
         for place in np.flatnonzero(np.isfinite(log_z)):
@@ -54,19 +67,32 @@ class Logits:
             if len(outputs) and span.present[place, outputs[0]]:
                 row = span.rows[place, outputs[0]]
                 self._centre.append((float(row[INDEX["mean"]]), float(row[INDEX["std"]])))
+        self._see_pushes(span)
         if len(span.steps):
             self._last_step = int(span.steps[-1])
 
+    def _see_pushes(self, span: Span) -> None:
+        """Of the last layer with one output a class: the sum of the gradient over its logits, and of its sizes."""
+        heads = [
+            n for n in span.in_depth(span.places(Kind.ACTIVATION_GRADIENT))
+            if len(span.sites[n].shape) > 1 and span.sites[n].shape[-1] == self._num_labels
+        ]  # fmt: skip
+        if not heads:
+            return
+        rows = span.rows[span.present[:, heads[-1]], heads[-1]]
+        sums = rows[:, [INDEX["mean"], INDEX["mean_abs"]]] * rows[:, [INDEX["count"]]]
+        self._pushes += [(float(a), float(b)) for a, b in sums if math.isfinite(a) and b > 0]
+
     def readings(self) -> dict[str, list[Reading]]:
         """What each rule asks for: of the attention with the lowest entropy now, and of the output."""
-        looks = {path: [n for _, n in seen if n.get("uniform", 0.0) > 0.5] for path, seen in self._looks.items()}
-        openness = {path: [n["entropy"] / n["uniform"] for n in seen] for path, seen in looks.items() if len(seen) >= LOOKS_NEEDED}
+        openness = {path: found[1] for path in self._looks if (found := self._openness(path)) is not None}
         now = {path: float(np.median(values[-BASELINE_LOOKS:])) for path, values in openness.items()}
         path = min(now, key=lambda name: now[name], default="")
-        before = float(np.median(openness[path][:BASELINE_LOOKS])) if path else np.nan
-        largest = [n.get("max_logit", np.nan) for n in looks.get(path, [])] or [np.nan]
+        before = float(openness[path][:BASELINE_LOOKS].max()) if path else np.nan
+        largest = [n.get("max_logit", np.nan) for _, n in self._looks.get(path, [])] or [np.nan]
         values = np.array([value for _, value in self._drift])
         moved = float(np.median(values[-BASELINE_LOOKS:]) - np.median(values[:BASELINE_LOOKS])) if len(values) else np.nan
+        share, sign, lasts = self._push()
         return {
             "attention_logit_growth": [
                 Reading("attention modules looked at often enough", len(now), ">", 0),
@@ -78,8 +104,12 @@ class Logits:
             "output_logit_drift": [
                 Reading("looks at the output's logits", len(values), ">", LOOKS_NEEDED),
                 Reading("change of the mean log Z", abs(moved), ">=", DRIFT * math.log(max(self._num_classes, 2))),
+                Reading("all logits moved together, times their spread", self._shift(), ">", SHIFTED, way="shifted"),
+                Reading("share of the gradient that shifts all logits", share, ">", PUSHED, way="pushed"),
+                Reading("share of looks at which it has one sign", abs(sign), ">=", ONE_SIGN, way="pushed"),
+                Reading("this push in the last third, against the first", lasts, ">=", LASTS, way="pushed"),
             ],
-        }
+        }  # fmt: skip
 
     def findings(self) -> list[Finding]:
         """Attention by module, the worst one told; then the output."""
@@ -89,15 +119,25 @@ class Logits:
         drift = self._output()
         return told if drift is None else [*told, drift]
 
-    def _attention(self, path: str) -> tuple[float, Finding] | None:
-        looks = [(step, n) for step, n in self._looks[path] if n.get("uniform", 0.0) > 0.5]
-        if len(looks) < LOOKS_NEEDED:
+    def _openness(self, path: str) -> tuple[list[tuple[int, dict[str, float]]], FloatArray] | None:
+        """The looks at an attention, and its entropy at each as a share of what its rows are free to have.
+
+        Weights that are exactly zero may be masked or may have run away so far that they vanished: a row is held against the most
+        freedom that any look until then had.
+        """
+        looks = self._looks[path]
+        free = np.maximum.accumulate([float(n.get("uniform", 0.0)) for _, n in looks])
+        kept = [number for number in range(len(looks)) if free[number] > 0.5]
+        if len(kept) < LOOKS_NEEDED:
             return None
-        openness = np.array([n["entropy"] / n["uniform"] for _, n in looks])
-        before, after = (
-            float(np.median(openness[:BASELINE_LOOKS])),
-            float(np.median(openness[-BASELINE_LOOKS:])),
-        )
+        return [looks[n] for n in kept], np.array([looks[n][1]["entropy"] / free[n] for n in kept])
+
+    def _attention(self, path: str) -> tuple[float, Finding] | None:
+        found = self._openness(path)
+        if found is None:
+            return None
+        looks, openness = found
+        before, after = float(openness[:BASELINE_LOOKS].max()), float(np.median(openness[-BASELINE_LOOKS:]))
         largest = [n.get("max_logit", math.nan) for _, n in looks]
         base, top = largest[0], largest[-1]
         collapsed = (
@@ -123,32 +163,44 @@ class Logits:
         )  # fmt: skip
         return after, finding
 
-    def _shifted(self) -> bool:
-        """Whether all logits moved together; a model that grows sure spreads them, which is learning."""
+    def _shift(self) -> float:
+        """How far all logits moved together, in their spread; a model that grows sure spreads them, which is learning."""
         if len(self._centre) < 2 * BASELINE_LOOKS:
-            return False
-        start = float(np.median([mean for mean, _ in self._centre[:BASELINE_LOOKS]]))
-        end = float(np.median([mean for mean, _ in self._centre[-BASELINE_LOOKS:]]))
-        spread = float(np.median([std for _, std in self._centre[-BASELINE_LOOKS:]]))
-        return abs(end - start) > SHIFTED * spread
+            return math.nan
+        (start, wide), (end, narrow) = (
+            np.median(part, axis=0) for part in (self._centre[:BASELINE_LOOKS], self._centre[-BASELINE_LOOKS:])
+        )
+        return abs(float(end - start)) / max(float(wide), float(narrow), 1e-300)
+
+    def _push(self) -> tuple[float, float, float]:
+        """Of the gradient over all logits: its common share, its mean sign, and the last third's push against the first's."""
+        if len(self._pushes) < PUSHES_NEEDED:
+            return math.nan, math.nan, math.nan
+        sums, sizes = np.array(self._pushes).T
+        third = len(sums) // 3
+        early, late = (float(np.median(np.abs(part))) for part in (sums[:third], sums[-third:]))
+        return float(np.median(np.abs(sums) / sizes)), float(np.sign(sums).mean()), late / max(early, 1e-300)
 
     def _output(self) -> Finding | None:
-        if len(self._drift) <= LOOKS_NEEDED or self._num_classes < 2:
+        if len(self._drift) <= LOOKS_NEEDED or self._num_classes < 2 or self._num_classes != self._num_labels:
             return None
         values = np.array([value for _, value in self._drift])
         start, end = float(np.median(values[:BASELINE_LOOKS])), float(np.median(values[-BASELINE_LOOKS:]))
         limit = DRIFT * math.log(self._num_classes)
         middle = float(np.median(values[len(values) // 2 :][:BASELINE_LOOKS]))
-        first_half, second_half = abs(middle - start), abs(end - middle)
-        still = second_half > 0.2 * first_half
-        runs_away = second_half > ACCELERATES * first_half and bool((np.diff(np.abs(values[-8:])) > 0).all())
-        if abs(end - start) < limit or not still or not (self._shifted() or runs_away):
+        still = abs(end - middle) > 0.2 * abs(middle - start)
+        share, sign, lasts = self._push()
+        # Descent moves the logits against the gradient.
+        outward = sign * (end - start) < 0
+        pushed = share > PUSHED and abs(sign) >= ONE_SIGN and lasts >= LASTS and outward
+        if abs(end - start) < limit or not still or not (self._shift() > SHIFTED or pushed):
             return None
         first = next(step for step, value in self._drift if abs(value - start) > limit / 2)
+        pull = [Evidence("share of the gradient that shifts all logits", share, 0.0)] if pushed else []
         return Finding(
             "output_logit_drift", Severity.WARNING,
             f"The output's logits drift: the mean of log Z went from {start:.3g} to {end:.3g} since step {first:,}, which the loss "
             "does not see.",
-            first, self._last_step, ("(root)",), (Evidence("mean log Z", end, start),),
+            first, self._last_step, ("(root)",), (Evidence("mean log Z", end, start), *pull),
             "loss = loss + 1e-4 * torch.logsumexp(logits, -1).square().mean()",
         )  # fmt: skip
