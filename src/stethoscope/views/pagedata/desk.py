@@ -12,6 +12,7 @@ from typing import Final, cast
 
 from stethoscope.analyse.tree import Histories, Node, module_tree
 from stethoscope.explain import Diagnosis, diagnose
+from stethoscope.explain.circumstances import circumstances
 from stethoscope.explain.ranking import silence, split
 from stethoscope.explain.verdict import looked_at
 from stethoscope.record import Finding, Kind, RunNotFoundError, StethoscopeError
@@ -75,7 +76,7 @@ class Desk:
         if self._diagnosis is None or self._diagnosis[0] != self.version:
             config = self.run.info.get("config", {})
             heard = silence(self._heard(), config.get("ignore", ()), config.get("expect", ()))
-            causes, followed = split(heard)
+            causes, followed = split(heard, circumstances(self.run) if len(heard) > 1 else None)
             seen = looked_at(cast(Run, self._coverage.brought_up()))
             found = Diagnosis(causes=causes, findings=tuple(heard), followed=followed, looked_at=seen)
             self._diagnosis = (self.version, found)

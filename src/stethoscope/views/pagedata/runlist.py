@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from stethoscope.explain.circumstances import circumstances
 from stethoscope.explain.ranking import silence, split
 from stethoscope.record import Severity
 from stethoscope.store import Run
@@ -42,7 +43,7 @@ def list_verdict(desk: Desk) -> dict[str, Any]:
     if not desk.was_examined and config.get("companion", "off") == "off":
         return {"severity": "", "message": "Not examined yet", "code": "", "firstStep": None, "looked": False}
     heard = silence(run.findings(), config.get("ignore", ()), config.get("expect", ()))
-    causes, followed = split(heard)
+    causes, followed = split(heard, circumstances(run) if len(heard) > 1 else None)
     if not causes:
         lost = facts.identity(run)["state"] == "damaged"
         words = facts.state_words(run) if lost else "Nothing to report"
