@@ -1,6 +1,6 @@
 """Ten thousand small tensors in one model: what watching costs per tensor and step.
 
-    PYTHONPATH=src python benchmarks/many_tensors.py cpu|cuda [--tensors 10000] [--elements 256]
+    PYTHONPATH=src python benchmarks/many_tensors.py [cpu|cuda] [--tensors 10000] [--elements 256]
 
 Plain and watched steps take turns; the difference of the medians, divided by the number of tensors.
 """
@@ -37,7 +37,7 @@ VARIANTS: dict[str, dict[str, Any] | None] = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("device", choices=["cpu", "cuda"])
+    parser.add_argument("device", nargs="?", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--tensors", type=int, default=10_000)
     parser.add_argument("--elements", type=int, default=256)
     parser.add_argument("--rounds", type=int, default=3)

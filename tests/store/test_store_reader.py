@@ -304,3 +304,21 @@ def test_bad_input_is_counted_and_never_raised(tmp_path):
     writer.rows(1, np.arange(2), np.zeros((2, NUM_COLUMNS)))
     assert not writer.flush()
     assert open_run(tmp_path).losses["rejected"] == 8
+
+
+def test_sites_that_come_one_by_one_are_described_together(tmp_path):
+    """Ten thousand tensors register one at a time; every further file would repeat a frame for each of them."""
+    writer = RunWriter.create(tmp_path / "run", {"name": "many"})
+    for info in some_sites(400):
+        writer.sites([info])
+    writer.rows(0, np.arange(400), some_rows(400, 1))
+    writer.sites([SiteInfo(Site("late", Kind.WEIGHT, "w"), (1,), "f4", 1)])
+    writer.rows(1, np.arange(401), some_rows(401, 2))
+    assert writer.flush()
+    assert writer.counters["written"] < 20
+    writer.close()
+    run = open_run(tmp_path / "run")
+    assert [info.site.path for info in run.sites] == [f"blocks.{n}.weight" for n in range(400)] + ["late.w"]
+    block = run.block(0, 1)
+    np.testing.assert_array_equal(block.present.sum(1), [400, 401])
+    np.testing.assert_array_equal(block.rows[1], stored_floats(some_rows(401, 2)))

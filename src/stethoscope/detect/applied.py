@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from stethoscope.analyse.span import Span
 from stethoscope.detect.detector import Reading, Streak, name_list
-from stethoscope.kernels.columns import INDEX
+from stethoscope.kernels.columns import INDEX, stat
 from stethoscope.record import Evidence, Finding, FloatArray, Kind, Severity
 
 SURE_AFTER: Final = 5
@@ -85,7 +85,7 @@ class Applied:
         streak = self._still.setdefault(path, Streak())
         dense = gradient[:, INDEX["num_zero"]] <= DENSE * gradient[:, INDEX["count"]]
         dense |= update[:, INDEX["count"]] == gradient[:, INDEX["count"]]
-        size = span.stat("rms")[:, places[Kind.GRADIENT]]
+        size = stat(gradient, "rms")
         due = (rates > 0) & dense & (size > NEGLIGIBLE * largest) & ~skipped
         known = ~np.isnan(update[:, INDEX["abs_max"]]) & ~np.isnan(gradient[:, INDEX["norm"]])
         for step in np.flatnonzero(known):

@@ -149,6 +149,8 @@ class JournalPiece:
         self._table, self._cache = table, cache
         self._numbers = np.empty(0, np.int64)
         self._last_sites: tuple[bytes, IntArray] = b"", self._numbers
+        self._room = self._numbers
+        self._met: set[int] = set()
         self._has_twins = False
         self._rows: list[tuple[int, FrameAt]] = []
         self._known_steps = 0, np.empty(0, np.int64)
@@ -206,14 +208,18 @@ class JournalPiece:
 
     def _learn_sites(self, body: dict[str, Any], checksum: bytes) -> None:
         first, found = int(body["first"]), self._table.add_all(checksum, body["sites"])
-        size = max(len(self._numbers), first + len(found))
-        numbers = np.full(size, -1, np.int64)
-        numbers[: len(self._numbers)] = self._numbers
-        numbers[first : first + len(found)] = found
-        self._numbers = numbers
-        self._last_sites = b"", numbers[:0]
-        known = numbers[numbers >= 0]
-        self._has_twins = len(np.unique(known)) < len(known)
+        end = first + len(found)
+        if end > len(self._room):
+            # Sites come one by one, ten thousand of them: the room for their numbers grows by doubling.
+            room = np.full(max(end, 2 * len(self._room)), -1, np.int64)
+            room[: len(self._room)] = self._room
+            self._room = room
+        self._room[first:end] = found
+        self._numbers = self._room[: max(len(self._numbers), end)]
+        self._last_sites = b"", self._numbers[:0]
+        for number in found:
+            self._has_twins |= number in self._met
+            self._met.add(number)
 
     def _check_sites(self, rows: Rows, frame: FrameAt) -> None:
         unknown = int((self._sites_of(rows) < 0).sum())

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 from collections import deque
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from stethoscope.store.frames import FrameKind
@@ -29,6 +30,30 @@ class Item:
     def is_bulk(self) -> bool:
         """Whether it is one of many alike, and so the first to go."""
         return self.kind in (FrameKind.ROWS, FrameKind.VECTORS)
+
+
+def joined_sites(items: Iterable[Item]) -> Iterator[Item]:
+    """The items, with descriptions of sites that follow each other joined: they come one by one, in thousands."""
+    group: list[Item] = []
+    end = 0
+    for item in items:
+        is_sites = item.kind == FrameKind.SITES and item.content is not None
+        if group and not (is_sites and item.content[0] == end):  # type: ignore[index]
+            yield _joined(group)
+            group = []
+        if is_sites:
+            group.append(item)
+            end = item.content[0] + len(item.content[1])  # type: ignore[index]
+        else:
+            yield item
+    if group:
+        yield _joined(group)
+
+
+def _joined(group: list[Item]) -> Item:
+    contents = [item.content for item in group if item.content is not None]
+    infos = tuple(info for _, some in contents for info in some)
+    return dataclasses.replace(group[0], content=(contents[0][0], infos))
 
 
 class _Lane:

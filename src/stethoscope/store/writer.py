@@ -38,7 +38,7 @@ from stethoscope.store.encoding import (
 from stethoscope.store.folder import describe_run, make_folder
 from stethoscope.store.frames import COMPRESSION_LEVEL, FORMAT_VERSION, Frame, FrameError, FrameKind, build
 from stethoscope.store.locate import next_ordinal, rank_folder
-from stethoscope.store.queue import ByteQueue, Item
+from stethoscope.store.queue import ByteQueue, Item, joined_sites
 from stethoscope.store.spool import Spool
 
 _log: Final = logging.getLogger("stethoscope.store")
@@ -284,7 +284,7 @@ class RunWriter:
         succeeded = self._spool.drain()
         while succeeded and not self._is_inert:
             batch = self._queue.take(_BATCH_BYTES)
-            for item in batch:
+            for item in joined_sites(batch):
                 self._encode(item)
             succeeded = self._spool.drain()
             if not batch or self._spool.unsynced_bytes > _MOST_UNSYNCED_BYTES:
