@@ -42,7 +42,7 @@ def test_without_a_file_it_is_played_or_told(cli, sick):
 
 
 def test_what_cannot_be_drawn_is_refused(cli, healthy, base):
-    assert cli("animate", healthy, "-o", "flow.mp4")[0] == 2
+    assert cli("animate", healthy, "-o", "flow.avi")[0] == 2
     assert cli("animate", healthy, "--fps", "0")[0] == 2
     assert cli("animate", healthy, "--steps", "100000:")[0] == 3
     assert cli("animate", "nothing-like-it")[0] == 2

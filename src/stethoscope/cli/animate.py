@@ -16,7 +16,7 @@ from stethoscope.record import printable
 if TYPE_CHECKING:
     from stethoscope.instruments.animator import GradientFlowAnimator
 
-FORMATS: Final = ("gif", "svg", "png", "txt", "json", "csv")
+FORMATS: Final = ("html", "gif", "mp4", "svg", "png", "txt", "json", "csv")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
         if args.output is None:
             _play(animator, args)
             return 0
-        path = _exports(animator, args)[kind](args.output)
+        path = _exports(animator, args, f"Gradient flow of {found.name} {found.id}")[kind](args.output)
     num_steps, num_layers = len(animator.frames), animator.grid().num_layers
     if args.json:
         emit_json({"path": str(path), "num_steps": num_steps, "num_layers": num_layers})
@@ -61,8 +61,12 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _exports(animator: GradientFlowAnimator, args: argparse.Namespace) -> dict[str, Callable[[Path], Path]]:
+def _exports(
+    animator: GradientFlowAnimator, args: argparse.Namespace, title: str
+) -> dict[str, Callable[[Path], Path]]:
     return {
+        "html": lambda path: animator.export_html(path, title=printable(title, limit=120), frames_per_second=args.fps),
+        "mp4": lambda path: animator.export_mp4(path, frames_per_second=args.fps, dark=args.dark),
         "gif": lambda path: animator.export_gif(path, frames_per_second=args.fps, dark=args.dark),
         "svg": lambda path: animator.export_svg(path, dark=args.dark),
         "png": lambda path: animator.export_png(path, dark=args.dark),

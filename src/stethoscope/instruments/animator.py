@@ -312,6 +312,16 @@ class GradientFlowAnimator:
         """The steps as a moving picture: the heatmap with a cursor, and every layer's norm at the cursor."""
         return animator_export.export_gif(self, path, frames_per_second, max_pictures, dark=dark)
 
+    def export_html(self, path: str | Path, *, title: str = "Gradient flow", frames_per_second: float = 8.0) -> Path:
+        """The steps as one page to play and scrub, with nothing to load."""
+        return animator_export.export_html(self, path, title, frames_per_second)
+
+    def export_mp4(
+        self, path: str | Path, *, frames_per_second: float = 8.0, max_pictures: int = 240, dark: bool = False
+    ) -> Path:
+        """The moving picture as a film; needs the program ffmpeg."""
+        return animator_export.export_mp4(self, path, frames_per_second, max_pictures, dark=dark)
+
     def live(self, console: Any = None, *, max_rows: int | None = None) -> LiveView:
         """A context manager that redraws the heatmap in the terminal whenever a step is recorded."""
         from stethoscope.instruments.animator_live import LiveView

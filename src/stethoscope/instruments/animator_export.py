@@ -7,7 +7,8 @@ import io
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from stethoscope.instruments.files import plain, write_atomically, write_text
+from stethoscope.instruments.files import placed_beside, plain, write_atomically, write_text
+from stethoscope.record import printable
 
 if TYPE_CHECKING:
     from stethoscope.instruments.animator import GradientFlowAnimator
@@ -80,3 +81,27 @@ def export_gif(
     grid = animator.grid(max_rows=64, max_columns=400, natural=True)
     pictures = plots.flow_pictures(grid, max_pictures, dark=dark)
     return write_atomically(path, lambda file: plots.save_gif(pictures, file, fps))
+
+
+def export_html(animator: GradientFlowAnimator, path: str | Path, title: str, fps: float) -> Path:
+    """One page with its numbers, style and script inside."""
+    from stethoscope.views.motion import motion_html
+
+    grid = animator.grid(max_rows=200, max_columns=1200, natural=True)
+    plain = animator.to_ascii_animation(max_rows=120, max_columns=160)
+    return write_text(path, motion_html(grid, title=printable(title, limit=200), plain=plain, last_step=grid.last_step, speed=fps))
+
+
+def export_mp4(
+    animator: GradientFlowAnimator, path: str | Path, fps: float, max_pictures: int, *, dark: bool
+) -> Path:
+    """The pictures of the GIF, more of them, as a film."""
+    from stethoscope.instruments.film import find_ffmpeg, write_mp4
+    from stethoscope.views import plots
+
+    find_ffmpeg()
+    grid = animator.grid(max_rows=64, max_columns=400, natural=True)
+    pictures = plots.flow_pictures(grid, max_pictures, dark=dark)
+    with placed_beside(path) as place:
+        write_mp4(pictures, place, fps)
+    return Path(path)

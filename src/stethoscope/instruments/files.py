@@ -6,7 +6,8 @@ import json
 import math
 import os
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -30,6 +31,19 @@ def write_atomically(path: str | Path, write: Callable[[BinaryIO], None]) -> Pat
         place.unlink(missing_ok=True)
         raise
     return target
+
+
+@contextmanager
+def placed_beside(path: str | Path) -> Iterator[Path]:
+    """A name beside `path` for a program that writes files itself; moved there at the end, gone on any failure."""
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    place = target.parent / f".{target.name}.{secrets.token_hex(6)}"
+    try:
+        yield place
+        place.replace(target)
+    finally:
+        place.unlink(missing_ok=True)
 
 
 def write_text(path: str | Path, text: str) -> Path:

@@ -1,0 +1,123 @@
+"""The gradient's way through training as a page of its own: one file, played and scrubbed, nothing asked of a network.
+
+The file holds its numbers, its style and its script; a policy by hash lets nothing else run or load. Without
+scripts it shows the heatmap as text.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import json
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from stethoscope.record import FloatArray, StethoscopeError
+from stethoscope.views.plots import HeatGrid
+from stethoscope.views.style import Tokens, log_ratio, tokens
+
+_HERE: Final = Path(__file__).parent
+SPEEDS: Final = (2, 4, 8, 16, 30)
+_NAN: Final = 3
+_FAR: Final = 2.0
+"""Powers of two from usual that make a row the one to look at first."""
+
+_PAGE: Final = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
+<title>{title}</title>
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<style>{style}</style>
+</head>
+<body>
+<h1>{title}</h1>
+<p>{note}</p>
+<div id="bar"><button id="play" type="button">Play</button><span id="step"></span>
+<input id="scrub" type="range" min="0" max="0" value="0" aria-label="Step">
+<select id="speed" aria-label="Steps a second">{speeds}</select></div>
+<div id="plot"><canvas id="cells" role="img" aria-label="{label}"></canvas></div>
+<div id="said" aria-live="off"></div>
+<div id="key"><span>1/64 <canvas id="ramp" width="96" height="10" aria-hidden="true"></canvas> ×64 of the layer's own median</span>
+<span>slanted lines: NaN</span><span>upright lines: Inf</span><span>dots: missing</span><span>bar: norm now, log; tick: usual</span>
+<span>space plays, arrows step, Shift ten at a time, j k rows</span></div>
+<noscript><pre>{plain}</pre></noscript>
+<script type="application/json" id="carried">{data}</script>
+<script>{script}</script>
+</body>
+</html>
+"""
+
+
+def motion_html(grid: HeatGrid, *, title: str, plain: str, last_step: int, speed: float = 8.0) -> str:
+    """The page of a grid of layers by steps; `plain` is what it shows where scripts do not run."""
+    script, style = ((_HERE / name).read_text("utf-8").strip() for name in ("motion.js", "motion.css"))
+    if "</script" in script.lower() or "<!--" in script or "</style" in style.lower():
+        raise StethoscopeError("The page's own script cannot be put into a file", do="Install Stethoscope again")
+    # `<` is never written as itself: no name can end the block that carries it.
+    data = json.dumps(motion_data(grid, last_step, speed), allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
+    num_rows, num_columns = grid.norms.shape
+    note = f"{num_rows:,} layers, steps {int(grid.first_steps[0]):,} to {last_step:,}, each against its own median."
+    label = f"Gradient norm of {num_rows:,} layers over {num_columns:,} steps; the line under it says the chosen layer's value"
+    policy = (
+        f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; base-uri 'none'; form-action 'none'; "
+        "require-trusted-types-for 'script'; trusted-types 'none'"
+    )
+    speeds = "".join(f'<option value="{number}">{number} a second</option>' for number in SPEEDS)
+    return _PAGE.format(
+        policy=policy, title=html.escape(title), note=html.escape(note), label=html.escape(label, quote=True), speeds=speeds,
+        style=style, script=script, data=data, plain=html.escape(plain),
+    )  # fmt: skip
+
+
+def motion_data(grid: HeatGrid, last_step: int, speed: float) -> dict[str, Any]:
+    """What the page draws: norms, log2 ratios to the median, the median, and what is no number."""
+    norms = np.asarray(grid.norms, dtype=np.float64)
+    ratios = log_ratio(norms)
+    positive = np.where((norms > 0) & np.isfinite(norms), norms, np.nan)
+    usual = np.full(len(norms), np.nan)
+    known = ~np.isnan(positive).all(axis=1)
+    usual[known] = np.nanmedian(positive[known], axis=1)
+    column, row = _first_seen(ratios, grid.state)
+    low, high = (float(np.nanmin(positive)), float(np.nanmax(positive))) if known.any() else (1.0, 1.0)
+    return {
+        "labels": list(grid.labels), "steps": [int(step) for step in grid.first_steps], "lastStep": int(last_step),
+        "values": _floats(norms), "ratios": _floats(ratios), "usual": _floats(usual),
+        "state": base64.b64encode(np.asarray(grid.state, dtype=np.uint8).tobytes()).decode("ascii"),
+        "range": [max(low, high * 1e-12), high], "column": column, "row": row,
+        "speed": str(min(SPEEDS, key=lambda one: abs(one - speed))),
+        "looks": {"light": _look(tokens(False)), "dark": _look(tokens(True))},
+    }  # fmt: skip
+
+
+def _first_seen(ratios: FloatArray, state: Any) -> tuple[int, int]:
+    """Where to open: the first cell that is no number, else the one farthest from usual, else the end."""
+    broken = np.argwhere(np.asarray(state).T == _NAN)
+    if len(broken):
+        return int(broken[0][0]), int(broken[0][1])
+    far = np.nan_to_num(np.abs(ratios), nan=0.0, posinf=0.0)
+    if far.size and far.max() > _FAR:
+        row, column = np.unravel_index(int(far.argmax()), far.shape)
+        return int(column), int(row)
+    return max(0, ratios.shape[1] - 1), 0
+
+
+def _floats(values: FloatArray) -> str:
+    with np.errstate(over="ignore"):
+        return base64.b64encode(values.astype("<f4").tobytes()).decode("ascii")
+
+
+def _look(look: Tokens) -> dict[str, Any]:
+    return {
+        "sheet": look.sheet, "sunken": look.sunken, "mark": look.mark, "ink": look.ink, "ink2": look.ink2, "ink3": look.ink3,
+        "crit": look.crit, "tint": look.crit_tint, "series": look.series[1], "history": list(look.history),
+    }  # fmt: skip
+
+
+def _hash(text: str) -> str:
+    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode('ascii')}"
