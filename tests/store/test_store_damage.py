@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from run_making import assert_rows, journals, make_run, some_sites, write_steps
 
 from stethoscope.record import Finding, RunDamagedError, RunError, RunFormatError, RunNotFoundError, Severity
-from stethoscope.store import FindingsWriter, RunWriter, open_run
+from stethoscope.store import FindingsWriter, RunWriter, open_run, seal
 from stethoscope.store.runfile import dump, load
+from stethoscope.store.sums import SUFFIX, BlockDamagedError, VerifiedFile
 
 
 @pytest.fixture
@@ -88,6 +89,40 @@ def test_every_bit_of_a_run_flipped_one_at_a_time_is_noticed(tmp_path, ended, st
             assert any(problem.file.endswith(path.name) for problem in run.problems)
             assert is_part_of(all_numbers(run), whole), f"{path.name} bit {bit} gave a wrong number"
         path.write_bytes(data)
+
+
+@pytest.mark.parametrize("stride", [13, pytest.param(1, marks=pytest.mark.slow)])
+def test_every_bit_of_every_sealed_file_is_under_a_hash(tmp_path, stride):
+    folder = tmp_path / "run"
+    make_run(folder, num_steps=1, num_sites=2)
+    seal(folder, final=True)
+    catalogue = open_run(folder).catalogue
+    files = [file for piece in catalogue.segments() for file in piece.segment.files.values()]
+    assert len(files) >= 3
+    for sealed in files:
+        for path in [folder / sealed.path, folder / (sealed.path + SUFFIX)]:
+            data = path.read_bytes()
+            with path.open("r+b", buffering=0) as file:
+                for bit in range(0, 8 * len(data), stride):
+                    place, byte = bit // 8, data[bit // 8]
+                    file.seek(place)
+                    file.write(bytes([byte ^ 1 << bit % 8]))
+                    with VerifiedFile(folder, sealed) as found:
+                        found.verify()
+                        assert found.damage, f"{path.name} bit {bit} was not noticed"
+                        good = path.suffix == SUFFIX
+                        assert good == _reads_all(found), f"{path.name} bit {bit}"
+                    file.seek(place)
+                    file.write(bytes([byte]))
+
+
+def _reads_all(file):
+    file.seek(0)
+    try:
+        file.read()
+    except BlockDamagedError:
+        return False
+    return True
 
 
 @pytest.mark.usefixtures("_dead_writer")

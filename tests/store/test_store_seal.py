@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -407,7 +408,7 @@ print(len([name for name in names if not name.startswith("jemalloc")]))
 """
 
 
-@pytest.mark.skipif(not os.path.isdir("/proc/self/task"), reason="native threads are counted under /proc")
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="native threads are counted under /proc")
 def test_reading_leaves_no_thread_of_arrow(tmp_path):
     """Such a thread, holding a Python file when the interpreter ends, aborts the process: it may be the training."""
     make_run(tmp_path / "run", 40)

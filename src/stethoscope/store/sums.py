@@ -1,6 +1,7 @@
 """Files whose every block is hashed: bytes reach a Parquet reader only after their hash was found good.
 
-Engines read bit-flipped Parquet without noticing, so none of them is handed a path. The hashes of a file's
+Engines read bit-flipped Parquet without noticing, so none of them is handed a file that was not tested: here
+block by block as it is read, for SQL the whole of it first. The hashes of a file's
 blocks lie beside it (`.sums`), themselves hashed in the manifest; reading one site's history tests a few
 blocks, not the whole file.
 """
