@@ -79,7 +79,7 @@ def train(chosen: Draw, seed: int) -> Outcome:
     torch.manual_seed(chosen.number * 1000 + seed)
     task = ARCHITECTURES[chosen.architecture].build(chosen.dropout, chosen.size, STEPS * chosen.accumulate, seed)
     model = _in_bf16(task.model) if chosen.precision == "bf16 weights" else task.model
-    optimizer = _optimizer(chosen, model)
+    optimizer = make_optimizer(chosen, model)
     scheduler = _scheduler(chosen.schedule, optimizer)
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**14, enabled=chosen.precision == "fp16 scaler")
     session = stethoscope.watch(model, optimizer)
@@ -102,11 +102,12 @@ def train(chosen: Draw, seed: int) -> Outcome:
         if "L" in chosen.logs:
             session.log(loss=loss)
         if "V" in chosen.logs and (number // chosen.accumulate) % 25 == 24:
-            _validate(session, task, model, chosen.precision)
+            validate(session, task, model, chosen.precision)
     return finished(session)
 
 
-def _validate(session: Any, task: Task, model: torch.nn.Module, precision: str) -> None:
+def validate(session: Any, task: Task, model: torch.nn.Module, precision: str) -> None:
+    """The loss of what was held out, logged as validation."""
     model.eval()
     with session.evaluating(), torch.no_grad(), _precision(precision):
         session.log(loss=task.loss(model, _cast(task.held_out[0], precision), task.held_out[1]).float().item())
@@ -134,7 +135,8 @@ def _cast(x: torch.Tensor, precision: str) -> torch.Tensor:
     return x.bfloat16() if precision == "bf16 weights" and x.is_floating_point() else x
 
 
-def _optimizer(chosen: Draw, model: torch.nn.Module) -> torch.optim.Optimizer:
+def make_optimizer(chosen: Draw, model: torch.nn.Module) -> torch.optim.Optimizer:
+    """The drawn optimizer at the drawn rate."""
     # In bf16 weights only steps above a weight's last digit count: rates below that are a fault, not a choice.
     rate = max(chosen.rate, GOOD_RATE[chosen.optimizer]) if chosen.precision == "bf16 weights" else chosen.rate
     if chosen.optimizer == "momentum":

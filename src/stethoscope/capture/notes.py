@@ -44,6 +44,8 @@ class Notes:
         self._names, self._table, self._sink, self._step = names, table, sink, step
         self.ema: Any = None
         self._alive: weakref.WeakSet[Sentinel] = weakref.WeakSet()
+        self._outputs_alive: weakref.WeakSet[Sentinel] = weakref.WeakSet()
+        self._num_outputs_marked = 0
         self._owners: dict[Any, str] = {}
         self._looked: int = -1
         self._num_looked_at = 0
@@ -100,6 +102,8 @@ class Notes:
         first = tensors[0][1]
         if first.grad_fn is not None:
             self._owners.setdefault(first.grad_fn, path)
+            if not path:
+                self._mark_output(first.grad_fn)
         if not self.units_due or first.device.type != "cpu":
             return
         if not path:
@@ -111,6 +115,12 @@ class Notes:
                 self._activity.append((place, found))
                 self._units.see_activity(path, found)
         self._look_closer(path, module, args, first)
+
+    def _mark_output(self, node: Any) -> None:
+        """A prediction that somebody keeps holds its graph, although the loss is gone."""
+        node.metadata["stethoscope_output"] = sentinel = Sentinel("")
+        self._outputs_alive.add(sentinel)
+        self._num_outputs_marked += 1
 
     def _look_closer(self, path: str, module: Any, args: Any, output: torch.Tensor) -> None:
         given = args[0] if args and isinstance(args[0], torch.Tensor) else None
@@ -179,6 +189,9 @@ class Notes:
         """The step is complete; returns its named numbers."""
         step = self._step()
         self.metrics["graphs_alive"] = float(len(self._alive))
+        if self._num_outputs_marked:
+            self.metrics["outputs_alive"] = float(len(self._outputs_alive))
+            self.metrics["outputs_marked"] = float(self._num_outputs_marked)
         if self._activity:
             by_width: dict[int, list[tuple[int, Any]]] = {}
             for place, row in self._activity:
@@ -252,12 +265,12 @@ class Notes:
         found = [self.ema] if self.ema is not None else []
         swa = sys.modules.get("torch.optim.swa_utils")
         if swa is not None:
-            kind = type(self._names.root)
-            found += [
-                o
-                for o in gc.get_objects()
-                if issubclass(type(o), swa.AveragedModel) and isinstance(o.module, kind)
-            ]
+            root = type(self._names.root)
+            objects = gc.get_objects()
+            # The types first, at C's speed: nearly always there is none, and nobody has to look at a million objects.
+            kinds = {kind for kind in set(map(type, objects)) if issubclass(kind, swa.AveragedModel)}
+            if kinds:
+                found += [o for o in objects if type(o) in kinds and isinstance(o.module, root)]
         for average in found:
             self._averages.setdefault(id(average), (average, _sample(average)))
 

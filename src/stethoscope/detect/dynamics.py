@@ -7,6 +7,7 @@ from typing import ClassVar, Final
 import numpy as np
 
 from stethoscope.analyse.span import Span
+from stethoscope.analyse.trends import Direction, mann_kendall, shorten
 from stethoscope.detect.detector import Reading
 from stethoscope.record import Evidence, Finding, Severity
 
@@ -18,6 +19,9 @@ LASTING: Final = 100
 WAITING_SHARE: Final = 0.6
 WAITING_MS: Final = 5.0
 WARM_UP: Final = 5
+TIMED: Final = 20
+PAUSES: Final = 0.1
+"""Of the waits, the longest: checkpoints, validation and the like are seldom, a slow batch now and then is not."""
 
 
 class Dynamics:
@@ -31,10 +35,12 @@ class Dynamics:
         self._first: int | None = None
         self._worst = 0.0
         self._waits: list[tuple[int, float, float]] = []
+        self._validated: set[int] = set()
         self._last_step = 0
 
     def observe(self, span: Span) -> None:
         """One cosine, one loss and one wait for every step."""
+        self._validated |= {event.step + 1 for event in span.events if event.kind == "eval_end"}
         cosines, losses = span.metric("update_cos"), span.metric("loss")
         waits, times = span.metric("data_ms"), span.metric("step_ms")
         for place, step in enumerate(span.steps):
@@ -67,23 +73,35 @@ class Dynamics:
         if fifth < 5:
             return False
         before, after = float(np.median(losses[:fifth])), float(np.median(losses[-fifth:]))
-        return after > before - FALLS * abs(before)
+        if after < before - FALLS * abs(before):
+            return False
+        return mann_kendall(shorten(np.array(losses), 200)[0], alpha=0.01).direction is not Direction.FALLING
+
+    def _waiting(self) -> tuple[int, int, float, float]:
+        """From which step, how many waits, their share of the time and their length: of the typical ones, or of all but pauses."""
+        waits = [wait for wait in self._waits[WARM_UP:] if wait[0] not in self._validated]
+        if len(waits) < TIMED:
+            return 0, len(waits), np.nan, np.nan
+        table = np.array([(wait, max(whole, 1e-9)) for _, wait, whole in waits])
+        usual = float(np.median(table[:, 0] / table[:, 1])), float(np.median(table[:, 0]))
+        kept = table[np.argsort(table[:, 0])[: len(table) - int(np.ceil(PAUSES * len(table)))]]
+        spread = float(kept[:, 0].sum() / kept[:, 1].sum()), float(kept[:, 0].mean())
+        return waits[0][0], len(waits), *(usual if usual[0] >= spread[0] else spread)
 
     def readings(self) -> dict[str, list[Reading]]:
         """What each rule asks for, and what it got."""
         window = [cosine for _, cosine in self._cosines[-WINDOW:]]
         since = np.nan if self._first is None else self._last_step - self._first
-        waits = self._waits[WARM_UP:]
-        share = float(np.median([wait / max(whole, 1e-9) for _, wait, whole in waits])) if waits else np.nan
+        _, number, share, typical = self._waiting()
         return {
             "oscillation": [
                 Reading(f"median cosine of the last {WINDOW} updates", float(np.median(window)) if window else np.nan, "<=", OPPOSED),
                 Reading("steps for which that has lasted", since, ">=", LASTING),
             ],
             "data_bound": [
-                Reading("steps that were timed", len(waits), ">=", 20),
-                Reading("median share of a step spent waiting", share, ">", WAITING_SHARE),
-                Reading("median wait in ms", float(np.median([w for _, w, _ in waits])) if waits else np.nan, ">", WAITING_MS),
+                Reading("steps that were timed", number, ">=", TIMED),
+                Reading("share of a step spent waiting", share, ">", WAITING_SHARE),
+                Reading("wait in ms", typical, ">", WAITING_MS),
             ],
         }  # fmt: skip
 
@@ -98,17 +116,13 @@ class Dynamics:
                 self._first or 0, self._last_step, (), (Evidence("cosine between successive updates", self._worst),),
                 "lr=lr / 2",
             ))  # fmt: skip
-        waits = [(step, wait, whole) for step, wait, whole in self._waits[WARM_UP:]]
-        if len(waits) >= 20:
-            shares = np.array([wait / max(whole, 1e-9) for _, wait, whole in waits])
-            typical = float(np.median([wait for _, wait, _ in waits]))
-            if np.median(shares) > WAITING_SHARE and typical > WAITING_MS:
-                found.append(Finding(
-                    "data_bound", Severity.WARNING,
-                    f"{np.median(shares):.0%} of every step is spent waiting for data, {typical:.0f} ms of it.",
-                    waits[0][0], self._last_step, (),
-                    (Evidence("share of the step spent waiting", float(np.median(shares))),
-                     Evidence("waiting", typical, unit="ms")),
-                    "DataLoader(..., num_workers=4, persistent_workers=True, pin_memory=True)",
-                ))  # fmt: skip
+        first, _, share, typical = self._waiting()
+        if share > WAITING_SHARE and typical > WAITING_MS:
+            found.append(Finding(
+                "data_bound", Severity.WARNING,
+                f"{share:.0%} of the time is spent waiting for data, {typical:.0f} ms a step.",
+                first, self._last_step, (),
+                (Evidence("share of the step spent waiting", share), Evidence("waiting", typical, unit="ms")),
+                "DataLoader(..., num_workers=4, persistent_workers=True, pin_memory=True)",
+            ))  # fmt: skip
         return found

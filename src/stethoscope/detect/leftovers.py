@@ -8,7 +8,8 @@ import numpy as np
 
 from stethoscope.analyse.span import Span
 from stethoscope.detect.detector import Reading, Streak, name_list
-from stethoscope.record import Evidence, Finding, Severity
+from stethoscope.detect.groups import Group, groups_by_site
+from stethoscope.record import Evidence, Finding, Kind, Severity
 
 GRAPHS_NEEDED: Final = 20
 GROWTH: Final = 0.8
@@ -16,6 +17,8 @@ GROWTH: Final = 0.8
 FLAG_STEPS: Final = 10
 RISES_NEEDED: Final = 3
 AVERAGE_LOOKS: Final = 3
+TENSORS_NEEDED: Final = 4
+"""With momentum: fewer could equal their gradients by accident."""
 
 
 class Leftovers:
@@ -30,6 +33,7 @@ class Leftovers:
 
     def __init__(self) -> None:
         self._alive: list[tuple[int, float]] = []
+        self._outputs: list[tuple[int, float, float]] = []
         self._lines: list[str] = []
         self._retain, self._create = Streak(), Streak()
         self._hooks: list[tuple[int, float]] = []
@@ -38,6 +42,9 @@ class Leftovers:
         self._ended = False
         self._starts: list[int] = []
         self._counts: list[tuple[int, float, float]] = []
+        self._groups: dict[str, Group] = {}
+        self._momentum_seen = 0
+        self._lost_momentum: set[int] = set()
         self._last_step = 0
 
     def observe(self, span: Span) -> None:
@@ -55,10 +62,14 @@ class Leftovers:
         retain, create = span.metric("ledger/retain_graph"), span.metric("ledger/create_graph")
         backwards, counts = span.metric("num_backwards"), span.metric("optimizer_step")
         grads = span.metric("num_grads")
+        outputs, marked = span.metric("outputs_alive"), span.metric("outputs_marked")
+        self._see_momentum(span)
         for place, step in enumerate(span.steps):
             self._last_step = int(step)
             if np.isfinite(alive[place]):
                 self._alive.append((int(step), float(alive[place])))
+            if np.isfinite(outputs[place]):
+                self._outputs.append((int(step), float(outputs[place]), float(marked[place])))
             if np.isfinite(hooks[place]):
                 self._hooks.append((int(step), float(hooks[place])))
             if np.isfinite(backwards[place]):
@@ -79,6 +90,29 @@ class Leftovers:
         else:
             self._counts[-1:] = [(step, count, 0.0)]
 
+    def _see_momentum(self, span: Span) -> None:
+        """SGD's first step after a loss of its state has a momentum that is the gradient itself, in every tensor."""
+        self._groups = groups_by_site(span.events, self._groups)
+        gradients = {span.sites[n].site.path: int(n) for n in span.places(Kind.GRADIENT)}
+        pairs = []
+        for n in span.places(Kind.OPTIMIZER_STATE):
+            path = span.sites[n].site.path.removesuffix(".momentum_buffer")
+            group = self._groups.get(path)
+            plain = group is not None and group.number("momentum", 0.0) >= 0.5 and not group.number("weight_decay", 0.0)
+            if path in gradients and path != span.sites[n].site.path and plain:
+                pairs.append((int(n), gradients[path]))
+        if len(pairs) < TENSORS_NEEDED:
+            return
+        norms, places = span.stat("norm"), np.array(pairs).T
+        momentum, gradient = norms[:, places[0]], norms[:, places[1]]
+        for row in np.flatnonzero(np.isfinite(momentum).all(axis=1) & (gradient > 0).all(axis=1)):
+            equal = bool((np.abs(momentum[row] - gradient[row]) <= 1e-5 * gradient[row]).all())
+            step = int(span.steps[row])
+            if equal and self._momentum_seen and step > self._momentum_seen:
+                self._starts.append(step)
+                self._lost_momentum.add(step)
+            self._momentum_seen = max(self._momentum_seen, step)
+
     def readings(self) -> dict[str, list[Reading]]:
         """What each rule asks for, and what it got."""
         flag = max(self._create.longest, self._retain.longest)
@@ -98,13 +132,13 @@ class Leftovers:
                 Reading("looks at averaged weights", len(self._averages), ">=", AVERAGE_LOOKS),
                 Reading("the average moved at least once", int(moved), "=", 0),
             ],
-            "optimizer_state_lost": [Reading("times the optimizer's own step count began again", len(self._starts), ">", 0)],
+            "optimizer_state_lost": [Reading("times the optimizer's own count or momentum began again", len(self._starts), ">", 0)],
         }  # fmt: skip
 
     def findings(self) -> list[Finding]:
         """Each where it lasts."""
         found = [
-            self._find_alive(),
+            self._find_alive() or self._find_outputs(),
             self._find_flags(),
             self._find_hooks(),
             self._find_average(),
@@ -131,6 +165,24 @@ class Leftovers:
             int(steps[start]), int(steps[-1]), (),
             (Evidence("graphs alive", float(counts[-1]), float(counts[start])),),
             "total += loss.item()  # or loss.detach()",
+        )  # fmt: skip
+
+    def _find_outputs(self) -> Finding | None:
+        """Predictions whose graphs stay: nearly every one that was marked since the last time that any were let go."""
+        if len(self._outputs) < 2:
+            return None
+        steps, counts, marked = np.array(self._outputs).T
+        drops = np.flatnonzero(np.diff(counts) < 0)
+        start = int(drops[-1]) + 1 if len(drops) else 0
+        rise, length = counts[-1] - counts[start], marked[-1] - marked[start]
+        if rise < GRAPHS_NEEDED or rise < GROWTH * length:
+            return None
+        return Finding(
+            "graph_retained", Severity.WARNING,
+            f"{int(counts[-1]):,} outputs of earlier steps are still alive with their graphs, one more with each step: something keeps "
+            "the model's predictions, such as a list for a plot.",
+            int(steps[start]), int(steps[-1]), (), (Evidence("outputs alive", float(counts[-1]), float(counts[start])),),
+            "history.append(output.detach())",
         )  # fmt: skip
 
     def _find_flags(self) -> Finding | None:
@@ -187,9 +239,13 @@ class Leftovers:
             if any(c[0] == step for c in self._counts)
             else 0.0
         )
+        shown = (
+            Evidence("momentum, against the gradient", 1.0) if step in self._lost_momentum
+            else Evidence("the optimizer's own step count", 1.0, before or None)
+        )  # fmt: skip
         return Finding(
             "optimizer_state_lost", Severity.CRITICAL,
             f"The run was continued at step {step:,} with an empty optimizer: its moments begin again at zero.",
-            step, self._last_step, (), (Evidence("the optimizer's own step count", 1.0, before or None),),
+            step, self._last_step, (), (shown,),
             'optimizer.load_state_dict(checkpoint["optimizer"])',
         )  # fmt: skip

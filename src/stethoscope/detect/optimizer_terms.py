@@ -17,6 +17,9 @@ STEPS_NEEDED: Final = 20
 MOST: Final = 0.5
 BOUND_FACTOR: Final = 3.0
 """Adam cannot move a weight further than its bound x lr; three times that is not rounding."""
+USUAL_BOUND: Final = 10.0**0.5
+"""Adam's bound with its usual betas; others may allow more, and with an eps next to nothing rare gradients do take it."""
+TINY_EPS: Final = 1e-10
 DECAY_SHARE: Final = 0.5
 SHRUNK: Final = 0.7
 """Of the norm at the start: decay that wins makes weights smaller."""
@@ -83,6 +86,8 @@ class OptimizerTerms:
     ) -> None:
         first, second = group.betas
         bound = max(1.0, (1.0 - first) / math.sqrt(1.0 - second)) if second < 1 else math.inf
+        if group.number("eps", 1e-8) < TINY_EPS:
+            bound = min(bound, USUAL_BOUND)
         decay = (
             group.number("weight_decay", 0.0) * weight[:, INDEX["abs_max"]]
             if group.optimizer == "AdamW"
@@ -174,8 +179,8 @@ class OptimizerTerms:
         step, path, size, bound = self._spike
         return Finding(
             "adam_update_spike", Severity.CRITICAL,
-            f"Adam moved {path} by {size:.3g} at step {step:,}, where its formula allows {bound:.3g}: the second moment was 0 in "
-            "float32 and eps does not brake.",
+            f"Adam moved {path} by {size:.3g} at step {step:,}, where at most {bound:.3g} is to be expected: the second moment was "
+            "next to 0 and eps does not brake.",
             step, max(self._last_spike, step), (path,),
             (Evidence("largest update", size, bound, site=path, kind="update", stat="abs_max"),),
             "torch.optim.AdamW(..., eps=1e-8)  # larger than the square root of the smallest float32",

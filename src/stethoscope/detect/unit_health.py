@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Final
 import numpy as np
 
 from stethoscope.analyse.span import Span
+from stethoscope.analyse.trends import Direction, mann_kendall
 from stethoscope.detect.detector import Reading, name_list
 from stethoscope.record import Evidence, Finding, Severity
 
@@ -163,9 +164,10 @@ class UnitHealth:
         for path, looks in self._dormant.items():
             if len(looks) < 8 or self._types.get(path) not in RECTIFYING:
                 continue
-            early = float(np.median([share for _, share in looks[:3]]))
-            late = float(np.median([share for _, share in looks[-3:]]))
-            if late > DORMANT_SHARE and late > early + DORMANT_RISE:
+            shares = np.array([share for _, share in looks])
+            early, late = float(shares[0]), float(np.median(shares[-3:]))
+            rises = mann_kendall(shares, alpha=0.01).direction is Direction.RISING
+            if late > DORMANT_SHARE and late > early + DORMANT_RISE and rises:
                 first = next(step for step, share in looks if share > (early + late) / 2)
                 risen[path] = (early, late, first)
         if not risen:

@@ -26,6 +26,13 @@ STUCK_ABOVE: Final = 0.5
 STALL_LOOKS: Final = 12
 STALL_STEPS: Final = 40
 STALL_FALL: Final = 0.05
+REPLACED: Final = 0.5
+"""Of the size of a matrix after it: one step that is so large in every matrix leaves nothing of what was there."""
+LEARNED: Final = 0.6
+"""Of the first losses: a loss below that had learned something."""
+LOST: Final = 0.8
+"""Of the first losses: back there, nothing of it is left."""
+LOST_STEPS: Final = 10
 WORSE: Final = 2.0
 """A loss above this many times the best it had been, and above where it began, is divergence and not noise."""
 
@@ -39,6 +46,7 @@ class UpdateSize:
         self._num_steps = 0
         self._large_streak = 0
         self._large_since: int | None = None
+        self._replaced: int | None = None
         self._large_ratio = 0.0
         self._large_sites: tuple[str, ...] = ()
         self._diverged: tuple[int, float, float] | None = None
@@ -50,6 +58,7 @@ class UpdateSize:
         self._last_rate = 0.0
         self._last_step = 0
         self._losses: list[float] = []
+        self._loss_steps: list[int] = []
         self._weights: dict[str, tuple[float, float]] = {}
         self._streak: list[tuple[int, float]] = []
         self._stalled: tuple[int, float, float] | None = None
@@ -91,6 +100,9 @@ class UpdateSize:
         self._largest_ever = max(self._largest_ever, float(values.max()))
         if len(self._ratios) < STEPS_NEEDED:
             self._ratios.append(float(values.max()))
+        if len(values) > 1 and float(values.min()) > REPLACED and self._replaced is None:
+            self._replaced = step
+            self._note_large(step, middle, ratios, paths)
         if middle <= LARGE:
             self._large_streak = 0
             self._streak = []
@@ -98,9 +110,12 @@ class UpdateSize:
         self._streak.append((step, self._latest_loss))
         self._look_for_stall()
         self._large_streak += 1
-        if self._large_streak >= LARGE_STEPS and self._large_since is None:
-            self._large_since = step - LARGE_STEPS + 1
-            self._large_ratio = middle
+        if self._large_streak >= LARGE_STEPS:
+            self._note_large(self._streak[-LARGE_STEPS][0], middle, ratios, paths)
+
+    def _note_large(self, since: int, middle: float, ratios: FloatArray, paths: list[str]) -> None:
+        if self._large_since is None:
+            self._large_since, self._large_ratio = since, middle
             order = np.argsort(-np.nan_to_num(ratios, nan=-1.0))[:3]
             self._large_sites = tuple(paths[n] for n in order)
 
@@ -126,6 +141,7 @@ class UpdateSize:
         if self._first_loss is None:
             self._first_loss = loss
         self._losses.append(loss)
+        self._loss_steps.append(step)
         # The middle of the last three, so that one bad batch is not divergence.
         recent = float(np.median(self._losses[-3:]))
         worse = recent > WORSE * abs(self._best_loss) and recent > self._first_loss + abs(self._first_loss)
@@ -149,6 +165,7 @@ class UpdateSize:
                         way="stalls"),
                 Reading("growth of the median matrix", float(np.median(growth)) if growth else np.nan, ">=", WRECKED_GROWTH,
                         way="wrecked"),
+                Reading("loss now, against the first", recent / (self._first_loss or np.nan), ">", LOST, way="undone"),
                 Reading("loss now", recent), Reading("best loss", self._best_loss),
             ],
             "update_too_small": [
@@ -168,21 +185,17 @@ class UpdateSize:
             return [self._too_large(*self._diverged)]
         if self._stalled is not None and self._large_since is not None:
             return [self._too_large(self._stalled[0], self._stalled[2], self._stalled[1])]
-        wrecked = self._wrecked()
+        wrecked = self._wrecked() or self._undone()
         if wrecked is not None:
             return [self._too_large(self._large_since or 0, *wrecked)]
         never = len(self._ratios) >= STEPS_NEEDED and self._largest_ever < SMALL
         return [self._too_small()] if never and not self._rising_rate else []
 
     def _wrecked(self) -> tuple[float, float] | None:
-        """The first steps multiplied the weights, and after them the loss never fell again: what it was, what it is."""
+        """The first steps multiplied or replaced the weights, and after them the loss never fell again: what it is, what it was."""
         growth = [last / first for first, last in self._weights.values() if first > 0]
-        if (
-            self._large_since is None
-            or not growth
-            or np.median(growth) < WRECKED_GROWTH
-            or len(self._losses) < WRECKED_STEPS
-        ):
+        grown = bool(growth) and float(np.median(growth)) >= WRECKED_GROWTH
+        if self._large_since is None or len(self._losses) < WRECKED_STEPS or not (grown or self._replaced is not None):
             return None
         third = len(self._losses) // 3
         before, after = (
@@ -192,6 +205,20 @@ class UpdateSize:
         early = float(np.median(self._losses[:3]))
         stands_still = after > before - STALL_FALL * abs(before) and after > STUCK_ABOVE * early
         return (after, before) if stands_still else None
+
+    def _undone(self) -> tuple[float, float] | None:
+        """The loss had fallen; since updates became large it is back where it began, and stays: what it is, what it was."""
+        if self._large_since is None:
+            return None
+        cut = int(np.searchsorted(self._loss_steps, self._large_since))
+        if cut < 2 * LOST_STEPS or len(self._losses) < cut + LOST_STEPS:
+            return None
+        early, before, after = (
+            float(np.median(part))
+            for part in (self._losses[:3], self._losses[cut - LOST_STEPS : cut], self._losses[-LOST_STEPS:])
+        )
+        lost = 0 < before < LEARNED * early and after > LOST * early and after > WORSE * before
+        return (after, before) if lost else None
 
     def _too_large(self, step: int, loss: float, best: float) -> Finding:
         assert self._large_since is not None

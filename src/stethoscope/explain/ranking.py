@@ -74,6 +74,8 @@ LEADS_TO: Final[dict[str, tuple[str, ...]]] = {
     "update_below_precision": ("update_too_small", "silent_no_update"),
     "output_clipped": ("dead_units",),
     "saturated_units": ("vanishing_gradients",),
+    # Units that fell silent one after another ended dead; dead from the start, they are dormant too.
+    "dormant_units": ("dead_units",),
     "dead_units": ("vanishing_gradients", "dormant_units", "silent_no_update", "adam_eps_dominates"),
     "loss_scale_collapse": ("update_too_small",),
     "inputs_ignored": (*UNIT_TROUBLE, "vanishing_gradients", "silent_no_update", "oscillation", "class_collapse"),
