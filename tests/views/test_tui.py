@@ -8,19 +8,26 @@ import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
 import synthetic
 
+from stethoscope.analyse.bins import Bins
 from stethoscope.store import FindingsWriter
 from stethoscope.views.pagedata import Desk
 from stethoscope.views.terminal import ink
 from stethoscope.views.terminal.glyphs import Screen as Paper
+from stethoscope.views.tui import run_screen, screens
 from stethoscope.views.tui.app import RunsScreen, TuiApp
+from stethoscope.views.tui.chart import Frame
+from stethoscope.views.tui.compare_page import compare_page
+from stethoscope.views.tui.flow_page import flow_page
+from stethoscope.views.tui.layer_page import layer_page
 from stethoscope.views.tui.run_page import run_page
-from stethoscope.views.tui.run_screen import LayerScreen, RunScreen, TextScreen
+from stethoscope.views.tui.run_screen import CompareScreen, FlowScreen, LayerScreen, RunScreen, TextScreen
 from stethoscope.views.tui.screens import PageScreen
 from stethoscope.views.tui.view import View
 
@@ -55,12 +62,11 @@ class Driver:
 
     async def settle(self) -> None:
         await self.pilot.pause()
-        await asyncio.wait_for(self.screen.settled(), 30)
-        await self.pilot.pause()
+        await asyncio.wait_for(self.screen.settled(), 60)
 
     async def press(self, *keys: str) -> str:
         await self.pilot.press(*keys)
-        await self.settle()
+        await asyncio.wait_for(self.screen.settled(), 60)
         return self.text
 
     @property
@@ -79,6 +85,13 @@ def drive(
             await story(driver)
 
     asyncio.run(play())
+
+
+@pytest.fixture(autouse=True)
+def _no_clock(monkeypatch):
+    """Screens look again when a test says so."""
+    monkeypatch.setattr(screens, "TICK_S", 3600.0)
+    monkeypatch.setattr(run_screen, "PLAY_S", 3600.0)
 
 
 @pytest.fixture(scope="module")
@@ -245,8 +258,6 @@ def test_live_run_shows_what_comes_and_can_be_held_still(tmp_path):
     def add(step: int) -> None:
         writer.scalars(step, {"loss": 1.0})
         infos = synthetic.sites_of(synthetic.MODULES)
-        import numpy as np
-
         table = np.array([synthetic.healthy(info.site, step) for info in infos])
         writer.rows(step, np.arange(len(infos), dtype=np.uint32), table)
         assert writer.flush()
@@ -383,8 +394,8 @@ def test_a_click_chooses_row_and_step(tmp_path):
     folder = healthy(tmp_path)
 
     async def story(driver):
-        top, left, stretch, _ = driver.screen.page.place
-        await driver.pilot.click(offset=(left + 5 * stretch, top + 1))
+        top, left, _ = driver.screen.page.place
+        await driver.pilot.click(offset=(left + driver.screen.page.frame.edge(5), top + 1))
         await driver.settle()
         assert driver.screen.page.column == 5
         assert driver.screen.page.row == driver.screen.page.rows[1]
@@ -404,6 +415,67 @@ def test_screen_is_saved_as_text_and_never_over_a_file(tmp_path, monkeypatch):
         assert "grew without bound" in saved[0].read_text()
 
     drive(story, tmp_path, folder)
+
+
+def test_flow_shows_every_layer_at_the_cursor(tmp_path):
+    folder = sick(tmp_path)
+
+    async def story(driver):
+        text = await driver.press("f")
+        assert isinstance(driver.screen, FlowScreen)
+        assert "Gradient flow at step 150" in text or "Gradient flow at step 151" in text
+        assert "┃" in text
+        await driver.press("end")
+        assert "╳╳╳╳" in driver.text
+        await driver.press("f")
+        assert isinstance(driver.screen, RunScreen)
+
+    drive(story, tmp_path, folder, (120, 36))
+
+
+def test_two_marked_runs_are_compared(tmp_path):
+    sick(tmp_path)
+    healthy(tmp_path)
+
+    async def story(driver):
+        assert "Mark two runs" in await driver.press("c")
+        text = await driver.press("x", "j", "x", "c")
+        assert isinstance(driver.screen, CompareScreen)
+        assert "They first differ at step 151, in layers.2.attn" in text
+        assert "=" in text
+        assert text.index("gpt-small") < text.index("gpt-fp16")
+        await driver.press("end", "d")
+        assert driver.screen.view.cursor == 151
+        await driver.press("2", "j", "plus")
+        await driver.press("escape")
+        assert isinstance(driver.screen, RunsScreen)
+
+    drive(story, tmp_path, size=(120, 40))
+
+
+@pytest.mark.parametrize("is_ascii", [False, True])
+def test_every_page_fits_any_size(sick_desk, tmp_path, is_ascii):
+    other = Desk(healthy(tmp_path))
+    for size in ((80, 24), (200, 60), (50, 14)):
+        paper = Paper(size[0], is_ascii, True)
+        for page in (
+            flow_page(sick_desk, View(), paper, size[1] - 1),
+            compare_page(sick_desk, other, View(), paper, size[1] - 1),
+            layer_page(sick_desk, "layers.2.attn", View(), paper, size[1] - 1),
+        ):
+            text = ink.to_text([ink.fit(line, size[0]) for line in page.lines])
+            assert "NaN" in text or "Inf" in text or page.column >= 0
+            assert text.isascii() or not is_ascii
+
+
+def test_cells_fill_the_room_and_are_found_again():
+    for count, room in ((31, 56), (5, 56), (56, 56), (1, 8)):
+        frame = Frame(Bins(np.arange(count), 1), room, 10, 0)
+        assert frame.width == min(room, 3 * count)
+        line = frame.spread([("x", "")] * count)
+        assert ink.line_width(line) == frame.width
+        assert [frame.column(frame.edge(at)) for at in range(count)] == list(range(count))
+        assert frame.column(frame.width) is None
 
 
 def test_palette_goes_to_a_layer(tmp_path):

@@ -94,13 +94,13 @@ def _name_spans(name: str, severity: Severity | None, gutter: int, screen: Scree
 
 def cell_levels(cells: Grid, *, raw: bool) -> FloatArray:
     """How dark each cell is, [R, C]: -4 to 4 from far under usual to far over it; of values, 0 to 4."""
-    return _value_levels(cells) if raw else _ratio_levels(cells.levels)
+    return _value_levels(cells) if raw else ratio_levels(cells.levels)
 
 
 def cell_spans(cells: Grid, levels: FloatArray, place: int, screen: Screen, *, raw: bool) -> list[ink.Span]:
     """One row of the picture, a sign for each cell."""
     marks = cells.marks[place]
-    spans = [_cell(int(mark), float(level), screen) for mark, level in zip(marks, levels[place], strict=True)]
+    spans = [cell_sign(int(mark), float(level), screen) for mark, level in zip(marks, levels[place], strict=True)]
     if raw:
         return [(sign, "" if style in (ink.LARGER, ink.SMALLER) else style) for sign, style in spans]
     return spans
@@ -114,7 +114,7 @@ def direction(cells: Grid, levels: FloatArray, place: int, screen: Screen) -> in
     return [(" ^", ink.LARGER)] if plain[int(np.abs(plain).argmax())] > 0 else [(" v", ink.SMALLER)]
 
 
-def _cell(mark: int, level: float, screen: Screen) -> ink.Span:
+def cell_sign(mark: int, level: float, screen: Screen) -> ink.Span:
     """Level -4 to 4: how many signs away from usual, and which way."""
     glyphs = screen.glyphs
     if mark == Mark.PLAIN:
@@ -132,8 +132,8 @@ def _cell(mark: int, level: float, screen: Screen) -> ink.Span:
     return sign, style
 
 
-def _ratio_levels(ratios: FloatArray) -> FloatArray:
-    """-4 to 4 by the factors of LEVELS."""
+def ratio_levels(ratios: FloatArray) -> FloatArray:
+    """From log2 ratios to -4 to 4, by the factors of LEVELS."""
     edges = np.log2(np.array(LEVELS))
     steps = np.searchsorted(edges, np.abs(np.nan_to_num(ratios, nan=0.0)), side="right")
     out: FloatArray = np.sign(np.nan_to_num(ratios, nan=0.0)) * steps

@@ -13,7 +13,7 @@ from textual.screen import Screen as TextualScreen
 from stethoscope.views.pagedata.desk import HEAT_KINDS
 from stethoscope.views.terminal.glyphs import Screen as Paper
 from stethoscope.views.tui.keys import help_lines
-from stethoscope.views.tui.run_screen import Holder, RunScreen, TextScreen
+from stethoscope.views.tui.run_screen import CompareScreen, Holder, RunScreen, TextScreen
 from stethoscope.views.tui.runs_page import Shelf, runs_page
 from stethoscope.views.tui.screens import PageScreen
 from stethoscope.views.tui.view import Page, View
@@ -45,6 +45,15 @@ class RunsScreen(PageScreen):
         if row:
             self.marked ^= {row}
             self.redraw()
+
+    def action_compare(self) -> None:
+        """The two marked runs, the older one first; with one marked, that one and the one under the cursor."""
+        chosen = self.marked | ({self.page.row_of(self.view)} if len(self.marked) == 1 else set())
+        a, b, *more = [*sorted(path for path in chosen if path), "", ""]
+        if not b or any(more):
+            self.say("Mark two runs with x first" if len(self.marked) < 2 else f"{len(self.marked)} runs are marked; c takes two")
+            return
+        self.app.push_screen(CompareScreen(Holder(Path(a)), Holder(Path(b)), View(color=self.view.color)))
 
 
 class Names(Provider):
@@ -86,7 +95,11 @@ class TuiApp(App[None]):
 
     TITLE = "stethoscope"
     COMMANDS: ClassVar[set[type[Provider]]] = {Names}  # type: ignore[assignment]
-    CSS = "Screen { background: ansi_default; }"
+    CSS = """
+    Screen { background: ansi_default; }
+    SearchIcon { display: none; }
+    CommandPalette > Vertical, CommandPalette #--input, CommandPalette CommandList { border: none; padding: 0; }
+    """
 
     def __init__(self, base: Path, folder: Path | None = None, *, ascii_only: bool = False, color: bool = True) -> None:
         super().__init__(ansi_color=True)
@@ -94,9 +107,9 @@ class TuiApp(App[None]):
         self.shelf = Shelf(base)
         self._folder, self._ascii, self._color = folder, ascii_only, color
 
-    def paper(self, width: int) -> Paper:
+    def paper(self, width: int, color: bool) -> Paper:
         """What pages are drawn on."""
-        return Paper(width, self._ascii, True)
+        return Paper(width, self._ascii, color)
 
     def on_mount(self) -> None:
         """The run that was named, or the list."""

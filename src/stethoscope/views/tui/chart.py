@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -12,24 +13,63 @@ from stethoscope.views.terminal import ink, numbers
 from stethoscope.views.terminal.glyphs import Screen
 
 CURSOR = "reverse"
+_MAX_STRETCH = 3
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Frame:
-    """Where cells go: the bins, how many characters a cell is wide, the width of the names, the cursor's cell."""
+    """Where cells go: the bins, the room they have, the width of the names, the cursor's cell."""
 
     bins: Bins
-    stretch: int
+    room: int
     gutter: int
     cursor: int
+
+    @property
+    def width(self) -> int:
+        """Characters that the cells take: all there are, but few cells are not drawn as wide fields."""
+        return min(max(self.room, len(self.bins)), _MAX_STRETCH * len(self.bins))
+
+    def edge(self, column: int) -> int:
+        """Where a cell begins; cells differ by one character where they do not come out even."""
+        return column * self.width // max(1, len(self.bins))
+
+    def column(self, x: int) -> int | None:
+        """The cell at a character, None beside them."""
+        if not 0 <= x < self.width:
+            return None
+        return next(at for at in range(len(self.bins) - 1, -1, -1) if self.edge(at) <= x)
 
     def spread(self, spans: list[ink.Span]) -> ink.Line:
         """A span for each cell, as wide as cells are, the cursor's cell marked."""
         out = []
         for place, (sign, style) in enumerate(spans):
             marked = f"{style} {CURSOR}".strip() if place == self.cursor else style
-            out.append((sign * self.stretch, marked))
+            out.append((sign * (self.edge(place + 1) - self.edge(place)), marked))
         return ink.join_runs(out)
+
+    def flags(self, events: Sequence[int], screen: Screen) -> ink.Line:
+        """The numbers of the events, each over its cell; empty where none shows."""
+        cells = [" "] * self.width
+        for step, sign in zip(events, screen.glyphs.numbers, strict=False):
+            place = self.bins.column(step)
+            if place is not None and cells[self.edge(place)] == " ":
+                cells[self.edge(place)] = sign
+        text = "".join(cells).rstrip()
+        return [(" " * (self.gutter + 4), ""), (text, ink.STRONG)] if text else []
+
+    def axis(self, head: str, ends: tuple[int, int], step: int) -> ink.Line:
+        """The name of what is shown, first and last step, and the cursor's step as a chip over its cell."""
+        line: ink.Line = [("  ", ""), (ink.pad(head, self.gutter) + "  ", ink.NOTE)]
+        if self.cursor < 0:
+            return line
+        chip, (first, last) = numbers.count(step), (numbers.count(end) for end in ends)
+        at = min(max(0, self.edge(self.cursor) - len(chip) // 2), max(0, self.width - len(chip)))
+        # A number half under the chip would read as another number.
+        before = first if len(first) < at else ""
+        after = last if at + len(chip) + 1 + len(last) <= self.width else ""
+        fill = max(0, self.width - at - len(chip) - len(after))
+        return [*line, (before.ljust(at), ink.NOTE), (chip, CURSOR), (" " * fill + after, ink.NOTE)]
 
 
 def chart_lines(label: str, series: Series, frame: Frame, screen: Screen, height: int, note: str = "") -> list[ink.Line]:

@@ -14,7 +14,7 @@ from stethoscope.record import FloatArray, Kind, Severity
 from stethoscope.views.pagedata.desk import Desk
 from stethoscope.views.pagedata.heat import opened_rows, troubled
 from stethoscope.views.pagedata.overview import span
-from stethoscope.views.terminal import axis, ink, numbers
+from stethoscope.views.terminal import ink, numbers
 from stethoscope.views.terminal.glyphs import SEVERITY_STYLE, Screen
 from stethoscope.views.terminal.heatmap import cell_levels, cell_spans, direction, key_parts
 from stethoscope.views.tui.chart import CURSOR, Frame
@@ -24,7 +24,6 @@ VALUE, RATIO = 11, 8
 """Cells of the two columns right of the picture."""
 _WITH_VALUES = 100
 """From this width on every row says its value at the cursor; below, only how it stands to the usual one."""
-_MAX_STRETCH = 3
 
 
 @dataclasses.dataclass(frozen=True, eq=False, slots=True)
@@ -69,12 +68,10 @@ def heat_of(desk: Desk, view: View, screen: Screen, kind: Kind, window: tuple[in
     cells = grid(source, max(room, 8), raw=view.raw)
     other = grid(source, max(room, 8), raw=not view.raw).levels
     values = cells.levels if view.raw else other
-    count = len(cells.bins)
-    stretch = max(1, min(_MAX_STRETCH, room // count)) if count else 1
     cursor = column_of(cells.bins.starts, cursor_of(desk, view))
     return Heat(
         kind, tree, shown, first, nodes, row, opened, signs, source, cells, values,
-        Frame(cells.bins, stretch, gutter, cursor), with_values, window,
+        Frame(cells.bins, room, gutter, cursor), with_values, window,
     )  # fmt: skip
 
 
@@ -126,12 +123,9 @@ def _gutter(nodes: Sequence[Node], screen: Screen, flat: bool) -> int:
 def heat_lines(heat: Heat, screen: Screen, events: Sequence[int], *, raw: bool, flat: bool) -> list[ink.Line]:
     """Events, axis with the cursor's step, rows."""
     frame = heat.frame
-    left = " " * (frame.gutter + 4)
-    lines: list[ink.Line] = []
-    marks = _stretched_flags(heat, events, screen)
-    if marks:
-        lines.append([(left, ""), *marks])
-    lines.append(_axis(heat, screen))
+    flags = frame.flags(events, screen)
+    lines: list[ink.Line] = [flags] if flags else []
+    lines.append(axis_line(heat, screen))
     levels = cell_levels(heat.cells, raw=raw)
     for place, node in enumerate(heat.nodes):
         severity = heat.signs.get(heat.shown[heat.first_row + place])
@@ -139,7 +133,7 @@ def heat_lines(heat: Heat, screen: Screen, events: Sequence[int], *, raw: bool, 
         line += frame.spread(cell_spans(heat.cells, levels, place, screen, raw=raw))
         if not raw:
             line += direction(heat.cells, levels, place, screen)
-        at = frame.gutter + 4 + len(frame.bins) * frame.stretch + (2 if screen.glyphs.marks_direction else 0)
+        at = frame.gutter + 4 + frame.width + (2 if screen.glyphs.marks_direction else 0)
         line.append((" " * max(0, at - ink.line_width(line)), ""))
         line += at_cursor(heat, place, screen) if heat.with_values else _short_at_cursor(heat, place, screen)
         lines.append(line)
@@ -183,24 +177,12 @@ def _short_at_cursor(heat: Heat, place: int, screen: Screen) -> ink.Line:
     return [(ink.pad(text, RATIO, right=True), style)] if len(text) < RATIO else []
 
 
-def _axis(heat: Heat, screen: Screen) -> ink.Line:
+def axis_line(heat: Heat, screen: Screen) -> ink.Line:
     """Kind, first and last step, and the step under the cursor as a chip over its cell."""
-    frame = heat.frame
-    head = ink.pad(screen.name(str(heat.kind).replace("_", " "), frame.gutter), frame.gutter)
-    width = len(frame.bins) * frame.stretch
     steps = heat.history.steps
     ends = (int(steps[0]), int(steps[-1])) if len(steps) else (0, 0)
-    plain = _stretched_axis(heat, ends)
-    line: ink.Line = [("  ", ""), (head + "  ", ink.NOTE)]
-    if frame.cursor < 0 or not width:
-        return [*line, (plain, ink.NOTE)]
-    chip = numbers.count(cursor_step(heat))
-    start = min(max(0, frame.cursor * frame.stretch - len(chip) // 2), max(0, width - len(chip)))
-    before, after = plain[:start], plain[start + len(chip) :]
-    # A number cut by the chip would be another number.
-    before = before if not before[-1:].strip() else before.rpartition(" ")[0].ljust(start)
-    after = after if not after[:1].strip() else (" " * (len(after) - len(after.partition(" ")[2]))) + after.partition(" ")[2]
-    return [*line, (before.ljust(start), ink.NOTE), (chip, CURSOR), (after, ink.NOTE)]
+    head = screen.name(str(heat.kind).replace("_", " "), heat.frame.gutter)
+    return heat.frame.axis(head, ends, cursor_step(heat) if heat.frame.cursor >= 0 else 0)
 
 
 def cursor_step(heat: Heat) -> int:
@@ -209,23 +191,6 @@ def cursor_step(heat: Heat) -> int:
     start = int(bins.starts[heat.frame.cursor])
     inside = steps[(steps >= start) & (steps < start + bins.size)]
     return int(inside[-1]) if len(inside) else start
-
-
-def _stretched_axis(heat: Heat, ends: tuple[int, int]) -> str:
-    width = len(heat.frame.bins) * heat.frame.stretch
-    first, last = (numbers.count(end) for end in ends)
-    cells = [" "] * width
-    if len(first) <= width:
-        cells[: len(first)] = first
-    if ends[0] != ends[1] and width - len(last) > len(first):
-        cells[width - len(last) :] = last
-    return "".join(cells)
-
-
-def _stretched_flags(heat: Heat, events: Sequence[int], screen: Screen) -> ink.Line:
-    flags = axis.flags(heat.frame.bins, events, screen.glyphs)
-    text = flags[0][0] if flags else ""
-    return [("".join(sign + " " * (heat.frame.stretch - 1) for sign in text), ink.STRONG)] if text else []
 
 
 def key_line(heat: Heat, screen: Screen, *, raw: bool) -> list[ink.Line]:

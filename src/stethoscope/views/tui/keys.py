@@ -64,22 +64,26 @@ HINTS: Final = {
     "run": (("j k", "row"), ("< >", "step"), ("[ ]", "event"), ("+ -", "zoom"), ("Enter", "layer"), ("w", "why"),
             ("/", "filter"), ("?", "keys"), ("q", "leave")),
     "layer": (("< >", "step"), ("j k", "scroll"), ("+ -", "zoom"), ("Esc", "back"), ("?", "keys"), ("q", "leave")),
-    "compare": (("j k", "row"), ("< >", "step"), ("d", "first difference"), ("Esc", "back"), ("?", "keys")),
+    "flow": (("< >", "step"), ("space", "play"), ("j k", "row"), ("Enter", "layer"), ("Esc", "back"), ("?", "keys"), ("q", "leave")),
+    "compare": (("j k", "row"), ("< >", "step"), ("d", "first difference"), ("Esc", "back"), ("?", "keys"),
+                ("q", "leave")),
     "text": (("j k", "scroll"), ("Esc", "back"), ("q", "leave")),
 }  # fmt: skip
 
 
 def hint_line(name: str, screen: Screen) -> ink.Line:
-    """The keys that matter here, as many as fit."""
-    line: ink.Line = []
+    """The keys that matter here, as many as fit; the last two always, they lead to all others and out."""
+    parts: list[ink.Line] = []
     for shown, words in HINTS[name]:
         sign = shown if screen.ascii else shown.replace("<", "←").replace(">", "→")
-        part: ink.Line = [(sign, ink.STRONG), (f" {words}", ink.NOTE)]
-        joined = [*line, ("   ", ""), *part] if line else part
-        if ink.line_width(joined) > screen.width:
+        parts.append([(sign, ink.STRONG), (f" {words}", ink.NOTE), ("   ", "")])
+    last = [span for part in parts[-2:] for span in part]
+    line: ink.Line = []
+    for part in parts[:-2]:
+        if ink.line_width([*line, *part, *last]) - 3 > screen.width:
             break
-        line = joined
-    return line
+        line += part
+    return [*line, *last][:-1]
 
 
 def help_lines(screen: Screen) -> list[ink.Line]:

@@ -14,7 +14,7 @@ from stethoscope.views.pagedata.layer import head_data, histograms, layer_series
 from stethoscope.views.terminal import ink, numbers
 from stethoscope.views.terminal.glyphs import Screen
 from stethoscope.views.terminal.verdict import rows_lines
-from stethoscope.views.tui.chart import CURSOR, Frame, chart_lines
+from stethoscope.views.tui.chart import Frame, chart_lines
 from stethoscope.views.tui.heat_block import cursor_of
 from stethoscope.views.tui.run_page import event_steps, window_of
 from stethoscope.views.tui.verdict_block import side_by_side
@@ -38,9 +38,8 @@ def layer_page(desk: Desk, path: str, view: View, screen: Screen, height: int) -
     window = filled(window_of(desk, view), span, run.steps, max(8, room))
     steps = run.steps[(run.steps >= window[0]) & (run.steps <= window[1])]
     bins = bins_over(steps, max(8, room))
-    stretch = max(1, min(3, room // len(bins))) if len(bins) else 1
     cursor = column_of(bins.starts, cursor_of(desk, view))
-    frame = Frame(bins, stretch, _GUTTER, cursor)
+    frame = Frame(bins, room, _GUTTER, cursor)
     tracks = [track for track in layer_series(desk, path, inside, tensor) if _has_any(track.series, window)]
     rows = 4 if height > 40 else 3
     body: list[ink.Line] = [_axis(frame, steps)]
@@ -57,7 +56,7 @@ def layer_page(desk: Desk, path: str, view: View, screen: Screen, height: int) -
     scroll = min(view.scroll, max(0, len(body) - (height - len(head))))
     return Page(
         [*head, *body[scroll:]], columns=bins.starts, size=bins.size, last_step=window[1], window=window, span=span,
-        events=tuple(sorted(set(event_steps(desk)))), column=cursor, place=(0, 0, 1, scroll),
+        events=tuple(sorted(set(event_steps(desk)))), column=cursor, place=(0, 0, scroll),
     )  # fmt: skip
 
 
@@ -76,19 +75,11 @@ def _head(run: Run, path: str, inside: list[SiteInfo], screen: Screen) -> list[i
 
 def _axis(frame: Frame, steps: IntArray) -> ink.Line:
     """First and last step, and the cursor's as a chip."""
-    left: ink.Line = [(" " * (frame.gutter + 4), "")]
-    if not len(frame.bins):
-        return [*left, ("no step here", ink.NOTE)]
-    width = len(frame.bins) * frame.stretch
+    if frame.cursor < 0:
+        return [(" " * (frame.gutter + 4), ""), ("no step here", ink.NOTE)]
     start = int(frame.bins.starts[frame.cursor])
     inside = steps[(steps >= start) & (steps < start + frame.bins.size)]
-    chip = numbers.count(int(inside[-1]) if len(inside) else start)
-    first, last = numbers.count(int(steps[0])), numbers.count(int(steps[-1]))
-    at = min(max(0, frame.cursor * frame.stretch - len(chip) // 2), max(0, width - len(chip)))
-    before = first if len(first) < at else ""
-    after = last if at + len(chip) + 1 + len(last) <= width else ""
-    fill = max(0, width - at - len(chip) - len(after))
-    return [*left, (before.ljust(at), ink.NOTE), (chip, CURSOR), (" " * fill + after, ink.NOTE)]
+    return frame.axis("", (int(steps[0]), int(steps[-1])), int(inside[-1]) if len(inside) else start)
 
 
 def side_lines(

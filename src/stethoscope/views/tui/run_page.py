@@ -46,20 +46,21 @@ def run_page(desk: Desk, view: View, screen: Screen, height: int) -> Page:
     foot = [readout(heat, screen), *key_line(heat, screen, raw=view.raw)[:1], *status]
     room = height - len(foot)
     lines = [ink.fit(line, screen.width) for line in [*lines[:room], *([[]] * (room - len(lines))), *foot]]
-    return _page(lines, heat, overview.span(run), events, kinds, top)
+    return page_of(lines, heat, overview.span(run), events, kinds, top)
 
 
-def _page(
+def page_of(
     lines: list[ink.Line], heat: Heat, span: tuple[int, int], events: list[int],
     kinds: tuple[Kind, ...], top: int,
 ) -> Page:  # fmt: skip
+    """The lines with what the keys need to know of the heat they show."""
     tree, frame = heat.tree, heat.frame
     return Page(
         lines, columns=frame.bins.starts, size=frame.bins.size, last_step=heat.window[1], window=heat.window, span=span,
         rows=tuple(tree[at].path for at in heat.shown), row=heat.row, opened=heat.opened,
         branches=frozenset(tree[at].path for at in heat.shown if tree[at].num_children),
         parents={tree[at].path: tree[tree[at].parent].path for at in heat.shown if tree[at].parent >= 0},
-        events=tuple(sorted(set(events))), kinds=kinds, column=frame.cursor, place=(top, frame.gutter + 4, frame.stretch, heat.first_row),
+        events=tuple(sorted(set(events))), kinds=kinds, column=frame.cursor, place=(top, frame.gutter + 4, heat.first_row), frame=frame,
     )  # fmt: skip
 
 

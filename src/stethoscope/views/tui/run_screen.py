@@ -14,6 +14,8 @@ from stethoscope.views.terminal import ink
 from stethoscope.views.terminal.glyphs import Screen as Paper
 from stethoscope.views.terminal.verdict import verdict_lines
 from stethoscope.views.tui import view as moves
+from stethoscope.views.tui.compare_page import compare_page
+from stethoscope.views.tui.flow_page import flow_page
 from stethoscope.views.tui.layer_page import layer_page
 from stethoscope.views.tui.run_page import run_page
 from stethoscope.views.tui.screens import PageScreen
@@ -173,6 +175,11 @@ class RunScreen(DeskScreen):
             view = View(window=self.view.window, cursor=self.view.cursor, color=self.view.color)
             self.app.push_screen(LayerScreen(self.holder, row, view))
 
+    def action_flow(self) -> None:
+        """The gradient of every layer at the cursor."""
+        view = View(window=self.view.window, cursor=self.view.cursor, row=self.view.row, color=self.view.color)
+        self.app.push_screen(FlowScreen(self.holder, view))
+
     def choose(self, path: str) -> None:
         """Goes to a layer by name."""
         self.view.row, self.view.pattern = path, ""
@@ -180,13 +187,13 @@ class RunScreen(DeskScreen):
 
     def on_click(self, event: events.Click) -> None:
         """Chooses the row and the step under the pointer."""
-        top, left, stretch, first = self.page.place
+        top, left, first = self.page.place
         row = event.y - top + first
         if not self.page.is_drawn or event.y < top or row >= len(self.page.rows):
             return
         self.view.row = self.page.rows[row]
-        column = (event.x - left) // stretch
-        if 0 <= column < len(self.page.columns):
+        column = self.page.frame.column(event.x - left) if self.page.frame is not None else None
+        if column is not None:
             self.view.cursor = int(self.page.columns[column])
         self.redraw()
 
@@ -203,8 +210,56 @@ class LayerScreen(DeskScreen):
     def paint(self, desk: Desk, view: View, paper: Paper, height: int) -> Page:
         """The layer's page."""
         page = layer_page(desk, self._path, view, paper, height)
-        self.view.scroll = min(self.view.scroll, page.place[3])
+        self.view.scroll = min(self.view.scroll, page.place[2])
         return page
+
+
+class FlowScreen(RunScreen):
+    """The gradient of every layer at one step, to walk and play through."""
+
+    hints: ClassVar[str] = "flow"
+
+    def paint(self, desk: Desk, view: View, paper: Paper, height: int) -> Page:
+        """The flow's page."""
+        return flow_page(desk, view, paper, height)
+
+    def action_flow(self) -> None:
+        """Back to the run."""
+        self.action_up()
+
+
+class CompareScreen(DeskScreen):
+    """Two runs beside each other."""
+
+    hints: ClassVar[str] = "compare"
+
+    def __init__(self, a: Holder, b: Holder, view: View) -> None:
+        super().__init__(a, view)
+        self._other = b
+
+    def draw(self, view: View, paper: Paper, height: int) -> Page | None:
+        """Draws where either run, the view or the size changed."""
+        a, b = self.holder.fresh(), self._other.fresh()
+        seen = (id(a), id(b), a.version, b.version, view, paper, height)
+        if seen == self._drawn_of:
+            return None
+        page = compare_page(a, b, view, paper, height)
+        self._drawn_of = seen
+        return page
+
+    def action_difference(self) -> None:
+        """The cursor to the first step where they differ."""
+        if self.page.events:
+            self.view.cursor, self.view.window, self.view.row = self.page.events[0], "cause", ""
+            self.redraw()
+        else:
+            self.say("The two runs do not differ where both recorded")
+
+    def action_kind(self, place: int) -> None:
+        """Another kind of tensor, where both recorded it."""
+        if HEAT_KINDS[place] in self.page.kinds:
+            self.view.kind = HEAT_KINDS[place]
+            self.redraw()
 
 
 class TextScreen(PageScreen):

@@ -68,7 +68,7 @@ def runs_page(shelf: Shelf, view: View, screen: Screen, height: int, marked: fro
         sign = ("x " if screen.ascii else "✓ ") if str(path) in marked else "  "
         chosen = first + place == at
         out.append([(sign, ink.STRONG), *([(text, f"{style} {CURSOR}".strip()) for text, style in line] if chosen else line)])
-    return Page(out, rows=keys, row=keys[at], place=(len(head) + 1, 0, 1, first))
+    return Page(out, rows=keys, row=keys[at], place=(len(head) + 1, 0, first))
 
 
 def _matches(row: RunRow, path: Path, pattern: str) -> bool:

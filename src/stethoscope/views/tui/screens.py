@@ -102,7 +102,7 @@ class PageScreen(TextualScreen[None]):
             self._wanted.clear()
             size = self.sheet.size
             if size.width and size.height:
-                paper = cast("TuiApp", self.app).paper(size.width)
+                paper = cast("TuiApp", self.app).paper(size.width, self.view.color)
                 page = await asyncio.to_thread(self._drawn, self.view.copy(), paper, max(8, size.height - 1))
                 if page is not None:
                     self.page = page

@@ -15,6 +15,7 @@ from stethoscope.analyse.bins import bins_over
 from stethoscope.analyse.tree import Node
 from stethoscope.record import IntArray, Kind
 from stethoscope.views.terminal import ink
+from stethoscope.views.tui.chart import Frame
 
 MIN_WINDOW = 8
 """Steps that a window shows at least."""
@@ -65,8 +66,9 @@ class Page:
     kinds: tuple[Kind, ...] = ()
     column: int = -1
     """The cell under the cursor."""
-    place: tuple[int, int, int, int] = (0, 0, 1, 0)
-    """Where the cells lie: top, left, characters a cell, and the number of the first row shown."""
+    place: tuple[int, int, int] = (0, 0, 0)
+    """Where the cells lie: top, left, and the number of the first row shown."""
+    frame: Frame | None = None
 
     @property
     def is_drawn(self) -> bool:

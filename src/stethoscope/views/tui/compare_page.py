@@ -1,0 +1,157 @@
+"""Two runs: where they first differ, how they came out, which settings differ, A over B for every layer."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import numpy as np
+
+from stethoscope.analyse.bins import Bins
+from stethoscope.record import Kind, Series
+from stethoscope.views.pagedata.compare import EQUAL, common_span, compare_data
+from stethoscope.views.pagedata.desk import Desk
+from stethoscope.views.terminal import facts, ink, numbers
+from stethoscope.views.terminal.glyphs import Screen
+from stethoscope.views.terminal.heatmap import cell_sign, ratio_levels
+from stethoscope.views.tui.chart import CURSOR, Frame, chart_lines
+from stethoscope.views.tui.view import Page, View, column_of
+
+_DIFFERS = 9
+_MAX_SETTINGS = 6
+
+
+def compare_page(a: Desk, b: Desk, view: View, screen: Screen, height: int) -> Page:
+    """Everything of two runs on one screen."""
+    span = common_span(a, b)
+    kinds = tuple(kind for kind in a.kinds() if kind in b.kinds())
+    kind = view.kind if view.kind in kinds else (kinds[0] if kinds else Kind.GRADIENT)
+    gutter = min(28, screen.width // 4)
+    room = max(8, screen.width - gutter - 4 - _DIFFERS)
+    first, last = view.window if isinstance(view.window, tuple) else span
+    found = compare_data(a, b, kind, "norm", (first, last, room))
+    if view.window == "cause" and found["first"] is not None:
+        first, last = found["window"]
+        found = compare_data(a, b, kind, "norm", (first, last, room))
+    bins = Bins(found["start"] + np.arange(found["count"], dtype=np.int64) * found["size"], found["size"])
+    cursor = column_of(bins.starts, _cursor(view, found, last))
+    frame = Frame(bins, room, gutter, cursor)
+    head = _head(a, b, found, screen)
+    charts: list[ink.Line] = []
+    for name, desk in (("A loss", a), ("B loss", b)):
+        if "loss" in desk.run.metrics():
+            charts += chart_lines(name, _cut(desk.run.metric("loss"), (first, last)), frame, screen, 3 if height > 30 else 2)
+    rows, shown, at = _rows(found, view, frame, screen, max(4, height - len(head) - len(charts) - 4))
+    lines = [*head, [], *charts, _axis(frame, kind), *rows]
+    foot: ink.Line = [("  ", ""), (_key(screen), ink.NOTE)]
+    lines = [*lines[: height - 1], *([[]] * (height - 1 - len(lines))), foot]
+    event = (found["first"]["step"],) if found["first"] is not None else ()
+    return Page(
+        [ink.fit(line, screen.width) for line in lines], columns=bins.starts, size=bins.size, last_step=last,
+        window=(first, last), span=span, rows=shown, row=at, events=event, kinds=kinds, column=cursor,
+    )  # fmt: skip
+
+
+def _cursor(view: View, found: dict[str, Any], last: int) -> int:
+    if not isinstance(view.cursor, str):
+        return view.cursor
+    first = found["first"]
+    return int(first["step"]) if view.cursor == "cause" and first is not None else last
+
+
+def _head(a: Desk, b: Desk, found: dict[str, Any], screen: Screen) -> list[ink.Line]:
+    lines: list[ink.Line] = []
+    for letter, desk, side in (("A", a, found["a"]), ("B", b, found["b"])):
+        narrow = Screen(screen.width - 2, screen.ascii, screen.color)
+        lines.append([(f"{letter} ", ink.STRONG), *facts.title_line(desk.run, narrow)])
+        lines.append([("    ", ""), (screen.name(str(side["verdict"]), screen.width - 4), ink.NOTE)])
+    lines += [[(text, ink.STRONG)] for text in ink.wrap(screen.text(first_words(found)), screen.width)]
+    parts: list[ink.Line] = []
+    for row in found["outcome"]:
+        was, now = (_number(row[side], screen) for side in ("a", "b"))
+        parts.append([(f"{screen.text(str(row['label']))} ", ink.NOTE), (f"{was} ", ink.PLAIN), (now, ink.STRONG)])
+    lines += ink.flow(parts, screen.width, ("   ", ""))
+    settings = found["settings"]
+    differ: list[ink.Line] = [
+        [(f"{screen.text(row['name'])} ", ink.NOTE), (f"{screen.text(row['a']) or '-'} / {screen.text(row['b']) or '-'}", ink.PLAIN)]
+        for row in settings["rows"][: min(settings["numDiffer"], _MAX_SETTINGS)]
+    ]
+    if settings["numDiffer"] > _MAX_SETTINGS:
+        differ.append([(f"and {settings['numDiffer'] - _MAX_SETTINGS} more settings differ", ink.NOTE)])
+    return lines + ink.flow(differ, screen.width, ("   ", ""))
+
+
+def first_words(found: dict[str, Any]) -> str:
+    """Where two runs part, in a sentence."""
+    first = found["first"]
+    if first is None:
+        if not found["numShared"]:
+            return "The two runs have no layer in common."
+        return f"The two runs say the same in all {found['numShared']:,} layers they share, at every step both recorded."
+    return f"They first differ at step {numbers.count(first['step'])}, in {first['path']}."
+
+
+def _number(value: Any, screen: Screen) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, str):
+        return "NaN" if value == "NaN" else "Inf" if value == "Infinity" else "-Inf"
+    return numbers.count(value) if isinstance(value, int) else numbers.number(float(value), ascii=screen.ascii)
+
+
+def _rows(
+    found: dict[str, Any], view: View, frame: Frame, screen: Screen, num_rows: int
+) -> tuple[list[ink.Line], tuple[str, ...], str]:
+    """The layers that both have: A over B in cells, and the step where each first differs."""
+    tree, places = found["tree"], found["rows"]
+    count = int(found["count"])
+    levels = np.frombuffer(base64.b64decode(found["levels"]), "<f4").reshape(len(places), count).astype(np.float64)
+    marks = np.frombuffer(base64.b64decode(found["marks"]), np.uint8).reshape(len(places), count)
+    words = view.pattern.lower().split()
+    kept = [at for at, place in enumerate(places) if all(word in tree[place][0].lower() for word in words)]
+    paths = tuple(str(tree[places[at]][0]) for at in kept)
+    chosen = view.row if view.row in paths else _first_row(found, paths)
+    middle = paths.index(chosen) if chosen in paths else 0
+    first = max(0, min(middle - num_rows // 2, len(kept) - num_rows))
+    signs = ratio_levels(np.nan_to_num(levels, nan=0.0, posinf=64.0, neginf=-64.0))
+    lines: list[ink.Line] = []
+    for at in kept[first : first + num_rows]:
+        path, label, _, indent = tree[places[at]][:4]
+        name = ink.pad(ink.cut_middle("  " * indent + screen.text(label), frame.gutter, ascii=screen.ascii), frame.gutter)
+        spans = [_sign(int(mark), float(level), screen) for mark, level in zip(marks[at], signs[at], strict=True)]
+        step = found["differs"][at]
+        note = numbers.count(step) if step is not None else "same" if found["common"][at] else "only A"
+        style = CURSOR if path == chosen else ink.PLAIN
+        lines.append([("  ", ""), (name, style), ("  ", ""), *frame.spread(spans), (ink.pad(note, _DIFFERS, right=True), ink.NOTE)])
+    return lines, paths, chosen
+
+
+def _first_row(found: dict[str, Any], paths: tuple[str, ...]) -> str:
+    first = found["first"]
+    if first is not None:
+        holding = [path for path in paths if first["path"] == path or first["path"].startswith(path + ".")]
+        if holding:
+            return max(holding, key=len)
+    return paths[0] if paths else ""
+
+
+def _sign(mark: int, level: float, screen: Screen) -> ink.Span:
+    return ("=", ink.NOTE) if mark == EQUAL else cell_sign(mark, level, screen)
+
+
+def _axis(frame: Frame, kind: Kind) -> ink.Line:
+    if frame.cursor < 0:
+        return frame.axis(str(kind), (0, 0), 0)
+    starts = frame.bins.starts
+    line = frame.axis(str(kind).replace("_", " "), (int(starts[0]), int(starts[-1])), int(starts[frame.cursor]))
+    return [*line, (ink.pad("differs", _DIFFERS, right=True), ink.NOTE)]
+
+
+def _key(screen: Screen) -> str:
+    heat = screen.glyphs.heat
+    return f"A over B: = the same to the bit, {heat[0]} near, {heat[3]} yellow A larger, blue B larger; d: first difference"
+
+
+def _cut(series: Series, window: tuple[int, int]) -> Series:
+    keep = (series.steps >= window[0]) & (series.steps <= window[1])
+    return Series(series.steps[keep], series.values[keep])

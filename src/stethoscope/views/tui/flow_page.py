@@ -1,0 +1,127 @@
+"""The gradient at one step: a bar for every layer, from the loss back to the input, with a tick where it usually is."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from stethoscope.analyse.bins import Mark
+from stethoscope.record import Kind, Series
+from stethoscope.views.pagedata import overview
+from stethoscope.views.pagedata.desk import Desk
+from stethoscope.views.terminal import ink, numbers
+from stethoscope.views.terminal.glyphs import SEVERITY_STYLE, Screen
+from stethoscope.views.tui.chart import CURSOR, chart_lines
+from stethoscope.views.tui.heat_block import (
+    RATIO,
+    VALUE,
+    Heat,
+    at_cursor,
+    axis_line,
+    cursor_step,
+    heat_of,
+    label_of,
+)
+from stethoscope.views.tui.run_page import event_steps, page_of, window_of
+from stethoscope.views.tui.view import Page, View
+
+_EIGHTHS = " ▏▎▍▌▋▊▉"
+_DECADES = 12
+"""A bar's scale spans no more than this."""
+
+
+def flow_page(desk: Desk, view: View, screen: Screen, height: int) -> Page:
+    """The loss with the cursor on it, then the bars."""
+    run = desk.run
+    kinds = tuple(desk.kinds())
+    kind = next((one for one in (Kind.GRADIENT, Kind.ACTIVATION_GRADIENT) if one in kinds), None)
+    if kind is None:
+        return Page([[("No gradients were recorded in this run.", ink.NOTE)], [], [("Esc goes back.", ink.NOTE)]])
+    head_rows = 3 if "loss" in run.metrics() else 0
+    num_rows = max(4, height - head_rows - 5)
+    heat = heat_of(desk, view, screen, kind, window_of(desk, view), num_rows)
+    lines: list[ink.Line] = [_title(heat, kind)]
+    if head_rows:
+        series = run.metric("loss")
+        keep = (series.steps >= heat.window[0]) & (series.steps <= heat.window[1])
+        lines += chart_lines("loss", Series(series.steps[keep], series.values[keep]), heat.frame, screen, head_rows)
+    lines += [axis_line(heat, screen), []]
+    low, high = scale_of(heat)
+    width = screen.width - heat.frame.gutter - 4 - VALUE - RATIO - 1
+    for place in range(len(heat.nodes)):
+        lines.append(_row(heat, place, (low, high), max(8, width), screen, flat=bool(view.pattern)))
+    foot: ink.Line = [("  ", ""), (_words(low, high, screen), ink.NOTE)]
+    room = height - 1
+    lines = [*lines[:room], *([[]] * (room - len(lines))), foot]
+    top = 3 + head_rows
+    return page_of(
+        [ink.fit(line, screen.width) for line in lines], heat, overview.span(run), event_steps(desk), kinds, top
+    )
+
+
+def _title(heat: Heat, kind: Kind) -> ink.Line:
+    if heat.frame.cursor < 0:
+        return [("Gradient flow", ink.STRONG)]
+    what = "gradient of the weights" if kind is Kind.GRADIENT else "gradient of the outputs"
+    return [
+        (f"Gradient flow at step {numbers.count(cursor_step(heat))}", ink.STRONG), (f"  {what}, norm", ink.NOTE),
+    ]  # fmt: skip
+
+
+def scale_of(heat: Heat) -> tuple[float, float]:
+    """The smallest and largest norm of the window: bars of different steps can be compared."""
+    shown = heat.values[(heat.cells.marks == Mark.PLAIN) & np.isfinite(heat.values) & (heat.values > 0)]
+    if not len(shown):
+        return 0.0, 0.0
+    high = float(shown.max())
+    return max(float(shown.min()), high * 10.0**-_DECADES), high
+
+
+def _row(heat: Heat, place: int, scale: tuple[float, float], width: int, screen: Screen, *, flat: bool) -> ink.Line:
+    node = heat.nodes[place]
+    severity = heat.signs.get(heat.shown[heat.first_row + place])
+    sign: ink.Span = ("  ", "")
+    if severity is not None:
+        sign = (ink.pad(screen.glyphs.severity[severity], 2), SEVERITY_STYLE[severity])
+    label = ink.cut_middle(label_of(node, heat.opened, screen, flat=flat), heat.frame.gutter, ascii=screen.ascii)
+    style = CURSOR if node.path == heat.row else ink.PLAIN
+    line: ink.Line = [sign, (ink.pad(label, heat.frame.gutter), style), ("  ", "")]
+    return [*line, *_bar(heat, place, scale, width, screen), *at_cursor(heat, place, screen)]
+
+
+def _bar(heat: Heat, place: int, scale: tuple[float, float], width: int, screen: Screen) -> ink.Line:
+    """As long as the norm is large, on a log scale; a tick over it where it usually ends."""
+    column = heat.frame.cursor
+    mark = int(heat.cells.marks[place, column]) if column >= 0 else int(Mark.MISSING)
+    usual = float(heat.history.usual[place])
+    cells = [(" ", ink.PLAIN)] * width
+    if mark in (Mark.NAN, Mark.INF):
+        sign = screen.glyphs.nan if mark == Mark.NAN else screen.glyphs.inf
+        cells = [(sign, ink.BROKEN)] * width
+    elif mark == Mark.PLAIN:
+        value = float(heat.values[place, column])
+        ratio = abs(value) / usual if usual > 0 else 1.0
+        style = ink.LARGER if ratio >= numbers.USUAL else ink.SMALLER if ratio <= 1 / numbers.USUAL else ink.PLAIN
+        length = _share(value, scale) * width
+        for at in range(int(length)):
+            cells[at] = ("#" if screen.ascii else "█", style)
+        rest = int((length - int(length)) * 8)
+        if rest and int(length) < width and not screen.ascii:
+            cells[int(length)] = (_EIGHTHS[rest], style)
+    if usual > 0 and mark not in (Mark.NAN, Mark.INF):
+        at = min(width - 1, int(_share(usual, scale) * width))
+        cells[at] = ("|" if screen.ascii else "┃", ink.STRONG)
+    return ink.join_runs(cells)
+
+
+def _share(value: float, scale: tuple[float, float]) -> float:
+    low, high = scale
+    if not 0 < low < high or value <= 0:
+        return 0.5 if value > 0 else 0.0
+    # A twentieth is left of the smallest, so that it is a bar too.
+    return float(np.clip(0.05 + 0.95 * np.log(value / low) / np.log(high / low), 0.01, 1.0))
+
+
+def _words(low: float, high: float, screen: Screen) -> str:
+    ends = [numbers.number(end, ascii=screen.ascii) for end in (low, high)]
+    tick = "|" if screen.ascii else "┃"
+    return f"bars from {ends[0]} to {ends[1]}, log scale; {tick} is where the layer usually is"
