@@ -16,13 +16,14 @@ sys.path.insert(0, str(Path(__file__).parent))
 import synthetic
 
 from stethoscope.analyse.bins import Bins
+from stethoscope.record import Series
 from stethoscope.store import FindingsWriter
 from stethoscope.views.pagedata import Desk
 from stethoscope.views.terminal import ink
 from stethoscope.views.terminal.glyphs import Screen as Paper
 from stethoscope.views.tui import run_screen, screens
-from stethoscope.views.tui.app import RunsScreen, TuiApp
-from stethoscope.views.tui.chart import Frame
+from stethoscope.views.tui.app import Names, RunsScreen, TuiApp
+from stethoscope.views.tui.chart import Frame, chart_lines
 from stethoscope.views.tui.compare_page import compare_page
 from stethoscope.views.tui.flow_page import flow_page
 from stethoscope.views.tui.layer_page import layer_page
@@ -468,6 +469,15 @@ def test_every_page_fits_any_size(sick_desk, tmp_path, is_ascii):
             assert text.isascii() or not is_ascii
 
 
+def test_names_of_charts_never_move_their_cells():
+    frame = Frame(Bins(np.arange(10), 1), 20, 12, 3)
+    series = Series(np.arange(10), np.logspace(-6, 6, 10))
+    for label in ("loss", "a very long name of a very long track"):
+        lines = chart_lines(label, series, frame, Paper(60), 3, note="of self_attn.q_proj.weight")
+        cells = {sum(ink.cell_width(text) for text, _ in line[:2]) for line in lines}
+        assert cells == {frame.gutter + 4}
+
+
 def test_cells_fill_the_room_and_are_found_again():
     for count, room in ((31, 56), (5, 56), (56, 56), (1, 8)):
         frame = Frame(Bins(np.arange(count), 1), room, 10, 0)
@@ -482,11 +492,16 @@ def test_palette_goes_to_a_layer(tmp_path):
     folder = healthy(tmp_path)
 
     async def story(driver):
+        assert "layers.3.mlp" not in driver.screen.page.rows
         await driver.pilot.press("ctrl+k")
         await driver.pilot.pause()
         assert not isinstance(driver.app.screen, PageScreen)
+        names = [hit.text async for hit in Names(driver.app.screen_stack[-2]).search("layers.3.mlp")]
+        assert names[0] == "layers.3.mlp"
         await driver.pilot.press("escape")
         await driver.settle()
-        assert isinstance(driver.screen, RunScreen)
+        driver.screen.choose("layers.3.mlp")
+        await driver.settle()
+        assert driver.screen.page.row == "layers.3.mlp"
 
     drive(story, tmp_path, folder)

@@ -8,8 +8,10 @@ from typing import ClassVar
 
 from textual.app import App
 from textual.command import DiscoveryHit, Hit, Hits, Provider
+from textual.content import Content
 from textual.screen import Screen as TextualScreen
 
+from stethoscope.record import printable
 from stethoscope.views.pagedata.desk import HEAT_KINDS
 from stethoscope.views.terminal.glyphs import Screen as Paper
 from stethoscope.views.tui.keys import help_lines
@@ -84,10 +86,12 @@ class Names(Provider):
                 yield Hit(score, matcher.highlight(name), partial(self.app.run_action, action), help=words)
         screen = self.screen
         if isinstance(screen, RunScreen):
-            for path in screen.page.rows[:5000]:
-                score = matcher.match(path)
+            for path in screen.page.known:
+                name = printable(path)
+                score = matcher.match(name)
                 if score > 0:
-                    yield Hit(score, path.replace("[", "\\["), partial(screen.choose, path), help="go to this layer")
+                    # A name is text, whatever brackets it has.
+                    yield Hit(score, Content(name), partial(screen.choose, path), text=name, help="go to this layer")
 
 
 class TuiApp(App[None]):

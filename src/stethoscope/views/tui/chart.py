@@ -124,15 +124,15 @@ def _labels(
     """What stands left of the rows: name with the highest value, the lowest at the bottom."""
     room = gutter + 4
     texts = [numbers.number(end, ascii=screen.ascii) if np.isfinite(end) else "" for end in reversed(ends)]
-    name = screen.name(label, max(4, room - ink.cell_width(texts[0]) - 2))
-    words = note + (" log" if is_log else "")
+    name = screen.name(label, max(0, room - ink.cell_width(texts[0]) - 2))
+    words = screen.name(f"{note} log".strip() if is_log else note, max(0, room - ink.cell_width(texts[1]) - 2))
     out: list[ink.Line] = []
     for row in range(height):
         left, right = "", ""
         if row == 0:
             left, right = name, texts[0]
         elif row == height - 1:
-            left, right = words.strip(), texts[1] if texts[1] != texts[0] else ""
+            left, right = words, texts[1] if texts[1] != texts[0] else ""
         fill = max(1, room - 1 - ink.cell_width(left) - ink.cell_width(right))
         out.append([(left, ink.PLAIN if row == 0 else ink.NOTE), (" " * fill + right + " ", ink.NOTE)])
     return out

@@ -26,6 +26,9 @@ _WITH_VALUES = 100
 """From this width on every row says its value at the cursor; below, only how it stands to the usual one."""
 
 
+_FEW_ROWS = 6
+
+
 @dataclasses.dataclass(frozen=True, eq=False, slots=True)
 class Heat:
     """The part of the tree that shows, with its numbers in cells."""
@@ -86,9 +89,16 @@ def cursor_of(desk: Desk, view: View) -> int:
 
 
 def first_opened(desk: Desk, tree: Sequence[Node]) -> frozenset[str]:
-    """The branches the page opens with: the way down to where the first cause sits."""
-    shown = set(opened_rows(desk, tree))
-    return frozenset(tree[tree[at].parent].path for at in shown if tree[at].parent >= 0)
+    """The branches the page opens with: the way down to where the first cause sits; never so few rows that nothing is said."""
+    shown = opened_rows(desk, tree)
+    opened = {tree[tree[at].parent].path for at in shown if tree[at].parent >= 0}
+    while len(shown) < _FEW_ROWS:
+        closed = {tree[at].path for at in shown if tree[at].num_children} - opened
+        if not closed:
+            break
+        opened |= closed
+        shown = visible(tree, frozenset(opened), "")
+    return frozenset(opened)
 
 
 def chosen_row(view: View, tree: Sequence[Node], shown: Sequence[int], signs: dict[int, Severity]) -> str:

@@ -58,6 +58,7 @@ def page_of(
     return Page(
         lines, columns=frame.bins.starts, size=frame.bins.size, last_step=heat.window[1], window=heat.window, span=span,
         rows=tuple(tree[at].path for at in heat.shown), row=heat.row, opened=heat.opened,
+        known=tuple(node.path for node in tree),
         branches=frozenset(tree[at].path for at in heat.shown if tree[at].num_children),
         parents={tree[at].path: tree[tree[at].parent].path for at in heat.shown if tree[at].parent >= 0},
         events=tuple(sorted(set(events))), kinds=kinds, column=frame.cursor, place=(top, frame.gutter + 4, heat.first_row), frame=frame,

@@ -181,7 +181,10 @@ class RunScreen(DeskScreen):
         self.app.push_screen(FlowScreen(self.holder, view))
 
     def choose(self, path: str) -> None:
-        """Goes to a layer by name."""
+        """Goes to a layer by name, and opens what holds it."""
+        parts = path.split(".")
+        holders = {".".join(parts[:cut]) for cut in range(1, len(parts))}
+        self.view.opened = (self.page.opened if self.view.opened is None else self.view.opened) | holders
         self.view.row, self.view.pattern = path, ""
         self.redraw()
 

@@ -59,6 +59,8 @@ class Page:
     rows: tuple[str, ...] = ()
     """The paths that can be selected, in their order."""
     row: str = ""
+    known: tuple[str, ...] = ()
+    """Every path there is, also in branches that are closed."""
     opened: frozenset[str] = frozenset()
     branches: frozenset[str] = frozenset()
     parents: dict[str, str] = dataclasses.field(default_factory=dict)
