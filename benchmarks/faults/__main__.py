@@ -12,7 +12,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 import torch
-from benchmarks.faults import report
+from benchmarks.faults import live, report
 from benchmarks.faults.catalogue import Program, load_programs
 from benchmarks.faults.judging import Verdict, examine
 
@@ -29,6 +29,10 @@ def main() -> int:
     parser.add_argument("--every", type=int, default=0, help="measure every Nth step; 0 leaves it to the governor")
     parser.add_argument("--json", type=Path, help="write every verdict here")
     parser.add_argument("--markdown", type=Path, help="write the tables here")
+    parser.add_argument(
+        "--live-equals-stored", action="store_true",
+        help="instead: whether a companion that listens at random moments, and the stored run in random pieces, say the same",
+    )  # fmt: skip
     parser.add_argument("--keep", type=Path, help="keep the run folders here")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
@@ -37,7 +41,10 @@ def main() -> int:
     if not programs:
         print(f"No program is called {options.ids}", file=sys.stderr)
         return 2
-    verdicts = run(programs, range(options.first_seed, options.first_seed + options.seeds), options.keep)
+    seeds = range(options.first_seed, options.first_seed + options.seeds)
+    if options.live_equals_stored:
+        return compare_live(programs, seeds)
+    verdicts = run(programs, seeds, options.keep)
     table = report.text(verdicts)
     print("\n" + table)
     if options.json is not None:
@@ -46,6 +53,22 @@ def main() -> int:
     if options.markdown is not None:
         options.markdown.write_text(table, encoding="utf-8")
     return 1 if any(v.error for v in verdicts) else 0
+
+
+def compare_live(programs: list[Program], seeds: range) -> int:
+    """Says where live and stored findings differ; 0 where they never do."""
+    num_runs, differing = 0, []
+    with tempfile.TemporaryDirectory(prefix="stethoscope-live-") as scratch:
+        for seed in seeds:
+            for program in programs:
+                folder = Path(scratch).resolve() / f"{program.key}-{seed}"
+                folder.mkdir()
+                count, lines = live.check(program, seed, folder)
+                num_runs += count
+                differing += [program.key] * bool(lines)
+                print(f"{program.key:<6} seed {seed}  " + ("\n    ".join(["differs", *lines]) if lines else "the same"), flush=True)
+    print(f"\n{num_runs} runs; different: {', '.join(differing) or 'none'}")
+    return int(bool(differing))
 
 
 def choose(ids: str, *, unseen: bool = False, both: bool = False) -> list[Program]:

@@ -19,10 +19,14 @@ from typing import Final
 from stethoscope.analyse.span import spans
 from stethoscope.detect import Detection
 from stethoscope.record import Finding
-from stethoscope.store import FindingsWriter, Run, open_run
+from stethoscope.store import FindingsWriter, Run, Start, open_run
 
 POLL_SECONDS: Final = 0.5
 SEAL_SECONDS: Final = 10.0
+EVERYTHING: Final = 2**62
+"""A step after all others."""
+MEMORY_BYTES: Final = 16 << 20
+"""Every row is read once, soon after it came: there is little to keep."""
 
 
 class Companion:
@@ -30,25 +34,41 @@ class Companion:
 
     def __init__(self, folder: Path, *, disk_bytes: int) -> None:
         self.folder, self._disk_bytes = folder, disk_bytes
-        self._run: Run = open_run(folder)
+        self._run: Run = open_run(folder, memory_bytes=MEMORY_BYTES)
         self._detection = Detection()
         self._seen: int | None = None
         self._writer = FindingsWriter(folder)
         self._written: list[Finding] = []
+        self._text = repr(self._written)
 
     def look(self, *, final: bool = False) -> list[Finding]:
-        """Take in what came since and write what changed; the last step is left alone while it may still grow."""
+        """Take in what came since and write what changed; steps that may still grow are left for the next look."""
         self._run.refresh()
-        last = self._run.last_step
-        upto = None if final or last is None else last - 1
-        if upto is not None and self._seen is not None and upto <= self._seen:
-            return self._written
+        upto = None if final else settled_step(self._run)
+        if not final:
+            if upto is None:
+                return self._look_at_beginnings()
+            if self._seen is not None and upto <= self._seen:
+                return self._written
         self._detection.observe(spans(self._run, after=self._seen, upto=upto))
-        self._seen = last if upto is None else upto
-        found = self._detection.findings()
-        if found != self._written:
+        # Events may stand beyond the last step that has rows; after the final look none of them is to be taken again.
+        self._seen = EVERYTHING if upto is None else upto
+        return self._tell(self._detection.findings())
+
+    def _look_at_beginnings(self) -> list[Finding]:
+        """Before the first step is complete there are only events, and more of the same step may come: nothing is kept."""
+        if self._run.last_step is not None:
+            return self._written
+        early = Detection()
+        early.observe(spans(self._run))
+        return self._tell(early.findings())
+
+    def _tell(self, found: list[Finding]) -> list[Finding]:
+        # As text: a NaN in the evidence is not equal to itself, and the same finding would be written at every look.
+        text = repr([finding.to_json() for finding in found])
+        if text != self._text:
             self._writer.write(found, replace=True)
-            self._written = found
+            self._written, self._text = found, text
         return found
 
     def tidy(self, *, final: bool = False) -> None:
@@ -68,6 +88,23 @@ class Companion:
     def has_ended(self) -> bool:
         """Whether the run says that nothing follows."""
         return self._run.state in ("finished", "crashed")
+
+
+def settled_step(run: Run) -> int | None:
+    """The last step to which nothing can be added: before the newest of the rank that is farthest behind.
+
+    A process that continues a run may write steps again that an earlier one had; until its first row is there, none are
+    settled. Ranks that have ended hold nobody back.
+    """
+    latest: dict[int, Start] = {}
+    for start in run.starts:
+        known = latest.get(start.rank)
+        if known is None or start.ordinal >= known.ordinal:
+            latest[start.rank] = start
+    writing = [start for start in latest.values() if start.how == "live"] or list(latest.values())
+    if run.last_step is None or any(start.last_step is None for start in writing):
+        return None
+    return min((start.last_step - 1 for start in writing if start.last_step is not None), default=run.last_step - 1)
 
 
 def follow(folder: Path, parent: int, disk_bytes: int) -> None:

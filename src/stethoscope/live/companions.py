@@ -73,20 +73,30 @@ class CompanionHandle:
         self._process, self._thread = None, None
 
     def _follow(self) -> None:
+        from stethoscope.explain.circumstances import circumstances
         from stethoscope.explain.ranking import silence, split
+        from stethoscope.store import open_run
         from stethoscope.store.findings import FindingsReader
 
         reader = FindingsReader(self._folder)
+        known: frozenset[tuple[str, int]] = frozenset()
         while not self._stopping.wait(POLL_SECONDS):
             try:
                 if not reader.update():
                     continue
                 found = silence(reader.findings(), self._config.ignore, self._config.expect)
+                # The run is opened only for something new: a finding that goes on is written again and again.
+                now = frozenset((finding.code, finding.first_step) for finding in found)
+                causes: tuple[Finding, ...] = ()
+                if now != known:
+                    with open_run(self._folder) as run:
+                        causes, _ = split(found, circumstances(run))
+                    known = now
             except (OSError, RunError):
                 continue
             for listener in self.on_findings:
                 listener(found)
-            for cause in split(found)[0]:
+            for cause in causes:
                 key = (cause.code, cause.first_step)
                 if key not in self._said and cause.severity is not Severity.INFO:
                     self._said.add(key)
