@@ -24,13 +24,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Shows the screens until `q`."""
-    base, folder = places(args.run)
-    if not (sys.stdin.isatty() and sys.stdout.isatty() and sys.stderr.isatty()):
-        raise UsageError("The screens need a terminal", do="stethoscope show and stethoscope diagnose print to anything")
     try:
         import textual  # noqa: F401 - only whether it is there
     except ImportError as error:
         raise MissingExtraError("textual", "tui", "The terminal screens") from error
+    base, folder = places(args.run)
+    if not (sys.stdin.isatty() and sys.stdout.isatty() and sys.stderr.isatty()):
+        raise UsageError("The screens need a terminal", do="stethoscope show and stethoscope diagnose print to anything")
     from stethoscope.views.tui.app import TuiApp
 
     color = args.color != "never" and not os.environ.get("NO_COLOR")

@@ -20,6 +20,8 @@ from stethoscope.views.tui.runs_page import Shelf, runs_page
 from stethoscope.views.tui.screens import PageScreen
 from stethoscope.views.tui.view import Page, View
 
+MIN_WIDTH = 40
+
 
 class RunsScreen(PageScreen):
     """The list of runs."""
@@ -112,8 +114,8 @@ class TuiApp(App[None]):
         self._folder, self._ascii, self._color = folder, ascii_only, color
 
     def paper(self, width: int, color: bool) -> Paper:
-        """What pages are drawn on."""
-        return Paper(width, self._ascii, color)
+        """What pages are drawn on; in a narrower window their right side is cut off."""
+        return Paper(max(MIN_WIDTH, width), self._ascii, color)
 
     def on_mount(self) -> None:
         """The run that was named, or the list."""
