@@ -63,8 +63,10 @@ def rows_with_gradient(gradient: torch.Tensor) -> npt.NDArray[np.float32] | None
 
 def logits(output: Any) -> dict[str, float]:
     """Of a model's output that looks like logits: mean log-sum-exp, the share of the commonest prediction."""
-    if not isinstance(output, torch.Tensor) or not output.is_floating_point() or output.dim() < 2:
+    if not isinstance(output, torch.Tensor) or not output.is_floating_point() or output.dim() < 1:
         return {}
+    if output.dim() == 1 or output.shape[-1] == 1:
+        return _one_logit(output.detach().flatten()[:4096])
     flat = output.detach().reshape(-1, output.shape[-1])
     if output.device.type != "cpu" or not 2 <= flat.shape[1] <= 1 << 17 or flat.shape[0] < 2:
         return {}
@@ -76,6 +78,16 @@ def logits(output: Any) -> dict[str, float]:
         "output/top_class": float(winners.argmax()),
         "output/num_units": float(flat.shape[1]),
     }
+
+
+def _one_logit(values: torch.Tensor) -> dict[str, float]:
+    """One number a sample: if it is a logit, its sign is the prediction."""
+    if values.device.type != "cpu" or len(values) < 2:
+        return {}
+    positive = float((values > 0).double().mean())
+    return {
+        "output/top_share": max(positive, 1.0 - positive), "output/top_class": float(positive > 0.5), "output/num_units": 1.0,
+    }  # fmt: skip
 
 
 class UnitRecord:

@@ -21,7 +21,8 @@ MAX_FEATURES: Final = 20_000
 MAX_CLASSES: Final = 100
 MIN_SEPARATION: Final = 8.0
 """Distance of neighbouring classes over the deviation within them."""
-MIN_CORRELATION: Final = 0.99995
+MIN_CORRELATION: Final = 0.999
+"""Where no other feature comes near: a target that was rounded, or carries a little noise, is a target still."""
 MIN_OVERLAP: Final = 0.05
 
 

@@ -11,8 +11,10 @@ from typing import ClassVar, Final
 import numpy as np
 
 from stethoscope.analyse.span import Span
+from stethoscope.analyse.trends import Direction, mann_kendall
 from stethoscope.detect.detector import Reading
-from stethoscope.record import Evidence, Finding, Severity
+from stethoscope.kernels.columns import INDEX
+from stethoscope.record import Evidence, Finding, Kind, Severity
 
 LOOKS_NEEDED: Final = 10
 STEPS_NEEDED: Final = 80
@@ -24,6 +26,9 @@ EXPECTED: Final = 20.0
 LEARNED: Final = 0.7
 """A loss below this share of the entropy of the classes shows that samples are told apart."""
 RECENT: Final = 64
+FALLS: Final = 0.1
+"""Of the loss, from the first half of the recent steps to the second."""
+ONE_LOGIT: Final = "BinaryCrossEntropyWithLogits"
 
 
 class ClassCollapse:
@@ -41,6 +46,7 @@ class ClassCollapse:
         self._top = -1
         self._num_units = 0
         self._losses: list[float] = []
+        self._is_one_logit = False
 
     def observe(self, span: Span) -> None:
         """Labels from the batches, predictions where they were looked at."""
@@ -52,6 +58,10 @@ class ClassCollapse:
                     self._labels = np.pad(self._labels, (0, len(counts) - len(self._labels)))
                 self._labels[: len(counts)] += counts
                 self._num_batches += 1
+            elif event.kind == "loss_graph":
+                self._is_one_logit |= any(op[0] == ONE_LOGIT for op in event.body.get("operations", ()))
+        if self._is_one_logit:
+            self._take_targets(span)
         shares, tops, units = (
             span.metric(f"output/{name}") for name in ("top_share", "top_class", "num_units")
         )
@@ -67,6 +77,29 @@ class ClassCollapse:
                 self._since = step if self._since is None else self._since
                 self._num_looks += 1
             self._top, self._last_step = top, step
+
+    def _take_targets(self, span: Span) -> None:
+        """Targets of zeros and ones beside one logit a sample are labels of two classes."""
+        places = [
+            n for n in span.places(Kind.TARGET)
+            if "float" in span.sites[n].dtype and (len(span.sites[n].shape) == 1 or span.sites[n].shape[-1] == 1)
+        ]  # fmt: skip
+        if not places:
+            return
+        rows = span.rows[span.present[:, places[0]], places[0]]
+        count, zeros, mean = (rows[:, INDEX[name]] for name in ("count", "num_zero", "mean"))
+        for row in np.flatnonzero((rows[:, INDEX["max"]] <= 1) & np.isclose(mean * count + zeros, count)):
+            if not len(self._labels):
+                self._labels = np.zeros(2)
+            self._labels[:2] += [float(zeros[row]), float(count[row] - zeros[row])]
+            self._num_batches += 1
+
+    def _still_falls(self) -> bool:
+        """A loss below what the frequencies give that goes on falling tells samples apart, whatever it predicts by now."""
+        half = len(self._losses) // 2
+        before, after = float(np.median(self._losses[:half])), float(np.median(self._losses[half:]))
+        trend = mann_kendall(self._losses, alpha=0.01).direction
+        return after < before - FALLS * abs(before) and trend is Direction.FALLING
 
     def readings(self) -> dict[str, list[Reading]]:
         """What the rule asks for, and what it got."""
@@ -91,7 +124,8 @@ class ClassCollapse:
             or self._top >= len(self._labels)
         ):
             return []
-        if self._num_units != len(self._labels) or self._last_step - self._since < STEPS_NEEDED:
+        num_classes = 2 if self._num_units == 1 and self._is_one_logit else self._num_units
+        if num_classes != len(self._labels) or self._last_step - self._since < STEPS_NEEDED:
             return []
         shares = self._labels / total
         common = float(shares[self._top])
@@ -100,7 +134,7 @@ class ClassCollapse:
         entropy = float(-(positive * np.log(positive)).sum())
         loss = float(np.median(self._losses)) if self._losses else float("nan")
         is_majority = common >= MAJORITY and common == float(shares.max())
-        if not is_majority or expected < EXPECTED or not loss > LEARNED * entropy:
+        if not is_majority or expected < EXPECTED or not loss > LEARNED * entropy or (loss < entropy and self._still_falls()):
             return []
         rare = ", ".join(f"class {n} {share:.1%}" for n, share in enumerate(shares[:4]) if n != self._top)
         return [Finding(

@@ -20,7 +20,7 @@ WAITING_SHARE: Final = 0.6
 WAITING_MS: Final = 5.0
 WARM_UP: Final = 5
 TIMED: Final = 20
-PAUSES: Final = 0.1
+PAUSES: Final = 0.05
 """Of the waits, the longest: checkpoints, validation and the like are seldom, a slow batch now and then is not."""
 
 

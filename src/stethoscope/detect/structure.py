@@ -36,6 +36,7 @@ class Structure:
         self._owned: set[str] = set()
         self._frozen: set[str] = set()
         self._trainable: set[str] = set()
+        self._num_dims: dict[str, int] = {}
         self._with_gradient: set[str] = set()
         self._ran: set[str] = set()
         self._flowed: set[str] = set()
@@ -59,6 +60,8 @@ class Structure:
         self._types = {path: str(m.get("type", "")) for path, m in span.modules.items()} or self._types
         reported = np.atleast_1d(np.any(span.present, axis=0)).tolist()
         for place, info in enumerate(span.sites):
+            if info.site.kind is Kind.GRADIENT:
+                self._num_dims[info.site.path] = len(info.shape)
             self._sort(info.site.kind, info.site.path, info.site.module, info.measured, reported[place])
         gradients = span.places(Kind.GRADIENT)
         if len(gradients) and len(span.steps):
@@ -193,7 +196,20 @@ class Structure:
             and self._num_steps >= STEPS_NEEDED
         ):
             return self._frozen_finding(head, "the last layer alone, while all before it learn")
-        return None
+        return self._scraps(last, head)
+
+    def _scraps(self, last: str, head: list[str]) -> Finding | None:
+        """No matrix learns and the last layer does not, only some biases or scales of a kind whose others are frozen too.
+
+        Whoever trains biases alone, or norms alone, trains all of them.
+        """
+        scraps = [path for path in self._trainable if self._num_dims.get(path, 2) < 2]
+        kinds = {(path.rpartition(".")[2], self._types.get(path.rpartition(".")[0])) for path in scraps}
+        left = [p for p in self._frozen if (p.rpartition(".")[2], self._types.get(p.rpartition(".")[0])) in kinds]
+        if self._num_steps < STEPS_NEEDED or len(scraps) < len(self._trainable) or not scraps or not left or last not in self._ran:
+            return None
+        why = f"every weight matrix and the last layer, while {name_list(sorted(scraps))} alone can learn"
+        return self._frozen_finding(head, why) if head else None
 
     def _frozen_finding(self, names: list[str], why: str) -> Finding:
         total = len(self._frozen) + len(self._trainable)
