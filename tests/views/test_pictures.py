@@ -59,7 +59,7 @@ def test_the_first_wrong_row_stands_out(exploding):
     text = render_heatmap(exploding, "gradient", findings=[synthetic.CAUSE])
     lines = text.splitlines()
     (bad,) = [line for line in lines if line.startswith("◆ ")]
-    assert bad == "◆ layers.2.attn  " + "·" * 39 + "░▒▓▓████╳╳╳╳"
+    assert bad == "◆ layers.2.attn  " + "·" * 39 + "░▒▓▓████╳╳╳╳ ^", "without color the end of the row says which way"
     assert lines[-1] == "  · usual  ▓ larger  ▓ smaller  ╳ NaN  4 steps a cell"
     assert lines[0].split() == ["gradient", "1", "100", "200"]
 
