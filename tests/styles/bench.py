@@ -32,7 +32,7 @@ class Truth:
         self._before: dict[int, dict[str, torch.Tensor]] = {}
 
     def see(self, site: Site, tensor: torch.Tensor, scale: float = 1.0) -> None:
-        tensor = tensor.detach().clone()
+        tensor = tensor.detach().cpu().clone()
         if tensor.is_sparse:
             tensor = tensor.to_dense()
         if tensor.is_complex():

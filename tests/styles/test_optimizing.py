@@ -334,6 +334,7 @@ SCHEDULERS: dict[str, Any] = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:The epoch parameter:UserWarning")  # an older SequentialLR warns of itself
 @pytest.mark.parametrize("name", [*SCHEDULERS, "plateau"])
 def test_schedulers(name: str, tmp_path: Path) -> None:
     rates: list[float] = []

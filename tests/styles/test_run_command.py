@@ -35,6 +35,10 @@ ENDINGS = {
     "raises": "def deeper(loss):\n    raise ValueError('bad ' + str(loss.ndim))\ndeeper(train())",
     "raises_in_backward": "loss = train()\nloss.backward()",
     "raises_from": "try:\n    train().backward()\nexcept RuntimeError as e:\n    raise KeyError('x') from e",
+    "raises_in_data": (
+        "class Bad(list):\n    def __getitem__(self, n):\n        raise KeyError(n)\n"
+        "train()\nfor x in torch.utils.data.DataLoader(Bad([1, 2])):\n    pass"
+    ),
     "raises_before_torch": "1 / 0",
     "bad_optimizer": "torch.optim.SGD([], lr=0.1)",
     "syntax": "def f(:\n    pass",
@@ -227,3 +231,32 @@ def test_workers(method: str, tmp_path: Path) -> None:
     assert len(run.steps) == 8
     assert len(run.starts) == 1
     assert run.state == "finished"
+
+
+def test_a_terminal_gets_a_live_line_and_a_summary(tmp_path: Path) -> None:
+    """Only stderr is the terminal here: the script's own output stays as it is."""
+    pty = pytest.importorskip("pty")
+    (tmp_path / "s.py").write_text(
+        TRAIN + "import time\nuntil = time.time() + 3\nwhile time.time() < until: train(50)\nprint('over')"
+    )
+    ours, theirs = pty.openpty()
+    command = [sys.executable, *RUN, "s.py"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=theirs, cwd=tmp_path, env=environment())
+    os.close(theirs)
+    shown = b""
+    while True:
+        try:
+            piece = os.read(ours, 65536)
+        except OSError:  # the other end was closed
+            break
+        if not piece:
+            break
+        shown += piece
+    out, _ = process.communicate(timeout=60)
+    os.close(ours)
+    assert process.returncode == 0
+    assert out == b"over\n"
+    assert b"\r" in shown.replace(b"\r\n", b"\n"), shown[-500:]
+    assert b"step" in shown
+    assert b"nothing to report" in shown
+    assert shown.endswith((b"\n", b"\r\x1b[K")), "the cursor stands on an empty line"
