@@ -29,6 +29,7 @@ from stethoscope.views.tui.flow_page import flow_page
 from stethoscope.views.tui.layer_page import layer_page
 from stethoscope.views.tui.run_page import run_page
 from stethoscope.views.tui.run_screen import CompareScreen, FlowScreen, LayerScreen, RunScreen, TextScreen
+from stethoscope.views.tui.runs_page import Shelf
 from stethoscope.views.tui.screens import PageScreen
 from stethoscope.views.tui.view import View
 
@@ -284,6 +285,26 @@ def test_live_run_shows_what_comes_and_can_be_held_still(tmp_path):
 
     drive(story, tmp_path, folder)
     writer.close("finished")
+
+
+def test_list_follows_a_live_run_to_its_end(tmp_path):
+    folder = healthy(tmp_path, steps=range(1, 4), ended=None)
+    writer = synthetic._OPEN[-1]
+    shelf = Shelf(tmp_path)
+    ((_, row),) = shelf.rows()
+    assert (row.state, row.last_step) == ("live", 3)
+    infos = synthetic.sites_of(synthetic.MODULES)
+    table = np.array([synthetic.healthy(info.site, 4) for info in infos])
+    writer.rows(4, np.arange(len(infos), dtype=np.uint32), table)
+    assert writer.flush()
+    ((_, row),) = shelf.rows()
+    assert (row.state, row.last_step) == ("live", 4)
+    writer.close("finished")
+    ((_, row),) = shelf.rows()
+    assert (row.state, row.last_step) == ("finished", 4)
+    assert shelf.rows()[0][1] is row, "what does not change is not read again"
+    shutil.rmtree(folder)
+    assert shelf.rows() == []
 
 
 def test_run_that_vanishes_and_comes_back(tmp_path):

@@ -8,9 +8,12 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+
 from stethoscope.record import printable
 from stethoscope.store import Run
 
+_BATCH: Final = 32 << 10
 _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
 
 
@@ -41,7 +44,7 @@ def write_jsonl(run: Run, table: str, path: Path) -> int:
     count = 0
     with path.open("w", encoding="utf-8", newline="\n") as file:
         for body in _objects(run, table):
-            file.write(json.dumps(_plain(body), allow_nan=False, ensure_ascii=False) + "\n")
+            file.write(json.dumps(body, allow_nan=False, ensure_ascii=False) + "\n")
             count += 1
     return count
 
@@ -97,15 +100,32 @@ def _cell(value: str | None) -> str | None:
 
 
 def _objects(run: Run, table: str) -> Iterator[Mapping[str, Any]]:
+    """The table's rows as strict JSON values."""
     if table == "findings":
-        yield from (finding.to_json() for finding in run.findings())
+        yield from (_plain(finding.to_json()) for finding in run.findings())
         return
     if table == "events":
         for e in run.events():
-            yield {"step": e.step, "rank": e.rank, "time": e.time, "kind": e.kind, "body": e.body}
+            yield _plain({"step": e.step, "rank": e.rank, "time": e.time, "kind": e.kind, "body": e.body})
         return
     for part in run.arrow_parts(table):
-        yield from part.to_pylist()
+        for begin in range(0, part.num_rows, _BATCH):
+            piece = part.slice(begin, _BATCH)
+            columns = [_values(column) for column in piece.columns]
+            yield from (dict(zip(piece.column_names, row, strict=True)) for row in zip(*columns, strict=True))
+
+
+def _values(column: Any) -> list[Any]:
+    """A column as strict JSON values: looked through once, not value by value."""
+    import pyarrow as pa
+
+    values: list[Any] = column.to_pylist()
+    if pa.types.is_floating(column.type):
+        for place in np.flatnonzero(~np.isfinite(np.asarray(column, dtype=np.float64))):
+            values[place] = _plain(values[place])
+    elif pa.types.is_string(column.type):
+        return [None if value is None else _text(value) for value in values]
+    return values
 
 
 def _plain(value: Any) -> Any:

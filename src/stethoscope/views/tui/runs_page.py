@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from stethoscope.record import StethoscopeError
-from stethoscope.store import find_runs, open_run
+from stethoscope.store import Run, find_runs, open_run
 from stethoscope.store.locate import last_written
 from stethoscope.views.terminal import ink, numbers
 from stethoscope.views.terminal.glyphs import Screen
@@ -17,17 +17,34 @@ MAX_LISTED = 500
 
 
 class Shelf:
-    """The runs under a folder; what was read of each is kept until something is written."""
+    """The runs under a folder; what was read of each is kept until something is written, live ones are kept open."""
 
     def __init__(self, base: Path) -> None:
         self.base = base
         self._kept: dict[Path, tuple[tuple[float, str], RunRow]] = {}
+        self._open: dict[Path, Run] = {}
 
     def rows(self) -> list[tuple[Path, RunRow]]:
         """Every run, newest first; one that cannot be read says why."""
         folders = find_runs(self.base)[-MAX_LISTED:][::-1]
-        self._kept = {path: kept for path, kept in self._kept.items() if path in set(folders)}
+        there = set(folders)
+        self._kept = {path: kept for path, kept in self._kept.items() if path in there}
+        self._open = {path: run for path, run in self._open.items() if path in there}
         return [(path, self._row(path)) for path in folders]
+
+    def _read(self, path: Path) -> RunRow:
+        """The row; a live run is read on from where it was, any other is read once and closed."""
+        run = self._open.pop(path, None)
+        if run is None:
+            run = open_run(path)
+        else:
+            run.refresh()
+        row = run_row(run)
+        if row.state in ("live", "stale"):
+            self._open[path] = run
+        else:
+            run.close()
+        return row
 
     def _row(self, path: Path) -> RunRow:
         written = last_written(path)
@@ -36,8 +53,7 @@ class Shelf:
         if kept is not None and kept[0] == written and kept[1].state not in ("live", "stale"):
             return kept[1]
         try:
-            with open_run(path) as run:
-                row = run_row(run)
+            row = self._read(path)
         except StethoscopeError as error:
             row = RunRow("", path.name, "damaged", None, None, None, None, trouble=error.what)
         except OSError as error:
