@@ -79,6 +79,45 @@ def test_nothing_to_report_says_how_much_was_looked_at():
     )
 
 
+def test_notes_alone_are_no_clean_bill():
+    note = Finding("plateau", Severity.INFO, "The loss has stood at about 2.3 since step 40.", 40, 200)
+    text = render_verdict(Diagnosis(findings=(note,), looked_at=LOOKED))
+    first, second, *_ = text.splitlines()
+    assert first == "No cause found. 148 of 148 sites, 10,000 steps. Worth knowing:"
+    assert second == "● The loss has stood at about 2.3 since step 40."
+    assert "✓" not in text
+
+
+def test_a_crash_that_nothing_explains_is_said_first(tmp_path):
+    path = write_run(tmp_path / "run", ended="exception", body={"exception": "FloatingPointError", "message": "log of 0"})
+    with open_run(path) as run:
+        text = render_verdict(Diagnosis(looked_at=LOOKED), run)
+    assert text.startswith("✕ The run crashed at step ")
+    assert "FloatingPointError: log of 0" in " ".join(text.split())
+    assert "No cause found." in " ".join(text.split())
+    assert "✓" not in text
+    assert "Nothing to report" not in text
+
+
+@pytest.mark.parametrize(
+    ("ended", "said"),
+    [
+        ({"ended": "signal", "body": {"signal": "SIGTERM"}}, "The run was ended by SIGTERM at step 7."),
+        ({"ended": "exception", "body": {"exception": "ValueError", "message": "bad\nmore"}},
+         "The run crashed at step 7 with ValueError: bad."),
+        ({"ended": "exception", "body": {"exception": "KeyboardInterrupt", "message": ""}},
+         "The run was interrupted by hand at step 7 (KeyboardInterrupt)."),
+        (None, "The run's process was gone at step 7 without a word: killed, or out of memory."),
+    ],
+)  # fmt: skip
+def test_how_a_run_ended(ended, said):
+    from types import SimpleNamespace
+
+    from stethoscope.explain.headline import ending
+
+    assert ending(SimpleNamespace(ended=ended, last_step=7)) == said
+
+
 def test_other_causes_are_rows_below_the_first():
     second = Finding("dead_units", Severity.WARNING, "38% of the units in layer3.2.relu never fire", 410, 900)
     note = Finding("plateau", Severity.INFO, "The loss has not moved for 400 steps", 6210, 6210)

@@ -116,9 +116,9 @@ def summary(diagnosis: Diagnosis, folder: Path, models: dict[str, Any], optimize
         lines.append(voice.cause(cause))
         if cause.remedy:
             lines.append(f"stethoscope:     {cause.remedy}")
-    verdict = "nothing to report" if diagnosis.healthy else f"{len(diagnosis.causes)} found"
+    verdict = voice.calm(diagnosis, folder) if diagnosis.healthy else f"{len(diagnosis.causes)} found."
     command = "show" if diagnosis.healthy else "diagnose"
-    lines.append(f"stethoscope: {verdict}. stethoscope {command} {voice.shown(folder)}")
+    lines.append(f"stethoscope: {verdict} stethoscope {command} {voice.shown(folder)}")
     return "\n".join(lines)
 
 

@@ -167,7 +167,7 @@ def checkup_lines(diagnosis: Diagnosis, screen: Screen, *, full: bool) -> list[L
     else:
         lines = verdict_lines(diagnosis, None, screen, full=full)
         if diagnosis.healthy:
-            lines[0] = [(f"{screen.glyphs.clear} Nothing serious. {examined}.", ink.NOTE)]
+            lines[0] = [(f"No cause found. {examined}. Worth knowing:", ink.NOTE)]
         else:
             lines += [[], [(f"{examined}; nothing was changed", ink.NOTE)]]
     return [*lines, *([note] for note in notes)]

@@ -9,9 +9,10 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from stethoscope.explain.headline import headline
 from stethoscope.record import Finding, Severity, printable
 from stethoscope.views.terminal.numbers import count, number, plural
-from stethoscope.views.terminal.verdict import since
+from stethoscope.views.terminal.verdict import extent_text, since
 
 if TYPE_CHECKING:
     from stethoscope.explain import Diagnosis
@@ -24,10 +25,10 @@ def markdown(diagnosis: Diagnosis, run: Run) -> str:
     """Headed by the verdict; the first cause with its evidence, then the others."""
     out = [f"### Stethoscope: {_plain(run.name)}", ""]
     looked = diagnosis.looked_at
+    notes = [finding for finding in diagnosis.findings if finding.severity == Severity.INFO]
     if diagnosis.healthy:
-        expected = looked.num_sites_expected or looked.num_sites
-        out += [f"Nothing to report. {count(looked.num_sites)} of {plural(expected, 'site')}, "
-                f"{plural(looked.num_steps, 'step')}."]  # fmt: skip
+        out += [f"{_plain(headline(diagnosis, run).text)} {extent_text(looked)}"]
+        out += ["", "Worth knowing:", ""] if notes else []
     for cause in diagnosis.causes:
         out += _cause(cause)
         followed = diagnosis.followed.get(cause.code, ())
@@ -35,7 +36,6 @@ def markdown(diagnosis: Diagnosis, run: Run) -> str:
             f"{place}. step {count(f.first_step)}: {_plain(f.message)}" for place, f in enumerate(followed, 1)
         ]
         out += [""] if followed else []
-    notes = [finding for finding in diagnosis.findings if finding.severity == Severity.INFO]
     out += [f"- {_plain(note.message)} ({_code(note.code)}, {since(note)})" for note in notes]
     return "\n".join(out).rstrip() + "\n"
 
@@ -59,15 +59,18 @@ def _cause(cause: Finding) -> list[str]:
 
 def github(diagnosis: Diagnosis, run: Run) -> str:
     """One workflow command a finding; a notice that there is nothing where there is nothing."""
-    if not diagnosis.findings:
-        steps = plural(diagnosis.looked_at.num_steps, "step")
-        return f"::notice title=stethoscope::Nothing to report. {steps}.\n"
+    first = []
+    if diagnosis.healthy:
+        # A crash nobody can explain is a warning; a finding below Warning is a notice of its own.
+        said, steps = headline(diagnosis, run), plural(diagnosis.looked_at.num_steps, "step")
+        level = "warning" if said.kind == "crashed" else "notice"
+        first = [f"::{level} title=stethoscope::{_data(f'{said.text} {steps}, run {run.id}.')}\n"]
     followed = {id(f) for group in diagnosis.followed.values() for f in group}
     shown = [
         *diagnosis.causes,
         *(f for f in diagnosis.findings if f not in diagnosis.causes and id(f) not in followed),
     ]
-    out = []
+    out = first
     for finding in shown:
         text = f"{finding.message} ({since(finding)}, run {run.id})"
         if finding.remedy:

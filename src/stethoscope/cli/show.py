@@ -108,7 +108,7 @@ def show_lines(
     metrics_shown = [name for name in run.metrics() if inner or not is_inner(name)]
     names = [screen.text(name) for name in [*(row.name for row in shown.rows), *metrics_shown]]
     gutter = name_width(names, screen.width, heading(shown))
-    lines = [facts.title_line(run, screen), *_verdict(diagnosis, screen)]
+    lines = [facts.title_line(run, screen), *_verdict(diagnosis, run, screen)]
     metrics = metrics_lines(run, screen, first=steps[0], last=steps[1], gutter=gutter, inner=inner)
     lines += [[], *metrics] if metrics else []
     if len(shown.steps) and shown.rows:
@@ -122,12 +122,12 @@ def show_lines(
     return [*lines, [], *facts.status_lines(run, screen, diagnosis.looked_at)]
 
 
-def _verdict(diagnosis: Diagnosis, screen: Screen) -> list[Line]:
+def _verdict(diagnosis: Diagnosis, run: Run, screen: Screen) -> list[Line]:
     """The causes as rows: the full verdict belongs to `diagnose`."""
-    from stethoscope.views.terminal.verdict import clear_line, rows_lines
+    from stethoscope.views.terminal.verdict import rows_lines, verdict_lines
 
     if diagnosis.healthy:
-        return [clear_line(diagnosis.looked_at, screen)]
+        return verdict_lines(diagnosis, run, screen)
     return rows_lines(diagnosis.causes, diagnosis, screen, numbered=True)
 
 

@@ -1,7 +1,8 @@
 """Findings into a Diagnosis: ranked causes, evidence, remedies."""
 
 from stethoscope.explain.diagnosis import Diagnosis, LookedAt
+from stethoscope.explain.headline import Headline, headline
 from stethoscope.explain.reasons import Why, why
 from stethoscope.explain.verdict import diagnose
 
-__all__ = ["Diagnosis", "LookedAt", "Why", "diagnose", "why"]
+__all__ = ["Diagnosis", "Headline", "LookedAt", "Why", "diagnose", "headline", "why"]

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stethoscope.record import Finding, Severity, printable
+from stethoscope.record import Finding, RunError, Severity, printable
 
 if TYPE_CHECKING:
     from stethoscope.explain import Diagnosis
@@ -52,13 +52,28 @@ def closing(diagnosis: Diagnosis, folder: Path) -> str:
     looked = diagnosis.looked_at
     extent = f"{looked.num_steps:,} steps, {looked.num_sites} of {looked.num_sites_expected} sites"
     if diagnosis.healthy:
-        return f"stethoscope: nothing to report. {extent}. stethoscope show {shown(folder)}"
+        return f"stethoscope: {calm(diagnosis, folder)} {extent}. stethoscope show {shown(folder)}"
     first = diagnosis.causes[0]
     more = f" and {len(diagnosis.causes) - 1} more" if len(diagnosis.causes) > 1 else ""
     said = first.message.rstrip(".")
     return (
         f"stethoscope: {_glyph(first.severity)} {said}{more}. {extent}. stethoscope diagnose {shown(folder)}"
     )
+
+
+def calm(diagnosis: Diagnosis, folder: Path) -> str:
+    """What is true where there is no cause: nothing, notes, or a crash that nothing explains."""
+    from stethoscope.explain.headline import headline
+    from stethoscope.store import open_run
+
+    try:
+        with open_run(folder) as run:
+            said = headline(diagnosis, run)
+    except (OSError, RunError):
+        said = headline(diagnosis)
+    notes = [finding for finding in diagnosis.findings if finding.severity is Severity.INFO]
+    text = said.text if said.kind == "crashed" else said.text[:1].lower() + said.text[1:]
+    return f"{text} Worth knowing: {notes[0].message}" if notes else text
 
 
 def shown(folder: Path) -> str:

@@ -6,7 +6,8 @@ import numpy as np
 
 from stethoscope.analyse.history import grid
 from stethoscope.analyse.tree import node_history
-from stethoscope.explain.diagnosis import Diagnosis, LookedAt
+from stethoscope.explain.diagnosis import Diagnosis
+from stethoscope.explain.headline import headline
 from stethoscope.record import Evidence, Finding, Series, Severity
 from stethoscope.store import Run
 from stethoscope.views.notebook.markup import (
@@ -26,7 +27,7 @@ from stethoscope.views.pagedata.verdict import window_around
 from stethoscope.views.terminal import facts, numbers
 from stethoscope.views.terminal.glyphs import UNICODE
 from stethoscope.views.terminal.heatmap import Picture, cell_levels, shortened
-from stethoscope.views.terminal.verdict import evidence_series, since
+from stethoscope.views.terminal.verdict import evidence_series, extent_text, since
 
 _MAX_ROWS = 16
 _PLOT_WIDTH = 480
@@ -63,17 +64,11 @@ def verdict_html(diagnosis: Diagnosis, run: Run | None, was_examined: bool) -> s
     if diagnosis.healthy:
         if not was_examined:
             return f"<div>{muted('Not examined yet: ' + mono('stethoscope.diagnose(run)'))}</div>"
-        return f"<div>{muted('✓ ' + _clear(diagnosis.looked_at))}</div>" + _rows(notes, diagnosis)
+        said = headline(diagnosis, run)
+        words = f"{'✓ ' if said.kind == 'clear' else ''}{said.text} {extent_text(diagnosis.looked_at)}"
+        return f"<div>{muted(escaped(words, 800))}</div>" + _rows(notes, diagnosis)
     first, *others = diagnosis.causes
     return _cause(first, diagnosis, run) + _rows([*others, *notes], diagnosis)
-
-
-def _clear(looked: LookedAt) -> str:
-    expected = looked.num_sites_expected or looked.num_sites
-    return (
-        f"Nothing to report. {numbers.count(looked.num_sites)} of {numbers.plural(expected, 'site')}, "
-        f"{numbers.plural(looked.num_steps, 'step')}."
-    )
 
 
 def _cause(cause: Finding, diagnosis: Diagnosis, run: Run | None) -> str:

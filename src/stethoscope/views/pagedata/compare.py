@@ -10,6 +10,7 @@ import numpy as np
 from stethoscope.analyse.bins import Mark, bins_over
 from stethoscope.analyse.history import History
 from stethoscope.analyse.tree import Node, node_history
+from stethoscope.explain.headline import headline
 from stethoscope.record import Kind, Series
 from stethoscope.store import Run
 from stethoscope.views.pagedata import facts, overview
@@ -60,7 +61,7 @@ def compare_data(
 def _side(desk: Desk) -> dict[str, Any]:
     causes = desk.diagnosis.causes
     return facts.identity(desk.run) | {
-        "verdict": text(causes[0].message, 300) if causes else "Nothing to report",
+        "verdict": text(headline(desk.diagnosis, desk.run).text.rstrip("."), 300) + ("." if causes else ""),
         "severity": str(causes[0].severity) if causes else "",
     }
 

@@ -7,6 +7,8 @@ from typing import Any, Final
 import numpy as np
 
 from stethoscope.explain.circumstances import circumstances
+from stethoscope.explain.diagnosis import Diagnosis
+from stethoscope.explain.headline import headline
 from stethoscope.explain.ranking import silence, split
 from stethoscope.record import Severity
 from stethoscope.store import Run
@@ -46,7 +48,7 @@ def list_verdict(desk: Desk) -> dict[str, Any]:
     causes, followed = split(heard, circumstances(run) if len(heard) > 1 else None)
     if not causes:
         lost = facts.identity(run)["state"] == "damaged"
-        words = facts.state_words(run) if lost else "Nothing to report"
+        words = facts.state_words(run) if lost else headline(Diagnosis(findings=tuple(heard)), run).text.rstrip(".")
         return {"severity": str(Severity.INFO) if lost else "", "message": words, "code": "", "firstStep": None,
                 "looked": True}  # fmt: skip
     first = causes[0]

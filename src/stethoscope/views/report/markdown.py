@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from stethoscope.explain.headline import headline
 from stethoscope.record import Finding, Severity, printable
 from stethoscope.views.pagedata import facts
 from stethoscope.views.pagedata.desk import Desk
@@ -26,7 +27,7 @@ def report_markdown(desk: Desk) -> str:
         lines.append("")
         rest = [*others, *(f for f in diagnosis.findings if f.severity is Severity.INFO)]
     else:
-        lines += ["## Nothing to report", ""]
+        lines += [f"## {_text(headline(diagnosis, run).text)}", ""]
         rest = [f for f in diagnosis.findings if f.severity is Severity.INFO]
     if rest:
         lines += ["## Other findings", ""]

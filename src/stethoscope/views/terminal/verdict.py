@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from stethoscope.explain.diagnosis import Diagnosis, LookedAt
+from stethoscope.explain.headline import headline
 from stethoscope.record import Evidence, Finding, Kind, Series, Severity, StethoscopeError
 from stethoscope.views.terminal import ink, numbers
 from stethoscope.views.terminal.glyphs import SEVERITY_STYLE, Screen
@@ -31,8 +32,7 @@ def verdict_lines(
     """The first cause in full, the others as rows (`full`: each in full); or that nothing was found."""
     notes = [f for f in diagnosis.findings if f.severity == Severity.INFO]
     if diagnosis.healthy:
-        lines = [clear_line(diagnosis.looked_at, screen)]
-        return lines + (rows_lines(notes, diagnosis, screen) if notes else [])
+        return calm_lines(diagnosis, run, screen) + (rows_lines(notes, diagnosis, screen) if notes else [])
     first, *others = diagnosis.causes
     lines = cause_lines(first, diagnosis, run, screen)
     if full:
@@ -44,16 +44,30 @@ def verdict_lines(
     return lines
 
 
-def clear_line(looked_at: LookedAt, screen: Screen) -> ink.Line:
-    """Nothing to report, and how much was looked at."""
+def calm_lines(diagnosis: Diagnosis, run: Run | None, screen: Screen) -> list[ink.Line]:
+    """Where there is no cause: a tick only where there is nothing at all; a crash is said first, notes are announced."""
+    said = headline(diagnosis, run)
+    extent = extent_text(diagnosis.looked_at)
+    noted = " Worth knowing:" if any(f.severity == Severity.INFO for f in diagnosis.findings) else ""
+    if said.kind == "clear":
+        return [[(f"{screen.glyphs.clear} ", ink.NOTE), (f"{said.text} {extent}", ink.NOTE)]]
+    if said.kind == "notes":
+        return [[(f"{said.text} {extent}{noted}", ink.NOTE)]]
+    sign = ink.pad(screen.glyphs.state["crashed"], 2)
+    first, *rest = ink.wrap(screen.text(said.text), min(screen.width, READING_WIDTH) - 2)
+    lines: list[ink.Line] = [[(sign, ink.BROKEN), (first, ink.STRONG)]]
+    lines += [[("  ", ""), (piece, ink.STRONG)] for piece in rest]
+    return [*lines, [("  ", ""), (extent + noted, ink.NOTE)]]
+
+
+def extent_text(looked_at: LookedAt) -> str:
+    """How much was looked at."""
     expected = looked_at.num_sites_expected or looked_at.num_sites
-    text = (
-        f"Nothing to report. {numbers.count(looked_at.num_sites)} of {numbers.plural(expected, 'site')}, "
-        f"{numbers.plural(looked_at.num_steps, 'step')}."
-    )
+    text = f"{numbers.count(looked_at.num_sites)} of {numbers.plural(expected, 'site')}, "
+    text += f"{numbers.plural(looked_at.num_steps, 'step')}."
     if looked_at.num_rows_lost:
         text += f" {numbers.plural(looked_at.num_rows_lost, 'row')} lost."
-    return [(f"{screen.glyphs.clear} ", ink.NOTE), (text, ink.NOTE)]
+    return text
 
 
 def cause_lines(cause: Finding, diagnosis: Diagnosis, run: Run | None, screen: Screen) -> list[ink.Line]:

@@ -10,8 +10,8 @@ from stethoscope.views.terminal import ink, numbers
 from stethoscope.views.terminal.glyphs import Screen
 from stethoscope.views.terminal.verdict import (
     READING_WIDTH,
+    calm_lines,
     cause_lines,
-    clear_line,
     evidence_lines,
     followed_lines,
     overline,
@@ -41,7 +41,7 @@ def _healthy(desk: Desk, screen: Screen, room: int) -> list[ink.Line]:
     if not desk.was_examined and desk.run.state != "live":
         words = desk.trouble or "Looking for causes; nobody has examined this run yet."
         return [[(screen.text(words), ink.NOTE)]]
-    lines = [clear_line(desk.diagnosis.looked_at, screen)]
+    lines = calm_lines(desk.diagnosis, desk.run, screen)
     notes = list(desk.diagnosis.findings)
     rows = rows_lines(notes, desk.diagnosis, screen) if notes else []
     return lines + (rows if len(rows) < room else [])

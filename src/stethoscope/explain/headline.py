@@ -1,0 +1,56 @@
+"""The one sentence over a diagnosis that has no cause: nothing at all, only notes, or a run that crashed all the same."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from stethoscope.explain.diagnosis import Diagnosis
+from stethoscope.record import Severity
+from stethoscope.store import Run
+
+CLEAR = "Nothing to report."
+NO_CAUSE = "No cause found."
+LONGEST = 200
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Headline:
+    """What to say first."""
+
+    kind: str
+    """"cause", "crashed", "notes" or "clear"."""
+    text: str
+    """A sentence or two, complete."""
+
+
+def headline(diagnosis: Diagnosis, run: Run | None = None) -> Headline:
+    """What is true of the run as a whole, in the words that every face uses."""
+    if diagnosis.causes:
+        return Headline("cause", diagnosis.causes[0].message)
+    if run is not None and run.state == "crashed":
+        return Headline("crashed", f"{ending(run)} {NO_CAUSE}")
+    if any(finding.severity is Severity.INFO for finding in diagnosis.findings):
+        return Headline("notes", NO_CAUSE)
+    return Headline("clear", CLEAR)
+
+
+def ending(run: Run) -> str:
+    """How a run that did not finish ended, as a sentence: when, and with what."""
+    ended: Mapping[str, Any] = run.ended or {}
+    inner = ended.get("body")
+    body: Mapping[str, Any] = inner if isinstance(inner, Mapping) else ended
+    at = f"at step {run.last_step:,}" if run.last_step is not None else "before the first step"
+    signal = str(body.get("signal") or "")
+    if signal:
+        return f"The run was ended by {signal} {at}."
+    name = str(body.get("exception") or body.get("error") or body.get("type") or "")
+    if not name:
+        return f"The run's process was gone {at} without a word: killed, or out of memory."
+    message = str(body.get("message") or "").strip().splitlines()
+    told = f"{name}: {message[0]}" if message and message[0] else name
+    told = told if len(told) <= LONGEST else told[: LONGEST - 1] + "…"
+    if name == "KeyboardInterrupt":
+        return f"The run was interrupted by hand {at} ({name})."
+    return f"The run crashed {at} with {told.rstrip('.')}."
