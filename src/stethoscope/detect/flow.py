@@ -26,6 +26,11 @@ HISTORY: Final = 50
 SPIKES_NEEDED: Final = 3
 BACK_IN_TIME: Final = 1e3
 """A sum over a hundred moments of equal gradients gives a hundred; a thousand is growth from moment to moment."""
+BURST: Final = 1e6
+"""So much in a single step, and a gradient of a thousand at least, needs no repetition: often the first one ends it all."""
+BURST_NORM: Final = 1e3
+MOMENTS: Final = 10
+"""Calls of a module in one forward pass, fed by itself: a recurrence written by hand."""
 RECURRENT: Final = ("RNN", "LSTM", "GRU", "RNNCell", "LSTMCell", "GRUCell")
 
 
@@ -50,6 +55,8 @@ class Flow:
         self._first_step = 0
         self._recurrent: dict[str, list[float]] = {}
         self._recurrent_since = 0
+        self._bursts: dict[str, tuple[int, float]] = {}
+        self._loops: set[str] = set()
 
     def observe(self, span: Span) -> None:
         """One value of slope and one of size for every step."""
@@ -74,7 +81,8 @@ class Flow:
 
     def _follow_recurrence(self, span: Span, places: list[int]) -> None:
         """Modules that run once a moment, against the last layer: what they pile up on the way back in time."""
-        repeated = _repeated(span)
+        self._loops |= _loops(span)
+        repeated = _repeated(span) | self._loops
         last = places[-1]
         norms = span.stat("norm")
         for place in places[:-1]:
@@ -87,6 +95,9 @@ class Flow:
             if len(known) and not self._recurrent:
                 self._recurrent_since = int(span.steps[known[0]])
             self._recurrent.setdefault(path, []).extend(ratio[known].tolist())
+            burst = known[(ratio[known] > BURST) & (norms[known, place] > BURST_NORM)]
+            if len(burst):
+                self._bursts.setdefault(path, (int(span.steps[burst[0]]), float(ratio[burst[0]])))
 
     def _slope(self, step: int, sizes: FloatArray, paths: list[str]) -> None:
         live = np.flatnonzero(sizes > 0)
@@ -149,8 +160,12 @@ class Flow:
             for path, ratios in self._recurrent.items()
             if len(ratios) >= STEPS_NEEDED and np.median(ratios) > BACK_IN_TIME
         }
+        since = self._recurrent_since
+        if not back and self._bursts:
+            since = min(step for step, _ in self._bursts.values())
+            back = {path: ratio for path, (_, ratio) in self._bursts.items()}
         if back and not self._clips:
-            found.append(self._back_in_time(back))
+            found.append(self._back_in_time(back, since))
         if len(self._spikes) >= SPIKES_NEEDED and not self._clips:
             found.append(self._in_time())
         return found
@@ -179,7 +194,7 @@ class Flow:
             else "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # and a smaller initialisation",
         )
 
-    def _back_in_time(self, back: dict[str, float]) -> Finding:
+    def _back_in_time(self, back: dict[str, float], since: int) -> Finding:
         path = max(back, key=lambda name: back[name])
         module = path.rpartition(".")[0] or path
         return Finding(
@@ -187,7 +202,7 @@ class Flow:
             severity=Severity.CRITICAL,
             message=f"The gradient explodes on its way back through time in {module}: {back[path]:,.0f} times that of the last "
             "layer, and nothing clips it.",
-            first_step=self._recurrent_since,
+            first_step=since,
             last_step=self._last_step,
             sites=(module, path),
             evidence=(
@@ -215,6 +230,16 @@ class Flow:
 
 def _ratio(decades: float) -> str:
     return f"1/{10**decades:,.0f}" if decades < 7 else f"10^-{decades:.0f}"
+
+
+def _loops(span: Span) -> set[str]:
+    """Modules that one forward pass calls many times on what came out of them."""
+    found = set()
+    for event in span.events:
+        if event.kind == "graph":
+            often = {n["path"] for n in event.body.get("nodes", ()) if n.get("calls", 1) >= MOMENTS}
+            found |= {e["source"] for e in event.body.get("edges", ()) if e["source"] == e["target"]} & often
+    return found
 
 
 def _repeated(span: Span) -> set[str]:
