@@ -93,13 +93,13 @@ def spans(
     rank: int | None = None,
 ) -> Iterator[Span]:
     """The run's steps after one and up to another, cut into spans; one without rows where there are only events."""
-    metrics = {name: run.metric(name, rank=rank) for name in run.metrics()}
+    first = None if after is None else after + 1
+    metrics = {name: run.metric(name, rank=rank, first=first) for name in run.metrics()}
     known = [run.steps, *(series.steps for series in metrics.values())]
     steps = np.unique(np.concatenate(known)) if known else np.empty(0, np.int64)
-    events = run.events()
-    if after is not None:
-        steps = steps[steps > after]
-        events = [event for event in events if event.step > after]
+    events = run.events(first=first)
+    if first is not None:
+        steps = steps[steps >= first]
     if upto is not None:
         steps = steps[steps <= upto]
         events = [event for event in events if event.step <= upto]

@@ -17,7 +17,7 @@ from stethoscope.record import RunDamagedError, RunFormatError
 from stethoscope.store import manifest as manifests
 from stethoscope.store.locate import journal_name, parse_journal_name, rank_folders
 from stethoscope.store.manifest import Manifest, StartNote
-from stethoscope.store.pieces import JournalPiece, PayloadCache, Piece, StartKey
+from stethoscope.store.pieces import MEMORY_BYTES, JournalPiece, PayloadCache, Piece, StartKey
 from stethoscope.store.scan import Problem
 from stethoscope.store.segment import ColumnCache, SegmentPiece
 from stethoscope.store.sitetable import SiteTable
@@ -39,13 +39,15 @@ class _Rank:
 class Catalogue:
     """The pieces of a run, kept up to date by `update`."""
 
-    def __init__(self, folder: Path, *, only_rank: int | None = None) -> None:
+    def __init__(
+        self, folder: Path, *, only_rank: int | None = None, memory_bytes: int = MEMORY_BYTES
+    ) -> None:
         self.folder = folder
         self.lock = threading.RLock()
         """Held by whoever reads or updates: a run may be shared by the threads of a server."""
         self.sites = SiteTable()
-        self.cache = PayloadCache()
-        self.columns = ColumnCache()
+        self.cache = PayloadCache(memory_bytes)
+        self.columns = ColumnCache(memory_bytes)
         self.starts: list[Start] = []
         self._only_rank = only_rank
         self._ranks: dict[int, _Rank] = {}
@@ -120,6 +122,7 @@ class Catalogue:
             piece = self._journals[label]
             if (piece.key, piece.part) in sealed or label not in there:
                 del self._journals[label]
+                self.cache.forget(label)
         for label, path in there.items():
             named = parse_journal_name(path.name)
             if named is None or (StartKey(rank, *named[:2]), named[2]) in sealed:

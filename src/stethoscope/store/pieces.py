@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from stethoscope.store.pyramid import Pyramid
 
 ALL_COLUMNS: Final = tuple(range(NUM_COLUMNS))
+FIRST_STEP: Final = -(2**63)
+MEMORY_BYTES: Final = 192 << 20
+"""What a reader may keep of payloads, and as much again of columns."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, order=True)
@@ -87,11 +90,11 @@ class Piece(Protocol):
     def metric_names(self) -> set[str]:
         """The names of the scalars."""
 
-    def metric(self, name: str) -> tuple[IntArray, FloatArray]:
-        """Steps and values of one scalar, in order of writing."""
+    def metric(self, name: str, first: int = FIRST_STEP) -> tuple[IntArray, FloatArray]:
+        """Steps and values of one scalar in order of writing; steps before `first` may be left out."""
 
-    def events(self) -> Iterator[tuple[int, Event]]:
-        """Serials and events, in order."""
+    def events(self, first: int = FIRST_STEP) -> Iterator[tuple[int, Event]]:
+        """Serials and events, in order; those before `first` may be left out."""
 
     def vectors(self, name: str, site: int) -> Iterator[tuple[int, npt.NDArray[Any]]]:
         """Steps and vectors of one site, in order."""
@@ -103,7 +106,7 @@ class Piece(Protocol):
 class PayloadCache:
     """Unpacked payloads, the latest used ones, up to a number of bytes."""
 
-    def __init__(self, limit_bytes: int = 192 << 20) -> None:
+    def __init__(self, limit_bytes: int = MEMORY_BYTES) -> None:
         self._limit_bytes = limit_bytes
         self._num_bytes = 0
         self._items: OrderedDict[tuple[str, int], bytes] = OrderedDict()
@@ -127,6 +130,11 @@ class PayloadCache:
             self._num_bytes += len(payload)
         while self._num_bytes > self._limit_bytes and self._items:
             self._num_bytes -= len(self._items.popitem(last=False)[1])
+
+    def forget(self, label: str) -> None:
+        """Forgets the payloads of one file."""
+        for key in [key for key in self._items if key[0] == label]:
+            self._num_bytes -= len(self._items.pop(key))
 
     def clear(self) -> None:
         """Forgets everything."""
@@ -155,6 +163,9 @@ class JournalPiece:
         self._rows: list[tuple[int, FrameAt]] = []
         self._known_steps = 0, np.empty(0, np.int64)
         self._scalars: list[tuple[int, dict[str, float]]] = []
+        self._by_name: dict[str, tuple[list[int], list[float]]] = {}
+        self._last_told = FIRST_STEP
+        """The latest step of any scalar or event: whoever wants later ones need not look."""
         self._events: list[tuple[int, Event]] = []
         self._vectors: dict[str, list[FrameAt]] = {}
 
@@ -191,11 +202,12 @@ class JournalPiece:
                 self._cache.put(self.file, frame, payload)
                 self._rows.append((step, frame))
         elif kind == FrameKind.SCALARS:
-            self._scalars.append((step, decode_scalars(payload)))
+            self._take_scalars(step, decode_scalars(payload))
         elif kind == FrameKind.EVENT:
             body = decode_json(payload)
             event = Event(step, str(body["kind"]), body["body"], self.key.rank, frame.header.time)
             self._events.append((frame.header.serial, event))
+            self._last_told = max(self._last_told, step)
         elif kind == FrameKind.VECTORS:
             self._vectors.setdefault(decode_vectors(payload)[0], []).append(frame)
         elif kind == FrameKind.SITES:
@@ -205,6 +217,14 @@ class JournalPiece:
         elif kind == FrameKind.END:
             self.ended = decode_json(payload)
             self.losses = {str(name): int(value) for name, value in self.ended["losses"].items()}
+
+    def _take_scalars(self, step: int, values: dict[str, float]) -> None:
+        self._scalars.append((step, values))
+        self._last_told = max(self._last_told, step)
+        for name, value in values.items():
+            steps, numbers = self._by_name.setdefault(name, ([], []))
+            steps.append(step)
+            numbers.append(value)
 
     def _learn_sites(self, body: dict[str, Any], checksum: bytes) -> None:
         first, found = int(body["first"]), self._table.add_all(checksum, body["sites"])
@@ -300,18 +320,17 @@ class JournalPiece:
 
     def metric_names(self) -> set[str]:
         """The names of the scalars."""
-        return {name for _, values in self._scalars for name in values}
+        return set(self._by_name)
 
-    def metric(self, name: str) -> tuple[IntArray, FloatArray]:
-        """Steps and values of one scalar, in order of writing."""
-        found = [(step, values[name]) for step, values in self._scalars if name in values]
-        return np.array([step for step, _ in found], np.int64), np.array(
-            [value for _, value in found], np.float64
-        )
+    def metric(self, name: str, first: int = FIRST_STEP) -> tuple[IntArray, FloatArray]:
+        """Steps and values of one scalar in order of writing, none where all are before `first`."""
+        steps, values = self._by_name.get(name, ([], [])) if self._last_told >= first else ([], [])
+        return np.array(steps, np.int64), np.array(values, np.float64)
 
-    def events(self) -> Iterator[tuple[int, Event]]:
-        """Serials and events, in order."""
-        yield from self._events
+    def events(self, first: int = FIRST_STEP) -> Iterator[tuple[int, Event]]:
+        """Serials and events in order, none where all are before `first`."""
+        if self._last_told >= first:
+            yield from self._events
 
     def vectors(self, name: str, site: int) -> Iterator[tuple[int, npt.NDArray[Any]]]:
         """Steps and vectors of one site, in order."""

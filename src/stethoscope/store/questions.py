@@ -17,10 +17,9 @@ from stethoscope.kernels.columns import COLUMNS
 from stethoscope.record import FloatArray, IntArray, RunDamagedError, Series
 from stethoscope.store.catalogue import Catalogue
 from stethoscope.store.grid import Grid, columns_of, lay_out, merge_ranks, statistic
-from stethoscope.store.pieces import ALL_COLUMNS, Chunk, Event
+from stethoscope.store.pieces import ALL_COLUMNS, FIRST_STEP, Chunk, Event
 from stethoscope.store.pyramid import BASE_LEVEL, Pyramid, fold_series, join
 
-FIRST_STEP: Final = -(2**63)
 LAST_STEP: Final = 2**63 - 1
 _MOST_LOOKS: Final = 5
 _WINDOW_VALUES: Final = 8 << 20
@@ -109,28 +108,32 @@ class Questions:
         for piece in self._catalogue.pieces(rank):
             yield from piece.chunks(places, wanted, first, last)
 
-    def metric_names(self) -> set[str]:
-        """The names of all scalars."""
-        names = self.ask(lambda: [piece.metric_names() for piece in self._catalogue.pieces()])
+    def metric_names(self, rank: int | None = None) -> set[str]:
+        """The names of all scalars, or of one rank's."""
+        names = self.ask(lambda: [piece.metric_names() for piece in self._catalogue.pieces(rank)])
         return set().union(*names)
 
-    def metric(self, name: str, rank: int) -> Series:
-        """One scalar of one rank over steps; of a step written twice the later value."""
-        found = self.ask(lambda: [piece.metric(name) for piece in self._catalogue.pieces(rank)])
+    def metric(self, name: str, rank: int, first: int = FIRST_STEP) -> Series:
+        """One scalar of one rank over steps from `first` on; of a step written twice the later value."""
+        found = self.ask(lambda: [piece.metric(name, first) for piece in self._catalogue.pieces(rank)])
         steps = np.concatenate([np.empty(0, np.int64), *(part[0] for part in found)])
         values = np.concatenate([np.empty(0), *(part[1] for part in found)])
         order = np.argsort(steps, kind="stable")
-        last = np.ones(len(steps), bool)
-        last[:-1] = np.diff(steps[order]) != 0
+        last = steps[order] >= first
+        last[:-1] &= np.diff(steps[order]) != 0
         return Series(steps[order][last], values[order][last])
 
-    def events(self) -> list[Event]:
-        """All events in order of step, then of writing."""
+    def events(self, first: int = FIRST_STEP) -> list[Event]:
+        """All events from step `first` on, in order of step, then of writing."""
         read = self.ask(
-            lambda: [(piece.key, *entry) for piece in self._catalogue.pieces() for entry in piece.events()]
+            lambda: [
+                (piece.key, *entry) for piece in self._catalogue.pieces() for entry in piece.events(first)
+            ]
         )
         once: dict[tuple[object, int], Event] = {}
         for key, serial, event in read:
+            if event.step < first:
+                continue
             once.setdefault((key, serial), event)  # written twice after a failed fsync: the same serial
         return sorted(once.values(), key=lambda event: event.step)
 

@@ -33,9 +33,9 @@ from stethoscope.store.catalogue import Catalogue
 from stethoscope.store.findings import FindingsReader
 from stethoscope.store.grid import Block, Matrix
 from stethoscope.store.locate import is_run
-from stethoscope.store.pieces import Event
+from stethoscope.store.pieces import FIRST_STEP, MEMORY_BYTES, Event
 from stethoscope.store.pyramid import BASE_LEVEL, Pyramid, join
-from stethoscope.store.questions import FIRST_STEP, LAST_STEP, Questions
+from stethoscope.store.questions import LAST_STEP, Questions
 from stethoscope.store.runfile import RUN_FILE, load
 from stethoscope.store.scan import Problem
 from stethoscope.store.starts import Start, overall
@@ -52,18 +52,21 @@ class Thinned:
     rows_dropped: int
 
 
-def open_run(path: str | Path, *, trust_description: bool = True) -> Run:
+def open_run(path: str | Path, *, trust_description: bool = True, memory_bytes: int = MEMORY_BYTES) -> Run:
     """The run in a folder: RunNotFoundError, RunFormatError (newer) or RunDamagedError where that cannot be.
 
     `trust_description=False` opens a run whose run.json is missing or damaged, with an empty `info`.
+    `memory_bytes` bounds what is kept of what was read, for those who read a run once and along its way.
     """
-    return Run(Path(path), trust_description=trust_description)
+    return Run(Path(path), trust_description=trust_description, memory_bytes=memory_bytes)
 
 
 class Run(Drawn):
     """A recorded run. Use `open_run`."""
 
-    def __init__(self, path: Path, *, trust_description: bool = True) -> None:
+    def __init__(
+        self, path: Path, *, trust_description: bool = True, memory_bytes: int = MEMORY_BYTES
+    ) -> None:
         self.path = path
         self._own_problems: list[Problem] = []
         body = self._describe(trust_description)
@@ -71,7 +74,7 @@ class Run(Drawn):
         self.name = str(body.get("name", path.name))
         self.info: dict[str, Any] = {**body, **body.get("info", {})}
         self.info.pop("info", None)
-        self._catalogue = Catalogue(path)
+        self._catalogue = Catalogue(path, memory_bytes=memory_bytes)
         self._questions = Questions(self._catalogue)
         self._findings = FindingsReader(path)
         self.refresh()
@@ -230,12 +233,12 @@ class Run(Drawn):
         """The names of the scalars."""
         return tuple(sorted(self._questions.metric_names()))
 
-    def metric(self, name: str, *, rank: int | None = None) -> Series:
-        """One scalar over steps; without a rank, of the lowest rank that has it."""
+    def metric(self, name: str, *, rank: int | None = None, first: int | None = None) -> Series:
+        """One scalar over steps, from `first` on; without a rank, of the lowest rank that has it."""
+        low, _ = _bounds(first, None)
         for one in self.ranks if rank is None else (rank,):
-            found = self._questions.metric(name, one)
-            if len(found):
-                return found
+            if len(self.ranks) == 1 or name in self._questions.metric_names(one):
+                return self._questions.metric(name, one, low)
         return Series(np.empty(0, np.int64), np.empty(0))
 
     def events(
@@ -243,7 +246,7 @@ class Run(Drawn):
     ) -> list[Event]:
         """Discrete facts in order of step, then of writing."""
         low, high = _bounds(first, last)
-        return [e for e in self._questions.events() if kind in (None, e.kind) and low <= e.step <= high]
+        return [e for e in self._questions.events(low) if kind in (None, e.kind) and low <= e.step <= high]
 
     def vectors(
         self, name: str, site: Site | str, *, rank: int | None = None

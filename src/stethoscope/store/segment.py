@@ -15,7 +15,7 @@ import numpy.typing as npt
 from stethoscope.kernels.columns import COLUMNS, INDEX
 from stethoscope.record import FloatArray, IntArray
 from stethoscope.store.manifest import Segment, unpack_runs
-from stethoscope.store.pieces import ALL_COLUMNS, Chunk, Event
+from stethoscope.store.pieces import ALL_COLUMNS, FIRST_STEP, MEMORY_BYTES, Chunk, Event
 from stethoscope.store.pyramid import BASE_LEVEL, Pyramid
 from stethoscope.store.scan import Problem
 from stethoscope.store.sums import BlockDamagedError, Sealed, VerifiedFile
@@ -27,7 +27,7 @@ _Groups = list[int]
 class ColumnCache:
     """Decoded columns of segments, the latest used ones, up to a number of bytes."""
 
-    def __init__(self, limit_bytes: int = 192 << 20) -> None:
+    def __init__(self, limit_bytes: int = MEMORY_BYTES) -> None:
         self._limit_bytes = limit_bytes
         self._num_bytes = 0
         self._items: OrderedDict[tuple[str, str], npt.NDArray[Any]] = OrderedDict()
@@ -77,6 +77,15 @@ class SealedTable:
                 or not statistics.has_min_max
                 or (statistics.min <= high and statistics.max >= low)
             ):
+                found.append(group)
+        return found
+
+    def groups_since(self, first: int) -> _Groups:
+        """The row groups that may hold steps from `first` on."""
+        found = []
+        for group in range(self.num_groups()):
+            statistics = self._metadata.row_group(group).column(self._column_place("step")).statistics
+            if statistics is None or not statistics.has_min_max or statistics.max >= first:
                 found.append(group)
         return found
 
@@ -163,6 +172,7 @@ class SegmentPiece:
         self._steps = unpack_runs(segment.steps)
         self._sites = unpack_runs(segment.sites)
         self._events: list[tuple[int, Event]] | None = None
+        self._names: set[str] | None = None
 
     def steps(self) -> IntArray:
         """The steps that have rows, rising."""
@@ -279,38 +289,44 @@ class SegmentPiece:
 
     def metric_names(self) -> set[str]:
         """The names of the scalars."""
-        table = self._tables.get("scalars")
-        read = table.read(list(range(table.num_groups())), ["name"]) if table else None
-        return (
-            {untext(name) for name in read.column("name").unique().to_pylist()} if read is not None else set()
-        )
+        if self._names is None:
+            read = self._scalars(["name"], FIRST_STEP)
+            if read is None:
+                return set()
+            self._names = {untext(name) for name in read.column("name").unique().to_pylist()}
+        return self._names
 
-    def metric(self, name: str) -> tuple[IntArray, FloatArray]:
-        """Steps and values of one scalar, in order of writing."""
+    def _scalars(self, columns: list[str], first: int) -> Any | None:
+        table = self._tables.get("scalars")
+        groups = table.groups_since(first) if table else []
+        return table.read(groups, columns) if table and groups else None
+
+    def metric(self, name: str, first: int = FIRST_STEP) -> tuple[IntArray, FloatArray]:
+        """Steps and values of one scalar in order of writing; row groups before `first` are left out."""
         import pyarrow.compute as pc
 
-        table = self._tables.get("scalars")
-        read = table.read(list(range(table.num_groups())), ["step", "name", "value"]) if table else None
+        read = self._scalars(["step", "name", "value"], first)
         if read is None:
             return np.empty(0, np.int64), np.empty(0)
         kept = read.filter(pc.equal(read.column("name").cast("string"), text(name)))
         return kept.column("step").to_numpy(), kept.column("value").to_numpy()
 
-    def events(self) -> Iterator[tuple[int, Event]]:
-        """Serials and events, in order."""
-        if self._events is None:
-            self._events = []
-            table = self._tables.get("events")
-            read = (
-                table.read(list(range(table.num_groups())), ["step", "serial", "time", "json"])
-                if table
-                else None
-            )
-            for row in read.to_pylist() if read is not None else ():
-                body = json.loads(row["json"])
-                event = Event(row["step"], body["kind"], body["body"], self.key.rank, row["time"])
-                self._events.append((row["serial"], event))
-        yield from self._events
+    def events(self, first: int = FIRST_STEP) -> Iterator[tuple[int, Event]]:
+        """Serials and events in order, none where all are before `first`."""
+        if self._events is not None:
+            yield from self._events
+            return
+        table = self._tables.get("events")
+        groups = table.groups_since(first) if table else []
+        read = table.read(groups, ["step", "serial", "time", "json"]) if table and groups else None
+        found = []
+        for row in read.to_pylist() if read is not None else ():
+            body = json.loads(row["json"])
+            event = Event(row["step"], body["kind"], body["body"], self.key.rank, row["time"])
+            found.append((row["serial"], event))
+        if first == FIRST_STEP:
+            self._events = found
+        yield from found
 
     def vectors(self, name: str, site: int) -> Iterator[tuple[int, npt.NDArray[Any]]]:
         """Steps and vectors of one site, in order."""
