@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import shlex
 import sys
 from typing import TYPE_CHECKING
@@ -38,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Diagnoses the run and says so with the exit code."""
-    from stethoscope.explain import diagnose
+    from stethoscope.explain import diagnose, headline
 
     with choose_run(args.run) as found:
         require_data(found)
@@ -46,7 +47,8 @@ def run(args: argparse.Namespace) -> int:
             return answer_why(found, args)
         diagnosis = diagnose(found)
         if args.json:
-            emit_json({**diagnosis.to_json(), "run": run_json(found)})
+            said = dataclasses.asdict(headline(diagnosis, found))
+            emit_json({**diagnosis.to_json(), "headline": said, "run": run_json(found)})
         elif args.markdown or args.github:
             from stethoscope.cli.markup import github, markdown
 
