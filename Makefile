@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 TOOLS := $(VENV)/.tools
 
-.PHONY: setup demo test lint bench clean browser page
+.PHONY: setup demo test lint bench bench-faults clean browser page
 
 setup: $(TOOLS)
 
@@ -44,6 +44,12 @@ lint: $(TOOLS)
 
 bench: $(TOOLS)
 	@for program in benchmarks/*.py; do echo "== $$program"; $(BIN)/python $$program || exit 1; done
+
+# Every fault and every healthy run of the catalogue, as a table: found or missed, silent or not.
+# FAULTS="--unseen --seeds 2", or FAULTS=--live-equals-stored; python -m benchmarks.faults --help tells all.
+FAULTS ?=
+bench-faults: $(TOOLS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.faults --every 1 $(FAULTS)
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
