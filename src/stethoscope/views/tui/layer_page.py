@@ -41,7 +41,8 @@ def layer_page(desk: Desk, path: str, view: View, screen: Screen, height: int) -
     cursor = column_of(bins.starts, cursor_of(desk, view))
     frame = Frame(bins, room, _GUTTER, cursor)
     tracks = [track for track in layer_series(desk, path, inside, tensor) if _has_any(track.series, window)]
-    rows = 4 if height > 40 else 3
+    # Beside the side column the lines have the height to themselves.
+    rows = max(3, min(9, (height - 4) // max(1, len(tracks)) - 1)) if is_wide else 3
     body: list[ink.Line] = [_axis(frame, steps)]
     for track in tracks:
         body += chart_lines(track.label, _cut(track.series, window), frame, screen, rows, track.note)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, cast
 
@@ -210,17 +209,16 @@ class PageScreen(TextualScreen[None]):
         stem = self.folder.name if self.folder is not None else "runs"
         for number in range(1, 1000):
             place = Path(f"stethoscope-{stem}-{self.hints}-{number}.txt")
-            with contextlib.suppress(FileExistsError):
-                try:
-                    with place.open("x", encoding="utf-8") as file:
-                        file.write(ink.to_text(self.page.lines))
-                except OSError as error:
-                    if isinstance(error, FileExistsError):
-                        continue
-                    self.say(f"It cannot be saved here: {error.strerror}")
-                    return
-                self.say(f"Saved as {printable(str(place))}")
+            try:
+                with place.open("x", encoding="utf-8") as file:
+                    file.write(ink.to_text(self.page.lines))
+            except FileExistsError:
+                continue
+            except OSError as error:
+                self.say(f"It cannot be saved here: {error.strerror}")
                 return
+            self.say(f"Saved as {printable(str(place))}")
+            return
 
     def action_copy(self) -> None:
         """The command that opens what is seen here."""
