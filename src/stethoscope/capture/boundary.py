@@ -80,13 +80,15 @@ class Boundary:
         """The gradients as they are now."""
         if not self._config.gradients:
             return None
-        found = [(place, p.grad) for place, p in enumerate(self.parameters) if p.grad is not None]
+        # Each `.grad` is asked for once: every time makes a Python object of it.
+        index, found = self._gradients, [p.grad for p in self.parameters]
+        if any(gradient is None for gradient in found):
+            index = index[[place for place, gradient in enumerate(found) if gradient is not None]]
+            found = [gradient for gradient in found if gradient is not None]
         if not found:
             return None
-        places = [place for place, _ in found]
-        pending = start([gradient for _, gradient in found], extras=extras, timed=self.timed)
+        pending = start(found, extras=extras, timed=self.timed)
         factor = None if scale is None else start([scale.detach()])
-        index = self._gradients if len(places) == len(self._gradients) else self._gradients[places]
         return Batch(index, pending, factor, part="gradients")
 
     def remember(self) -> None:

@@ -7,6 +7,8 @@ with parameters that were not known, at steps that are powers of two, and now an
 
 from __future__ import annotations
 
+import itertools
+import operator
 import weakref
 from collections.abc import Callable
 from typing import Any, Final
@@ -70,7 +72,7 @@ class Owners:
     def meet(self, optimizer: torch.optim.Optimizer) -> Boundary | None:
         """The boundary of an optimizer that is about to step; None where it trains something else."""
         edge = self.boundary(optimizer)
-        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        parameters = list(itertools.chain.from_iterable(group["params"] for group in optimizer.param_groups))
         if edge is not None and _same(parameters, edge.all_parameters):
             return edge
         known = self._names.parameters
@@ -161,4 +163,4 @@ class Owners:
 
 
 def _same(first: list[Any], second: list[Any]) -> bool:
-    return len(first) == len(second) and all(a is b for a, b in zip(first, second, strict=True))
+    return len(first) == len(second) and all(map(operator.is_, first, second))

@@ -16,6 +16,8 @@ from typing import Any, Final
 
 import numpy as np
 import torch
+from torch import Tensor, is_grad_enabled
+from torch.compiler import is_compiling
 
 from stethoscope.capture.collecting import Collector
 from stethoscope.capture.guard import never_compiled, not_compiled_itself
@@ -85,6 +87,7 @@ class OutputTap(Inert):
 
     def __init__(self, taps: Taps, path: str, kind: Kind) -> None:
         self._taps, self._path, self._kind = taps, path, kind
+        self._is_part = kind is Kind.ACTIVATION
         self._indices: dict[str, int] = {}
         self._gradient_taps: dict[str, GradientTap] = {}
         self._without_graph = False
@@ -92,8 +95,22 @@ class OutputTap(Inert):
 
     def __call__(self, module: Any, args: Any, output: Any) -> None:
         """Look at the output, where this step is looked at; else keep it for the case that the loss is not finite."""
-        if torch.compiler.is_compiling() or not (self._taps.recording or self._taps.keeping):
+        if is_compiling():
             return
+        taps = self._taps
+        if taps.keeping and self._is_part and is_grad_enabled():
+            # The way of nearly every call of nearly every step: nothing here that could wait until the loss is known.
+            if type(output) is Tensor and output.is_cpu:
+                taps.kept_bytes += output.nbytes
+                if taps.kept_bytes <= MAX_KEPT_BYTES:
+                    taps.kept.append((self, output.detach()))
+            elif type(output) is not Tensor:
+                taps.guard(self._keep, output)
+            return
+        if taps.recording or taps.keeping:
+            self._arrive(module, args, output)
+
+    def _arrive(self, module: Any, args: Any, output: Any) -> None:
         is_inside = threading.get_ident() in self._taps.inside
         if self._kind is Kind.OUTPUT:
             self._taps.inside.discard(threading.get_ident())
@@ -123,9 +140,10 @@ class OutputTap(Inert):
         self._taps.spent += time.perf_counter() - began
 
     def _keep(self, output: Any) -> None:
-        for name, tensor in tensors_in(output):
-            if tensor.device.type == "cpu" and tensor.is_floating_point():
-                self._taps.keep(self, name, tensor.detach())
+        found = {name: t.detach() for name, t in tensors_in(output) if t.is_cpu and t.layout is torch.strided}
+        self._taps.kept_bytes += sum(t.nbytes for t in found.values())
+        if found and self._taps.kept_bytes <= MAX_KEPT_BYTES:
+            self._taps.kept.append((self, found))
 
     def _look(self, output: Any) -> None:
         began = time.perf_counter()
@@ -241,8 +259,9 @@ class Taps:
         """Whether module outputs are looked at right now."""
         self.keeping = False
         """Whether outputs of a step that is not looked at are kept until its loss is known."""
-        self._kept: list[tuple[OutputTap, str, torch.Tensor]] = []
-        self._kept_bytes = 0
+        self.kept: list[tuple[OutputTap, Any]] = []
+        """Outputs of such a step, without their graph; most are held by autograd anyway."""
+        self.kept_bytes = 0
         self.on_output: Callable[..., None] | None = None
         """Told of every output that is looked at, for facts beyond the row."""
         self.on_evaluation: Callable[[Any, bool], None] | None = None
@@ -300,23 +319,23 @@ class Taps:
             handle.remove()
         self._part_handles.clear()
 
-    def keep(self, tap: OutputTap, name: str, tensor: torch.Tensor) -> None:
-        """Hold an output, without its graph, until the loss is known; most are held by autograd anyway."""
-        self._kept_bytes += tensor.nbytes
-        if self._kept_bytes <= MAX_KEPT_BYTES:
-            self._kept.append((tap, name, tensor))
-
     def forget(self) -> None:
         """The loss was finite, or another forward pass begins."""
         self.waiting.flush()
-        self._kept.clear()
-        self._kept_bytes = 0
+        self.kept.clear()
+        self.kept_bytes = 0
 
     def measure_kept(self) -> None:
         """The loss was not finite: look at this step's outputs after all, to see who began it."""
-        if self._kept:
-            indices = [tap.index(name, tensor) for tap, name, tensor in self._kept]
-            pending = start([tensor for _, _, tensor in self._kept])
+        found = [
+            (tap.index(name, tensor), tensor)
+            for tap, output in self.kept
+            for name, tensor in tensors_in(output)
+            if tensor.is_floating_point() and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+        ]
+        if found:
+            indices = [place for place, _ in found]
+            pending = start([tensor for _, tensor in found])
             self.collect(Batch(np.array(indices, dtype=np.uint32), pending))
         self.forget()
 

@@ -271,6 +271,7 @@ class Watcher:
                 self.taps.measure_kept()
             self.guard(self.notes.backward_begins, tensor, first_of_step=self._rows.num_backwards == 0)
         self.taps.forget()
+        self.taps.keeping = False  # checkpointing computes again: its outputs were there before
         for ledger in self.owners.ledgers:
             if ledger.backward_begins():
                 self._note_discarded()
@@ -284,6 +285,7 @@ class Watcher:
         if self.evaluating:
             return
         self._flush_taps()
+        self.taps.keeping = not self.taps.recording
         self.taps.gradient_scale = None
         self._rows.num_backwards += 1
         self._num_backwards_ever += 1
