@@ -118,7 +118,7 @@ class Intake:
     def close(self, rows: StepRows, *, measured: bool) -> None:
         """The Step is over: tell of its batches, with rows of their targets where the Step is measured at all."""
         if self._waited_ms is not None:
-            rows.scalars["data_ms"] = self._waited_ms
+            rows.scalars["data_ms"] = rows.scalars["loader_ms"] = self._waited_ms
             self._waited_ms = None
         confirmed, self._confirmed = self._confirmed, []
         if self._logged[False]:

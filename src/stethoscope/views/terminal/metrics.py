@@ -21,7 +21,16 @@ _LAST = ("step_ms", "overhead_ms", "num_backwards")
 _QUIET = frozenset({"clip_coef", "num_backwards"})
 """Shown only where they change: they say something when they move."""
 _INNER = frozenset(
-    {"overhead_ms", "data_ms", "graphs_alive", "num_hooks", "training_mode", "update_cos", "clip_scaled"}
+    {
+        "overhead_ms",
+        "data_ms",
+        "loader_ms",
+        "graphs_alive",
+        "num_hooks",
+        "training_mode",
+        "update_cos",
+        "clip_scaled",
+    }
 )
 _INNER_GROUPS = ("ledger/", "output/", "batch/")
 """What is written down for the detectors: theirs to read, in the way of a person who looks at the loss."""
