@@ -124,6 +124,9 @@ class Seams:
         self._patches.extend(
             Patch(owner, "script", self._around_script) for owner in (torch.jit, torch.jit._script)
         )
+        if "torch.export" in sys.modules:
+            # The strict kind of an older torch bears no hook either.
+            self._patches.append(Patch(torch.export, "export", self._around_script))
         self._patches.append(Patch(torch.autograd, "_engine_run_backward", self._around_engine))
         self._patches.append(Patch(clip_grad, "_group_tensors_by_device_and_dtype", self._around_grouping))
         scaler = grad_scaler.GradScaler
@@ -164,13 +167,14 @@ class Seams:
         return backward
 
     def _around_script(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def script(obj: Any, *args: Any, **kwargs: Any) -> Any:
-            if not isinstance(obj, torch.nn.Module):
-                return original(obj, *args, **kwargs)
+        def script(*args: Any, **kwargs: Any) -> Any:
+            model = args[0] if args else kwargs.get("obj", kwargs.get("mod"))
+            if not isinstance(model, torch.nn.Module):
+                return original(*args, **kwargs)
             from stethoscope.capture.pausing import without_hooks
 
-            with without_hooks(obj):
-                return original(obj, *args, **kwargs)
+            with without_hooks(model):
+                return original(*args, **kwargs)
 
         return script
 
