@@ -33,18 +33,20 @@ class FirstBatch(Inert):
         self._strange = ""
         self._handle: Any = root.register_forward_pre_hook(self, with_kwargs=True)
 
-    def __call__(self, module: Any, args: Any, kwargs: Any) -> None:  # noqa: ARG002 - torch's signature
+    def __call__(self, module: Any, args: Any, kwargs: Any = None) -> None:  # noqa: ARG002 - torch's signature
         """Note the shapes of this call."""
         if torch.compiler.is_compiling():
             return
         self.close()
-        self._seen = self._shapes(args), self._shapes(kwargs)
+        # A thread that called the model at the same moment may find the hook half taken off: then without keywords.
+        if self._seen is None and kwargs is not None:
+            self._seen = self._shapes(args), self._shapes(kwargs)
 
     def close(self) -> None:
         """Take it off."""
-        if self._handle is not None:
-            self._handle.remove()
-            self._handle = None
+        handle, self._handle = self._handle, None
+        if handle is not None:
+            handle.remove()
 
     def example(self) -> Call:
         """Arguments of the same shapes, all zero: indices stay valid."""
