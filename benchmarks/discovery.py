@@ -22,6 +22,8 @@ from stethoscope.capture.sites import Names
 
 SIZES = (10, 100, 1_000, 3_000)
 STEPS = 24
+SETTLED = 96
+"""Watched steps: the governor chooses its rates at the sixteenth and learns them in the next few."""
 
 
 class Wide(nn.Module):
@@ -48,15 +50,15 @@ def look(model: nn.Module, loss: torch.Tensor) -> tuple[float, float]:
     return (walked - began) * 1e3, (done - walked) * 1e3
 
 
-def step_ms(model: nn.Module, optimizer: Any, x: torch.Tensor) -> float:
+def step_ms(model: nn.Module, optimizer: Any, x: torch.Tensor, num_steps: int = STEPS) -> float:
     times = []
-    for _ in range(STEPS):
+    for _ in range(num_steps):
         began = time.thread_time()
         optimizer.zero_grad()
         model(x).square().mean().backward()
         optimizer.step()
         times.append((time.thread_time() - began) * 1e3)
-    return statistics.median(times[STEPS // 2 :])
+    return statistics.median(times[num_steps // 2 :])
 
 
 def measure(num_modules: int) -> str:
@@ -77,7 +79,7 @@ def measure(num_modules: int) -> str:
     refresh = (time.thread_time() - began) * 1e3
     with tempfile.TemporaryDirectory() as folder:
         session = stethoscope.watch(model, optimizer, dir=folder, quiet=True, companion="off")
-        watched = step_ms(model, optimizer, x)
+        watched = step_ms(model, optimizer, x, SETTLED)
         session.stop()
     return (
         f"| {num_modules:,} | {statistics.median(walks):.1f} | {statistics.median(looks):.0f} | {refresh:.2f} "
