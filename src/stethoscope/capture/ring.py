@@ -78,6 +78,23 @@ class StepRows:
         for key, value in accounts.items():
             self.accounts[key] = self.accounts.get(key, 0.0) + value
 
+    def own_losses(self, number: int, before: StepRows | None) -> None:
+        """Losses since the last optimizer's step belong to the one that steps now, by its number; averaged they would be no curve.
+
+        Where there is none since then, both step for the same loss, which is then the first one's.
+        """
+        fresh = any(name == "loss" for name, _ in self.pending_scalars)
+        if fresh and number:
+            self.pending_scalars = [
+                (f"loss.{number}" if name == "loss" else name, pending) for name, pending in self.pending_scalars
+            ]
+        elif not fresh and not number and before is not None:
+            names = [name for name, _ in before.pending_scalars if name.startswith("loss.")]
+            if names and "loss" not in (name for name, _ in before.pending_scalars):
+                before.pending_scalars = [
+                    ("loss" if name == names[-1] else name, pending) for name, pending in before.pending_scalars
+                ]
+
     def absorb(self, later: StepRows) -> StepRows:
         """This and what came after it in the same Step, as one."""
         self.batches += later.batches

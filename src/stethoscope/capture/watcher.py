@@ -354,6 +354,8 @@ class Watcher:
             self._rows.account(self.owners.ledger(optimizer).step_begins())
             self._take_gradients(edge, optimizer)
         self.owners.ledger(optimizer).step_ends()
+        if len(self.clock.optimizers) > 1:
+            self._rows.own_losses(self.clock.optimizers.index(optimizer), self._settled)
         if self.schedule.due("boundary", self.clock.step):
             began = time.perf_counter()
             for batch in (edge.update(self.clock.step), edge.weights(self._extras), edge.state()):

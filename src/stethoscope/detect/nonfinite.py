@@ -46,6 +46,10 @@ class Nonfinite:
         """Go through the steps until the first bad one; after it only note how long it lasts."""
         bad = span.stat("num_nonfinite") > 0
         loss, has_loss = span.metric("loss"), span.recorded("loss")
+        for name in [name for name in span.metrics if name.startswith("loss.")]:
+            # Other optimizers' losses: of interest here only where they are not finite.
+            bad = span.recorded(name) & ~np.isfinite(span.metric(name))
+            loss, has_loss = np.where(bad, span.metric(name), loss), has_loss | bad
         skipped = np.nan_to_num(span.metric("found_inf")) > 0
         symptoms = np.isin([str(s.site.kind) for s in span.sites], [str(k) for k in SYMPTOMS])
         forward = np.isin([str(s.site.kind) for s in span.sites], [str(k) for k in FORWARD])
