@@ -26,6 +26,8 @@ _INNER = frozenset(
         "data_ms",
         "loader_ms",
         "graphs_alive",
+        "outputs_alive",
+        "outputs_marked",
         "num_hooks",
         "training_mode",
         "update_cos",
