@@ -367,3 +367,16 @@ def test_repetition_on_purpose(kind: str, tmp_path: Path) -> None:
         run = watched(both(), tmp_path)
         assert {event.body["source"] for event in run.events("batch")} == {0, 1}
     assert found(run) == set()
+
+
+def test_batches_are_looked_at_in_windows() -> None:
+    from stethoscope.capture.schedule import Schedule
+    from stethoscope.config import DebugConfig
+
+    schedule = Schedule(DebugConfig())
+    assert all(schedule.due("batches", step) for step in range(1 << 13))
+    assert sum(schedule.due("batches", step) for step in range(1 << 20, (1 << 20) + (1 << 16))) < 1 << 10
+    schedule.shift["batches"] = 2
+    assert [step for step in range(512) if schedule.due("batches", step)] == [*range(64), *range(256, 320)]
+    schedule.shift["batches"] = 5
+    assert [step for step in range(4096) if schedule.due("batches", step)] == [*range(16), *range(2048, 2064)]

@@ -20,6 +20,8 @@ from stethoscope.record import Kind, Site
 
 MAX_PARTS: Final = 8
 MAX_OTHERS: Final = 3
+MAX_ELEMENTS: Final = 1 << 21
+"""A larger batch is not looked at sample by sample where nobody asked for it; its row as a whole is taken all the same."""
 PART_SHARE: Final = 4
 """Parts of at least one in so many of the largest one's values belong to what tells samples apart."""
 TARGET_NAMES: Final = frozenset({"label", "labels", "target", "targets", "y"})
@@ -78,7 +80,7 @@ class Arrival:
     def of_call(cls, tensors: Sequence[torch.Tensor], step: int) -> Arrival:
         """Notes what the model was called with, where no loader shows it."""
         facts: dict[str, Any] = {"num_samples": len(tensors[0]), "seen": "call"} | _names(tensors)
-        return cls(None, True, [], facts | batches.of_values(tensors[0], step))
+        return cls(None, True, [], facts | batches.of_values(tensors[0], step, MAX_ELEMENTS))
 
     def closeness(self, inputs: Sequence[torch.Tensor]) -> int:
         """How sure it is that the model is called with this: 3 the same memory, 2 the same shape, 1 as many samples."""
@@ -94,7 +96,7 @@ class Arrival:
         here = next((t for t in inputs if is_readable(t) and len(t) == self.facts["num_samples"]), None)
         value = here if here is not None else self.parts[self.main].tensor()
         if value is not None:
-            self.facts.update(batches.of_values(value, step))
+            self.facts.update(batches.of_values(value, step, MAX_ELEMENTS))
 
     def body(self) -> dict[str, Any]:
         """What is told of it."""

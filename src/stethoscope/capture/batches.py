@@ -63,9 +63,9 @@ class BatchFacts:
         return body
 
 
-def of_values(first: torch.Tensor, step: int) -> dict[str, Any]:
+def of_values(first: torch.Tensor, step: int, limit: int = MAX_ELEMENTS) -> dict[str, Any]:
     """What a float tensor on the CPU shows sample by sample, and now and then feature by feature."""
-    if not first.is_floating_point() or not 0 < first.numel() <= MAX_ELEMENTS:
+    if not first.is_floating_point() or not 0 < first.numel() <= limit:
         return {}
     flat = first.detach().reshape(len(first), -1)
     body = extremes(flat)

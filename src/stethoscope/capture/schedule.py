@@ -26,6 +26,9 @@ MEMORY: Final = 0.9
 RECENT: Final = 9
 WINDOW_BITS: Final = 6
 """Batches are looked at in windows of consecutive steps, for only neighbours show that one came again."""
+DEAR: Final = 3
+DEAR_STEPS: Final = 16
+"""Of a window of batches that are dear, rarer than one in 2 ** DEAR windows, only so many steps are looked at."""
 ALL_BATCHES_BITS: Final = 14
 """After so many steps windows become rarer, so that what is stored grows with the logarithm of the steps."""
 LEAST_SHARE: Final = 0.25
@@ -69,6 +72,8 @@ class Schedule:
         if self._stride == 0 or window % self._stride:
             return False
         shift = max(0 if self._fixed else self.shift["batches"], step.bit_length() - ALL_BATCHES_BITS, 0)
+        if shift > DEAR and step & ((1 << WINDOW_BITS) - 1) >= DEAR_STEPS:
+            return False
         return window % max(self._fixed or 1, 1) == 0 and window % (1 << shift) == 0
 
     def histogram_due(self, step: int) -> bool:
