@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -70,7 +71,15 @@ def launch(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(SOURCE)}
     environment = {key: value for key, value in environment.items() if not key.startswith("STETHOSCOPE")}
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *words]
-    return subprocess.run(command, capture_output=True, text=True, cwd=folder, env=environment, timeout=300)
+    for _ in range(4):
+        shutil.rmtree(folder / ".stethoscope", ignore_errors=True)
+        done = subprocess.run(
+            command, capture_output=True, text=True, cwd=folder, env=environment, timeout=300
+        )
+        # Now and then gloo's threads outlive a process that ends on a busy machine, with us or without: that is no answer.
+        if "terminate called without an active exception" not in done.stderr:
+            break
+    return done
 
 
 def said(done: subprocess.CompletedProcess[str]) -> list[str]:
@@ -81,24 +90,27 @@ def said(done: subprocess.CompletedProcess[str]) -> list[str]:
     not torch.distributed.is_available() or not torch.distributed.is_gloo_available(), reason="no gloo here"
 )
 def test_ranks_of_one_launch(tmp_path: Path) -> None:
-    for name, line in {"plain.py": "", "watching.py": WATCH}.items():
-        (tmp_path / name).write_text(SCRIPT.replace("WATCH", line))
+    scripts = {}
+    for name, line in {"plain": "", "run": "", "watch": WATCH}.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "train.py").write_text(SCRIPT.replace("WATCH", line))
+        scripts[name] = tmp_path / name
     run = ("-m", "stethoscope", "run", "--set", "companion=off")
-    plain = launch(tmp_path, "plain.py", "exit")
+    plain = launch(scripts["plain"], "train.py", "exit")
     assert plain.returncode == 1, plain.stderr
+    assert "exitcode  : 3" in plain.stderr, "torchrun itself says 1 where a script exits with 3"
     expected = said(plain)
     assert len(expected) == 2
     results = {
-        "run": launch(tmp_path, *run, "--dir", "a", "plain.py", "exit"),
-        "watch": launch(tmp_path, "watching.py"),
+        "run": launch(scripts["run"], *run, "train.py", "exit"),
+        "watch": launch(scripts["watch"], "train.py"),
     }
-    assert results["run"].returncode == 1, "torchrun says 1 where a script exits with 3"
-    assert results["watch"].returncode == 0, results["watch"].stderr
-    assert "exitcode  : 3" in plain.stderr
+    assert results["run"].returncode == 1
     assert "exitcode  : 3" in results["run"].stderr
-    for name, base in {"run": "a", "watch": ".stethoscope"}.items():
-        assert said(results[name]) == expected, results[name].stderr
-        (folder,) = find_runs(tmp_path / base)
+    assert results["watch"].returncode == 0, results["watch"].stderr
+    for name, done in results.items():
+        assert said(done) == expected, done.stderr
+        (folder,) = find_runs(scripts[name] / ".stethoscope")
         opened = stethoscope.open_run(folder)
         assert opened.ranks == (0, 1)
         assert opened.steps.tolist() == list(range(16))
