@@ -43,7 +43,11 @@ ENDINGS = {
     "bad_optimizer": "torch.optim.SGD([], lr=0.1)",
     "syntax": "def f(:\n    pass",
     "own_hook": "import sys\ndef hook(k, e, t):\n    print('mine', k.__name__, t.tb_next)\nsys.excepthook = hook\ntrain()\n1/0",
-    "interrupted": "import os, signal\ntrain()\nos.kill(os.getpid(), signal.SIGINT)\nimport time; time.sleep(5)",
+    # A shell may start what it runs in the background with this signal ignored.
+    "interrupted": (
+        "import os, signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "train()\nos.kill(os.getpid(), signal.SIGINT)\nimport time; time.sleep(5)"
+    ),
     "terminated": "import os, signal\ntrain()\nos.kill(os.getpid(), signal.SIGTERM)\nimport time; time.sleep(5)",
     "at_exit": "import atexit\natexit.register(print, 'bye')\ntrain()",
     "facts": "import sys\ntrain()\nprint(sys.argv, __name__, __file__, sys.path[0], __spec__, __package__, __doc__)",
