@@ -135,7 +135,8 @@ class Flow:
         back = {p: float(np.median(r)) for p, r in self._recurrent.items() if len(r) >= STEPS_NEEDED}
         path = max(back, key=lambda name: back[name], default="")
         spread, order = "powers of ten from the first layers' gradient to the last ones'", "rank correlation with depth"
-        clips = [Reading("clipping seen", int(self._clips), "=", 0, way=way) for way in ("back in time", "in time")]
+        ways = ("back in time", "in one burst", "in time")
+        clips = [Reading("clipping seen", int(self._clips), "=", 0, way=way) for way in ways]
         return {
             "vanishing_gradients": [
                 seen, Reading(spread, decades, ">=", DECADES, way="by depth"), Reading(order, trend, ">=", TREND, way="by depth"),
@@ -144,7 +145,8 @@ class Flow:
                 seen, Reading(spread, decades, "<=", -DECADES, way="by depth"), Reading(order, trend, "<=", -TREND, way="by depth"),
                 clips[0], Reading("gradient of a recurrent layer / last layer's", back.get(path, np.nan), ">", BACK_IN_TIME, path,
                                   "back in time"),
-                clips[1], Reading(f"steps over {SPIKE:.0f} times the usual norm", len(self._spikes), ">=", SPIKES_NEEDED, way="in time"),
+                clips[1], Reading(f"recurrent layers over {BURST:.0e} times the last one", len(self._bursts), ">", 0, way=ways[1]),
+                clips[2], Reading(f"steps over {SPIKE:.0f} times the usual norm", len(self._spikes), ">=", SPIKES_NEEDED, way="in time"),
             ],
         }  # fmt: skip
 

@@ -126,8 +126,9 @@ class OptimizerTerms:
         full = [seen for seen in self._eps.values() if len(seen) >= STEPS_NEEDED]
         under = [seen for seen in full if np.mean(seen) > 0.9]
         decay = {path: float(np.median(s)) for path, s in self._decay.items() if len(s) >= STEPS_NEEDED}
-        path = max(decay, key=lambda name: decay[name], default="")
-        first, last = self._norms.get(path, (np.nan, np.nan))
+        shrunk = {path: self._norms[path][1] / self._norms[path][0] for path in decay if self._norms[path][0] > 0}
+        ruled = [path for path in shrunk if decay[path] > DECAY_SHARE and shrunk[path] < SHRUNK]
+        path = min(ruled or shrunk, key=lambda name: shrunk[name] - decay[name], default="")
         size, bound = self._spike[2:] if self._spike is not None else (np.nan, np.nan)
         return {
             "adam_eps_dominates": [
@@ -139,8 +140,9 @@ class OptimizerTerms:
                 Reading("the first of them", size), Reading("the bound there", bound),
             ],
             "weight_decay_dominates": [
-                Reading("decay's share of the step, largest matrix median", decay.get(path, np.nan), ">", DECAY_SHARE, path),
-                Reading("size of that matrix against its start", last / first if first else np.nan, "<", SHRUNK, path),
+                Reading("share of the matrices that decay rules and that shrank", len(ruled) / max(len(self._decay), 1), ">", MOST),
+                Reading("decay's median share of the step, of the worst", decay.get(path, np.nan), ">", DECAY_SHARE, path),
+                Reading("its size against its start", shrunk.get(path, np.nan), "<", SHRUNK, path),
             ],
         }  # fmt: skip
 

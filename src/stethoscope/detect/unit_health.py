@@ -87,8 +87,10 @@ class UnitHealth:
         dead, dead_at = worst(self._lasting)
         full, full_at = worst({path: looks[-1][1] for path, looks in self._saturated.items() if len(looks) >= LOOKS_NEEDED})
         asleep = {p: v for p, v in self._dormant.items() if len(v) >= 8 and self._types.get(p) in RECTIFYING}
-        late, late_at = worst({p: float(np.median([s for _, s in v[-3:]])) for p, v in asleep.items()})
-        early = float(np.median([s for _, s in asleep[late_at][:3]])) if late_at else np.nan
+        ends = {p: (float(v[0][1]), float(np.median([s for _, s in v[-3:]]))) for p, v in asleep.items()}
+        # Of the layer that rose most, of those that are dormant enough where there are any.
+        _, late_at = worst({p: late - early + (late > DORMANT_SHARE) for p, (early, late) in ends.items()})
+        early, late = ends.get(late_at, (np.nan, np.nan))
         values = {p: float(np.median([n for _, n in v])) for p, v in self._normalised.items() if len(v) >= LOOKS_NEEDED}
         few_at = min(values, key=lambda name: values[name], default="")
         load, load_at = worst({p: max(v[-1][1]) / max(sum(v[-1][1]), 1) for p, v in self._routed.items() if v[-1][1]})
@@ -96,8 +98,8 @@ class UnitHealth:
             "dead_units": [Reading("largest share of units without a gradient for long", dead, ">", DEAD_SHARE, dead_at)],
             "saturated_units": [Reading("largest share of values at the ends of their range", full, ">", SATURATED_SHARE, full_at)],
             "dormant_units": [
-                Reading("largest share of dormant units", late, ">", DORMANT_SHARE, late_at),
-                Reading("its rise since the first looks", late - early, ">", DORMANT_RISE, late_at),
+                Reading("share of dormant units", late, ">", DORMANT_SHARE, late_at),
+                Reading("its rise since the first look", late - early, ">", DORMANT_RISE, late_at),
             ],
             "symmetric_units": [
                 Reading("layers whose rows are all equal after training", len((self._copies or (0, []))[1]), ">", 0)

@@ -12,7 +12,7 @@ from typing import ClassVar, Final
 import numpy as np
 
 from stethoscope.analyse.span import Span
-from stethoscope.detect.detector import Reading, is_matrix, name_list
+from stethoscope.detect.detector import Reading, is_matrix
 from stethoscope.record import Evidence, Finding, FloatArray, Kind, Severity
 
 LARGE: Final = 0.1
@@ -239,7 +239,7 @@ class UpdateSize:
                 Evidence(
                     "update / weight",
                     self._large_ratio,
-                    site=name_list(self._large_sites, 1),
+                    site=self._large_sites[0] if self._large_sites else "",
                     kind="update",
                     stat="rms",
                 ),

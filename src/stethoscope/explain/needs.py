@@ -55,7 +55,7 @@ class Seen:
 
 
 UNITS_HINT: Final = "module outputs are looked at by default in eager mode; units, of tensors on the CPU only"
-BATCH_HINT: Final = "session.log_batch(inputs, targets), before they go to the GPU"
+BATCH_HINT: Final = "a DataLoader, or session.log_batch(inputs, targets) before they go to the GPU"
 EVAL_HINT: Final = "with session.evaluating(): session.log(loss=...)"
 OUTPUT_HINT: Final = "module outputs are off under torch.compile, and thinned out by the governor when they cost too much"
 
@@ -80,7 +80,8 @@ GRAPH = Need("readings of the loss's graph", "event", ("loss_graph",), "loss.bac
 FLOW_GRAPH = Need("the model's data-flow graph", "event", ("graph",), "one forward pass in eager mode")
 UNITS = Need("looks at units", "event", ("units",), UNITS_HINT)
 LOGITS = Need("looks at the output's logits", "metric", ("output/log_z",), UNITS_HINT)
-BATCHES = Need("logged batches", "event", ("batch",), BATCH_HINT)
+PREDICTIONS = Need("looks at predictions", "metric", ("output/top_share",), UNITS_HINT)
+BATCHES = Need("batches, sample by sample", "event", ("batch",), BATCH_HINT)
 VALIDATION = Need("validation metrics", "validation", (), EVAL_HINT)
 TOTALS = Need("the totals that end a run", "event", ("totals",), "told when the run has ended by session.stop() or the script's end")
 RANKS = Need("several ranks", "ranks", (), "watch on every rank")
@@ -147,15 +148,15 @@ NEEDS: Final[Mapping[str, tuple[Need, ...]]] = {
     "bad_initial_loss": (LOSS, GRAPH, OUTPUTS),
     "oscillation": (Need("cosines of successive updates", "metric", ("update_cos",), "updates of successive steps"), LOSS),
     "data_bound": (Need("waits before each step", "metric", ("data_ms",), "a forward pass of the watched model"),),
-    "unscaled_inputs": (BATCHES, _extra(LOSS), _extra(UNITS)),
-    "inputs_too_small": (BATCHES,),
-    "inputs_ignored": (BATCHES,),
-    "outlier_batch": (BATCHES, _extra(LOSS), _extra(GRADIENTS)),
+    "unscaled_inputs": (INPUTS, _extra(LOSS), _extra(UNITS)),
+    "inputs_too_small": (INPUTS,),
+    "inputs_ignored": (INPUTS, _extra(BATCHES)),
+    "outlier_batch": (INPUTS, _extra(BATCHES), _extra(LOSS), _extra(GRADIENTS)),
     "constant_feature": (BATCHES,),
     "unshuffled_data": (BATCHES,),
     "duplicate_batches": (BATCHES,),
-    "train_val_overlap": (BATCHES, Need("logged validation batches", "event", ("eval_batch",), "session.log_batch inside evaluating()")),
-    "class_collapse": (BATCHES, LOGITS, LOSS),
+    "train_val_overlap": (BATCHES, Need("validation batches, sample by sample", "event", ("eval_batch",), BATCH_HINT)),
+    "class_collapse": (PREDICTIONS, LOSS, _extra(BATCHES)),
     "loss_metric_disagree": (LOSS, VALIDATION),
     "over_regularised": (LOSS, VALIDATION),
     "labels_uninformative": (LOSS, VALIDATION, TOTALS),
