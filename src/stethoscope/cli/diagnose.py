@@ -94,7 +94,9 @@ def diagnose_lines(
     lines += diagnosis_lines(diagnosis, run, screen, full=full, heatmap=heatmap)
     if diagnosis.causes:
         command = next_command(run, diagnosis)
-        lines += [[], [("next  ", ink.NOTE), (screen.name(command, screen.width - 6), ink.PLAIN)]]
+        meaning = f"stethoscope explain {shlex.quote(diagnosis.causes[0].code)}"
+        lines += [[], [("more  ", ink.NOTE), (screen.name(meaning, screen.width - 6), ink.PLAIN)]]
+        lines += [[("next  ", ink.NOTE), (screen.name(command, screen.width - 6), ink.PLAIN)]]
     return lines
 
 
