@@ -48,8 +48,8 @@ class Nonfinite:
         loss, has_loss = span.metric("loss"), span.recorded("loss")
         for name in [name for name in span.metrics if name.startswith("loss.")]:
             # Other optimizers' losses: of interest here only where they are not finite.
-            bad = span.recorded(name) & ~np.isfinite(span.metric(name))
-            loss, has_loss = np.where(bad, span.metric(name), loss), has_loss | bad
+            lost = span.recorded(name) & ~np.isfinite(span.metric(name))
+            loss, has_loss = np.where(lost, span.metric(name), loss), has_loss | lost
         skipped = np.nan_to_num(span.metric("found_inf")) > 0
         symptoms = np.isin([str(s.site.kind) for s in span.sites], [str(k) for k in SYMPTOMS])
         forward = np.isin([str(s.site.kind) for s in span.sites], [str(k) for k in FORWARD])
