@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+from pathlib import Path
+
 import numpy as np
 import torch
 
+import stethoscope
 from stethoscope.capture.collecting import CLEAN_LOOKS, Collector
 from stethoscope.capture.ring import Batch
 from stethoscope.capture.schedule import Schedule
@@ -131,3 +136,25 @@ def test_histograms_give_way_by_what_they_add() -> None:
         schedule.step_took(100.0)
     assert schedule.periods()["histograms"] >= 320
     assert schedule.shift["boundary"] == 0
+
+
+def test_a_model_that_is_called_and_never_stepped_keeps_nothing_alive(tmp_path: Path) -> None:
+    """Inference with gradients on, or a loss that is cut off: no output and no graph may live on because of us."""
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    outputs: list[weakref.ref[torch.Tensor]] = []
+    for module in model.modules():
+        module.register_forward_hook(lambda _, __, output: outputs.append(weakref.ref(output)))
+    session = stethoscope.watch(model, optimizer, dir=str(tmp_path), quiet=True, companion="off", every=1)
+    for _ in range(200):
+        model(torch.randn(6, 4))
+    gc.collect()
+    assert sum(output() is not None for output in outputs) <= 4  # of the last call
+    assert len(session._watcher._rows.batches) < 500
+    for _ in range(5):
+        torch.tensor(model(torch.randn(6, 4)).sum().item(), requires_grad=True).backward()
+        optimizer.step()
+    gc.collect()
+    assert sum(output() is not None for output in outputs) <= 4
+    session.stop()
+    assert sum(session._watcher.guard.errors.values()) == 0

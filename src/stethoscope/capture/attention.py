@@ -6,7 +6,6 @@ the module that consumes it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Final
 
 import torch
@@ -15,9 +14,15 @@ from stethoscope.capture.lossgraph import kind, parents, shape
 
 MAX_NODES: Final = 20_000
 MAX_FOUND: Final = 256
+_OWNER: Final = "stethoscope_owner"
 
 
-def look(loss: torch.Tensor, owners: Mapping[Any, str]) -> dict[str, dict[str, float]]:
+def own(node: Any, path: str) -> None:
+    """This node is a module's output. Noted on the node itself: a table of nodes would keep their graphs alive."""
+    node.metadata.setdefault(_OWNER, path)
+
+
+def look(loss: torch.Tensor) -> dict[str, dict[str, float]]:
     """From an attention's module path to its mean entropy, the uniform entropy, and its largest log-sum-exp."""
     found: dict[str, dict[str, float]] = {}
     waiting: list[tuple[Any, str]] = [(loss.grad_fn, "")]
@@ -27,7 +32,7 @@ def look(loss: torch.Tensor, owners: Mapping[Any, str]) -> dict[str, dict[str, f
         if node is None or node in seen:
             continue
         seen.add(node)
-        itself = owners.get(node)
+        itself = node.metadata.get(_OWNER)
         owner = itself if itself is not None else owner
         numbers = _numbers(node)
         if numbers:

@@ -46,7 +46,8 @@ class Notes:
         self._alive: weakref.WeakSet[Sentinel] = weakref.WeakSet()
         self._outputs_alive: weakref.WeakSet[Sentinel] = weakref.WeakSet()
         self._num_outputs_marked = 0
-        self._owners: dict[Any, str] = {}
+        self._owned = False
+        """Whether nodes of the graph under way were told whose output they are."""
         self._looked: int = -1
         self._num_looked_at = 0
         self._looked_step = -UNITS_EVERY
@@ -101,7 +102,8 @@ class Notes:
         """A module returned, in a step whose outputs are looked at."""
         first = tensors[0][1]
         if first.grad_fn is not None:
-            self._owners.setdefault(first.grad_fn, path)
+            attention.own(first.grad_fn, path)
+            self._owned = True
             if not path:
                 self._mark_output(first.grad_fn)
         if not self.units_due or first.device.type != "cpu":
@@ -157,11 +159,11 @@ class Notes:
         if step == self._looked and self._num_looked_at < MAX_BACKWARDS:
             self._num_looked_at += 1
             self._sink.event(step, "backward", lossgraph.share_in_step(loss))
-        if first_of_step and self._owners and self.units_due:
-            found = attention.look(loss, self._owners)
+        if first_of_step and self._owned and self.units_due:
+            found = attention.look(loss)
             if found:
                 self._sink.event(step, "attention", {"modules": found})
-        self._owners.clear()
+        self._owned = False
 
     def unit_gradients(self, parameters: list[Any]) -> None:
         """Gradients as the optimizer is about to use them, row by row."""

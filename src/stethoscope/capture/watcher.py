@@ -31,6 +31,8 @@ from stethoscope.config import DebugConfig
 from stethoscope.kernels import Extras, start
 
 SKETCH_SEED: Final = 0x5E7
+MAX_IDLE: Final = 64
+"""Forward passes without a backward after which outputs are no longer looked at: nobody trains, and rows would pile up."""
 
 
 class Watcher:
@@ -72,6 +74,7 @@ class Watcher:
         self._num_skipped = 0
         self._num_scheduler_steps = 0
         self._spent: dict[str, float] = {"gradients": 0.0, "boundary": 0.0, "ledger": 0.0}
+        self._num_idle = 0
         self._step_began = 0.0
         self._extras: Extras | None = None
         self.taps = Taps(
@@ -234,12 +237,13 @@ class Watcher:
         self._rows.batches.append(batch)
 
     def _forward_begins(self, values: Any, mode: bool) -> None:
+        # From the end of the last step to the first call of the model: what is not ours is mostly the data's.
+        self._rows.scalars.setdefault("data_ms", (time.perf_counter() - self._step_began) * 1e3)
+        self._num_idle += 1
         self._choose_recording()
         self.guard(self.intake.called, values, training=not self.evaluating, mode=mode)
         self.taps.forget()
         self.guard(self.notes.forward_begins, evaluating=False, recording=self.taps.recording)
-        # From the end of the last step to the first call of the model: what is not ours is mostly the data's.
-        self._rows.scalars.setdefault("data_ms", (time.perf_counter() - self._step_began) * 1e3)
 
     def _evaluation_forward(self, values: Any, mode: bool) -> None:
         if not torch.is_grad_enabled():
@@ -249,14 +253,16 @@ class Watcher:
 
     def _choose_recording(self) -> None:
         # Also where nobody calls the root itself (an agent whose actor and critic are called one by one).
-        self.taps.recording = not self.evaluating and self.schedule.due("modules", self.clock.step)
-        self.taps.keeping = not self.evaluating and not self.taps.recording
+        looks = not self.evaluating and self._num_idle <= MAX_IDLE
+        self.taps.recording = looks and self.schedule.due("modules", self.clock.step)
+        self.taps.keeping = looks and not self.taps.recording
         step = self.clock.step
         due = self.schedule.due("batches", step) and self.schedule.due("gradients", step)
         self.taps.inputs_due = due and not self.evaluating
 
     def _backward_begins(self, loss: Any, retain: bool, create: bool) -> None:
         self.taps.inside.clear()
+        self._num_idle = 0
         self.lineage.settle()
         if self.evaluating:
             return

@@ -65,7 +65,9 @@ class Structure:
             self._sort(info.site.kind, info.site.path, info.site.module, info.measured, reported[place])
         gradients = span.places(Kind.GRADIENT)
         if len(gradients) and len(span.steps):
-            self._num_steps += int(span.present[:, gradients].any(axis=1).sum())
+            # A backward from which nothing arrived anywhere counts too: then the loss itself is cut off.
+            backwards = np.nan_to_num(span.metric("num_backwards")) > 0
+            self._num_steps += int((span.present[:, gradients].any(axis=1) | backwards).sum())
             self._last_step = int(span.steps[-1])
 
     def _sort(self, kind: Kind, path: str, module: str, measured: str, reported: bool) -> None:
@@ -90,7 +92,7 @@ class Structure:
                 Reading("trained modules that ran and are not registered", len((self._unregistered or (0, []))[1]), ">", 0)
             ],
             "detached_graph": [
-                Reading("steps with gradients", self._num_steps, ">=", STEPS_NEEDED),
+                Reading("steps with a backward", self._num_steps, ">=", STEPS_NEEDED),
                 Reading("tensors in the optimizer without a gradient", len(silent)),
                 Reading("of which in modules that ran", len(cut), ">", 0),
             ],
@@ -139,9 +141,10 @@ class Structure:
             (d, m) for m, d in self._depth.items() if d > self._depth.get(last, -1) and m in self._flowed
         )
         boundary = f" and {later[0][1]}" if later else ""
+        names = name_list(sorted(cut)) if self._with_gradient else "any parameter"
         return Finding(
             "detached_graph", Severity.CRITICAL,
-            f"No gradient reaches {name_list(sorted(cut))}: the graph is cut after {last}, between it{boundary or ' and the loss'}.",
+            f"No gradient reaches {names}: the graph is cut after {last}, between it{boundary or ' and the loss'}.",
             0, self._last_step, (last, *([later[0][1]] if later else []), *sorted(cut)),
             (Evidence("parameters in the optimizer that no loss reaches", float(len(cut))),),
             "remove .detach(), .data, .item() or torch.no_grad() on the way from there to the loss",
