@@ -51,7 +51,8 @@ def main(paths: list[str]) -> None:
     lines = [
         "# Styles of training that are tested",
         "",
-        "Made by `docs/make_support.py` from the results of `tests/styles`.",
+        "Made by `docs/make_support.py` from the results of `tests/styles`, with the oldest and the newest torch that they ran with.",
+        "`not here`: torch itself refuses it on the machine that ran the tests, or something it needs is missing there.",
         "",
     ]
     for group in sorted(groups):
