@@ -42,6 +42,7 @@ class InputScale:
         self._sizes: list[tuple[float, float]] = []
         self._name, self._first_step, self._last_step = "", 0, 0
         self._losses: list[float] = []
+        self._lost_at: int | None = None
         self._num_classes = 0
         self._target_rms: list[float] = []
         self._targets_vary = False
@@ -61,6 +62,9 @@ class InputScale:
         self._take_events(span)
         self._take_targets(span)
         losses = span.metric("loss")
+        lost = np.flatnonzero(span.recorded("loss") & ~np.isfinite(losses))
+        if self._lost_at is None and len(lost):
+            self._lost_at = int(span.steps[lost[0]])
         self._losses += losses[np.isfinite(losses)][: max(0, 3 - len(self._losses))].tolist()
         if self._first_layer is None:
             self._look_at_first_layer(span)
@@ -202,6 +206,10 @@ class InputScale:
         elif full:
             harm = f"{full[0]} is saturated from the start"
             evidence.append(Evidence(f"saturated outputs of {full[0]}", self._saturation[full[0]], 0.0))
+        elif self._lost_at is not None and self._lost_at - self._first_step < BATCHES_NEEDED and first >= rms:
+            # Nobody said what the targets are; a loss as large as the inputs that is gone at once needs no telling.
+            harm = f"the loss, {first:.3g} at first, was lost at step {self._lost_at:,}"
+            evidence.append(Evidence("first loss", first))
         else:
             return []
         return [Finding(
