@@ -50,3 +50,26 @@ def test_capturable_optimizers(kind: str, foreach: bool, tmp_path: Path) -> None
             bench.tick(loss)
 
     judge(style, tmp_path)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning:torch.*")
+@pytest.mark.parametrize("kind", ["Adam", "RMSprop"])
+def test_a_compiled_step_of_a_capturable_optimizer(kind: str, tmp_path: Path) -> None:
+    """While torch compiles it permits them everywhere."""
+
+    def style(bench: Bench) -> None:
+        torch._dynamo.reset()
+        model = net()
+        optimizer = make(kind, model.parameters(), foreach=True)
+        bench.watch(model, optimizer)
+        step_fn = torch.compile(optimizer.step, backend="aot_eager")
+        for step in range(STEPS):
+            x, y = batch(step)
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(x), y)
+            loss.backward()
+            step_fn()
+            bench.tick(loss)
+        torch._dynamo.reset()
+
+    judge(style, tmp_path)
