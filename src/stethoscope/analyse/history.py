@@ -205,7 +205,8 @@ def extreme_limits(ratios: FloatArray) -> FloatArray:
     The farthest of many noisy values is always far: a wide bin would call every healthy row strange. So it
     takes a factor of three, and seven times what the row's own values usually stray from each other.
     """
-    spread = _lower_median(np.abs(ratios - _lower_median(ratios)[None, :]))
+    with np.errstate(invalid="ignore"):  # infinite values, about an infinite middle
+        spread = _lower_median(np.abs(ratios - _lower_median(ratios)[None, :]))
     limits: FloatArray = np.fmax(np.log2(3.0), 7.0 * np.where(np.isfinite(spread), spread, 0.0))
     return limits
 

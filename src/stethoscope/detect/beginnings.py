@@ -12,6 +12,8 @@ from stethoscope.detect.detector import Reading
 from stethoscope.record import Evidence, Finding, Kind, Severity
 
 LAYERS_NEEDED: Final = 3
+EARLY: Final = 4
+"""Steps that count as the beginning."""
 GROWN: Final = 100.0
 """Times the input's size at the end of the chain: what a layer that keeps variance never does."""
 FAR_ABOVE: Final = 4.0
@@ -29,7 +31,7 @@ NORMS: Final = (
 
 
 class Beginnings:
-    """Looks at the first step alone."""
+    """Looks at the first step whose modules were measured."""
 
     codes: ClassVar[tuple[str, ...]] = ("bad_init_scale", "bad_initial_loss")
 
@@ -42,6 +44,7 @@ class Beginnings:
         self._num_classes = 0
         self._head = ""
         self._normed = False
+        self._types: dict[str, str] = {}
         self._operations: list[Any] = []
         self._num_backwards = 1.0
 
@@ -51,23 +54,28 @@ class Beginnings:
             if event.kind == "loss_graph" and not self._operations:
                 self._num_classes = int(event.body.get("num_classes", 0))
                 self._operations = event.body.get("operations", [])
-        if self._first is not None or not len(span.steps):
+        if not len(span.steps):
             return
-        self._first = int(span.steps[0])
-        self._loss = float(span.metric("loss")[0])
-        self._num_backwards = float(span.metric("num_backwards")[0])
-        rms = span.stat("rms")[0]
-        types = {path: str(module.get("type", "")) for path, module in span.modules.items()}
-        self._normed = any(kind in NORMS for kind in types.values())
+        if self._first is None:
+            self._first = int(span.steps[0])
+            self._loss = float(span.metric("loss")[0])
+            self._num_backwards = float(span.metric("num_backwards")[0])
+            self._types = {path: str(module.get("type", "")) for path, module in span.modules.items()}
+            self._normed = any(kind in NORMS for kind in self._types.values())
+        # A script that is watched unchanged shows its modules from the second step on: little was learned by then.
+        for row in np.flatnonzero(span.steps - self._first < EARLY):
+            if not self._sizes:
+                self._take_sizes(span, int(row))
+
+    def _take_sizes(self, span: Span, row: int) -> None:
+        rms = span.stat("rms")[row]
         inputs = [
             rms[n] for n in span.places(Kind.INPUT) if "float" in span.sites[n].dtype and np.isfinite(rms[n])
         ]
         self._input = max([float(size) for size in inputs], default=0.0)
         for n in span.places(Kind.ACTIVATION):
             site = span.sites[n].site
-            if np.isfinite(rms[n]) and (
-                types.get(site.module) in WEIGHTED or types.get(site.module) == "Embedding"
-            ):
+            if np.isfinite(rms[n]) and self._types.get(site.module) in (*WEIGHTED, "Embedding"):
                 self._sizes.append((site.module, float(rms[n])))
         outputs = span.places(Kind.OUTPUT)
         self._output_size = float(rms[outputs[0]]) if len(outputs) and np.isfinite(rms[outputs[0]]) else 0.0
@@ -82,7 +90,7 @@ class Beginnings:
         chance = math.log(self._num_classes) if self._num_classes > 1 else math.nan
         return {
             "bad_init_scale": [
-                Reading("layers with weights measured at the first step", len(self._sizes), ">=", LAYERS_NEEDED),
+                Reading("layers with weights measured at the beginning", len(self._sizes), ">=", LAYERS_NEEDED),
                 Reading("size after the last layer / size of the input", ratio, ">", GROWN, self._head),
             ],
             "bad_initial_loss": [

@@ -78,6 +78,11 @@ LEADS_TO: Final[dict[str, tuple[str, ...]]] = {
     "dormant_units": ("dead_units",),
     "dead_units": ("vanishing_gradients", "dormant_units", "silent_no_update", "adam_eps_dominates"),
     "loss_scale_collapse": ("update_too_small",),
+    # After NaN or Inf nothing works any more: a second moment that is Inf makes every update zero.
+    "nonfinite_origin": (
+        *LEARNING_TROUBLE, *UNIT_TROUBLE, "silent_no_update", "update_too_small", "adam_eps_dominates", "class_collapse",
+        "output_logit_drift",
+    ),
     "inputs_ignored": (*UNIT_TROUBLE, "vanishing_gradients", "silent_no_update", "oscillation", "class_collapse"),
 }
 """What can follow from what, where it begins no earlier. Mechanisms, not coincidences."""
