@@ -86,6 +86,7 @@ def said(done: subprocess.CompletedProcess[str]) -> list[str]:
     return sorted(re.findall(r"rank \d [^\n]*?(?=rank|\n|$)", done.stdout))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     not torch.distributed.is_available() or not torch.distributed.is_gloo_available(), reason="no gloo here"
 )
