@@ -18,6 +18,8 @@ from stethoscope.kernels.columns import INDEX
 from stethoscope.record import Evidence, Finding, FloatArray, Kind, Severity
 
 LOOKS_NEEDED: Final = 6
+ATTENTION_LOOKS: Final = 4
+"""Each is a mean over rows and heads, so a few suffice: a busy machine may take no more."""
 BASELINE_LOOKS: Final = 3
 COLLAPSED: Final = 0.1
 """Entropy against a uniform row's: below a tenth, a row looks at one place."""
@@ -128,7 +130,7 @@ class Logits:
         looks = self._looks[path]
         free = np.maximum.accumulate([float(n.get("uniform", 0.0)) for _, n in looks])
         kept = [number for number in range(len(looks)) if free[number] > 0.5]
-        if len(kept) < LOOKS_NEEDED:
+        if len(kept) < ATTENTION_LOOKS:
             return None
         return [looks[n] for n in kept], np.array([looks[n][1]["entropy"] / free[n] for n in kept])
 
@@ -139,7 +141,7 @@ class Logits:
         looks, openness = found
         before, after = float(openness[:BASELINE_LOOKS].max()), float(np.median(openness[-BASELINE_LOOKS:]))
         largest = [n.get("max_logit", math.nan) for _, n in looks]
-        base, top = largest[0], largest[-1]
+        base, top = largest[0], float(np.median(largest[-BASELINE_LOOKS:]))
         collapsed = (
             before > OPEN and after < COLLAPSED and bool((openness[-BASELINE_LOOKS:] < COLLAPSED).all())
         )
