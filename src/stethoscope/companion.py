@@ -81,7 +81,8 @@ class Companion:
 
     def finish(self) -> None:
         """The last look: every step, then say so."""
-        self.look(final=True)
+        if not self.look(final=True):
+            self._writer.write([], replace=True)  # looked at, and nothing found: not the same as not looked at
         self._writer.close()
 
     @property

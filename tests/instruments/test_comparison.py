@@ -97,3 +97,11 @@ def test_shapes_that_differ_leave_the_distributions():
     assert result.ks_distance == 0.0
     assert "shapes differ, [2, 3] against [3, 2]" in str(result)
     assert compare([], [1.0]).ks_distance is None
+
+
+def test_one_nan_is_said_and_the_largest_finite_difference_has_its_own_place():
+    first, second = np.zeros((3, 3)), np.zeros((3, 3))
+    second[0, 0], second[2, 2] = np.nan, 0.5
+    said = str(compare(first, second))
+    assert "2 elements differ, finite ones by at most 0.5 at [2, 2]" in said
+    assert "1 of them NaN or Inf on one side only, first [0, 0]" in said

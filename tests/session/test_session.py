@@ -214,17 +214,25 @@ def test_names_with_control_characters_round_trip(tmp_path: Path, capsys: pytest
 
 
 @pytest.mark.skipif(os.name != "posix", reason="folder permissions")
-def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
-    blocked = tmp_path / "blocked"
+@pytest.mark.parametrize("is_full", [False, True])
+def test_a_folder_that_cannot_be_written(
+    is_full: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blocked, spare = tmp_path / "blocked", tmp_path / "spare"
     blocked.write_text("a file, so that no folder can be made here, not even by root")
+    spare.write_text("nor here") if is_full else spare.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(spare))
     model, optimizer = _net()
-    with pytest.warns(StethoscopeWarning, match="kept in memory only"):
+    said = "kept in memory only" if is_full else f"goes to {spare}"
+    with pytest.warns(StethoscopeWarning, match=said):
         session = stethoscope.watch(model, optimizer, dir=str(blocked), **QUIET)
     for _ in range(3):
         _step(model, optimizer)
     session.stop()
     assert session.step == 3
     assert stat.S_ISREG(blocked.stat().st_mode)
+    if not is_full:
+        assert list(session.run.steps) == [0, 1, 2]
 
 
 def test_our_warnings_never_become_exceptions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

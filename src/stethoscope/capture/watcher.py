@@ -269,6 +269,8 @@ class Watcher:
         self.guard(self.intake.backward)
         began = time.perf_counter()
         for tensor in [loss] if isinstance(loss, torch.Tensor) else list(loss):
+            if tensor.is_meta:  # no number: neither finite nor not
+                continue
             scale = self.scaling.scale_of(tensor)
             self.taps.gradient_scale = pending_scale(scale)
             pending = start([tensor.detach() if scale is None else tensor.detach() / scale])

@@ -72,11 +72,16 @@ class TensorComparison:
             return f"{self.note}; KS distance {_show(self.ks_distance)}"
         if self.equal:
             return "equal" + (f" ({self.note})" if self.note else "")
-        place = f" at {list(self.worst[0].index)}" if self.worst else ""
+        finite = [one for one in self.worst if np.isfinite(one.abs_error)]
+        place = f" at {list(finite[0].index)}" if finite else ""
+        broken = ""
+        if self.num_nonfinite_mismatches:
+            where = next((f", first {list(one.index)}" for one in self.worst if not np.isfinite(one.abs_error)), "")
+            broken = f"; {self.num_nonfinite_mismatches:,} of them NaN or Inf on one side only{where}"
         ulps = "" if self.max_ulps is None else f", {self.max_ulps:,} ULPs of {self.ulp_dtype}"
         return (
-            f"{self.num_different:,} elements differ, by at most {_show(self.max_abs_error)}{place} "
-            f"(relative {_show(self.max_relative_error)}{ulps}), cosine {_show(self.cosine)}, "
+            f"{self.num_different:,} {'element differs' if self.num_different == 1 else 'elements differ'}, finite ones by at most "
+            f"{_show(self.max_abs_error)}{place} (relative {_show(self.max_relative_error)}{ulps}){broken}, cosine {_show(self.cosine)}, "
             f"KS distance {_show(self.ks_distance)}" + (f"; {self.note}" if self.note else "")
         )
 

@@ -20,7 +20,10 @@ MAX_POINTS: Final = 10_000
 
 def num_bytes(value: Any, array: npt.NDArray[Any] | None = None) -> int:
     """The bytes an array's elements take where they are; a list is counted as the array it becomes."""
-    size = getattr(value, "nbytes", None)
+    try:
+        size = getattr(value, "nbytes", None)
+    except RuntimeError:  # torch says so of sparse tensors
+        return num_bytes(value._indices()) + num_bytes(value._values())
     if isinstance(size, int):
         return size
     count, width = getattr(value, "numel", None), getattr(value, "element_size", None)

@@ -15,6 +15,8 @@ import types
 import weakref
 from typing import Any
 
+from stethoscope.record import StopTraining
+
 _live: weakref.WeakSet[Any] = weakref.WeakSet()
 _failure: dict[str, Any] | None = None
 _installed = False
@@ -74,8 +76,9 @@ def _on_signal(number: int, frame: types.FrameType | None) -> None:  # noqa: ARG
 
 
 def _at_exit() -> None:
-    if _failure is None:
-        _close_all("finished", None)
+    if _failure is None or _failure["exception"] == StopTraining.__name__:
+        # Asked for by a hook or at a prompt of ours: an end, not a crash.
+        _close_all("finished", None if _failure is None else {"stopped": _failure["message"]})
     else:
         _close_all("exception", _failure)
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import math
 import os
 import platform
 import sys
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from importlib import metadata
@@ -109,6 +111,16 @@ def place(config: DebugConfig, run: Path | None) -> Place:
         if found is not None:
             return Place(found, rank, world_size, launch_id)
     return Place(new_run_folder(base, config.name or _script_name()), rank, world_size, launch_id)
+
+
+def elsewhere(place: Place, config: DebugConfig, trouble: str) -> Place | None:
+    """Where a run goes that cannot be written where it should be; None where waiting is better, or ranks must meet."""
+    from stethoscope.store import new_run_folder
+
+    if place.world_size > 1 or os.strerror(errno.ENOSPC) in trouble:
+        return None
+    base = Path(tempfile.gettempdir()) / "stethoscope"
+    return dataclasses.replace(place, folder=new_run_folder(base, config.name or _script_name()))
 
 
 def _rank() -> tuple[int, int]:

@@ -67,8 +67,10 @@ def runs_lines(rows: Sequence[RunRow], screen: Screen) -> list[ink.Line]:
             (ink.pad(screen.name(row.name, name_cells), name_cells) + "  ", ink.PLAIN),
             (ink.pad(screen.name(row.id, id_cells), id_cells) + "  ", ink.NOTE),
         ]
-        rest = [(screen.text(row.trouble), ink.WARNING)] if row.trouble else _numbers(row, trend, screen)
-        lines.append(ink.fit(state + rest + _verdict(row, screen), screen.width))
+        if row.trouble:
+            lines.append(ink.fit([*state, (screen.text(row.trouble), ink.WARNING)], screen.width))
+            continue
+        lines.append(ink.fit(state + _numbers(row, trend, screen) + _verdict(row, screen), screen.width))
     return lines
 
 
