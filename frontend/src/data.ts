@@ -15,7 +15,7 @@ export interface EvidenceData { label: string; before: number | string | null; a
 export interface Cause extends FindingRow { why: string; confidence: number; columns: string[]; evidence: EvidenceData[] }
 export interface Followed { step: number; text: string; site: string }
 export interface Verdict {
-  healthy: boolean; cause: Cause | null; others: FindingRow[]; notes: FindingRow[]; followed: Followed[];
+  healthy: boolean; headline: string; cause: Cause | null; others: FindingRow[]; notes: FindingRow[]; followed: Followed[];
   lookedAt: { numSites: number; numSitesExpected: number; numSteps: number; numDetectors: number; unmet: string[] };
 }
 export interface RunData {

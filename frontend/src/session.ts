@@ -74,7 +74,7 @@ export class RunSession {
 
   private announce(before: RunData | null, now: RunData): void {
     const cause = now.verdict.cause;
-    if (!before) { say(cause ? cause.message : "Nothing to report."); return; }
+    if (!before) { say(cause ? cause.message : now.verdict.headline); return; }
     const old = before.verdict.cause;
     if (cause && (!old || old.code !== cause.code)) {
       say(`${cause.severity}: ${cause.message}`, cause.severity === "Critical");

@@ -175,14 +175,15 @@ export function FindingLine({ of, link }: { of: FindingRow; link?: string }): JS
 }
 
 function Healthy({ data }: { data: RunData }): JSX.Element {
-  const { lookedAt, notes } = data.verdict;
+  const { lookedAt, notes, headline } = data.verdict;
+  const crashed = data.run.state === "crashed";
   const empty = data.run.numSteps === 0;
   return (
     <section class="verdict calm" aria-label="Verdict">
       <div class="say">
-        <p class="overline"><Severity of="" size={12} /><span>{plural(lookedAt.numDetectors, "detector")} looked at {count(lookedAt.numSites)} of {plural(lookedAt.numSitesExpected, "site")}, {plural(lookedAt.numSteps, "step")}</span></p>
-        <h1>{empty ? "Nothing recorded yet." : data.isExamining ? "Nothing was reported while it ran." : "Nothing to report."}</h1>
-        <p class="why">{empty ? (data.run.state === "live" ? "The first step will appear here by itself." : "The run ended before its first step.") : data.run.state === "live" ? "Every detector is quiet so far." : data.isExamining ? `All ${count(lookedAt.numSteps)} steps are being looked through once more.` : "Every detector stayed quiet."}</p>
+        <p class="overline">{!crashed && !notes.length && <Severity of="" size={12} />}<span>{plural(lookedAt.numDetectors, "detector")} looked at {count(lookedAt.numSites)} of {plural(lookedAt.numSitesExpected, "site")}, {plural(lookedAt.numSteps, "step")}</span></p>
+        <h1>{empty ? "Nothing recorded yet." : data.isExamining ? "Nothing was reported while it ran." : headline}</h1>
+        <p class="why">{empty ? (data.run.state === "live" ? "The first step will appear here by itself." : "The run ended before its first step.") : data.run.state === "live" ? "Every detector is quiet so far." : data.isExamining ? `All ${count(lookedAt.numSteps)} steps are being looked through once more.` : crashed ? "No detector says why: the exception itself may." : notes.length ? "Worth knowing:" : "Every detector stayed quiet."}</p>
       </div>
       {notes.length > 0 && <ul class="findings evidence">{notes.slice(0, 4).map((one) => <FindingLine of={one} />)}</ul>}
       {lookedAt.unmet.length > 0 && <div class="followed"><h2>What one more line would show</h2><ul class="unmet">{lookedAt.unmet.map((words) => <li>{words}</li>)}</ul></div>}

@@ -9,6 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from stethoscope.explain.diagnosis import Diagnosis
+from stethoscope.explain.headline import headline
 from stethoscope.record import Evidence, Finding, Kind, Series, Severity, StethoscopeError
 from stethoscope.store import Run
 from stethoscope.views.pagedata.desk import Desk
@@ -46,6 +47,7 @@ def verdict_data(desk: Desk) -> dict[str, Any]:
     looked = diagnosis.looked_at
     base = {
         "healthy": diagnosis.healthy,
+        "headline": text(headline(diagnosis, run).text, 800),
         "lookedAt": {
             "numSites": looked.num_sites, "numSitesExpected": looked.num_sites_expected,
             "numSteps": looked.num_steps, "numDetectors": looked.num_detectors,
