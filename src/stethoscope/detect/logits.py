@@ -35,8 +35,8 @@ PUSHED: Final = 0.01
 """The sum of the gradient over all logits, against the sum of its sizes: rounding gives 1e-7, in bfloat16 2e-4."""
 PUSHES_NEEDED: Final = 12
 ONE_SIGN: Final = 0.95
-LASTS: Final = 0.7
-"""The push in the last third, against the first."""
+LASTS: Final = 0.8
+"""The push in the last fifth, against the fifth in which it was largest: towards a goal it fades."""
 
 
 class Logits:
@@ -109,7 +109,7 @@ class Logits:
                 Reading("all logits moved together, times their spread", self._shift(), ">", SHIFTED, way="shifted"),
                 Reading("share of the gradient that shifts all logits", share, ">", PUSHED, way="pushed"),
                 Reading("share of looks at which it has one sign", abs(sign), ">=", ONE_SIGN, way="pushed"),
-                Reading("this push in the last third, against the first", lasts, ">=", LASTS, way="pushed"),
+                Reading("this push in the last fifth, against its largest", lasts, ">=", LASTS, way="pushed"),
             ],
         }  # fmt: skip
 
@@ -175,13 +175,14 @@ class Logits:
         return abs(float(end - start)) / max(float(wide), float(narrow), 1e-300)
 
     def _push(self) -> tuple[float, float, float]:
-        """Of the gradient over all logits: its common share, its mean sign, and the last third's push against the first's."""
+        """Of the gradient over all logits: its common share, its mean sign, and the push of the last fifth against the largest."""
         if len(self._pushes) < PUSHES_NEEDED:
             return math.nan, math.nan, math.nan
         sums, sizes = np.array(self._pushes).T
-        third = len(sums) // 3
-        early, late = (float(np.median(np.abs(part))) for part in (sums[:third], sums[-third:]))
-        return float(np.median(np.abs(sums) / sizes)), float(np.sign(sums).mean()), late / max(early, 1e-300)
+        # Of the whole gradient too: where everything else fades sooner, that is no push towards a goal either.
+        fifths = [[float(np.median(part)) for part in np.array_split(v, 5)] for v in (np.abs(sums), np.abs(sums) / sizes)]
+        lasts = min(fifth[-1] / max(*fifth, 1e-300) for fifth in fifths)
+        return float(np.median(np.abs(sums) / sizes)), float(np.sign(sums).mean()), lasts
 
     def _output(self) -> Finding | None:
         if len(self._drift) <= LOOKS_NEEDED or self._num_classes < 2 or self._num_classes != self._num_labels:
