@@ -60,7 +60,7 @@ def test_the_first_wrong_row_stands_out(exploding):
     lines = text.splitlines()
     (bad,) = [line for line in lines if line.startswith("◆ ")]
     assert bad == "◆ layers.2.attn  " + "·" * 39 + "░▒▓▓████╳╳╳╳ ^", "without color the end of the row says which way"
-    assert lines[-1] == "  · usual  ▓ larger  ▓ smaller  ╳ NaN  4 steps a cell"
+    assert lines[-1] == "  · usual  ^ larger  v smaller  ╳ NaN  4 steps a cell"
     assert lines[0].split() == ["gradient", "1", "100", "200"]
 
 
@@ -101,7 +101,7 @@ def test_inf_dead_missing_and_frozen_are_drawn(tmp_path):
     rows = {line[2]: line[12:] for line in text.splitlines() if line[2:3] in "abcd" and line[3:4] == " "}
     assert rows == {"a": "····∞···", "b": "________", "c": "··   ···", "d": "||||||||"}
     key = text.splitlines()[-1]
-    assert key == "  · usual  ▓ larger  ▓ smaller  ∞ Inf  _ all zero  | frozen  blank missing"
+    assert key == "  · usual  ^ larger  v smaller  ∞ Inf  _ all zero  | frozen  blank missing"
     assert "no gradient" in table.splitlines()[4]
 
 

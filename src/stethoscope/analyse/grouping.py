@@ -18,6 +18,13 @@ class Row:
     sites: tuple[Site, ...]
     frozen: bool = False
     """No site of this kind exists although the weights do: nothing asked for this gradient."""
+    type: str = ""
+    """The module's type, where its name is a number: a place in a Sequential says nothing by itself."""
+
+    @property
+    def label(self) -> str:
+        """What to call it before people."""
+        return f"{self.name} {self.type}" if self.type else self.name
 
 
 def row_name(site: Site, depth: int) -> str:

@@ -114,6 +114,17 @@ def usual_of(values: FloatArray) -> FloatArray:
     return out
 
 
+def _types(run: Run) -> dict[str, str]:
+    """The types of the modules whose names are numbers."""
+    model = getattr(run, "info", {}).get("model")
+    modules = model.get("modules", []) if isinstance(model, dict) else []
+    return {
+        str(module.get("path")): str(module.get("type", ""))
+        for module in modules
+        if isinstance(module, dict) and str(module.get("path")).isdecimal()
+    }
+
+
 def history(
     run: Run,
     kind: Kind | str = Kind.GRADIENT,
@@ -136,8 +147,9 @@ def history(
     frozen = frozen_sites(run.sites, source.kind, pattern) if infos else []
     rows, members = group_rows([info.site for info in infos], frozen, depth, max_rows)
     asleep = np.array([info.measured == "frozen" for info in infos], dtype=bool)
+    types = _types(run)
     rows = tuple(
-        dataclasses.replace(row, frozen=bool(asleep[part].all()))
+        dataclasses.replace(row, frozen=bool(asleep[part].all()), type=types.get(row.name, ""))
         for row, part in zip(rows, members, strict=True)
     )
     steps = np.asarray(matrix.steps, dtype=np.int64)

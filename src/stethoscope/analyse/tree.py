@@ -115,6 +115,8 @@ def _grow(
         if is_list and not own:
             _grow(nodes, child, name, shown, parent, types, kind)
             continue
+        if shown.isdecimal() and types.get(name):
+            shown = f"{shown} {types[name]}"  # a place in a Sequential says nothing by itself
         flags = _flags(child)
         depth = _OWN if own and kind in _OUTPUTS else len(name.split("."))
         indent = nodes[parent].indent + 1 if parent >= 0 else 0

@@ -106,7 +106,7 @@ def show_lines(
     troubled = troubled_rows(shown, causes)
     shown, num_hidden = shortened(shown, Picture(troubled, limit=limit))
     metrics_shown = [name for name in run.metrics() if inner or not is_inner(name)]
-    names = [screen.text(name) for name in [*(row.name for row in shown.rows), *metrics_shown]]
+    names = [screen.text(name) for name in [*(row.label for row in shown.rows), *metrics_shown]]
     gutter = name_width(names, screen.width, heading(shown))
     lines = [facts.title_line(run, screen), *_verdict(diagnosis, run, screen)]
     metrics = metrics_lines(run, screen, first=steps[0], last=steps[1], gutter=gutter, inner=inner)

@@ -38,7 +38,7 @@ def heatmap_lines(
     """The picture with its axis above and its key below; `gutter` is the width of the names."""
     picture = picture or Picture()
     history, num_hidden = shortened(history, picture)
-    names = [screen.text(row.name) for row in history.rows]
+    names = [screen.text(row.label) for row in history.rows]
     gutter = gutter or name_width(names, screen.width, heading=kind_text(history))
     room = screen.width - _GUTTER - gutter - 2 - (2 if screen.glyphs.marks_direction else 0)
     cells = grid(history, max(room, 8), raw=picture.raw)
@@ -46,7 +46,7 @@ def heatmap_lines(
     levels = cell_levels(cells, raw=picture.raw)
     for place, row in enumerate(history.rows):
         severity = picture.troubled.get(row.name)
-        line = _name_spans(row.name, severity, gutter, screen)
+        line = _name_spans(row.label, severity, gutter, screen)
         line += ink.join_runs(cell_spans(cells, levels, place, screen, raw=picture.raw))
         lines.append(line + ([] if picture.raw else direction(cells, levels, place, screen)))
     if num_hidden:
@@ -184,8 +184,11 @@ def key_parts(cells: Grid, screen: Screen, *, raw: bool) -> list[ink.Line]:
         words = [(f"{glyphs.heat[0]} {ends[0]}", ink.NOTE), (f"{glyphs.heat[4]} {ends[1]}", ink.PLAIN)]
         words += [("log scale", ink.NOTE)] if log else []
     else:
-        words = [(f"{glyphs.heat[0]} usual", ink.NOTE), (f"{glyphs.heat[3]} larger", ink.LARGER)]
-        words += [(f"{glyphs.heat[3]} smaller", ink.SMALLER)]
+        words = [(f"{glyphs.heat[0]} usual", ink.NOTE)]
+        if glyphs.marks_direction:
+            words += [("^ larger", ink.LARGER), ("v smaller", ink.SMALLER)]
+        else:
+            words += [(f"{glyphs.heat[3]} larger", ink.LARGER), (f"{glyphs.heat[3]} smaller", ink.SMALLER)]
     signs = (
         (Mark.NAN, glyphs.nan, "NaN", ink.BROKEN), (Mark.INF, glyphs.inf, "Inf", ink.BROKEN),
         (Mark.DEAD, glyphs.dead, "all zero", ink.PLAIN), (Mark.FROZEN, glyphs.frozen, "frozen", ink.NOTE),

@@ -28,7 +28,7 @@ def layers_lines(
 ) -> list[ink.Line]:
     """One line a row, with a head that names the statistic and the step."""
     troubled = troubled or {}
-    names = [screen.text(row.name) for row in history.rows]
+    names = [screen.text(row.label) for row in history.rows]
     gutter = gutter or name_width(names, screen.width, heading(history))
     room = screen.width - 2 - gutter - 2 - _VALUE - _RATIO - 2
     bins = bins_over(history.steps, max(8, min(room, 64)))
@@ -36,7 +36,7 @@ def layers_lines(
     lines: list[ink.Line] = [_head(history, gutter, len(bins), last, screen)]
     for place, row in enumerate(history.rows):
         severity = troubled.get(row.name)
-        name = ink.pad(screen.name(row.name, gutter), gutter) + "  "
+        name = ink.pad(screen.name(row.label, gutter), gutter) + "  "
         sign = ink.pad(screen.glyphs.severity[severity] if severity else "", 2)
         line: ink.Line = [(sign, SEVERITY_STYLE[severity]) if severity else (sign, "")]
         line.append((name, ink.STRONG if severity else ink.PLAIN))

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from stethoscope.store import Run
 
 READING_WIDTH = 96
+_TREND = 32
 """Sentences are not set wider than this, however wide the screen is."""
 
 _MAX_FOLLOWED = 8
@@ -140,12 +141,15 @@ def evidence_lines(cause: Finding, run: Run | None, screen: Screen) -> list[ink.
     if not shown:
         return []
     labels = [screen.text(e.label) for e in shown]
-    label_width = min(max(ink.cell_width(label) for label in labels), max(14, screen.width // 3))
-    before = [numbers.number(e.before, ascii=screen.ascii) for e in shown]
+    before = [_number(e.before, e, screen) for e in shown]
     after = [_with_unit(e, screen) for e in shown]
     before_width = max(ink.cell_width(text) for text in before)
     after_width = max(ink.cell_width(text) for text in after)
     arrow = screen.glyphs.arrow
+    # The words come first; a trend takes what they and the numbers leave, and half of itself at least.
+    taken = 6 + (before_width + 2 + len(arrow) if before_width else 0) + after_width + _TREND // 2
+    longest = max(ink.cell_width(label) for label in labels)
+    label_width = min(longest, max(14, min(screen.width, READING_WIDTH + _TREND) - taken))
     lines = []
     for e, label, was, now in zip(shown, labels, before, after, strict=True):
         line: ink.Line = [("  ", ""), (ink.pad(screen.name(label, label_width), label_width + 2), ink.PLAIN)]
@@ -154,14 +158,22 @@ def evidence_lines(cause: Finding, run: Run | None, screen: Screen) -> list[ink.
             line.append((f"{ink.pad(was, before_width, right=True)} {mark} ", ink.PLAIN))
         broken = e.value is not None and not np.isfinite(e.value)
         line.append((ink.pad(now, after_width), ink.CRITICAL if broken else ink.STRONG))
-        room = min(32, screen.width - ink.line_width(line) - 2)
+        room = min(_TREND, screen.width - ink.line_width(line) - 2)
         line += [("  ", ""), *_evidence_trend(e, cause, run, room, screen)]
         lines.append(line)
     return lines
 
 
+def _number(value: float | None, evidence: Evidence, screen: Screen) -> str:
+    """A count where the evidence is one: whole numbers on both sides, of no unit."""
+    both = [one for one in (evidence.before, evidence.value) if one is not None]
+    if value is not None and not evidence.unit and all(np.isfinite(one) and one == int(one) and abs(one) < 1e6 for one in both):
+        return numbers.count(int(value))
+    return numbers.number(value, ascii=screen.ascii)
+
+
 def _with_unit(evidence: Evidence, screen: Screen) -> str:
-    text = numbers.number(evidence.value, ascii=screen.ascii)
+    text = _number(evidence.value, evidence, screen)
     unit = screen.text(evidence.unit)
     return text + (unit if unit == "%" else f" {unit}" if unit and text else "")
 
