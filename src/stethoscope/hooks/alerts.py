@@ -156,7 +156,9 @@ class WebhookSink:
                 self.num_sent += 1
             except (OSError, ValueError, urllib.error.URLError) as error:
                 self.num_failed += 1
-                logger.debug("webhook failed: %s", error)
+                # Once: an address that does not answer is worth a word, and no more than one.
+                level = logging.WARNING if self.num_failed == 1 else logging.DEBUG
+                logger.log(level, "an alert did not reach the webhook: %s", error)
 
     def _post(self, alert: Alert) -> None:
         body = json.dumps(alert.to_json(), allow_nan=False).encode()
