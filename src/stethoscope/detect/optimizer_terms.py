@@ -10,7 +10,7 @@ import numpy as np
 from stethoscope.analyse.span import Span
 from stethoscope.detect.detector import Reading, is_matrix, name_list
 from stethoscope.detect.groups import Group, groups_by_site
-from stethoscope.kernels.columns import INDEX
+from stethoscope.kernels.columns import INDEX, stat
 from stethoscope.record import Evidence, Finding, FloatArray, Kind, Severity
 
 STEPS_NEEDED: Final = 20
@@ -86,15 +86,18 @@ class OptimizerTerms:
     ) -> None:
         first, second = group.betas
         bound = max(1.0, (1.0 - first) / math.sqrt(1.0 - second)) if second < 1 else math.inf
-        if group.number("eps", 1e-8) < TINY_EPS:
-            bound = min(bound, USUAL_BOUND)
         decay = (
             group.number("weight_decay", 0.0) * weight[:, INDEX["abs_max"]]
             if group.optimizer == "AdamW"
             else 0.0
         )
         size = update[:, INDEX["abs_max"]]
-        for place in np.flatnonzero(size > BOUND_FACTOR * rates * (bound + decay)):
+        over = size > BOUND_FACTOR * rates * (bound + decay)
+        if group.number("eps", 1e-8) < TINY_EPS:
+            # Other betas allow more to single coordinates now and then; not to a whole tensor.
+            over |= stat(update, "rms") > BOUND_FACTOR * rates * (USUAL_BOUND + decay)
+            bound = min(bound, USUAL_BOUND)
+        for place in np.flatnonzero(over):
             step = int(span.steps[place])
             if rates[place] <= 0:
                 continue

@@ -26,6 +26,8 @@ STUCK_ABOVE: Final = 0.5
 STALL_LOOKS: Final = 12
 STALL_STEPS: Final = 40
 STALL_FALL: Final = 0.05
+NEAR_ZERO: Final = 0.2
+"""Of its first size: a matrix below that is on its way to zero."""
 REPLACED: Final = 0.5
 """Of the size of a matrix after it: one step that is so large in every matrix leaves nothing of what was there."""
 LEARNED: Final = 0.6
@@ -47,6 +49,7 @@ class UpdateSize:
         self._large_streak = 0
         self._large_since: int | None = None
         self._replaced: int | None = None
+        self._born_at_zero: set[str] | None = None
         self._large_ratio = 0.0
         self._large_sites: tuple[str, ...] = ()
         self._diverged: tuple[int, float, float] | None = None
@@ -74,6 +77,10 @@ class UpdateSize:
         # Matrices that are mostly zero, in either, say nothing about the size of a step.
         ratios[~((rms[:, weights] > 0) & (zeros[:, weights] < 0.5) & (zeros[:, updates] < 0.9))] = np.nan
         self._follow_weights(rms[:, weights], paths)
+        # Nor do weights that something takes to zero: against nothing every step is large.
+        firsts = np.array([self._weights.get(path, (0.0, 0.0))[0] for path in paths])
+        ratios[rms[:, weights] < NEAR_ZERO * firsts] = np.nan
+        self._leave_out_born_at_zero(ratios, paths)
         known = np.atleast_1d(np.any(~np.isnan(ratios), axis=1))
         for row, step in enumerate(span.steps):
             self._follow_loss(int(step), float(loss[row]))
@@ -85,6 +92,17 @@ class UpdateSize:
                 self._rising_rate = True
             self._last_rate = float(rates[row]) if np.isfinite(rates[row]) else self._last_rate
             self._follow_ratio(int(step), ratios[row], paths)
+
+    def _leave_out_born_at_zero(self, ratios: FloatArray, paths: list[str]) -> None:
+        """A matrix that is nothing but its first update began at zero (LoRA's B): unless all are so, that is a choice."""
+        seen = np.flatnonzero(~np.isnan(ratios).all(axis=1)) if ratios.size else np.zeros(0, dtype=np.int64)
+        if self._born_at_zero is None and len(seen):
+            first = ratios[seen[0]]
+            some = bool(np.nanmin(first) < REPLACED)
+            self._born_at_zero = {path for path, ratio in zip(paths, first, strict=True) if some and ratio > 0.9}
+        for place, path in enumerate(paths):
+            if path in (self._born_at_zero or ()):
+                ratios[:, place] = np.nan
 
     def _follow_weights(self, sizes: FloatArray, paths: list[str]) -> None:
         """The first and the latest size of every matrix."""

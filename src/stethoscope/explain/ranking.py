@@ -63,7 +63,8 @@ LEADS_TO: Final[dict[str, tuple[str, ...]]] = {
     "oscillation": ("update_too_large",),
     "exploding_gradients": (*BLOW_UP, "update_too_large"),
     "adam_update_spike": (*BLOW_UP, "update_too_large", "exploding_gradients"),
-    "attention_logit_growth": BLOW_UP,
+    # Attention that is locked gives queries and keys no gradient.
+    "attention_logit_growth": (*BLOW_UP, "dead_units"),
     "output_logit_drift": BLOW_UP,
     "clip_before_unscale": ("clipping_always_on", "update_too_small"),
     "clipping_always_on": ("update_too_small",),
