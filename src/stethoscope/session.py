@@ -166,6 +166,9 @@ class DebugSession(Kit):
             self._draw()
         if self._webhook is not None:
             self._webhook.close()
+            lost = self._webhook.num_failed + self._webhook.num_dropped
+            if lost:
+                self._say(f"stethoscope: {lost} of the alerts did not reach the webhook")
         return self._report()
 
     def _say_end(self) -> None:
