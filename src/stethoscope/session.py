@@ -394,11 +394,12 @@ def watch(
     given = list(model) if isinstance(model, (list, tuple)) else given
     model = launch.check_model(model)
     optimizers = launch.check_optimizers(optimizer)
+    extras = {"scaler": scaler, "scheduler": scheduler, "ema": ema, "loss_fn": loss_fn}
+    launch.check_extras(extras)
     for one in given:
         old = _SESSIONS.pop(one, None)
         if old is not None:
             old.stop()
-    extras = {"scaler": scaler, "scheduler": scheduler, "ema": ema, "loss_fn": loss_fn}
     session = DebugSession(settings, model=model, optimizers=optimizers, run=run, extras=extras)
     for one in given:
         _SESSIONS[one] = session

@@ -363,3 +363,22 @@ def test_a_session_without_a_model_has_the_same_instruments(tmp_path: Path, monk
         session.analyze_architecture()
     assert session.stop().summary() == {"num_steps": 0, "run": None, "hooks": {"Success": 2}}
     assert list(tmp_path.iterdir()) == []
+
+
+def test_units_that_never_fire_are_counted_by_themselves(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
+    with torch.no_grad():
+        model[0].bias[[1, 4, 6]] = -1000.0
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    session = stethoscope.watch(model, optimizer, dir=str(tmp_path), quiet=True, companion="off", every=1)
+    for _ in range(40):
+        optimizer.zero_grad()
+        model(torch.randn(64, 6)).square().mean().backward()
+        optimizer.step()
+    session.flush()
+    found = session.gradient_debugger.dead_units("1")
+    session.stop()
+    assert found is not None
+    assert (found.num_units, found.dead) == (8, (1, 4, 6))
+    assert session.gradient_debugger.dead_units("nowhere") is None

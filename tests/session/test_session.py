@@ -152,6 +152,15 @@ def test_what_is_no_optimizer_is_refused() -> None:
         stethoscope.watch(torch.nn.Linear(1, 1), optimizer="adam")
 
 
+@pytest.mark.parametrize(
+    "wrong", [{"scaler": "x"}, {"scheduler": 123}, {"ema": 1.0}, {"loss_fn": 5}, {"scheduler": [None, "x"]}]
+)
+def test_what_stands_beside_the_model_is_checked(wrong: dict[str, Any]) -> None:
+    (name,) = wrong
+    with pytest.raises(WatchError, match=f"as {name}"):
+        stethoscope.watch(torch.nn.Linear(1, 1), **wrong)
+
+
 def test_an_unknown_setting_is_refused() -> None:
     with pytest.raises(stethoscope.ConfigError, match="unknown setting 'colour'"):
         stethoscope.watch(torch.nn.Linear(1, 1), colour="red")

@@ -149,6 +149,7 @@ class GradientDebugger:
 
     def dead_units(self, layer: str, *, tolerance: float = 0.0) -> DeadUnits | None:
         """Which units of a layer never fired; None where no units were recorded."""
+        self._pull()
         counter = self._units.get(layer)
         return None if counter is None else counter.dead(tolerance)
 

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 MAX_OPEN_STEPS: Final = 256
 """Steps whose metrics may still be joined by ones that are logged late."""
 MAX_ARRIVED: Final = 1024
+MAX_UNIT_ROWS: Final = 8192
+"""Looks at units that wait for somebody to ask for the dead ones."""
 _NORM, _COUNT = INDEX["norm"], INDEX["count"]
 _BROKEN = [INDEX[name] for name in ("num_nan", "num_posinf", "num_neginf")]
 _ROLES: Final = {Kind.GRADIENT: 1, Kind.UPDATE: 2, Kind.WEIGHT: 3}
@@ -68,6 +70,7 @@ class Feed:
         self._known_roles = bytearray()
         self._roles = np.zeros(0, np.uint8)
         self._gradients: deque[_GradientRows] = deque(maxlen=max(max_history, 1))
+        self._units: deque[tuple[int, FloatArray]] = deque(maxlen=MAX_UNIT_ROWS)
         self._gradient_norm: tuple[int, float] | None = None
         self._metrics: OrderedDict[int, dict[str, float]] = OrderedDict()
         self._changed: set[int] = set()
@@ -129,8 +132,11 @@ class Feed:
             self.arrived.append(StepFacts(step, norm, values))
 
     def vectors(self, step: int, name: str, index: npt.NDArray[np.uint32], values: npt.NDArray[Any]) -> None:
-        """Sketches are the directions of gradients; the rest goes through."""
+        """Sketches are the directions of gradients, activities say which units fire; the rest goes through."""
         self._run.vectors(step, name, index, values)
+        if name == "unit_activity" and self._keep_gradients:
+            with self._lock:
+                self._units.extend(zip(index.tolist(), values, strict=True))
         if name != "sketch" or not self._keep_gradients:
             return
         with self._lock:
@@ -147,8 +153,11 @@ class Feed:
     def gradients_into(self, debugger: GradientDebugger) -> None:
         """Hand over the gradients that came since the last time."""
         with self._lock:
-            waiting, names = list(self._gradients), list(self._names)
+            waiting, names, units = list(self._gradients), list(self._names), list(self._units)
             self._gradients.clear()
+            self._units.clear()
+        for place, activity in units:
+            debugger.record_units(names[place], activity[None, :])
         for one in waiting:
             ratios = self._update_ratios(*one.changes)
             for place, row in zip(one.index.tolist(), one.rows, strict=True):

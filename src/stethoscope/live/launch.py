@@ -13,7 +13,7 @@ import time
 from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from stethoscope.config import DebugConfig
 from stethoscope.record import ConfigError, WatchError
@@ -92,6 +92,25 @@ def check_optimizers(given: Any) -> list[Any]:
             do="Pass a torch.optim.Optimizer or a list of them, or leave it out to have it found",
         )
     return optimizers
+
+
+NEEDS: Final = {
+    "scaler": (("scale", "step", "update"), "a torch.amp.GradScaler, or something that scales, steps and updates as it does"),
+    "scheduler": (("step",), "a torch.optim.lr_scheduler, or a list of them"),
+    "ema": (("parameters", "shadow", "state_dict", "module"), "the averaged model, or what holds it"),
+    "loss_fn": (("__call__",), "a function or module"),
+}  # fmt: skip
+"""What watch can be told of beside model and optimizer, and by which methods it is known."""
+
+
+def check_extras(extras: Mapping[str, Any]) -> None:
+    """Refuse what cannot be what it was handed in as; a scaler needs all of its methods, an average any of its own."""
+    for name, given in extras.items():
+        methods, what = NEEDS[name]
+        for one in given if isinstance(given, (list, tuple)) else [given]:
+            has = [hasattr(one, method) for method in methods]
+            if one is not None and not (any(has) if name == "ema" else all(has)):
+                raise WatchError(f"watch got a {type(one).__name__} as {name}", do=f"Pass {what}, or leave it out")
 
 
 def place(config: DebugConfig, run: Path | None) -> Place:
