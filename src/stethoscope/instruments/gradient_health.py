@@ -6,6 +6,7 @@ does not decide, except that a gradient which is not finite at the last look is 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -164,7 +165,10 @@ def _swing(known: LayerGradients, norms: FloatArray) -> Oscillation:
     turns = known.series("cosine_to_last")[-RECENT:]
     turns = turns[~np.isnan(turns)]
     if not found.found and len(turns) >= 5 and float(np.mean(turns)) < OPPOSED:
-        return Oscillation(True, found.p_value, found.amplitude, 2.0)
+        # By chance as many turn as do not; what turns around swings by its whole size.
+        num, back = len(turns), int((turns < 0).sum())
+        p_value = sum(math.comb(num, k) for k in range(back, num + 1)) / 2.0**num
+        return Oscillation(True, p_value, level, 2.0)
     return found
 
 
