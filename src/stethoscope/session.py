@@ -100,7 +100,7 @@ class DebugSession(Kit):
             place.folder, info, rank=place.rank, world_size=place.world_size, disk_bytes=self.config.disk
         )
         if self._writer.state == "memory":
-            place = self._write_elsewhere(place, info)
+            place, self._writer = launch.write_elsewhere(self._writer, place, info, self.config)
         self._place = place
         self._feed = Feed(
             self._writer,
@@ -119,30 +119,6 @@ class DebugSession(Kit):
             self._companion.start()
         endings.remember(self)
         self._say(voice.opening(place.folder, self._watcher.names.roots))
-
-    def _write_elsewhere(self, place: launch.Place, info: dict[str, Any]) -> launch.Place:
-        """The folder cannot be written: the machine's folder for temporary files can, mostly; else memory must do."""
-        from stethoscope.store import RunWriter
-
-        assert self._writer is not None
-        trouble = self._writer.trouble
-        other = launch.elsewhere(place, self.config, trouble)
-        writer = None
-        if other is not None:
-            writer = RunWriter.create(other.folder, info, disk_bytes=self.config.disk)
-        if other is None or writer is None or writer.state == "memory":
-            launch.warn(
-                f"the run cannot be written ({trouble}), so it is kept in memory only, and nothing can be said about it. "
-                "Training goes on; set STETHOSCOPE_DIR to a folder that can be written"
-            )
-            return place
-        launch.warn(
-            f"the run cannot be written ({trouble}), so it goes to {other.folder}. Set STETHOSCOPE_DIR to a folder that "
-            "can be written"
-        )
-        self._writer.close(timeout=0.1)
-        self._writer = writer
-        return other
 
     def stop(self, ended: str = "finished", reason: dict[str, Any] | None = None) -> SessionReport:
         """Detach, write the end, let the last findings come in, say one line."""

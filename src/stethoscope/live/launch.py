@@ -20,6 +20,7 @@ from stethoscope.record import ConfigError, WatchError
 
 if TYPE_CHECKING:
     from stethoscope.capture import Watcher
+    from stethoscope.store import RunWriter
 
 PACKAGES = ("stethoscope", "torch", "numpy", "pyarrow", "triton")
 JOIN_SECONDS = 10.0
@@ -132,14 +133,30 @@ def place(config: DebugConfig, run: Path | None) -> Place:
     return Place(new_run_folder(base, config.name or _script_name()), rank, world_size, launch_id)
 
 
-def elsewhere(place: Place, config: DebugConfig, trouble: str) -> Place | None:
-    """Where a run goes that cannot be written where it should be; None where waiting is better, or ranks must meet."""
-    from stethoscope.store import new_run_folder
+def write_elsewhere(
+    writer: RunWriter, place: Place, info: dict[str, Any], config: DebugConfig
+) -> tuple[Place, RunWriter]:
+    """The folder cannot be written: the machine's folder for temporary files can, mostly; else memory must do."""
+    from stethoscope.store import RunWriter, new_run_folder
 
-    if place.world_size > 1 or os.strerror(errno.ENOSPC) in trouble:
-        return None
-    base = Path(tempfile.gettempdir()) / "stethoscope"
-    return dataclasses.replace(place, folder=new_run_folder(base, config.name or _script_name()))
+    trouble = writer.trouble
+    # A full disk may have room again; ranks must meet in one folder.
+    if place.world_size == 1 and os.strerror(errno.ENOSPC) not in trouble:
+        base = Path(tempfile.gettempdir()) / "stethoscope"
+        other = dataclasses.replace(place, folder=new_run_folder(base, config.name or _script_name()))
+        found = RunWriter.create(other.folder, info, disk_bytes=config.disk)
+        if found.state != "memory":
+            warn(
+                f"the run cannot be written ({trouble}), so it goes to {other.folder}. Set STETHOSCOPE_DIR to a folder "
+                "that can be written"
+            )
+            writer.close(timeout=0.1)
+            return other, found
+    warn(
+        f"the run cannot be written ({trouble}), so it is kept in memory only, and nothing can be said about it. Training "
+        "goes on; set STETHOSCOPE_DIR to a folder that can be written"
+    )
+    return place, writer
 
 
 def _rank() -> tuple[int, int]:
