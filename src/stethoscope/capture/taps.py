@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
@@ -28,7 +29,6 @@ from stethoscope.record import Kind, Site
 
 MAX_TENSORS_PER_OUTPUT: Final = 8
 MAX_DEPTH: Final = 3
-MAX_KEPT_BYTES: Final = 1 << 30
 
 
 def tensors_in(value: Any, name: str = "", depth: int = 0) -> Iterator[tuple[str, torch.Tensor]]:
@@ -101,9 +101,7 @@ class OutputTap(Inert):
         if taps.keeping and self._is_part and is_grad_enabled():
             # The way of nearly every call of nearly every step: nothing here that could wait until the loss is known.
             if type(output) is Tensor and output.is_cpu:
-                taps.kept_bytes += output.nbytes
-                if taps.kept_bytes <= MAX_KEPT_BYTES:
-                    taps.kept.append((self, output.detach()))
+                taps.kept.append((self, "", weakref.ref(output)))
             elif type(output) is not Tensor:
                 taps.guard(self._keep, output)
             return
@@ -140,10 +138,9 @@ class OutputTap(Inert):
         self._taps.spent += time.perf_counter() - began
 
     def _keep(self, output: Any) -> None:
-        found = {name: t.detach() for name, t in tensors_in(output) if t.is_cpu and t.layout is torch.strided}
-        self._taps.kept_bytes += sum(t.nbytes for t in found.values())
-        if found and self._taps.kept_bytes <= MAX_KEPT_BYTES:
-            self._taps.kept.append((self, found))
+        for name, tensor in tensors_in(output):
+            if tensor.is_cpu and tensor.layout is torch.strided:
+                self._taps.kept.append((self, name, weakref.ref(tensor)))
 
     def _look(self, output: Any) -> None:
         began = time.perf_counter()
@@ -259,9 +256,9 @@ class Taps:
         """Whether module outputs are looked at right now."""
         self.keeping = False
         """Whether outputs of a step that is not looked at are kept until its loss is known."""
-        self.kept: list[tuple[OutputTap, Any]] = []
-        """Outputs of such a step, without their graph; most are held by autograd anyway."""
-        self.kept_bytes = 0
+        self.kept: list[tuple[OutputTap, str, weakref.ref[torch.Tensor]]] = []
+        """Outputs of such a step. Only known, not held: most live until the backward because autograd holds them, and
+        memory that is free for the next layer is worth more than the rest."""
         self.on_output: Callable[..., None] | None = None
         """Told of every output that is looked at, for facts beyond the row."""
         self.on_evaluation: Callable[[Any, bool], None] | None = None
@@ -323,14 +320,13 @@ class Taps:
         """The loss was finite, or another forward pass begins."""
         self.waiting.flush()
         self.kept.clear()
-        self.kept_bytes = 0
 
     def measure_kept(self) -> None:
         """The loss was not finite: look at this step's outputs after all, to see who began it."""
+        alive = [(tap, name, tensor) for tap, name, kept in self.kept if (tensor := kept()) is not None]
         found = [
-            (tap.index(name, tensor), tensor)
-            for tap, output in self.kept
-            for name, tensor in tensors_in(output)
+            (tap.index(name, tensor), tensor.detach())
+            for tap, name, tensor in alive
             if tensor.is_floating_point() and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
         ]
         if found:
