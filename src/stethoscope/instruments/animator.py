@@ -174,7 +174,7 @@ class GradientFlowAnimator:
         paths = [info.site.path for info in found.sites]
         shared: dict[tuple[int, ...], tuple[str, ...]] = {}
         for row, (step, places) in enumerate(found.frames()):
-            order = sorted(places, key=paths.__getitem__)
+            order = sorted(places)  # as the model has them; by name "layers.10" would come before "layers.2"
             names = shared.setdefault(tuple(order), tuple(paths[i] for i in order))
             values = np.column_stack([found.mean_abs[row], found.abs_max[row], found.norm[row]])[order]
             nans, infs = found.num_nan[row, order], found.num_inf[row, order]

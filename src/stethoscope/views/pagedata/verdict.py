@@ -92,13 +92,13 @@ def why(cause: Finding) -> str:
         if e.value is None:
             continue
         label = text(e.label, 120)
-        now = numbers.number(e.value) + (e.unit if e.unit == "%" else f" {text(e.unit, 20)}" if e.unit else "")
+        now = numbers.quantity(e.value, e.before, unit=e.unit) + (e.unit if e.unit == "%" else f" {text(e.unit, 20)}" if e.unit else "")
         if e.before is None:
-            parts.append(f"{label} is {now}")
+            parts.append(f"{label}: {now}")
         elif e.before == 0 and e.value:
             parts.append(f"{label}: none before, {now} now")
         else:
-            parts.append(f"{label} went from {numbers.number(e.before)} to {now}")
+            parts.append(f"{label} went from {numbers.quantity(e.before, e.value, unit=e.unit)} to {now}")
     words = "; ".join(parts)
     return words[:1].upper() + words[1:] + "." if words else ""
 

@@ -39,6 +39,14 @@ def number(value: float | None, *, ascii: bool = False) -> str:  # noqa: A002 - 
     return f"{value:.{decimals}f}"
 
 
+def quantity(value: float | None, other: float | None = None, *, unit: str = "", ascii: bool = False) -> str:  # noqa: A002
+    """A number of some evidence: a count where it and the one it stands beside are whole and have no unit."""
+    both = [one for one in (value, other) if one is not None]
+    if value is not None and not unit and all(math.isfinite(one) and one == int(one) and abs(one) < 1e6 for one in both):
+        return count(int(value))
+    return number(value, ascii=ascii)
+
+
 def _power(value: float, *, ascii: bool) -> str:  # noqa: A002
     mantissa, exponent = f"{value:.2e}".split("e")
     power = str(int(exponent))

@@ -141,7 +141,7 @@ def evidence_lines(cause: Finding, run: Run | None, screen: Screen) -> list[ink.
     if not shown:
         return []
     labels = [screen.text(e.label) for e in shown]
-    before = [_number(e.before, e, screen) for e in shown]
+    before = [numbers.quantity(e.before, e.value, unit=e.unit, ascii=screen.ascii) for e in shown]
     after = [_with_unit(e, screen) for e in shown]
     before_width = max(ink.cell_width(text) for text in before)
     after_width = max(ink.cell_width(text) for text in after)
@@ -164,16 +164,8 @@ def evidence_lines(cause: Finding, run: Run | None, screen: Screen) -> list[ink.
     return lines
 
 
-def _number(value: float | None, evidence: Evidence, screen: Screen) -> str:
-    """A count where the evidence is one: whole numbers on both sides, of no unit."""
-    both = [one for one in (evidence.before, evidence.value) if one is not None]
-    if value is not None and not evidence.unit and all(np.isfinite(one) and one == int(one) and abs(one) < 1e6 for one in both):
-        return numbers.count(int(value))
-    return numbers.number(value, ascii=screen.ascii)
-
-
 def _with_unit(evidence: Evidence, screen: Screen) -> str:
-    text = _number(evidence.value, evidence, screen)
+    text = numbers.quantity(evidence.value, evidence.before, unit=evidence.unit, ascii=screen.ascii)
     unit = screen.text(evidence.unit)
     return text + (unit if unit == "%" else f" {unit}" if unit and text else "")
 
