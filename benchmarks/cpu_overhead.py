@@ -2,8 +2,12 @@
 
     PYTHONPATH=src python benchmarks/cpu_overhead.py [--rounds 5] [--steps 20] [--threads 1]
 
-A small transformer, a conv net and an LSTM. Variants take turns; of all a variant's steps the median counts,
-against the plain step's. The companion is off: it is a process of its own, and this is about the training thread.
+A small transformer, a conv net and an LSTM. Variants take turns, with plain steps before and after each: what a
+variant costs is the median of its steps against those plain ones, and of all rounds the middle one counts, beside the
+lowest and the highest (a machine's speed drifts by more than what is measured). The companion is off: it is a process
+of its own, and this is about the training thread.
+The C library keeps freed memory (M_TRIM_THRESHOLD, M_MMAP_THRESHOLD): left to itself it hands large blocks back and takes
+them again, thousands of page faults a step or half of that as it happens to stand, and a conv net's step moves by a third.
 wandb (offline) and TensorBoard are real packages, at equal cadence: every step, gradients and weights.
 """
 
@@ -11,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import ctypes
 import itertools
 import os
 import statistics
@@ -162,9 +167,9 @@ VARIANTS: dict[str, tuple[Attach, int]] = {
 
 def measure(
     model: nn.Module, x: torch.Tensor, y: torch.Tensor, rounds: int, steps: int
-) -> dict[str, list[Times]]:
+) -> dict[str, list[tuple[Times, Times]]]:
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    times: dict[str, list[Times]] = {name: [] for name in VARIANTS}
+    found: dict[str, list[tuple[Times, Times]]] = {name: [] for name in VARIANTS}
 
     def step(before_step: Callable[[], None] | None) -> Times:
         began = time.perf_counter(), time.thread_time(), time.process_time()
@@ -177,15 +182,45 @@ def measure(
         ended = time.perf_counter(), time.thread_time(), time.process_time()
         return ended[0] - began[0], ended[1] - began[1], ended[2] - began[2]
 
+    def middle(amount: int, before_step: Callable[[], None] | None = None) -> Times:
+        return middle_of([step(before_step) for _ in range(amount)])
+
+    for _ in range(3):
+        step(None)
     for _ in range(rounds):
+        before = middle(steps)
         for name, (attach, warm_up) in VARIANTS.items():
             with attach(model, optimizer) as before_step:
                 for _ in range(warm_up):
                     step(before_step)
-                times[name] += [
-                    step(before_step) for _ in range(steps if warm_up > 1 else max(steps // 4, 2))
-                ]
-    return times
+                own = middle(steps if warm_up > 1 else max(steps // 4, 2), before_step)
+            step(None)
+            after = middle(steps)
+            found[name].append((own, middle_of([before, after], statistics.mean)))
+            before = after
+    return found
+
+
+def middle_of(times: list[Times], how: Callable[[tuple[float, ...]], float] = statistics.median) -> Times:
+    wall, thread, process = (how(kind) for kind in zip(*times, strict=True))
+    return wall, thread, process
+
+
+def line(name: str, found: list[tuple[Times, Times]]) -> str:
+    """A row: the step, and by each clock how much more than the plain steps around it, middle and range."""
+    cells = [name, f"{1e3 * statistics.median(own[0] for own, _ in found):.2f}"]
+    for clock in range(3):
+        more = sorted(own[clock] / plain[clock] - 1 for own, plain in found)
+        cells.append(f"{statistics.median(more):+.1%} ({more[0]:+.1%} to {more[-1]:+.1%})")
+    return "| " + " | ".join(cells) + " |"
+
+
+def keep_freed_memory() -> None:
+    """The same allocator for every variant: nothing freed goes back to the system."""
+    with contextlib.suppress(OSError, AttributeError):
+        libc = ctypes.CDLL(None)
+        libc.mallopt(-3, 1 << 30)  # M_MMAP_THRESHOLD
+        libc.mallopt(-1, (1 << 31) - 1)  # M_TRIM_THRESHOLD
 
 
 def main() -> None:
@@ -197,18 +232,16 @@ def main() -> None:
     asked = parser.parse_args()
     os.environ.setdefault("WANDB_SILENT", "true")
     torch.set_num_threads(asked.threads)
+    keep_freed_memory()
     print(f"torch {torch.__version__}, {asked.threads} thread(s); load when begun {os.getloadavg()[0]:.1f}")
     for name, (model, x, y) in workloads().items():
         if asked.only not in name:
             continue
-        times = measure(model, x, y, asked.rounds, asked.steps)
-        base = [statistics.median(kind) for kind in zip(*times["plain"], strict=True)]
+        found = measure(model, x, y, asked.rounds, asked.steps)
         print(f"\n| {name} | step, ms | more | training thread's CPU time, more | process's CPU time, more |")
         print("| --- | --- | --- | --- | --- |")
-        for variant, found in times.items():
-            middle = [statistics.median(kind) for kind in zip(*found, strict=True)]
-            more = " | ".join(f"{a / b - 1:+.1%}" for a, b in zip(middle, base, strict=True))
-            print(f"| {variant} | {middle[0] * 1e3:.2f} | {more} |")
+        for variant, times in found.items():
+            print(line(variant, times))
         print(f"\nload when done {os.getloadavg()[0]:.1f}", flush=True)
 
 

@@ -296,9 +296,9 @@ def server():
 
 def test_the_webhook_gets_the_alert_as_json(server):
     address, got = server
-    sink = WebhookSink(address + "/hook")
+    sink = WebhookSink(address + "/hook", timeout_s=60.0)
     sink(Alert("help", Severity.CRITICAL, "h", "fc", 4))
-    sink.close()
+    sink.close(60.0)
     assert (sink.num_sent, sink.num_failed) == (1, 0)
     path, body = got[0]
     assert path == "/hook"
@@ -307,14 +307,14 @@ def test_the_webhook_gets_the_alert_as_json(server):
 
 def test_the_webhook_follows_no_redirect_and_survives_a_dead_server(server):
     address, got = server
-    sink = WebhookSink(address + "/away")
+    sink = WebhookSink(address + "/away", timeout_s=60.0)
     sink(Alert("help", Severity.INFO, "h"))
-    sink.close()
+    sink.close(60.0)
     assert [path for path, _ in got] == ["/away"]
     assert sink.num_failed == 1
     dead = WebhookSink("http://127.0.0.1:9/", timeout_s=0.5)
     dead(Alert("help", Severity.INFO, "h"))
-    dead.close()
+    dead.close(60.0)
     assert dead.num_failed == 1
     for bad in ("file:///etc/passwd", "ftp://host/", "http://"):
         with pytest.raises(ConfigError):

@@ -131,9 +131,9 @@ VALUES = {
     "RecoveryPotential": "High Medium Low None",
     "ColorScheme": "default high_contrast color_blind monochrome",
     "ExplosionSeverity": "Low Medium High Critical",
-    "DistributionHealthStatus": "Excellent Good Fair Poor Critical",
+    "DistributionHealthStatus": "Excellent Good Fair Poor Critical Unknown",
     "OutlierSeverity": "Medium High",
-    "WeightDriftSeverity": "Minimal Low Medium High",
+    "WeightDriftSeverity": "Minimal Low Medium High Unknown",
     "ConvergenceStatus": "Converging Converged Diverging Oscillating Plateau Unknown",
     "TrainingStability": "Stable Unstable HighVariance Unknown",
     "BottleneckType": "CpuBound MemoryBound IoBound GpuBound NetworkBound DataLoading ModelComputation "

@@ -273,6 +273,20 @@ H40 two tasks weighed by learned uncertainties
 H41 WGAN-GP, second derivatives
 H42 one block many times, warm restarts
 H43 an optimizer nobody knows, masked letters
+H44 one cycle to a rate of 0.3 in a CNN
+H45 a GAN by hinge losses under spectral norm
+H46 adapters and free norms in a frozen language model
+H47 distillation at a temperature
+H48 label smoothing over pixels
+H49 actor and critic
+H50 few pixels that matter, one logit a pixel
+H51 gradient checkpointing
+H52 mixup
+H53 BatchNorm in eval, its weights learning
+H54 large batches, steps by trust ratio
+H55 a curriculum that gets harder and harder
+H56 gated linear units
+H57 sharpness-aware minimisation
 """.strip().splitlines()
 )
 """Kinds that the list does not name; the second set alone has them."""

@@ -1,9 +1,10 @@
 """Every screen of the page, light and dark, from real runs, into docs/images.
 
-    python benchmarks/screens/shoot.py [--runs DIR] [--out docs/images]
+    python benchmarks/screens/shoot.py [--runs DIR] [--out docs/images] [--only run-live,checkup]
 
-Trains the runs of training.py (one sick, one healthy, one that is still live while it is photographed) where DIR does
-not hold them yet, serves them, and takes the pictures with Chromium.
+Trains the runs of training.py (one sick, one healthy, one with a checkup before it, one that is still live while it is
+photographed) where DIR does not hold them yet, serves them, and takes the pictures with Chromium; with --only those alone,
+and without what they do not show.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import time
 from pathlib import Path
 
 HERE = Path(__file__).parent
+SICK, HEALTHY, CHECKED = "gpt-12l-fp16", "gpt-12l-qknorm", "gpt-12l-unmasked"
 ROOT = HERE.parents[1]
 FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
 FONTS = """<?xml version="1.0"?><!DOCTYPE fontconfig SYSTEM "fonts.dtd"><fontconfig>
@@ -60,8 +62,8 @@ def keys_of(runs: Path) -> dict[str, str]:
 
 
 def found_live(runs: Path) -> str:
-    """The live run's key, as soon as something was found in it; "" where that does not come."""
-    from stethoscope.record import RunError
+    """The live run's key, as soon as something was found in it that is more than a note; "" where that does not come."""
+    from stethoscope.record import RunError, Severity
     from stethoscope.store import find_runs, open_run
     from stethoscope.views.server.shelf import opaque_id
 
@@ -74,13 +76,13 @@ def found_live(runs: Path) -> str:
                 run = open_run(path)
             except RunError:
                 continue
-            if run.state == "live" and run.findings():
+            if run.state == "live" and any(one.severity is not Severity.INFO for one in run.findings()):
                 time.sleep(3)
                 return opaque_id(path)
     return ""
 
 
-def shots(sick: str, healthy: str) -> list[tuple[str, str, tuple[int, int], list[str]]]:
+def shots(sick: str, healthy: str, checked: str) -> list[tuple[str, str, tuple[int, int], list[str]]]:
     """Name, address, size, keys pressed before the picture."""
     wide, phone = (1440, 900), (390, 844)
     return [
@@ -91,12 +93,14 @@ def shots(sick: str, healthy: str) -> list[tuple[str, str, tuple[int, int], list
         ("compare", f"#/compare?a={sick}&b={healthy}&step=360", wide, []),
         ("log", f"#/run/{sick}/log", wide, []),
         ("profile", f"#/run/{sick}/profile", wide, []),
+        ("ranks", f"#/run/{sick}/ranks", wide, []),
+        ("checkup", f"#/run/{checked}/checkup", wide, []),
         ("healthy", f"#/run/{healthy}/overview?step=200", wide, []),
         ("run-phone", f"#/run/{sick}/overview?step=340", phone, []),
     ]  # fmt: skip
 
 
-def shoot(link: str, out: Path, sick: str, healthy: str, live: str, report: Path) -> None:
+def shoot(link: str, out: Path, keys: dict[str, str], live: str, report: Path, only: set[str]) -> None:
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as engine:
@@ -118,41 +122,57 @@ def shoot(link: str, out: Path, sick: str, healthy: str, live: str, report: Path
             context.close()
 
         if live:
-            take("run-live", f"#/run/{live}/overview", (1440, 900), [], "dark", 2500)
+            for theme in ("dark", "light"):
+                take("run-live", f"#/run/{live}/overview", (1440, 900), [], theme, 2500)
         for theme in ("light", "dark"):
-            for name, address, size, keys in shots(sick, healthy):
-                take(name, address, size, keys, theme)
-        take("report", report.as_uri(), (1440, 900), [], "light")
+            for name, address, size, pressed in shots(*(keys.get(one, "") for one in (SICK, HEALTHY, CHECKED))):
+                if not only or name in only:
+                    take(name, address, size, pressed, theme)
+            if report.exists():
+                take("report", report.as_uri(), (1440, 900), [], theme)
         browser.close()
+
+
+def make_runs(runs: Path, only: set[str]) -> None:
+    """Trains what is not there yet and will be seen."""
+    if (not only or only - {"run-live", "checkup"}) and not have(runs, SICK):
+        train(runs, SICK).wait()
+    if (not only or "checkup" in only) and not have(runs, CHECKED):
+        train(runs, CHECKED, "--careless", "--checkup", "--healthy", "--steps", "40").wait()
+    if (not only or only & {"compare", "healthy", "runs"}) and not have(runs, HEALTHY):
+        train(runs, HEALTHY, "--healthy", "--steps", "430").wait()
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=Path, default=None)
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "images")
+    parser.add_argument("--only", default="", help="names of pictures, with commas")
     args = parser.parse_args()
+    only = set(args.only.split(",")) - {""}
     with tempfile.TemporaryDirectory() as scratch:
         runs = args.runs or Path(scratch) / "runs"
+        runs.mkdir(parents=True, exist_ok=True)
         args.out.mkdir(parents=True, exist_ok=True)
         fonts = Path(scratch) / "fonts.conf"
         fonts.write_text(FONTS)
         os.environ["FONTCONFIG_FILE"] = str(fonts)
-        if not have(runs, "gpt-12l-fp16"):
-            train(runs, "gpt-12l-fp16").wait()
-        if not have(runs, "gpt-12l-qknorm"):
-            train(runs, "gpt-12l-qknorm", "--healthy", "--steps", "430").wait()
+        make_runs(runs, only)
         keys = keys_of(runs)
         report = Path(scratch) / "report.html"
-        sick = next(runs.glob("*-gpt-12l-fp16-*"))
-        subprocess.run([sys.executable, "-m", "stethoscope", "report", str(sick), "-o", str(report)], check=True)
+        if not only or "report" in only:
+            sick = next(runs.glob(f"*-{SICK}-*"))
+            subprocess.run([sys.executable, "-m", "stethoscope", "report", str(sick), "-o", str(report)], check=True)
         server, link = serve(runs)
-        going = train(runs, "gpt-12l-live", "--fault-at", "50", "--pause-ms", "120", "--steps", "5000")
+        going = None
         try:
-            live = found_live(runs)
-            shoot(link, args.out, keys["gpt-12l-fp16"], keys["gpt-12l-qknorm"], live, report)
+            if not only or "run-live" in only:
+                going = train(runs, "gpt-12l-live", "--fault-at", "50", "--growth", "1.025", "--pause-ms", "120", "--steps", "5000")
+            shoot(link, args.out, keys, found_live(runs) if going else "", report, only)
         finally:
             server.terminate()
-            going.terminate()
+            if going is not None:
+                going.terminate()
 
 
 if __name__ == "__main__":

@@ -1,13 +1,13 @@
 // The bar at the top, the status line, the palette, the list of keys, toasts, and screens that say what went wrong.
 import type { ComponentChildren, JSX } from "preact";
 import { signal } from "@preact/signals";
-import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import type { RunData, TreeRow, Trouble } from "./data";
 import { count } from "./format";
 import { Icon, Logo, Severity, StateSign, ThemeIcon } from "./glyphs";
 import { address, cursor, flipTheme, following, go, isPhone, overlay, paused, route, runLink, said, selected } from "./state";
 import { CopyButton, moduleOf } from "./verdict";
-import { saveChoices, type Choice } from "./save";
+import { offered, saveChoices, type Choice } from "./save";
 
 const TABS: [string, string, keyof RunData["counts"] | ""][] = [["overview", "Overview", ""], ["layers", "Layers", "modules"], ["flow", "Flow", ""], ["profile", "Profile", ""], ["ranks", "Ranks", "ranks"], ["log", "Log", "log"], ["checkup", "Checkup", ""]];
 const PHONE: [string, string, string][] = [["overview", "Overview", "bars"], ["layers", "Layers", "lines"], ["flow", "Flow", "flow"], ["log", "Log", "list"], ["profile", "More", "more"]];
@@ -54,14 +54,15 @@ export const KEYS: [string, string][] = [
 
 function Sheet({ label, children }: { label: string; children: ComponentChildren }): JSX.Element {
   const ref = useRef<HTMLDivElement>(null);
-  useEffect(() => { const before = document.activeElement as HTMLElement | null; (ref.current?.querySelector("input, button, a") as HTMLElement | null ?? ref.current)?.focus(); return () => before?.focus?.(); }, []);
+  // Before the browser paints, so that letters typed right after the key that opened it land in it.
+  useLayoutEffect(() => { const before = document.activeElement as HTMLElement | null; (ref.current?.querySelector("input, button, a") as HTMLElement | null ?? ref.current)?.focus(); return () => before?.focus?.(); }, []);
   return <div class="veil" onClick={(event) => { if (event.target === event.currentTarget) overlay.value = ""; }}><div class="sheet" role="dialog" aria-modal="true" aria-label={label} tabIndex={-1} ref={ref}>{children}</div></div>;
 }
 function Keys(): JSX.Element {
   return <Sheet label="Keys"><div class="sheethead"><h2>Keys</h2><button type="button" class="button" onClick={() => { overlay.value = ""; }}>Close <kbd>esc</kbd></button></div><dl class="keylist">{KEYS.map(([name, word]) => <div><dt>{name.split("  ").map((one) => <kbd>{one}</kbd>)}</dt><dd>{word}</dd></div>)}</dl></Sheet>;
 }
 function Save(): JSX.Element {
-  const choices = useMemo<Choice[]>(() => saveChoices(), []);
+  const choices = useMemo<Choice[]>(() => saveChoices(), [offered.value]);
   return <Sheet label="Save a panel"><div class="sheethead"><h2>Save a panel</h2><button type="button" class="button" onClick={() => { overlay.value = ""; }}>Close <kbd>esc</kbd></button></div>
     {choices.length === 0 && <p class="note">There is no panel to save on this screen.</p>}
     <ul class="choices">{choices.map((one) => <li><span>{one.label}</span>{one.formats.map(([format, work]) => <button type="button" class="button" onClick={() => { void work(); overlay.value = ""; }}>{format}</button>)}</li>)}</ul></Sheet>;
@@ -87,12 +88,12 @@ function hits(words: string): Hit[] {
 function Palette(): JSX.Element {
   const [words, setWords] = useState("");
   const [at, setAt] = useState(0);
-  const found = useMemo(() => hits(words), [words]);
+  const found = useMemo(() => hits(words), [words, known.value]);
   const take = (one: Hit | undefined): void => { if (!one) return; overlay.value = ""; one.act(); };
   return (
     <Sheet label="Search"><input class="find" type="text" role="combobox" aria-expanded="true" aria-controls="hits" aria-activedescendant={`hit-${at}`} aria-label="Layer, step or finding" placeholder="Layer, step or finding" value={words}
       onInput={(event) => { setWords((event.target as HTMLInputElement).value); setAt(0); }}
-      onKeyDown={(event) => { if (event.key === "ArrowDown") { setAt(Math.min(found.length - 1, at + 1)); event.preventDefault(); } else if (event.key === "ArrowUp") { setAt(Math.max(0, at - 1)); event.preventDefault(); } else if (event.key === "Enter") take(found[at]); }} />
+      onKeyDown={(event) => { if (event.key === "ArrowDown") { setAt(Math.min(found.length - 1, at + 1)); event.preventDefault(); } else if (event.key === "ArrowUp") { setAt(Math.max(0, at - 1)); event.preventDefault(); } else if (event.key === "Enter") { const now = (event.target as HTMLInputElement).value; take(now === words ? found[at] : hits(now)[0]); } }} />
       <ul class="hits" id="hits" role="listbox">{found.map((one, n) => <li id={`hit-${n}`} role="option" aria-selected={n === at} class={n === at ? "here" : ""} onMouseEnter={() => setAt(n)} onClick={() => take(one)}>{one.severity ? <Severity of={one.severity} size={10} /> : <span class="nosign" />}<span class={one.note === "layer" ? "mono" : ""}>{one.label}</span><small>{one.note}</small></li>)}</ul>
       {found.length === 0 && <p class="note pad">Nothing of that name here.</p>}</Sheet>
   );

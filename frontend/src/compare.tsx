@@ -13,7 +13,7 @@ import { paths, rangeOf, scaleOf, sentence, stretches, tickLabel, valueTicks, yO
 import { LEFT, RIGHT } from "./run";
 import { offer, withdraw } from "./save";
 import { cursor, go, isPhone, kind, route, runLink, selected, stat, tokens, view, width } from "./state";
-import { historyColor } from "./tokens";
+import { historyColor, ramps } from "./tokens";
 import { Axis, cursorX, Rules, type Ends } from "./tracks";
 
 interface Side extends Identity { verdict: string; severity: string }
@@ -21,6 +21,7 @@ interface CompareData {
   a: Side; b: Side; kind: string; stat: string; span: [number, number]; window: [number, number]; kinds: string[]; first: { step: number; path: string; place: number; numAfter: number } | null; numShared: number; numRows: number; tree: TreeRow[]; rows: number[]; differs: (number | null)[]; common: boolean[];
   tracks: { key: string; label: string; note: string; log: boolean; a: Packed; b: Packed }[]; outcome: { label: string; a: number | string | null; b: number | string | null; unit?: string }[]; settings: { rows: { name: string; a: string; b: string }[]; numDiffer: number; num: number };
   start: number; size: number; count: number; levels: string; marks: string; valuesA: string; valuesB: string;
+  isExamining: boolean; cosine: { steps: number[]; values: string } | null;
 }
 
 export function CompareScreen(): JSX.Element {
@@ -28,6 +29,7 @@ export function CompareScreen(): JSX.Element {
   const [found, setFound] = useState<CompareData | null>(null);
   const [trouble, setTrouble] = useState<Trouble | null>(null);
   const [open, setOpen] = useState<Set<string> | null>(null);
+  const [again, setAgain] = useState(0);
   const latest = useRef<Latest<CompareData> | null>(null);
   const plot = Math.max(160, width.value - (isPhone.value ? 100 : LEFT + RIGHT));
   useEffect(() => { latest.current = new Latest<CompareData>((value) => { setFound(value); setTrouble(null); }, setTrouble); setFound(null); setOpen(null); return () => latest.current?.stop(); }, [a, b]);
@@ -35,7 +37,7 @@ export function CompareScreen(): JSX.Element {
   const shown = view.value;
   useEffect(() => {
     latest.current?.put(() => ask<CompareData>("compare", { a, b, kind: kind.value || undefined, stat: stat.value, first: shown?.[0], last: shown?.[1], width: Math.ceil(plot / 3), rows: rows ? rangesOf(rows.slice(0, 380)) : undefined }));
-  }, [a, b, kind.value, stat.value, shown?.[0], shown?.[1], rows?.join(","), plot]);
+  }, [a, b, kind.value, stat.value, shown?.[0], shown?.[1], rows?.join(","), plot, again]);
   useEffect(() => {
     if (!found) return;
     if (!open) setOpen(new Set([...found.rows.filter((row) => found.tree[row][2] >= 0).map((row) => found.tree[found.tree[row][2]][0]), ...parentsOf(found)]));
@@ -45,13 +47,15 @@ export function CompareScreen(): JSX.Element {
     if (!selected.value && found.first) selected.value = found.first.path;
     document.title = `${found.a.name} and ${found.b.name} · Stethoscope`;
   }, [found]);
+  // Nobody had looked at one of them: what is found comes a little later.
+  useEffect(() => { if (!found?.isExamining) return undefined; const timer = setTimeout(() => setAgain((n) => n + 1), 1500); return () => clearTimeout(timer); }, [found]);
   useCompareKeys(found, rows, (path) => setOpen((now) => toggled(now ?? new Set(), path)));
   useCompareTable(found);
   if (trouble && !found) return <div class="app"><CompareBar found={null} a={a} b={b} /><TroubleScreen trouble={trouble} /></div>;
   return (
     <div class="app" data-ready={found && shown ? "1" : undefined}><CompareBar found={found} a={a} b={b} />
       <main class="screen compare" id="main">{found && shown && <Body found={found} shown={shown} plot={plot} rows={rows ?? found.rows} open={open ?? new Set()} a={a} toggle={(path) => setOpen(toggled(open ?? new Set(), path))} />}</main>
-      {!isPhone.value && <Status parts={found ? [{ strong: `${count(found.numShared)} of ${count(found.numRows)}`, rest: "layers matched by name" }, { before: "Compared through statistics,", strong: "", rest: "no tensors needed" }] : []} keys={[[["j", "k"], "row"], [["←", "→"], "step"], [["d"], "first difference"], [["?"], "keys"]]} />}</div>
+      {!isPhone.value && <Status parts={found ? [{ strong: `${count(found.numShared)} of ${count(found.numRows)}`, rest: "layers matched by name" }, { before: found.cosine ? "Compared through statistics and sketches," : "Compared through statistics,", strong: "", rest: "no tensors needed" }] : []} keys={[[["j", "k"], "row"], [["←", "→"], "step"], [["d"], "first difference"], [["?"], "keys"]]} />}</div>
   );
 }
 const toggled = (set: Set<string>, path: string): Set<string> => { const now = new Set(set); if (!now.delete(path)) now.add(path); return now; };
@@ -71,6 +75,11 @@ function Body({ found, shown, plot, rows, open, a, toggle }: { found: CompareDat
   const levels = useMemo(() => floats(found.levels), [found]), marks = useMemo(() => small(found.marks), [found]);
   const left = useMemo(() => floats(found.valuesA), [found]), right = useMemo(() => floats(found.valuesB), [found]);
   const place = useMemo(() => new Map(found.rows.map((row, at) => [row, at])), [found]);
+  const [byAngle, setByAngle] = useState(false);
+  const cosines = useMemo(() => (found.cosine ? floats(found.cosine.values) : null), [found]);
+  const looks = found.cosine?.steps ?? [];
+  const angleAt = (row: number, step: number): number | null => { const at = place.get(row); if (at === undefined || !cosines) return null; let look = -1; looks.forEach((one, n) => { if (one <= step) look = n; }); const value = look < 0 ? NaN : cosines[at * looks.length + look]; return Number.isFinite(value) ? value : null; };
+  const angles = byAngle && cosines !== null;
   const heat: Heat = { kind: found.kind, stat: found.stat, start: found.start, size: found.size, count: found.count, rows: found.rows, place, values: levels, marks, usual: new Float32Array(found.rows.length).fill(1) };
   const cell = (row: number, step: number): { level: number; mark: number; a: number; b: number; differs: number | null } | null => {
     const at = place.get(row), column = Math.floor((step - found.start) / found.size);
@@ -89,13 +98,16 @@ function Body({ found, shown, plot, rows, open, a, toggle }: { found: CompareDat
       {found.tracks.map((one) => <Pair key={one.key} track={one} scale={scale} parted={found.first?.step ?? null} flags={flags} ends={ends} />)}
       <div class="panel toolbar"><div class="gutter"><b>Difference by layer</b></div><div class="plot controls">
         {!isPhone.value && <><div class="segments" role="radiogroup" aria-label="What is shown">{found.kinds.map((one) => <button type="button" role="radio" aria-checked={found.kind === one} class={found.kind === one ? "on" : ""} onClick={() => { kind.value = one; }}>{KIND_NAMES[one] ?? one}</button>)}</div>
-          <select aria-label="Statistic" value={stat.value} onChange={(event) => { stat.value = (event.target as HTMLSelectElement).value; }}>{["norm", "abs_max", "mean_abs", "mean", "std"].map((one) => <option value={one}>{STAT_NAMES[one]}</option>)}</select></>}
-        <span class="space" />{width.value > 1180 && <HeatKey heat={heat} raw={false} ends={["A smaller", "A larger"]} extra={marks.includes(Mark.EQUAL) ? [["equal", Mark.EQUAL]] : []} />}</div><div class="values head"><span>differs</span><span>A / B</span></div></div>
+          <select aria-label="Statistic" value={stat.value} onChange={(event) => { stat.value = (event.target as HTMLSelectElement).value; }}>{["norm", "abs_max", "mean_abs", "mean", "std"].map((one) => <option value={one}>{STAT_NAMES[one]}</option>)}</select>
+          {cosines && <div class="segments" role="radiogroup" aria-label="How they are compared"><button type="button" role="radio" aria-checked={!byAngle} class={byAngle ? "" : "on"} onClick={() => setByAngle(false)}>A over B</button><button type="button" role="radio" aria-checked={byAngle} class={byAngle ? "on" : ""} onClick={() => setByAngle(true)}>Cosine</button></div>}</>}
+        <span class="space" />{width.value > 1180 && <HeatKey heat={angles ? null : heat} raw={angles} ends={angles ? ["same direction, 1", "0 or opposite"] : ["A smaller", "A larger"]} extra={marks.includes(Mark.EQUAL) ? [["equal", Mark.EQUAL]] : []} />}</div><div class="values head"><span>differs</span><span>{angles ? "cosine" : "A / B"}</span></div></div>
       <HeatGrid tree={found.tree} rows={rows} heat={heat} scale={scale} span={found.span} flags={flags} ends={ends} raw={false} open={open} kind={found.kind} stat={found.stat} onToggle={toggle} onOpen={(path) => go(runLink(a, "layers", { at: path }))}
-        draw={(context, row, x, y, height, t, dpr, edge) => { const at = place.get(row); if (at === undefined) return; for (let column = 0; column < found.count; column++) { const n = at * found.count + column, start = found.start + column * found.size, x0 = Math.max(0, Math.round(x(start))), x1 = Math.min(edge, Math.round(x(start + found.size))); if (x1 <= x0 || start > both) continue; context.fillStyle = marks[n] === Mark.PLAIN ? historyColor(t, Number.isFinite(levels[n]) ? levels[n] : levels[n] > 0 ? 6 : -6) : texture(context, marks[n], t, dpr); context.fillRect(x0, y, x1 - x0, height); } }}
-        valuesOf={(row, step) => { const one = cell(row, step), at = place.get(row); const parted = at === undefined ? null : found.differs[at]; if (!one) return [parted === null ? "" : count(parted), "", false]; if (at !== undefined && !found.common[at]) return ["", "only A", false]; return [parted === null ? "" : count(parted), parted === null ? "equal" : one.mark === Mark.EQUAL ? "equal" : one.mark >= Mark.INF ? "NaN" : Number.isFinite(one.level) ? ratioWords(one.level) : "", Math.abs(one.level) > 0.585]; }}
+        draw={(context, row, x, y, height, t, dpr, edge) => { const at = place.get(row); if (at === undefined) return;
+          if (angles) { looks.forEach((step, n) => { const value = cosines![at * looks.length + n], next = looks[n + 1] ?? Math.min(both + 1, step + Math.max(1, step - (looks[n - 1] ?? step - 1))), x0 = Math.max(0, Math.round(x(step))), x1 = Math.min(edge, Math.round(x(next))); if (x1 <= x0 || !Number.isFinite(value)) return; context.fillStyle = ramps(t).value[Math.max(0, Math.min(255, Math.round((1 - value) * 255)))]; context.fillRect(x0, y, x1 - x0, height); }); return; }
+          for (let column = 0; column < found.count; column++) { const n = at * found.count + column, start = found.start + column * found.size, x0 = Math.max(0, Math.round(x(start))), x1 = Math.min(edge, Math.round(x(start + found.size))); if (x1 <= x0 || start > both) continue; context.fillStyle = marks[n] === Mark.PLAIN ? historyColor(t, Number.isFinite(levels[n]) ? levels[n] : levels[n] > 0 ? 6 : -6) : texture(context, marks[n], t, dpr); context.fillRect(x0, y, x1 - x0, height); } }}
+        valuesOf={(row, step) => { const one = cell(row, step), at = place.get(row); const parted = at === undefined ? null : found.differs[at]; if (!one) return [parted === null ? "" : count(parted), "", false]; if (at !== undefined && !found.common[at]) return ["", "only A", false]; if (angles) { const value = angleAt(row, step); return [parted === null ? "" : count(parted), value === null ? "" : value.toFixed(2), value !== null && value < 0.5]; } return [parted === null ? "" : count(parted), parted === null ? "equal" : one.mark === Mark.EQUAL ? "equal" : one.mark >= Mark.INF ? "NaN" : Number.isFinite(one.level) ? ratioWords(one.level) : "", Math.abs(one.level) > 0.585]; }}
         sign={(row) => (row === found.first?.place ? "first" : "")}
-        tipOf={(row, step) => { const one = cell(row, step); if (!one || one.mark === Mark.MISSING) return null; return <><p><span class="mono strong">{found.tree[row][0]}</span> {(KIND_NAMES[found.kind] ?? "").toLowerCase()}, step {count(step)}</p><p>{one.mark === Mark.EQUAL ? "equal to the last bit that is kept" : <><b class="inka">A {number(one.a)}</b>, <b class="inkb">B {number(one.b)}</b>{one.differs !== null && `, first differs at ${count(one.differs)}`}</>}</p></>; }} /></>
+        tipOf={(row, step) => { const one = cell(row, step); if (!one || one.mark === Mark.MISSING) return null; return <><p><span class="mono strong">{found.tree[row][0]}</span> {(KIND_NAMES[found.kind] ?? "").toLowerCase()}, step {count(step)}</p><p>{one.mark === Mark.EQUAL ? "equal to the last bit that is kept" : <><b class="inka">A {number(one.a)}</b>, <b class="inkb">B {number(one.b)}</b>{angleAt(row, step) !== null && `, cosine ${angleAt(row, step)!.toFixed(2)}`}{one.differs !== null && `, first differs at ${count(one.differs)}`}</>}</p></>; }} /></>
   );
 }
 const ratioWords = (level: number): string => { const value = 2 ** level; const words = ratio(value); return words === "usual" ? value.toFixed(1) : words; };

@@ -18,14 +18,15 @@ export interface Verdict {
   healthy: boolean; headline: string; cause: Cause | null; others: FindingRow[]; notes: FindingRow[]; followed: Followed[];
   lookedAt: { numSites: number; numSitesExpected: number; numSteps: number; numDetectors: number; unmet: string[] };
 }
+export interface Checkup { findings: FindingRow[]; numExperiments: number; notExamined: string[]; seconds: number; time: number }
 export interface RunData {
   version: number; isExamining: boolean; run: Identity; model: { type: string; numParameters: number; precision: string; numRanks: number; optimizers: string[]; versions: Record<string, string> };
   verdict: Verdict; span: [number, number]; window: [number, number]; kinds: string[]; kind: string; stats: string[];
   counts: { sites: number; modules: number; ranks: number; log: number }; status: { before?: string; strong: string; rest: string }[];
-  closing: string; readAt: number; delay: number | null; usualBefore: number | null; metrics: string[];
+  closing: string; readAt: number; delay: number | null; usualBefore: number | null; metrics: string[]; checkup: Checkup | null;
 }
 export type TreeRow = [path: string, label: string, parent: number, indent: number, children: number, frozen: number, severity: string];
-export interface HeatPacked { version: number; kind: string; stat: string; first: number; last: number; start: number; size: number; count: number; rows: number[]; values: string; marks: string; usual: string; tree?: TreeRow[] }
+export interface HeatPacked { version: number; kind: string; stat: string; first: number; last: number; start: number; size: number; count: number; rows: number[]; values: string; marks: string; usual: string; exact?: boolean; tree?: TreeRow[] }
 export interface Heat { kind: string; stat: string; start: number; size: number; count: number; rows: number[]; place: Map<number, number>; values: Float32Array; marks: Uint8Array; usual: Float32Array }
 export interface Minimap { span: [number, number]; loss: Packed; trouble: { start: number; size: number; level: string }; seconds: number | null; numSteps: number }
 export interface RunRow extends Identity {

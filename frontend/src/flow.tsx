@@ -44,7 +44,7 @@ export function FlowScreen({ session }: { session: RunSession }): JSX.Element {
   const what = ["gradient", "activation_gradient", "update"].includes(kind.value) ? kind.value : data?.kinds.includes("gradient") ? "gradient" : kind.value;
   useEffect(() => { latest.current = new Latest<FlowData>((value) => { setFound(value); setTrouble(null); }, setTrouble); return () => latest.current?.stop(); }, [session]);
   useEffect(() => { if (data && shown && what) latest.current?.put(() => ask<FlowData>(`runs/${session.key}/flow`, { kind: what, first: shown[0], last: Math.min(shown[1], data.span[1]), width: 600, v: data.version })); }, [data?.version, shown?.[0], shown?.[1], what]);
-  useEffect(() => handleKeys({ session, play: () => setPlaying((now) => !now), up: () => go(runLink(session.key)) }), [session]);
+  useLayoutEffect(() => handleKeys({ session, play: () => setPlaying((now) => !now), up: () => go(runLink(session.key)) }), [session]);
   usePlay(playing, setPlaying, data, shown);
   useFlowTable(found);
   const nodes = useMemo<Values | null>(() => found && nodeValues(found), [found]);
@@ -84,7 +84,8 @@ function useSize(): [(el: HTMLDivElement | null) => void, [number, number]] {
 }
 
 function usePlay(playing: boolean, setPlaying: (on: boolean) => void, data: RunData | null, shown: [number, number] | null): void {
-  useEffect(() => {
+  // In a layout effect: from the key that stops it on, no step more.
+  useLayoutEffect(() => {
     if (!playing || !data || !shown) return undefined;
     const last = Math.min(shown[1], data.span[1]);
     if ((cursor.value ?? last) >= last) cursor.value = shown[0];
@@ -274,9 +275,11 @@ function FlowSide({ found, nodes, layers, layout, step }: { found: FlowData; nod
   const rowOf = new Map(found.nodes.map((one) => [one.path, one.row]));
   const at = (path: string): Reading => read(nodes, rowOf.get(path) ?? -1, step);
   const critical = criticalPath(layout, at);
-  const way = layout.ribbons.filter((one) => critical.has(one.id)).flatMap((one) => one.measuredBy).filter((path, n, all) => all.indexOf(path) === n && at(path).value !== null);
+  const byId = new Map(layout.ribbons.map((one) => [one.id, one]));
+  // The set holds the ribbons in the order in which they were walked, from the loss on.
+  const way = [...critical].flatMap((id) => byId.get(id)!.measuredBy).filter((path, n, all) => all.indexOf(path) === n && at(path).value !== null);
   const loud = way.map((path) => ({ path, ...at(path) })).sort((a, b) => Math.abs(b.level) - Math.abs(a.level)).slice(0, 9).map((one) => one.path);
-  const kept = way.filter((path) => loud.includes(path)).reverse();
+  const kept = way.filter((path) => loud.includes(path));
   const [low, high] = extent(layers);
   const regions = regionsOf(found, layout, at), turns = turnsOf(layout, at);
   return (

@@ -8,26 +8,29 @@ import { zoomed } from "./tracks";
 export interface KeyHooks {
   session?: RunSession; rows?: () => string[]; toggle?: (path: string) => void; open?: (path: string) => void; said?: () => void; up?: () => void; play?: () => void; extra?: (key: string, event: KeyboardEvent) => boolean;
 }
-let pending = 0;
+/** The key before this one was g. */
+let afterG = false;
 
 const isTyping = (target: EventTarget | null): boolean => target instanceof HTMLElement && (target.isContentEditable || ["SELECT", "TEXTAREA"].includes(target.tagName) || (target instanceof HTMLInputElement && target.type !== "checkbox"));
 
+/** Call it in a layout effect: a key pressed in the moment a screen is drawn must find its listener. */
 export function handleKeys(hooks: KeyHooks): () => void {
   const listener = (event: KeyboardEvent): void => {
+    const wasG = afterG;
+    afterG = event.key === "g" && !isTyping(event.target);
     if ((event.ctrlKey || event.metaKey) && event.key.toLowerCase() === "k") { overlay.value = overlay.value === "palette" ? "" : "palette"; event.preventDefault(); return; }
     if (event.key === "Escape" && overlay.value) { overlay.value = ""; event.preventDefault(); return; }
     if (overlay.value || event.ctrlKey || event.metaKey || event.altKey || isTyping(event.target)) return;
-    if (hooks.extra?.(event.key, event) || common(event, hooks) || (hooks.session && onSteps(event, hooks, hooks.session))) event.preventDefault();
+    if (hooks.extra?.(event.key, event) || common(event, hooks, wasG) || (hooks.session && onSteps(event, hooks, hooks.session))) event.preventDefault();
   };
   addEventListener("keydown", listener);
   return () => removeEventListener("keydown", listener);
 }
 
-function common(event: KeyboardEvent, hooks: KeyHooks): boolean {
-  const now = performance.now();
-  if (event.key === "r" && now - pending < 900) { pending = 0; go("#/"); return true; }
+function common(event: KeyboardEvent, hooks: KeyHooks, wasG: boolean): boolean {
   switch (event.key) {
-    case "g": pending = now; return true;
+    case "g": return true;
+    case "r": if (wasG) go("#/"); return wasG;
     case "?": overlay.value = "keys"; return true;
     case "t": flipTheme(); return true;
     case "s": overlay.value = "save"; return true;

@@ -14,11 +14,14 @@ import { offer, withdraw } from "./save";
 import type { RunSession } from "./session";
 import { cursor, go, isPhone, kind, runLink, selected, tokens, view, width } from "./state";
 import { ramps } from "./tokens";
+import { HeadMap, UnitMap } from "./parts";
 import { Axis, colorOf, LineChart, Rules, type Ends, type Flag } from "./tracks";
 
 export interface Pictures { site: string; kind: string; steps: number[]; bottom: number; top: number; negative: string; positive: string; zero: string; count: number; percentiles: Record<string, string>; table: Record<string, Packed> }
+export interface Heads { module: string; steps: number[]; num: number; values: string }
+export interface Units { site: string; what: string; word: string; steps: number[]; num: number; values: string }
 export interface LayerData {
-  path: string; head: { type: string; detail: string; numParameters: number; shape: number[]; dtype: string }; tensors: string[]; tensor: string; tracks: Track[]; pictures: Pictures | null; findings: FindingRow[]; numSites: number; histogramEvery: number | null;
+  path: string; heads: Heads | null; units: Units | null; head: { type: string; detail: string; numParameters: number; shape: number[]; dtype: string; source: { file: string; line: number } | null }; tensors: string[]; tensor: string; tracks: Track[]; pictures: Pictures | null; findings: FindingRow[]; numSites: number; histogramEvery: number | null;
 }
 
 export function LayerScreen({ session }: { session: RunSession }): JSX.Element {
@@ -59,7 +62,7 @@ function neighbors(session: RunSession, path: string): [string | null, string | 
   return [at > 0 ? rows[at - 1] : null, at >= 0 && at < rows.length - 1 ? rows[at + 1] : null];
 }
 function useLayerKeys(session: RunSession, path: string): void {
-  useEffect(() => handleKeys({ session, rows: () => session.rows().map((row) => session.tree.value[row][0]), toggle: (one) => session.toggle(one), open: (one) => session.toggle(one), up: () => go(runLink(session.key)) }), [session]);
+  useLayoutEffect(() => handleKeys({ session, rows: () => session.rows().map((row) => session.tree.value[row][0]), toggle: (one) => session.toggle(one), open: (one) => session.toggle(one), up: () => go(runLink(session.key)) }), [session]);
   useEffect(() => { if (!selected.value && path) selected.value = path; }, [path]);
   // What is chosen is opened: its parents must be seen.
   useEffect(() => {
@@ -95,13 +98,14 @@ function Strip({ heat, row }: { heat: RunSession["heat"]["value"]; row: number }
 
 function LayerHead({ data, found, session, severity }: { data: RunData; found: LayerData; session: RunSession; severity: string }): JSX.Element {
   const { head } = found;
+  const place = head.source?.file ? `${head.source.file}:${head.source.line}` : "";
   const facts = [head.numParameters ? `${amount(head.numParameters)} parameters` : "", head.shape.length ? `output ${head.shape.map(count).join(" × ")}${head.dtype ? ` in ${head.dtype}` : ""}` : "", head.detail].filter(Boolean).join(", ");
   const [before, after] = neighbors(session, found.path);
   const cause = data.verdict.cause;
   const isCause = cause && found.findings.some((one) => one.code === cause.code);
   const short = (name: string): string => name.split(".").slice(-1)[0];
   return (
-    <header class="layerhead"><div><h1 class="mono">{found.path}</h1><p><b>{head.type}</b>{head.type && facts ? ", " : ""}{facts}</p></div>
+    <header class="layerhead"><div><h1 class="mono">{found.path}</h1><p><b>{head.type}</b>{head.type && facts ? ", " : ""}{facts}{place && <>, <b class="mono">{place}</b></>}</p></div>
       {found.findings[0] && <p class="finds"><Severity of={severity || found.findings[0].severity} /><span><b>{isCause ? "The cause." : "Found here."}</b> {since(found.findings[0].firstStep, found.findings[0].lastStep)}</span></p>}
       {!isPhone.value && <div class="steps">{before && <button type="button" class="button" title={before} onClick={() => { selected.value = before; }}>{short(before)} <kbd>k</kbd></button>}{after && <button type="button" class="button" title={after} onClick={() => { selected.value = after; }}>{short(after)} <kbd>j</kbd></button>}<a class="button" href={runLink(session.key, "flow")}>Show in flow</a></div>}
     </header>
@@ -110,12 +114,13 @@ function LayerHead({ data, found, session, severity }: { data: RunData; found: L
 
 function LayerTracks({ data, found, scale, tensor, onTensor }: { data: RunData; found: LayerData; scale: Scale; tensor: number; onTensor: (at: number) => void }): JSX.Element {
   const flags = flagsOf(data), ends = endsOf(data);
-  const [first, ...rest] = found.tracks;
+  const [first, ...rest] = found.tracks.filter((track) => !(found.heads && track.label === "Attention entropy"));
   const pictures = found.pictures;
   return (
     <div class="layertracks">
       <Axis scale={scale} flags={flags} ends={ends} left={`Steps ${count(scale.first)} to ${count(Math.min(scale.last, data.span[1]))}`} right=" " />
       {first && <LayerLine track={first} scale={scale} flags={flags} ends={ends} height={96} />}
+      {found.heads && <HeadMap heads={found.heads} scale={scale} flags={flags} ends={ends} span={data.span} />}
       {pictures && <><Spectrum pictures={pictures} scale={scale} flags={flags} ends={ends} span={data.span} tensors={found.tensors} tensor={tensor} onTensor={onTensor} />
         <Fan pictures={pictures} scale={scale} flags={flags} ends={ends} span={data.span} /></>}
       {rest.map((track) => <LayerLine key={track.key} track={track} scale={scale} flags={flags} ends={ends} height={64} />)}
@@ -221,6 +226,7 @@ function Side({ found }: { found: LayerData }): JSX.Element {
     <aside class="side">
       {pictures && pictures.steps.length > 0 && <><section><h2><span>{KIND_NAMES[pictures.kind]} of {pictures.site.split(".").slice(-2).join(".")}</span><small><i class="dash s1" />{count(pictures.steps[now])} <i class="dash mark" />{count(pictures.steps[before])}</small></h2><Histogram pictures={pictures} now={now} before={before} /></section>
         <section><Table pictures={pictures} now={now} before={before} /></section></>}
+      {found.units && <UnitMap units={found.units} />}
       <section><h2><span>Findings here</span><small>{count(found.findings.length)}</small></h2>{found.findings.length ? <ul class="sidefinds">{found.findings.map((one) => <li><Severity of={one.severity} size={10} /><button type="button" class="plain" onClick={() => { cursor.value = one.firstStep; }}>{one.message}</button><b>{count(one.firstStep)}</b></li>)}</ul> : <p class="note">Nothing to report.</p>}</section>
       <section><h2><span>Measured</span></h2><p class="note">{count(found.numSites)} sites here. Exact statistics every recorded step{found.histogramEvery ? `, distributions every ${found.histogramEvery}th` : ""}.</p></section>
     </aside>

@@ -1,6 +1,6 @@
 // Log, ranks, profile, checkup: what is recorded so far.
 import type { JSX } from "preact";
-import { useEffect, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useState } from "preact/hooks";
 import { ask } from "./api";
 import { Empty, TroubleScreen } from "./chrome";
 import { line, type FindingRow, type Packed, type Trouble } from "./data";
@@ -12,14 +12,14 @@ import { endsOf, flagsOf, LEFT, RIGHT, usePlotWidth } from "./run";
 import type { RunSession } from "./session";
 import { cursor, go, isPhone, runLink, selected } from "./state";
 import { Axis, colorOf, LineChart } from "./tracks";
-import { FindingLine, moduleOf, Named, Spark } from "./verdict";
+import { moduleOf, Named, Spark } from "./verdict";
 
 function useAnswer<T>(session: RunSession, path: string): [T | null, Trouble | null] {
   const [found, setFound] = useState<T | null>(null);
   const [trouble, setTrouble] = useState<Trouble | null>(null);
   const version = session.data.value?.version;
   useEffect(() => { let alive = true; ask<T>(`runs/${session.key}/${path}`, { v: version }).then((value) => { if (alive) setFound(value); }, (error) => { if (alive) setTrouble(error.trouble ?? { what: String(error), do: "" }); }); return () => { alive = false; }; }, [session, path, version]);
-  useEffect(() => handleKeys({ session, up: () => go(runLink(session.key)) }), [session]);
+  useLayoutEffect(() => handleKeys({ session, up: () => go(runLink(session.key)) }), [session]);
   return [found, trouble];
 }
 
@@ -88,6 +88,14 @@ export function ProfileScreen({ session }: { session: RunSession }): JSX.Element
 
 export function CheckupScreen({ session }: { session: RunSession }): JSX.Element {
   const data = session.data.value;
-  useEffect(() => handleKeys({ session, up: () => go(runLink(session.key)) }), [session]);
-  return <main class="screen doc" id="main"><h1>No checkup was recorded with this run.</h1><p class="note">A checkup tries a few cheap experiments on one batch before training: does the model learn it, does the optimizer reach every weight, does the future leak.</p><Empty title="Examine the training before it starts." text="It takes seconds, on the batch you choose." command="stethoscope checkup train.py:build" />{data && data.verdict.notes.length > 0 && <ul class="findings">{data.verdict.notes.map((one) => <FindingLine of={one} />)}</ul>}</main>;
+  useLayoutEffect(() => handleKeys({ session, up: () => go(runLink(session.key)) }), [session]);
+  const found = data?.checkup;
+  if (!found) return <main class="screen doc" id="main"><h1>No checkup was recorded with this run.</h1><p class="note">A checkup tries a few cheap experiments on one batch before training: does the model learn it, does the optimizer reach every weight, does the future leak. Call it on the model before you watch it, and it stands here.</p><Empty title="Examine the training before it starts." text="It takes seconds, on the batch you choose." command="stethoscope checkup train.py:build" /></main>;
+  const wrong = found.findings.filter((one) => one.severity !== "Info").length;
+  return (
+    <main class="screen doc" id="main"><h1>{wrong ? `The checkup before training found ${plural(wrong, "fault")}.` : "The checkup before training found nothing wrong."}</h1>
+      <p class="note">{plural(found.numExperiments, "experiment")} on one batch, {number(found.seconds)} s, {day(found.time)} {clock(found.time)}.</p>
+      <ul class="findings">{found.findings.map((one) => <li class="finding"><Severity of={one.severity} /><div><p><Named text={one.message} names={one.sites.slice(0, 4)} to={(name) => runLink(session.key, "layers", { at: name })} /></p><small><span class="mono">{one.code}</span> </small>{one.remedy && <code class="line">{one.remedy}</code>}</div></li>)}</ul>
+      {found.notExamined.length > 0 && <><h2>Not examined</h2><ul>{found.notExamined.map((one) => <li>{one}</li>)}</ul></>}</main>
+  );
 }

@@ -24,7 +24,7 @@ export function ReportPage({ data }: { data: ReportData }): JSX.Element {
   const narrow = width.value < 980;
   const text = Math.max(280, Math.min(760, width.value - (narrow ? 32 : 212 + 40 * 3)));
   const plot = Math.max(200, text - (isPhone.value ? 92 : 176));
-  const sections: [string, string, string?][] = [["verdict", "Verdict"], ...(run.verdict.followed.length ? [["followed", "What followed"] as [string, string]] : []), ...(data.heat ? [["layers", "Layers by step"] as [string, string]] : []), ...(data.layer ? [["layer", data.layer.path] as [string, string]] : []), ...(data.flow ? [["flow", "Gradient flow"] as [string, string]] : []), ["curves", "Training curves"], ["time", "Time"], ["others", "Other findings", String(run.verdict.others.length + run.verdict.notes.length)], ["measured", "How it was measured"]];
+  const sections: [string, string, string?][] = [["verdict", "Verdict"], ...(run.verdict.followed.length > 1 ? [["followed", "What followed"] as [string, string]] : []), ...(data.heat ? [["layers", "Layers by step"] as [string, string]] : []), ...(data.layer ? [["layer", data.layer.path] as [string, string]] : []), ...(data.flow ? [["flow", "Gradient flow"] as [string, string]] : []), ["curves", "Training curves"], ["time", "Time"], ["others", "Other findings", String(run.verdict.others.length + run.verdict.notes.length)], ["measured", "How it was measured"]];
   const flags = flagsOf(run), ends = endsOf(run);
   const scale = scaleFor(run, run.window, plot);
   let figure = 0;
@@ -34,11 +34,11 @@ export function ReportPage({ data }: { data: ReportData }): JSX.Element {
       <main id="main" class="text">
         <section id="verdict">{cause ? <><Overline cause={cause} /><h1><Named text={cause.message} names={cause.sites} /></h1>{cause.why && <p class="lead"><Named text={cause.why} names={[...cause.sites, ...cause.evidence.map((one) => one.site)]} /></p>}
           {cause.remedy && <div class="diff"><p><b>Remedy.</b> Try this first.</p><pre>{cause.remedy.split("\n").map((one) => <code><i>+</i>{one}</code>)}</pre></div>}</> : <><p class="overline"><Severity of="" size={12} /><span>{plural(run.verdict.lookedAt.numDetectors, "detector")} looked at {plural(run.verdict.lookedAt.numSites, "site")}</span></p><h1>{run.verdict.headline}</h1><p class="lead">{plural(run.verdict.lookedAt.numSteps, "step")} of {count(run.verdict.lookedAt.numSites)} of {plural(run.verdict.lookedAt.numSitesExpected, "site")} were looked at.</p></>}
-          {cause && cause.evidence.some((one) => one.trend) && <Figure n={++figure} id="events" text={<>The order of events. {run.verdict.followed.map((one, at) => <><b>{at + 1}</b> {lower(one.text)}{at < run.verdict.followed.length - 1 ? ", " : "."} </>)}</>}>
+          {cause && cause.evidence.some((one) => one.trend) && <Figure n={++figure} id="events" text={<>The order of events. {run.verdict.followed.map((one, at) => <><b>{at + 1}</b> {lower(one.text).replace(/\.$/, "")}{at < run.verdict.followed.length - 1 ? ", " : "."} </>)}</>}>
             <Axis scale={scale} flags={flags} ends={ends} left="" right=" " />
             {cause.evidence.filter((one) => one.trend && one.stat !== "num_nonfinite").slice(0, 3).map((one, at) => <Curve key={one.label} label={capital(one.label)} of={line(one.trend!)} color={["s1", "s2", "s4"][at]} scale={scale} flags={flags} ends={ends} />)}
             {data.tracks.filter((one) => one.key === "loss" && !cause.evidence.some((e) => e.label === "loss")).map((one) => <Curve key="loss" label="Loss" of={line(one.series)} color="s4" scale={scale} flags={flags} ends={ends} />)}</Figure>}</section>
-        {run.verdict.followed.length > 0 && <section id="followed"><h2>What followed</h2><ol class="steps">{run.verdict.followed.map((one, at) => <li><span class="disc">{at + 1}</span><b>{count(one.step)}</b><span><Named text={one.text} names={one.site ? [one.site] : []} /></span></li>)}</ol></section>}
+        {run.verdict.followed.length > 1 && <section id="followed"><h2>What followed</h2><ol class="steps">{run.verdict.followed.map((one, at) => <li><span class="disc">{at + 1}</span><b>{count(one.step)}</b><span><Named text={one.text} names={one.site ? [one.site] : []} /></span></li>)}</ol></section>}
         {data.heat && <section id="layers"><h2>Layers by step</h2><Figure n={++figure} id="heat" text={<>{KIND_NAMES[data.heat.kind]} {STAT_SHORT[data.heat.stat] ?? data.heat.stat} of every layer, against its own median.</>} key_={<HeatKey heat={unpackHeat(data.heat)} raw={false} />}><HeatFigure packed={data.heat} run={run} scale={scale} flags={flags} ends={ends} /></Figure></section>}
         {data.layer && <section id="layer"><h2 class="mono">{data.layer.path}</h2><p class="note">{[data.layer.head.type, data.layer.head.numParameters ? `${amount(data.layer.head.numParameters)} parameters` : "", data.layer.head.shape.length ? `output ${data.layer.head.shape.join(" × ")} in ${data.layer.head.dtype}` : ""].filter(Boolean).join(", ")}</p><Figure n={++figure} id="layerfig" text={<>What was measured in <span class="mono">{data.layer.path}</span>.</>}><Axis scale={scale} flags={flags} ends={ends} left="" right=" " />{data.layer.tracks.slice(0, 5).map((one) => <Curve key={one.key} label={one.label} note={one.note} of={line(one.series)} color={one.color} log={one.log} scale={scale} flags={flags} ends={ends} />)}</Figure></section>}
         {data.flow && <section id="flow"><h2>Gradient flow</h2><Figure n={++figure} id="flowfig" text={<>{KIND_NAMES[data.flow.kind]} on the model's graph at step {count(data.flowStep)}: width is its L2, color its ratio to the usual.</>}><FlowFigure flow={data.flow} step={data.flowStep} w={text} /></Figure></section>}
@@ -53,7 +53,8 @@ export function ReportPage({ data }: { data: ReportData }): JSX.Element {
   );
 }
 const capital = (words: string): string => words.charAt(0).toUpperCase() + words.slice(1);
-const lower = (words: string): string => words.charAt(0).toLowerCase() + words.slice(1);
+/** Inside a sentence; names of layers stay as they are. */
+const lower = (words: string): string => (/^[A-Z][a-z]/.test(words) ? words.charAt(0).toLowerCase() + words.slice(1) : words);
 
 function Figure({ n, id, text, children, key_ }: { n: number; id: string; text: ComponentChildren; children: ComponentChildren; key_?: JSX.Element }): JSX.Element {
   return <figure id={`figure-${id}`}>{children}<figcaption><span><b>Figure {n}.</b> {text}</span>{key_}</figcaption></figure>;

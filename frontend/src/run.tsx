@@ -70,7 +70,7 @@ export function Layers({ session, data, scale, flags, ends }: { session: RunSess
   const rows = session.rows();
   const field = useRef<HTMLInputElement>(null);
   const cramped = width.value < 1180;
-  useEffect(() => { const focus = (): void => field.current?.focus(); addEventListener("stethoscope-filter", focus); return () => removeEventListener("stethoscope-filter", focus); }, []);
+  useLayoutEffect(() => { const focus = (): void => field.current?.focus(); addEventListener("stethoscope-filter", focus); return () => removeEventListener("stethoscope-filter", focus); }, []);
   return (
     <>
       <div class="panel toolbar"><div class="gutter"><b>Layers by step</b>{phone && <small>{(KIND_NAMES[kind.value] ?? "").toLowerCase()} {STAT_SHORT[stat.value] ?? stat.value}, {raw.value ? "value" : "own history"}</small>}</div>
@@ -109,6 +109,6 @@ function useOverviewKeys(session: RunSession): void {
     open: (path: string) => go(runLink(session.key, "layers", { at: path, ...place() })),
     said: () => { const row = session.tree.value.findIndex((one) => one[0] === selected.value); if (row >= 0 && cursor.value !== null) say(describe({ tree: session.tree.value, heat: session.heat.value, kind: kind.value, stat: stat.value }, row, cursor.value)); },
   }), [session]);
-  useEffect(() => handleKeys({ session, ...act, up: () => { if (selected.value) selected.value = ""; else go("#/"); } }), [session, act]);
+  useLayoutEffect(() => handleKeys({ session, ...act, up: () => { if (selected.value) selected.value = ""; else go("#/"); } }), [session, act]);
   void height;
 }

@@ -121,7 +121,7 @@ export function Thumb({ heat }: { heat: NonNullable<RunRow["heat"]> }): JSX.Elem
 }
 
 function useRunKeys(shown: RunRow[], field: { current: HTMLInputElement | null }): void {
-  useEffect(() => {
+  useLayoutEffect(() => {
     const focus = (): void => field.current?.focus();
     addEventListener("stethoscope-filter", focus);
     const end = handleKeys({

@@ -1,12 +1,15 @@
 // Any panel as a file: SVG as it stands, PNG from it or from the canvas, CSV from the numbers behind it.
+import { signal } from "@preact/signals";
 import { tokens, cursor, route } from "./state";
 import { MONO, SANS } from "./tokens";
 
 export type Choice = { label: string; formats: [string, () => Promise<void> | void][] };
 export interface Table { name: string; head: string[]; rows: () => (string | number)[][] }
 const TABLES = new Map<string, Table>();
-export const offer = (panel: string, table: Table): void => { TABLES.set(panel, table); };
-export const withdraw = (panel: string): void => { TABLES.delete(panel); };
+/** Counts what came and went, so that an open list of panels takes in those that were still being read. */
+export const offered = signal(0);
+export const offer = (panel: string, table: Table): void => { TABLES.set(panel, table); offered.value = offered.peek() + 1; };
+export const withdraw = (panel: string): void => { TABLES.delete(panel); offered.value = offered.peek() + 1; };
 
 const NAMES: Record<string, string> = { heat: "Layers by step", loss: "Loss", grad_norm: "Gradient norm", step_rate: "Throughput", lr: "Learning rate", flow: "Gradient flow" };
 

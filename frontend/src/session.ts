@@ -7,6 +7,9 @@ import { cursor, following, go, kind, paused, runLink, say, selected, stat, view
 import { known, toast } from "./chrome";
 import { moduleOf } from "./verdict";
 
+const WHOLE_MS = 3000;
+type Words = Record<string, string | number | undefined>;
+
 export class RunSession {
   readonly data = signal<RunData | null>(null);
   readonly tracks = signal<Track[]>([]);
@@ -23,6 +26,12 @@ export class RunSession {
   readonly lineUp = signal(true);
   private readonly ends: (() => void)[] = [];
   private treeKind = "";
+  private wholeAt = -Infinity;
+  private wholeOf = -1;
+  private wholeLater = 0;
+  private asked: Words = {};
+  /** What the first answer brought with its tree: the rows it opened need not be asked for again. */
+  private brought: Words | null = null;
   private readonly fail = (trouble: Trouble): void => { this.trouble.value = trouble; };
   private readonly overview = new Latest<RunData>((value) => this.took(value), this.fail);
   private readonly lines = new Latest<{ tracks: Track[] }>((value) => { this.tracks.value = value.tracks; }, this.fail);
@@ -37,7 +46,7 @@ export class RunSession {
     }));
     this.ends.push(effect(() => {
       const now = this.data.value;
-      if (now) this.whole.put(() => ask<Minimap>(`runs/${key}/minimap`, { v: now.version }));
+      if (now && (this.heat.value || !now.kinds.length)) this.askWhole(now);
     }));
     this.ends.push(effect(() => {
       const now = this.data.value, shown = view.value, width = this.plotWidth.value;
@@ -51,9 +60,24 @@ export class RunSession {
       const fresh = this.treeKind !== what || !tree.length;
       const wanted = rows.length <= 240 ? rows : rows.slice(Math.max(0, a - 60), b + 60);
       const cellWidth = Math.min(width, this.heatWidth.value ? width : Math.ceil(width / 3));
-      this.cells.put(() => ask<HeatPacked>(`runs/${key}/heatmap`, { kind: what, stat: of, first: shown[0], last: shown[1], width: cellWidth, rows: fresh ? undefined : rangesOf(wanted), tree: fresh || now.run.state === "live" ? 1 : 0, v: now.version }));
+      const words = { kind: what, stat: of, first: shown[0], last: shown[1], width: cellWidth, rows: fresh ? undefined : rangesOf(wanted), tree: fresh || now.run.state === "live" ? 1 : 0, v: now.version };
+      if (this.brought && !fresh && sameWords(words, this.brought)) { this.brought = null; return; }
+      this.brought = null;
+      this.asked = words;
+      this.cells.put(() => ask<HeatPacked>(`runs/${key}/heatmap`, words));
     }));
     this.ends.push(listen(`runs/${key}/stream?cursor=`, (body) => { if (!paused.value) this.version.value = body.version; }, (what) => this.fail({ what, do: "Go back to the list of runs", command: "stethoscope list" }), (up) => { this.lineUp.value = up; }));
+  }
+
+  /** The whole run at a glance: after what was come for, and of a live run again every few seconds at most. */
+  private askWhole(now: RunData): void {
+    clearTimeout(this.wholeLater);
+    const rest = now.run.state === "live" ? this.wholeAt + WHOLE_MS - performance.now() : 0;
+    if (rest > 0) { this.wholeLater = setTimeout(() => this.askWhole(this.data.value!), rest); return; }
+    if (this.wholeOf === now.version) return;
+    this.wholeAt = performance.now();
+    this.wholeOf = now.version;
+    this.whole.put(() => ask<Minimap>(`runs/${this.key}/minimap`, { v: now.version }));
   }
 
   private took(now: RunData): void {
@@ -90,12 +114,18 @@ export class RunSession {
         if (first || packed.tree.length !== this.tree.value.length || packed.tree.some((row, at) => row[6] !== this.tree.value[at]?.[6])) {
           const old = this.tree.value;
           this.tree.value = packed.tree;
-          if (!old.length) this.open.value = openedBy(packed);
+          if (!old.length) { this.open.value = openedBy(packed); this.brought = { ...this.asked, rows: rangesOf(packed.rows) }; }
           known.value = { data: this.data.value, tree: packed.tree };
         }
       }
       this.heat.value = unpackHeat(packed);
     });
+    if (packed.exact === false) this.sharpen(this.asked);
+  }
+
+  /** A long run is drawn from its buckets at once, and from its rows when the reader stays. */
+  private sharpen(words: Words): void {
+    setTimeout(() => { if (this.asked === words) this.cells.put(() => ask<HeatPacked>(`runs/${this.key}/heatmap`, { ...words, tree: 0, exact: 1 })); }, 250);
   }
 
   toggle(path: string): void {
@@ -104,9 +134,10 @@ export class RunSession {
     this.open.value = now;
   }
   rows(): number[] { return visibleRows(this.tree.value, this.open.value, this.filter.value); }
-  close(): void { for (const end of this.ends) end(); for (const one of [this.overview, this.lines, this.whole, this.cells]) one.stop(); known.value = { data: null, tree: [] }; }
+  close(): void { clearTimeout(this.wholeLater); for (const end of this.ends) end(); for (const one of [this.overview, this.lines, this.whole, this.cells]) one.stop(); known.value = { data: null, tree: [] }; }
 }
 
+function sameWords(a: Words, b: Words): boolean { return Object.keys(a).every((name) => name === "tree" || a[name] === b[name]); }
 /** The branches that hold the rows the server opened. */
 function openedBy(packed: HeatPacked): Set<string> {
   const tree = packed.tree!;

@@ -135,12 +135,13 @@ export function FollowedList({ data, link }: { data: RunData; link?: string }): 
   const { followed } = data.verdict;
   const names = followed.map((one) => one.site).filter(Boolean);
   return (
-    <div class="followed"><h2>What followed</h2>
+    <div class="followed"><h2>{followed.length > 1 ? "What followed" : "When"}</h2>
       <ol>{followed.map((one, at) => (
         <li><Disc n={at + 1} />
           <button type="button" class="plain" onClick={() => show(data, one.step, one.site)} aria-label={`Go to step ${count(one.step)}`}><b>{count(one.step)}</b></button>
           <span><Named text={one.text} names={names} to={link ? (name) => runLink(link, "layers", { at: name }) : undefined} /></span>
         </li>))}
+        {data.run.state !== "live" && followed.length === 1 && <li class="open"><span /><b /><span class="note">Nothing else was found to follow from it</span></li>}
         {data.run.state === "live" && <li class="open"><Disc n={followed.length + 1} hollow /><b /><span>Nothing more so far</span></li>}
       </ol>
     </div>

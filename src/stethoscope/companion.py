@@ -8,25 +8,37 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import copy
+import ctypes
 import os
 import signal
 import sys
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
-from stethoscope.analyse.span import spans
+from stethoscope.analyse.span import events_alone, spans
 from stethoscope.detect import Detection
 from stethoscope.record import Finding
-from stethoscope.store import FindingsWriter, Run, Start, open_run
+from stethoscope.store import SEAL_BYTES, FindingsWriter, Run, Start, open_run
+from stethoscope.store.starts import overall
 
 POLL_SECONDS: Final = 0.5
+_WAIT_SECONDS: Final = 0.05
 SEAL_SECONDS: Final = 10.0
+MOST_SECONDS: Final = 600.0
+"""A process that seals for longer than this hangs."""
+STEPS_AT_ONCE: Final = 512
 EVERYTHING: Final = 2**62
 """A step after all others."""
-MEMORY_BYTES: Final = 16 << 20
+MEMORY_BYTES: Final = 4 << 20
 """Every row is read once, soon after it came: there is little to keep."""
+SEAL_SHARE: Final = 16
+"""Journals are four times the size of what they are sealed into: of little room they get no more than this part."""
+HIGH, LOW = 0.8, 0.7
+"""Of the disk's budget: where thinning begins, so that what is written meanwhile has room, and what it goes down to."""
 
 
 class Companion:
@@ -34,9 +46,12 @@ class Companion:
 
     def __init__(self, folder: Path, *, disk_bytes: int) -> None:
         self.folder, self._disk_bytes = folder, disk_bytes
+        # Half of what would do: sealing takes many times the memory of what is sealed at once.
+        self._seal_bytes = min(SEAL_BYTES // 2, disk_bytes // SEAL_SHARE)
         self._run: Run = open_run(folder, memory_bytes=MEMORY_BYTES)
         self._detection = Detection()
         self._seen: int | None = None
+        self._num_skips = 4
         self._writer = FindingsWriter(folder)
         self._written: list[Finding] = []
         self._text = repr(self._written)
@@ -49,11 +64,32 @@ class Companion:
             if upto is None:
                 return self._look_at_beginnings()
             if self._seen is not None and upto <= self._seen:
-                return self._written
-        self._detection.observe(spans(self._run, after=self._seen, upto=upto))
+                return self._look_at_skips()
+        self._observe(upto)
+        return self._tell(self._detection.findings())
+
+    def _look_at_skips(self) -> list[Finding]:
+        """A step that never ends: a scaler that skips it again and again is to be told now, and what is said is not kept."""
+        skips = len(self._run.events("skipped_step", first=self._seen))
+        if skips < 2 * self._num_skips:
+            return self._written
+        self._num_skips = max(skips, 1)
+        standing = events_alone(self._run, "skipped_step", after=self._seen)
+        if not standing.events:
+            return self._written
+        early = copy.deepcopy(self._detection)
+        early.observe([standing])
+        return self._tell(early.findings())
+
+    def _observe(self, upto: int | None) -> None:
+        """A few steps at a time: how much memory a look takes does not depend on how much came since the last."""
+        first, last = self._seen, self._run.last_step if upto is None else upto
+        while first is not None and last is not None and last - first > STEPS_AT_ONCE:
+            self._detection.observe(spans(self._run, after=first, upto=first + STEPS_AT_ONCE))
+            self._seen = first = first + STEPS_AT_ONCE
+        self._detection.observe(spans(self._run, after=first, upto=upto))
         # Events may stand beyond the last step that has rows; after the final look none of them is to be taken again.
         self._seen = EVERYTHING if upto is None else upto
-        return self._tell(self._detection.findings())
 
     def _look_at_beginnings(self) -> list[Finding]:
         """Before the first step is complete there are only events, and more of the same step may come: nothing is kept."""
@@ -73,11 +109,20 @@ class Companion:
 
     def tidy(self, *, final: bool = False) -> None:
         """Seal what is closed, and thin old steps where the disk's budget asks for it."""
-        from stethoscope.store import seal, thin  # pyarrow, which a short run never needs
+        from stethoscope.store import folder_bytes, seal, thin  # pyarrow, which a short run never needs
 
-        seal(self.folder, final=final)
+        seal(self.folder, final=final, at_bytes=self._seal_bytes)
         around = [(f.first_step - 64, f.first_step + 64) for f in self._written]
-        thin(self.folder, self._disk_bytes, around)
+        if final:
+            thin(self.folder, self._disk_bytes, around)
+        elif self._seen is not None and folder_bytes(self.folder) > HIGH * self._disk_bytes:
+            thin(self.folder, int(LOW * self._disk_bytes), around, upto=self._seen)
+        give_memory_back()
+
+    @property
+    def has_much_to_seal(self) -> bool:
+        """Whether the journals have become large, for the room there is."""
+        return sum(_size(path) for path in self.folder.glob("rank-*/journal-*.stj")) > 2 * self._seal_bytes
 
     def finish(self) -> None:
         """The last look: every step, then say so."""
@@ -85,10 +130,16 @@ class Companion:
             self._writer.write([], replace=True)  # looked at, and nothing found: not the same as not looked at
         self._writer.close()
 
+    def has_come_to_its_end(self) -> bool:
+        """Whether the run, looked at again, says that nothing follows."""
+        self._run.refresh()
+        return self.has_ended
+
     @property
     def has_ended(self) -> bool:
         """Whether the run says that nothing follows."""
-        return self._run.state in ("finished", "crashed")
+        # Not the run's own state, which says "damaged" of one that has ended and lost something on the way.
+        return overall(self._run.starts) in ("finished", "crashed")
 
 
 def settled_step(run: Run) -> int | None:
@@ -112,16 +163,75 @@ def follow(folder: Path, parent: int, disk_bytes: int) -> None:
     """The loop of the process."""
     companion = Companion(folder, disk_bytes=disk_bytes)
     sealed = time.monotonic()
+    at_work: int | None = None
     while True:
         companion.look()
         if companion.has_ended or not _is_alive(parent):
             break
-        if time.monotonic() - sealed > SEAL_SECONDS:
-            companion.tidy()
+        if time.monotonic() - sealed > SEAL_SECONDS or companion.has_much_to_seal:
+            at_work = tidy_apart(companion)
             sealed = time.monotonic()
         time.sleep(POLL_SECONDS)
     companion.finish()
+    if at_work is not None:
+        wait_for(at_work, lambda: False)  # it holds the lock
     companion.tidy(final=True)
+
+
+def tidy_apart(companion: Companion) -> int | None:
+    """Tidy in a process of its own, and wait for it: whatever memory sealing and thinning took goes with it.
+
+    One that breaks, or is killed, leaves nothing but files that the next one sweeps up. Where the run ends meanwhile somebody waits for
+    the last findings: then it is left at work, and told by its id.
+    """
+    child = os.fork() if hasattr(os, "fork") and threading.active_count() == 1 else -1
+    if child > 0:
+        if not wait_for(child, companion.has_come_to_its_end):
+            return child
+        give_memory_back()  # of what was read meanwhile
+        return None
+    try:
+        companion.tidy()
+    except Exception:
+        if child < 0:
+            raise
+        os._exit(1)
+    if child == 0:
+        os._exit(0)
+    return None
+
+
+def wait_for(child: int, is_enough: Callable[[], bool]) -> bool:
+    """Waits until a process of ours has ended, or it is enough: then False. One that hangs is ended; the next sweeps up."""
+    begun = looked = time.monotonic()
+    while os.waitpid(child, os.WNOHANG)[0] == 0:
+        time.sleep(_WAIT_SECONDS)
+        now = time.monotonic()
+        if now - begun > MOST_SECONDS:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            return True
+        if now - looked > POLL_SECONDS:
+            if is_enough():
+                return False
+            looked = now
+    return True
+
+
+def give_memory_back() -> None:
+    """Return to the system what sealing needed for a moment: the allocators would keep it for ever."""
+    if "pyarrow" in sys.modules:
+        sys.modules["pyarrow"].default_memory_pool().release_unused()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
+    if trim is not None:  # glibc has it, musl does not
+        trim(0)
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:  # sealed meanwhile
+        return 0
 
 
 def _is_alive(pid: int) -> bool:
@@ -142,6 +252,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--disk", type=int, default=2 << 30)
     given = parser.parse_args(argv)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")  # its own pools hold on to what a seal needed
     with contextlib.suppress(OSError):
         os.nice(10)
     follow(given.folder, given.parent, given.disk)

@@ -52,6 +52,10 @@ class Kind(StrEnum):
     LOSS = "loss"
 
 
+OUTPUT_KINDS = frozenset({Kind.ACTIVATION, Kind.ACTIVATION_GRADIENT, Kind.OUTPUT})
+"""What is measured on what a module returns: the name of such a site is a position or a key, no name of its own."""
+
+
 @dataclasses.dataclass(frozen=True, order=True, slots=True)
 class Site:
     """A module path and what is measured there.
@@ -66,15 +70,23 @@ class Site:
 
     @property
     def path(self) -> str:
-        """`module.name`, what a user would type: "blocks.3.attn.qkv.weight"."""
-        return ".".join(part for part in (self.module, self.name) if part) or ROOT_NAME
+        """`module.name`, what a user would type: "blocks.3.attn.qkv.weight"; "(root).1" for the model's second output."""
+        # A bare position would read like a module: "1" is also the second member of a Sequential.
+        module = ROOT_NAME if not self.module and self.kind in OUTPUT_KINDS else self.module
+        return ".".join(part for part in (module, self.name) if part) or ROOT_NAME
+
+    @property
+    def names(self) -> frozenset[str]:
+        """What names it: its path, its module, and at the root the tensor alone, as runs written earlier call it."""
+        return frozenset({self.path, self.module or ROOT_NAME, *(() if self.module or not self.name else (self.name,))})
 
     def __str__(self) -> str:
         return f"{self.path} [{self.kind}]"
 
     def matches(self, pattern: str) -> bool:
         """Whether a glob such as "blocks.3.*" names this site, by its path or by its module."""
-        return fnmatchcase(self.path, pattern) or fnmatchcase(self.module or ROOT_NAME, pattern)
+        by_module = fnmatchcase(self.path, pattern) or fnmatchcase(self.module or ROOT_NAME, pattern)
+        return by_module or (not self.module and self.name != "" and fnmatchcase(self.name, pattern))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -107,10 +107,13 @@ class DebugSession(Kit):
             max_history=self.config.max_gradient_history,
             keep_gradients=self.config.enable_gradient_debugging,
             keep_metrics=self.config.enable_model_diagnostics,
+            max_looks=self.config.max_tracked_tensors if self.config.enable_tensor_inspection else 0,
+            keep_times=self.config.enable_profiling,
         )
         first_step = launch.next_step(before, self._optimizers)
         self._watcher = Watcher(self._model, self._optimizers, self.config, self._feed, first_step=first_step)
-        self._watcher.notes.ema = self._extras.get("ema")
+        self._watcher.notes.averages.given = self._extras.get("ema")
+        self._watcher.guard(launch.note_checkup, self._model, self._writer, first_step)
         self._watcher.start()
         self._attachment = Attachment(self, self._watcher, self._feed)
         launch.complain(self._model, self._optimizers, self._watcher)
@@ -276,7 +279,9 @@ class DebugSession(Kit):
 
         if self._writer is None or self._writer.state == "memory":
             return Diagnosis()
-        return diagnose(self.run)
+        run = self.run
+        has_all = self._companion is not None and self._companion.has_concluded
+        return diagnose(run, findings=run.findings() if has_all else None)
 
     @property
     def findings(self) -> tuple[Finding, ...]:

@@ -138,6 +138,20 @@ def test_histograms_give_way_by_what_they_add() -> None:
     assert schedule.shift["boundary"] == 0
 
 
+def test_one_look_that_was_held_up_puts_off_no_other() -> None:
+    schedule = Schedule(DebugConfig(histogram_every=0))
+    looked = []
+    for step in range(1, 129):
+        is_due = not looked or step - looked[-1] >= schedule.units_every()
+        if is_due:
+            looked.append(step)
+        units = {"units": 200.0 if len(looked) == 2 else 0.5} if is_due else {}
+        schedule.step_cost(step, {"gradients": 0.1, "ledger": 0.0, "boundary": 0.1, "modules": 0.1, **units})
+        schedule.step_took(20.0)
+    assert len(looked) >= 12
+    assert schedule.periods()["units"] == 8
+
+
 def test_a_model_that_is_called_and_never_stepped_keeps_nothing_alive(tmp_path: Path) -> None:
     """Inference with gradients on, or a loss that is cut off: no output and no graph may live on because of us."""
     model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))

@@ -15,7 +15,7 @@ from torch.nn.modules import module as torch_module
 from torch.overrides import _get_current_function_mode_stack
 
 from stethoscope.analyse.graph import Graph
-from stethoscope.capture.lineage import Lineage
+from stethoscope.capture.lineage import Before, Lineage, PartBefore
 
 from .lineage_models import Branches, Experts, ResNet, Shared, Tagger, Transformer, UNet
 from .lineage_reading import chain, edges, follow
@@ -242,3 +242,32 @@ def test_a_root_that_is_never_called_is_followed_in_parts() -> None:
     assert hooks_on(model) == before
     for left, right in zip(wanted, [p.grad for p in model.parameters()], strict=True):
         assert torch.equal(left, right)
+
+
+def test_checkpointing_does_not_count_what_the_copy_saves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stethoscope.capture.lineage._uses_compile", lambda _root: True)
+    model = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3))
+    bodies: list[dict[str, Any]] = []
+    lineage = Lineage(model, bodies.append)
+    lineage.attach()
+    x = torch.randn(2, 4, requires_grad=True)
+    torch.utils.checkpoint.checkpoint(model, x, use_reentrant=False).sum().backward()
+    lineage.settle()
+    lineage.detach()
+    assert x.grad is not None
+    assert bodies
+    assert bodies[0]["status"] != "unknown"
+
+
+def test_what_was_never_attached_puts_no_hooks_on_parts() -> None:
+    model = nn.Sequential(nn.Linear(4, 6), nn.Linear(6, 3))
+    before = hooks_on(model)
+    Lineage(model, lambda _body: None).settle()
+    assert hooks_on(model) == before
+
+
+def test_a_hook_that_another_thread_takes_off_may_be_called_without_keywords() -> None:
+    model = nn.Linear(4, 3)
+    lineage = Lineage(model, lambda _body: None)
+    for hook in (Before(lineage), PartBefore(lineage)):
+        assert hook(model, (torch.randn(2, 4),)) is None  # type: ignore[func-returns-value]

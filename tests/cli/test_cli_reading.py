@@ -1,12 +1,14 @@
 """list, show, diagnose, get, query, doctor: what they say, and what they exit with."""
 
 import csv
+import dataclasses
 import io
 import json
 
 import pytest
 import synthetic
 
+from stethoscope.record import Severity
 from stethoscope.store import FindingsWriter
 from stethoscope.views.terminal import ink
 
@@ -34,6 +36,20 @@ def test_list_shows_state_step_loss_and_what_was_found(cli, healthy, sick):
     assert second.split()[-4:-1] == ["200", "NaN", "◆"]
     assert "exploding_gradients".startswith(second.split()[-1])
     assert max(map(len, out.splitlines())) <= 80
+
+
+def test_list_names_the_cause_and_not_the_worst_that_followed(cli, sick):
+    cause = dataclasses.replace(synthetic.CAUSE, code="attention_logit_growth", severity=Severity.WARNING)
+    FindingsWriter(sick).write([cause, *synthetic.FOLLOWED])
+    line = cli("list", "--width", 100)[1].splitlines()[1]
+    assert line.split()[-2:] == ["▲", "attention_logit_growth"]
+    assert line.split()[3].startswith("20")
+    narrow = cli("list")[1].splitlines()[1]
+    assert narrow.split()[-1] == "attention_logit_growth"
+    assert len(narrow.split()[3]) == len("11-16")
+    cut = cli("list", "--width", 60)[1].splitlines()[1]
+    assert "…" in cut.split()[-1]
+    assert len(cut) <= 60
 
 
 def test_a_run_that_was_examined_and_is_clean_has_a_tick(cli, healthy):

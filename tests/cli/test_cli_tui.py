@@ -51,13 +51,16 @@ def test_in_a_terminal_it_draws_and_leaves_by_q(sick):
             assert ready, seen.decode("utf-8", "replace")
             seen += os.read(ours, 65536)
         os.write(ours, b"q")
-        while child.poll() is None:
-            ready, _, _ = select.select([ours], [], [], 0.1)
-            if ready:
-                try:
-                    seen += os.read(ours, 65536)
-                except OSError:  # how Linux says that the other end is closed
-                    break
+        while True:  # to the end of what it wrote: a child that has left may have left words behind
+            ready, _, _ = select.select([ours], [], [], 60)
+            assert ready, seen.decode("utf-8", "replace")
+            try:
+                piece = os.read(ours, 65536)
+            except OSError:  # how Linux says that the other end is closed
+                break
+            if not piece:
+                break
+            seen += piece
         assert child.wait(60) == 0
     finally:
         child.kill()

@@ -5,10 +5,8 @@ from __future__ import annotations
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 
@@ -34,7 +32,7 @@ def test_an_impossible_port_is_a_usage_error():
 
 def ask(link, *, headers=None):
     request = urllib.request.Request(link, headers=headers or {})
-    with urllib.request.urlopen(request, timeout=20) as answer:
+    with urllib.request.urlopen(request, timeout=60) as answer:
         return answer.status, answer.read()
 
 
@@ -45,9 +43,8 @@ def test_a_server_answers_with_the_token_alone_and_ends_on_interrupt(healthy, ba
     try:
         words = "".join(server.stdout.readline() for _ in range(2))
         link = re.search(r"http://127\.0\.0\.1:(\d+)/\?token=(\S+)", words)
-        assert link, words
+        assert link, words  # it listens from before the link is printed
         root = f"http://127.0.0.1:{link[1]}"
-        wait_for(int(link[1]))
         with pytest.raises(urllib.error.HTTPError, match="401"):
             ask(f"{root}/api/runs")
         status, body = ask(f"{root}/api/runs", headers={"Authorization": f"Bearer {link[2]}"})
@@ -55,22 +52,13 @@ def test_a_server_answers_with_the_token_alone_and_ends_on_interrupt(healthy, ba
         assert b"gpt-small" in body
         assert ask(link[0])[0] == 200
         with urllib.request.urlopen(
-            urllib.request.Request(f"{root}/api/stream", headers={"Authorization": f"Bearer {link[2]}"}), timeout=20
+            urllib.request.Request(f"{root}/api/stream", headers={"Authorization": f"Bearer {link[2]}"}), timeout=60
         ) as stream:
             assert stream.headers["content-type"].startswith("text/event-stream")
             lines = [stream.readline() for _ in range(3)]
             assert b"event: changed\n" in lines
     finally:
         server.send_signal(signal.SIGINT)
-        _, errors = server.communicate(timeout=20)
+        _, errors = server.communicate(timeout=60)
     assert server.returncode in (0, 130, -signal.SIGINT)
     assert "Traceback" not in errors
-
-
-def wait_for(port):
-    for _ in range(200):
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)) == 0:
-                return
-        time.sleep(0.05)
-    raise AssertionError("the server never listened")

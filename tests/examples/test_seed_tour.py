@@ -18,7 +18,7 @@ LINES = {
     "hooks": "1 Success (2, 2) 2.5",
     "hooks, another layer": "[]",
     "plots": "['weights_distribution', 'layer1_gradient_flow'] dashboard.html True",
-    "gradients": "Critical ['1 of 1 layers vanishing, first transformer_block_0']",
+    "gradients": "Critical ['1 of 1 layer vanishing, first transformer_block_0']",
     "profiler": "True ModelComputation High transformer_block_0",
     "training, by hand": "4 Healthy 60 Converging Stable",
     "training, by itself": "4 Healthy 60 Converging Stable",

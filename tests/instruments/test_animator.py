@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import json
 import xml.etree.ElementTree as ET
 from pathlib import Path
@@ -19,7 +20,7 @@ from stethoscope.instruments import GradientFlowAnimator
 from stethoscope.instruments.animator import GradientHealth
 from stethoscope.instruments.animator_grid import natural_key
 from stethoscope.instruments.intake import ArrayError
-from stethoscope.record import ConfigError
+from stethoscope.record import ConfigError, StethoscopeError
 
 
 class ArrayLike:
@@ -216,3 +217,71 @@ def _nan_at(layer: int) -> dict[int, Any]:
     from stethoscope.instruments.intake import NonFinite
 
     return {layer: NonFinite(f"layer.{layer:04d}", 1, 0, (0,), 5003)}
+
+
+def test_layers_with_nan_or_inf_are_marked_in_the_csv_and_in_nothing_else(tmp_path: Path) -> None:
+    animator = GradientFlowAnimator()
+    animator.record_step(0, {"a": [1.0, float("nan")], "b": [1.0, float("-inf")], "c": [3.0, 4.0], "d": [float("nan"), float("inf")]})
+    with animator.export_csv(tmp_path / "f.csv").open(newline="") as file:
+        rows = {row["layer"]: row for row in csv.DictReader(file)}
+    columns = ("mean_abs_grad", "max_abs_grad", "grad_norm")
+    for layer, value in (("a", "nan"), ("b", "inf"), ("d", "nan")):
+        assert {rows[layer][column] for column in columns} == {value}
+    # NumPy over all elements says the same of the mean and the norm.
+    assert np.isnan(np.mean(np.abs([1.0, np.nan])))
+    assert np.isinf(np.linalg.norm([1.0, -np.inf]))
+    assert [float(rows["c"][column]) for column in columns] == [3.5, 4.0, 5.0]
+    assert [rows[layer]["is_exploding"] for layer in "abcd"] == ["0", "1", "0", "1"]
+    assert animator.frames[0].layers[0].grad_norm == 1.0
+
+
+def test_an_animator_without_frames_says_so_and_draws_nothing(tmp_path: Path) -> None:
+    animator = GradientFlowAnimator()
+    report = animator.summary_report()
+    assert report.overall_health == "Healthy"  # as in golden/
+    assert report.recommendations == ["Nothing was recorded, so nothing is known: call record_step first."]
+    assert json.loads(animator.export_json(tmp_path / "f.json").read_text()) == []
+    for kind in ("svg", "png", "gif", "html"):
+        with pytest.raises(StethoscopeError, match="no step was recorded"):
+            getattr(animator, f"export_{kind}")(tmp_path / f"f.{kind}")
+    assert [path.name for path in tmp_path.iterdir()] == ["f.json"]
+
+
+def test_names_of_dtypes_are_put_together_once() -> None:
+    from stethoscope.kernels.pointers import array_dtype_name
+
+    animator = GradientFlowAnimator()
+    before = array_dtype_name.cache_info().misses
+    for step in range(3):
+        animator.record_step(step, {f"l{i}": np.ones(4, np.float32) for i in range(200)})
+    assert array_dtype_name.cache_info().misses <= before + 1
+    assert array_dtype_name.cache_info().hits >= 600
+
+
+def test_only_what_moves_is_drawn_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+
+    animator, num_drawn = recorded(), []
+    whole = FigureCanvasAgg.draw
+    monkeypatch.setattr(FigureCanvasAgg, "draw", lambda self: (num_drawn.append(1), whole(self))[1])
+    path = animator.export_gif(tmp_path / "f.gif")
+    assert len(num_drawn) == 1
+    with Image.open(path) as picture:
+        frames = []
+        for place in range(picture.n_frames):
+            picture.seek(place)
+            frames.append(np.asarray(picture.convert("RGB")).copy())
+    assert len(frames) == 12
+    assert all((a != b).any() for a, b in itertools.pairwise(frames))
+
+
+def test_a_layer_that_turned_nan_is_usually_what_it_was_before() -> None:
+    from stethoscope.views.moving_plots import _draw_bars
+    from stethoscope.views.plots import new_figure
+    from stethoscope.views.style import tokens
+
+    lengths = np.array([[2.0, 3.0, 4.0, *[np.nan] * 9], [np.nan] * 12])
+    _, ticks = _draw_bars(new_figure(2, 2).subplots(), lengths, tokens(dark=False))
+    places = [segment[0][0] for segment in ticks.get_segments() if len(segment)]
+    assert places == [3.0]

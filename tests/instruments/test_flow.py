@@ -291,3 +291,16 @@ def test_saves_and_create_visualization(tmp_path: Path) -> None:
     assert "Nothing to report" in shown.save(tmp_path / "f.txt").read_text()
     with pytest.raises(ConfigError, match=r"\.png"):
         shown.save(tmp_path / "f.doc")
+
+
+def test_modules_show_their_parameters_norms_together_and_printing_is_short() -> None:
+    from stethoscope.instruments.flow_picture import norms_of
+
+    histories = {"a.weight": [3.0, 6.0, 3.0], "a.bias": [4.0, 8.0, 4.0], "b.weight": [1.0, 1.0, 1.0]}
+    shown = show(histories, [("a", "b")])
+    assert norms_of(shown, "a") == pytest.approx([5.0, 10.0, 5.0])
+    assert norms_of(shown, "b.weight") == [1.0, 1.0, 1.0]
+    assert norms_of(shown, "nowhere") == []
+    line = next(line for line in str(shown).splitlines() if " a " in line)
+    assert len(set(line) & set("▁▂▃▄▅▆▇█")) >= 2
+    assert repr(shown) == "GradientFlowVisualization(step 10: 3 layers, 1 critical path; print() shows it)"

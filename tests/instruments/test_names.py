@@ -52,9 +52,9 @@ VALUES = {
     flow_types.RecoveryPotential: "High Medium Low None",
     flow_types.ColorScheme: "default high_contrast color_blind monochrome",
     weight_types.ExplosionSeverity: "Low Medium High Critical",
-    weight_types.DistributionHealthStatus: "Excellent Good Fair Poor Critical",
+    weight_types.DistributionHealthStatus: "Excellent Good Fair Poor Critical Unknown",
     weight_types.OutlierSeverity: "Medium High",
-    weight_types.WeightDriftSeverity: "Minimal Low Medium High",
+    weight_types.WeightDriftSeverity: "Minimal Low Medium High Unknown",
 }
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from agreement import FLOATS, FP8, INTEGERS, assert_rows_agree, ordinary_tensor, tensor_of_bits, with_specials
 
-from stethoscope.kernels import Extras, reference, triton
+from stethoscope.kernels import Extras, Slots, reference, triton, triton_gather
 from stethoscope.kernels.pointers import collect, collect_pieces
 
 
@@ -52,11 +52,26 @@ def check_gather(tensors: list[torch.Tensor]) -> None:
     counts = [tensor.numel() for tensor in tensors]
     starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
     offsets = np.concatenate([np.arange(count)[::-1] for count in counts]).astype(np.int64)
-    found = triton.gather(table, starts, offsets, ("check", *counts))
+    found = triton_gather.gather(table, starts, offsets, ("check", *counts))
     truth = np.concatenate([reference.values(tensor)[0][::-1] for tensor in tensors])
     np.testing.assert_array_equal(found.cpu().numpy(), truth)
     pieces = triton.launch(collect_pieces(found, starts), None, None).result()
     assert_rows_agree(pieces.rows, reference.rows(np.split(truth, starts[1:-1])))
+
+
+def check_slots(tensors: list[torch.Tensor]) -> None:
+    """What a captured graph would do, done at once; then nothing more is written."""
+    slots = Slots(tensors[0].device)
+    for number, tensor in enumerate(tensors):
+        assert slots.record(tensor, number, captured=number % 2 == 0)
+    assert not slots.record(tensors[0][:0], 0, captured=False)
+    labels, pending = slots.fetch()
+    first = pending.result()
+    assert first.unsupported == ()
+    assert_rows_agree(first.rows, reference.rows([tensors[label].cpu() for label in labels]))
+    again, pending = slots.fetch()
+    assert again == labels[: (len(tensors) + 1) // 2]
+    assert pending.result().unsupported == tuple(range(len(again)))
 
 
 def main(device: str = "cpu") -> int:
@@ -67,7 +82,8 @@ def main(device: str = "cpu") -> int:
         check(tensors, (None, 1.0)[place % 2], place)
         done += 1
     check_gather([ordinary_tensor(dtype, 700, 1).to(device) for dtype in (*FLOATS, *FP8, *INTEGERS)])
-    return done + 1
+    check_slots([ordinary_tensor(dtype, 9001, 1).to(device) for dtype in FLOATS])
+    return done + 2
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 import threading
@@ -25,7 +24,7 @@ import synthetic
 from stethoscope.analyse.graph import Edge, Graph, Node
 from stethoscope.kernels.histogram import NUM_BINS, ZERO_BIN
 from stethoscope.record import Evidence, Finding, Kind, Severity, SiteInfo
-from stethoscope.store import FindingsWriter, RunWriter
+from stethoscope.store import FindingsWriter, RunWriter, process
 from stethoscope.views.server.shelf import opaque_id
 
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser") or ""
@@ -36,6 +35,7 @@ FLAGS = [
 HEALTHY = "20261116-120000-gpt-small-aaaaaa"
 SICK = "20261116-130000-gpt-fp16-3f9a01"
 LIVE = "20261116-140000-gpt-live-bbbbbb"
+STALE = "20261116-100000-gpt-quiet-dddddd"
 HOSTILE = "20261116-110000-hostile-cccccc"
 NASTY = '<img src=x onerror="window.pwned=1"><script>window.pwned=2</script>\u202eevil\x1b[31m' + "n" * 10_000
 
@@ -85,6 +85,12 @@ def add_extras(folder: Path, infos: list[SiteInfo], steps: range) -> None:
         table[:, ZERO_BIN + 80 : ZERO_BIN + 90] = rng.integers(1, 40, (len(infos), 10))
         table[:, ZERO_BIN - 90 : ZERO_BIN - 80] = rng.integers(1, 40, (len(infos), 10))
         writer.vectors(step, "histogram", index, table)
+        writer.vectors(step, "sketch", index, rng.normal(size=(len(infos), 64)).astype(np.float32))
+        units = rng.uniform(0.1, 1.0, (len(infos), 8)).astype(np.float32)
+        units[:, 3] = 0.0
+        writer.vectors(step, "unit_gradient", index, units)
+        heads = [2.0, 1.9, 0.1, 2.1]
+        writer.event(step, "attention", {"modules": {"layers.1.attn": {"entropy": 1.5, "heads": heads}}})
     assert writer.flush()
     writer.close("finished")
 
@@ -100,12 +106,33 @@ def base(tmp_path_factory):
     writer = RunWriter.create(folder / SICK, {})
     writer.sites(infos)
     writer.event(1, "graph", transformer_graph())
+    sketches = np.random.default_rng(0).normal(size=(len(infos), 64)).astype(np.float32)
+    for step in range(1, 201, 10):
+        writer.vectors(step, "sketch", np.arange(len(infos), dtype=np.uint32), sketches)
+    assert writer.flush()
     writer.close("exception", {"exception": "FloatingPointError"})
     FindingsWriter(folder / SICK).write([synthetic.CAUSE, *synthetic.FOLLOWED])
+    write_stale(folder / STALE)
     evidence = (Evidence(NASTY, 1.0, 2.0, unit=NASTY[:40], site="ok"),)
     synthetic.write_run(folder / HOSTILE, name=NASTY, modules=[NASTY, "ok"], steps=range(1, 40))
     FindingsWriter(folder / HOSTILE).write([Finding(NASTY, Severity.CRITICAL, f"{NASTY} broke", 5, 9, (NASTY,), evidence, NASTY)])
     return folder
+
+
+def write_stale(folder: Path) -> None:
+    """A run of another machine that has said nothing for an hour and may be alive."""
+    patch = pytest.MonkeyPatch()
+    now = time.time
+    patch.setattr(time, "time", lambda: now() - 3600)
+    here = process.describe()
+    patch.setattr(process, "describe", lambda: here | {"host": "elsewhere"})
+    synthetic.write_run(folder, name="gpt-quiet", steps=range(1, 40), ended=None)
+    writer = synthetic._OPEN.pop()
+    writer._is_inert = True  # as a process that can no longer be seen: nothing more is written, not even an end
+    writer._wake.set()
+    writer._thread.join()
+    writer._spool.close()
+    patch.undo()
 
 
 class LiveRun:
@@ -154,14 +181,9 @@ def link(base, live):
     words = "".join(server.stdout.readline() for _ in range(2))
     found = re.search(r"http://127\.0\.0\.1:(\d+)/\?token=\S+", words)
     assert found, words
-    for _ in range(200):
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", int(found[1]))) == 0:
-                break
-        time.sleep(0.05)
-    yield found[0]
+    yield found[0]  # the socket listened before the link was printed: who asks early waits
     server.terminate()
-    server.communicate(timeout=20)
+    server.communicate(timeout=60)
 
 
 @pytest.fixture(scope="session")
@@ -185,7 +207,11 @@ class Watched:
         self.foreign: list[str] = []
         page.on("console", self._console)
         page.on("pageerror", lambda error: self.errors.append(str(error)))
+        self._asked: list = []
+        self._num_asked = 0
         page.on("request", self._request)
+        page.on("requestfinished", self._answered)
+        page.on("requestfailed", self._answered)
         page.on("dialog", lambda dialog: (self.errors.append("a dialog opened"), dialog.dismiss()))
 
     def _console(self, message) -> None:
@@ -197,13 +223,32 @@ class Watched:
     def _request(self, request) -> None:
         if not request.url.startswith((self.host, "data:", "blob:")):
             self.foreign.append(request.url)
+        if "/api/" in request.url and "/stream" not in request.url:
+            self._num_asked += 1
+            self._asked.append(request)
+
+    def _answered(self, request) -> None:
+        if request in self._asked:
+            self._asked.remove(request)
 
     def open(self, where: str = "#/", *, ready: str = "[data-ready]") -> None:
         self.page.goto(f"{self.link}{where}")
-        self.page.wait_for_selector(ready, timeout=30_000)
-        self.page.wait_for_timeout(150)
+        self.page.wait_for_selector(ready, timeout=60_000)
+        self.drawn()
 
-    def until(self, is_so, timeout_s: float = 15.0) -> None:
+    def drawn(self) -> None:
+        """Waits until what is known so far is drawn, and what follows from drawing it is done."""
+        self.page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done))))")
+
+    def settle(self) -> None:
+        """Waits until every question is answered and drawn, and no answer raised another: not for a run that moves."""
+        before = -1
+        while before != self._num_asked:
+            before = self._num_asked
+            self.until(lambda: not self._asked)
+            self.drawn()
+
+    def until(self, is_so, timeout_s: float = 60.0) -> None:
         """Waits without evaluating anything in the page: its policy forbids that."""
         end = time.monotonic() + timeout_s
         while not is_so():

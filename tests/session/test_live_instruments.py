@@ -141,7 +141,8 @@ def test_the_report_says_what_happened(tmp_path: Path) -> None:
     assert summary["gradients"]["num_layers"] == 4
     assert summary["gradients"]["overall_health"] == "Healthy"
     assert summary["training"]["num_records"] == 30
-    assert summary["profile"]["bottlenecks"][0].startswith("ModelComputation in fc1")
+    # Not which comes first: on a busy machine something else may have taken longer.
+    assert any(one.startswith("ModelComputation in fc1") for one in summary["profile"]["bottlenecks"])
     assert "hooks" not in summary
     assert "overall health: Healthy" in str(report)
 

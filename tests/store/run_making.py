@@ -51,7 +51,7 @@ def make_run(
     # As a killed process leaves it: no END frame, and a process that is gone.
     writer._is_inert = True
     writer._wake.set()
-    writer._thread.join(5)
+    writer._thread.join()
     writer._spool.close()
     return expected
 

@@ -6,7 +6,6 @@ import shutil
 import subprocess
 import sys
 import textwrap
-import time
 from pathlib import Path
 
 import numpy as np
@@ -336,19 +335,18 @@ def test_a_disk_that_hangs_holds_nobody_up(tmp_path, monkeypatch):
     real = os.fsync
     writer = begin(tmp_path, queue_bytes=100_000)
     assert writer.flush()
-    monkeypatch.setattr(os, "fsync", lambda descriptor: (gate.wait(30), real(descriptor))[1])
-    took = []
+    opened = []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: (opened.append(gate.wait(60)), real(descriptor))[1])
     table = some_rows(3, 0)
     for step in range(3000):
-        before = time.perf_counter()
         writer.rows(step, np.arange(3), table)
-        took.append(time.perf_counter() - before)
         if step == 100:
             assert not writer.flush(timeout=0.1)
     gate.set()
-    # The disk hangs for as long as the gate is shut; what matters is that nobody waited for it.
-    assert max(took) < 5
     assert writer.flush()
+    # The disk hung until the last row was handed in: who waits for it would have waited until the gate gave up.
+    assert opened
+    assert all(opened)
     writer.close()
     run = open_run(tmp_path)
     assert int(run.block(0, 3000).present.sum()) + run.losses["dropped_rows"] == 9000

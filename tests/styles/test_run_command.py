@@ -178,7 +178,7 @@ def test_a_signal_from_outside(tmp_path: Path) -> None:
     ):
         time.sleep(0.2)
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=30)
+    process.communicate(timeout=120)
     assert process.returncode == -signal.SIGTERM
     run = stethoscope.open_run(find_runs(tmp_path / ".stethoscope")[0])
     assert run.ended is not None
@@ -241,7 +241,8 @@ def test_a_terminal_gets_a_live_line_and_a_summary(tmp_path: Path) -> None:
     """Only stderr is the terminal here: the script's own output stays as it is."""
     pty = pytest.importorskip("pty")
     (tmp_path / "s.py").write_text(
-        TRAIN + "import time\nuntil = time.time() + 3\nwhile time.time() < until: train(50)\nprint('over')"
+        TRAIN + "import os, time\nuntil = time.time() + 120\n"
+        "while time.time() < until and not os.path.exists('seen'): train(50)\nprint('over')"
     )
     ours, theirs = pty.openpty()
     command = [sys.executable, *RUN, "s.py"]
@@ -256,6 +257,8 @@ def test_a_terminal_gets_a_live_line_and_a_summary(tmp_path: Path) -> None:
         if not piece:
             break
         shown += piece
+        if b"\r\x1b[K" in shown:
+            (tmp_path / "seen").touch()
     out, _ = process.communicate(timeout=60)
     os.close(ours)
     assert process.returncode == 0

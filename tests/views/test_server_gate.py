@@ -223,12 +223,18 @@ def test_a_client_that_never_reads_is_let_go(monkeypatch):
     async def receive():
         await asyncio.sleep(3600)
 
+    tried = []
+
     async def deaf(message):
+        tried.append(message["type"])
         await asyncio.sleep(3600)
 
-    response = stream._LimitedStream(endless(), media_type="text/event-stream")
+    ended = []
+    response = stream._LimitedStream(endless(), lambda: ended.append(True))
     scope = {"type": "http", "method": "GET", "path": "/", "headers": [], "asgi": {"spec_version": "2.4"}}
-    asyncio.run(asyncio.wait_for(response(scope, receive, deaf), 5))
+    asyncio.run(asyncio.wait_for(response(scope, receive, deaf), 60))
+    assert tried == ["http.response.start"], "one message, and no second one after it was not taken"
+    assert ended == [True], "it counts no longer as open, though its events never began"
 
 
 def test_one_stream_too_many_is_told_to_wait(folder):

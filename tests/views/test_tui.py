@@ -64,12 +64,21 @@ class Driver:
 
     async def settle(self) -> None:
         await self.pilot.pause()
+        await self.handed_on()
         await asyncio.wait_for(self.screen.settled(), 60)
 
     async def press(self, *keys: str) -> str:
-        await self.pilot.press(*keys)
-        await asyncio.wait_for(self.screen.settled(), 60)
+        for key in keys:
+            await self.pilot.press(key)
+            await self.handed_on()
+            await asyncio.wait_for(self.screen.settled(), 60)
         return self.text
+
+    async def handed_on(self) -> None:
+        """Turns of the loop, more than a key needs from the app to the widget and back: Textual's pilot goes by the time
+        that the process was idle, which on a busy machine may be over before the key was looked at."""
+        for _ in range(100):
+            await asyncio.sleep(0)
 
     @property
     def text(self) -> str:
@@ -475,6 +484,18 @@ def test_two_marked_runs_are_compared(tmp_path):
     drive(story, tmp_path, size=(120, 40))
 
 
+def test_compared_runs_are_examined_where_nobody_has(tmp_path):
+    names = ("20261116-120000-a-aaaaaa", "20261116-120001-b-bbbbbb")
+    a, b = (Desk(synthetic.write_run(tmp_path / name, steps=range(1, 41))) for name in names)
+    assert not a.was_examined
+    first = ink.to_text(compare_page(a, b, View(), Paper(120, False, True), 40).lines)
+    assert "Nobody has examined this run yet" in first or a.was_examined
+    for desk in (a, b):
+        desk._examination.join()
+        assert desk.was_examined
+    assert "Nobody has examined" not in ink.to_text(compare_page(a, b, View(), Paper(120, False, True), 40).lines)
+
+
 @pytest.mark.parametrize("is_ascii", [False, True])
 def test_every_page_fits_any_size(sick_desk, tmp_path, is_ascii):
     other = Desk(healthy(tmp_path))
@@ -516,6 +537,7 @@ def test_palette_goes_to_a_layer(tmp_path):
         assert "layers.3.mlp" not in driver.screen.page.rows
         await driver.pilot.press("ctrl+k")
         await driver.pilot.pause()
+        await driver.handed_on()
         assert not isinstance(driver.app.screen, PageScreen)
         names = [hit.text async for hit in Names(driver.app.screen_stack[-2]).search("layers.3.mlp")]
         assert names[0] == "layers.3.mlp"
@@ -524,5 +546,19 @@ def test_palette_goes_to_a_layer(tmp_path):
         driver.screen.choose("layers.3.mlp")
         await driver.settle()
         assert driver.screen.page.row == "layers.3.mlp"
+
+    drive(story, tmp_path, folder)
+
+
+def test_a_screen_that_is_still_empty_says_why(tmp_path):
+    folder = sick(tmp_path)
+
+    async def story(driver: Driver) -> None:
+        shown = driver.text
+        driver.screen.be_patient()
+        assert driver.text == shown
+        driver.screen.sheet.show([], True)
+        driver.screen.be_patient()
+        assert driver.text.strip() == screens.READING
 
     drive(story, tmp_path, folder)

@@ -60,7 +60,8 @@ def bins_over(steps: IntArray, width: int) -> Bins:
     if not len(steps) or width < 1:
         return Bins(np.zeros(0, dtype=np.int64), 1)
     first, last = int(steps[0]), int(steps[-1])
-    gap = int(np.median(np.diff(steps))) if len(steps) > 1 else 1
+    every_step = last - first + 1 == len(steps)
+    gap = 1 if every_step or len(steps) < 2 else int(np.median(np.diff(steps)))
     power = max(0, max(gap, 1).bit_length() - 1)
     while (last >> power) - (first >> power) + 1 > width:
         power += 1

@@ -73,7 +73,7 @@ def convergence(losses: npt.ArrayLike, *, window: int = WINDOW, improvement: flo
     if len(raw) and not np.isfinite(raw[-3:]).all():
         return Verdict(ConvergenceStatus.DIVERGING, "the loss is no longer a finite number")
     if len(values) < MIN_LOSSES:
-        return Verdict(ConvergenceStatus.UNKNOWN, f"only {len(values)} losses so far")
+        return Verdict(ConvergenceStatus.UNKNOWN, f"only {_losses(len(values))} so far")
     recent = values[-max(window, len(values) // 4) :]
     for test in (_diverging, _oscillating):
         found = test(values, recent, window)
@@ -85,6 +85,10 @@ def convergence(losses: npt.ArrayLike, *, window: int = WINDOW, improvement: flo
     if len(values) < PLATEAU:
         return Verdict(ConvergenceStatus.UNKNOWN, f"no clear course in {len(values)} losses")
     return _settled(values, recent)
+
+
+def _losses(count: int) -> str:
+    return f"{count:,} {'loss' if count == 1 else 'losses'}"
 
 
 def _falling(values: FloatArray, recent: FloatArray, window: int, improvement: float) -> Verdict | None:
@@ -162,7 +166,7 @@ def stability(losses: npt.ArrayLike, *, window: int = WINDOW, variance: float = 
     raw = np.asarray(losses, dtype=np.float64).reshape(-1)
     values = finite(raw)
     if len(raw) < MIN_LOSSES:
-        return Verdict(TrainingStability.UNKNOWN, f"only {len(raw)} losses so far")
+        return Verdict(TrainingStability.UNKNOWN, f"only {_losses(len(raw))} so far")
     num_bad = int((~np.isfinite(raw[-window:])).sum())
     if num_bad:
         return Verdict(TrainingStability.UNSTABLE, f"{num_bad} of the last losses are not finite")
@@ -204,7 +208,9 @@ def plateau(
         if value < best - least:
             last, best = place, value
     tail = values[last + 1 :]
-    if len(tail) < length or convergence(values).status == ConvergenceStatus.CONVERGING:
+    # A curve that runs away does not stand still either, and one that is no longer finite is no level.
+    moving = (ConvergenceStatus.CONVERGING, ConvergenceStatus.DIVERGING)
+    if len(tail) < length or convergence(raw).status in moving:
         return None
     level = float(np.median(tail))
     reason = f"no improvement for {len(tail)} losses; the level is {level:.3g}"
@@ -275,6 +281,36 @@ def overfitting(train: Curve, validation: Curve, *, gap: float = OVERFIT_GAP) ->
         "train_now": train_now,
         "gap": now - train_now,
     }
+    return Onset(int(steps[best]), reason, numbers)
+
+
+def overfitting_by_accuracy(train: Curve, validation: Curve, *, gap: float = OVERFIT_GAP) -> Onset | None:
+    """The same from accuracies alone: since when validation no longer gains while training goes on to.
+
+    Since validation came as far as it ever would, training must have gained on it by more than `gap` and more than three
+    times the validation curve's noise, as a trend; two curves that level off together, one below the other, have not.
+    """
+    steps, values = validation.known()
+    train_steps, train_values = train.known()
+    if len(values) < 5 or len(train_values) < 5:
+        return None
+    levels = np.array([_level_at(train_steps, train_values, int(step)) for step in steps])
+    smooth = running_median(values, 3)
+    best = int(np.argmax(smooth >= smooth.max() - noise(values)))
+    if len(values) - best < 4:
+        return None
+    then, now = float(smooth[best]), float(np.median(values[-3:]))
+    train_then, train_now = float(levels[best]), float(np.median(levels[-3:]))
+    parted = (train_now - now) - (train_then - then)
+    if parted <= max(gap, 3.0 * noise(values)) or train_now <= train_then + noise(train_values) or train_now <= now:
+        return None
+    if mann_kendall((levels - values)[best:], alpha=0.05).direction is not Direction.RISING:
+        return None
+    reason = (
+        f"validation accuracy went from {then:.3g} to {now:.3g} since step {int(steps[best]):,} "
+        f"while the training accuracy went from {train_then:.3g} to {train_now:.3g}"
+    )
+    numbers = {"best": then, "now": now, "train_then": train_then, "train_now": train_now, "gap": train_now - now}
     return Onset(int(steps[best]), reason, numbers)
 
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 import numpy as np
 
-from stethoscope.record import ROOT_NAME, IntArray, Kind, Site, SiteInfo, select
+from stethoscope.record import OUTPUT_KINDS, ROOT_NAME, IntArray, Kind, Site, SiteInfo, select
+
+OWN: Final = 99
+"""The depth at which every module stands by itself, with all that it returns: a tuple's or a dict's tensors are one row."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -28,7 +32,9 @@ class Row:
 
 
 def row_name(site: Site, depth: int) -> str:
-    """The site's path cut to its first `depth` parts."""
+    """The site's path cut to its first `depth` parts; at depth OWN an output's module."""
+    if depth == OWN and site.kind in OUTPUT_KINDS:
+        return site.module or ROOT_NAME
     return ".".join(site.path.split(".")[:depth]) or ROOT_NAME
 
 

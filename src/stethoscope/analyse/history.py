@@ -8,7 +8,7 @@ is never a number.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -191,23 +191,27 @@ def grid(source: History, width: int, *, raw: bool = False) -> Grid:
     values = source.values if raw else source.ratios
     ratios = source.ratios
     limits = extreme_limits(ratios)
-    at = bins.index(source.steps)
-    for place in range(len(bins)):
-        inside = at == place
-        if not inside.any():
-            continue
-        marks[:, place] = _worst_marks(source.marks[inside])
-        levels[:, place] = _typical_or_extreme(values[inside], ratios[inside], limits)
+    for part, inside in _bins_of_a_size(bins.index(source.steps), len(bins)):
+        marks[:, part] = _worst_marks(source.marks[inside]).T
+        levels[:, part] = _typical_or_extreme(values[inside], ratios[inside], limits).T
     marks[[row.frozen for row in source.rows], :] = Mark.FROZEN
     return Grid(source, bins, marks, levels)
 
 
+def _bins_of_a_size(at: IntArray, num_bins: int) -> Iterator[tuple[IntArray, IntArray]]:
+    """Bins with the same number of steps together: which, and the places of their steps [B, S]. `at` must be sorted."""
+    begins = np.searchsorted(at, np.arange(num_bins + 1))
+    amounts = np.diff(begins)
+    for amount in np.unique(amounts[amounts > 0]).tolist():
+        part = np.flatnonzero(amounts == amount)
+        yield part, begins[part, None] + np.arange(amount)
+
+
 def _worst_marks(marks: MarkArray) -> MarkArray:
-    """One mark a row for the marks [S, R] of a bin."""
-    plain = (marks == Mark.PLAIN).any(axis=0)
-    out: MarkArray = np.where(plain, np.uint8(Mark.PLAIN), marks.max(axis=0)).astype(np.uint8)
-    for mark in (Mark.INF, Mark.NAN):
-        out[(marks == mark).any(axis=0)] = mark
+    """One mark a row for the marks of bins [B, S, R]."""
+    plain = (marks == Mark.PLAIN).any(axis=1)
+    worst = marks.max(axis=1)
+    out: MarkArray = np.where(plain & (worst < Mark.INF), np.uint8(Mark.PLAIN), worst).astype(np.uint8)
     return out
 
 
@@ -224,22 +228,25 @@ def extreme_limits(ratios: FloatArray) -> FloatArray:
 
 
 def _typical_or_extreme(values: FloatArray, ratios: FloatArray, limits: FloatArray) -> FloatArray:
-    """Of each column the value farthest from usual where that is past its limit, else the middle one."""
+    """Of each row of the bins [B, S, R] the value farthest from usual where that is past its limit, else the middle one."""
+    if values.shape[1] == 1:
+        only: FloatArray = values[:, 0]
+        return only
     distance = np.where(np.isnan(ratios), -1.0, np.abs(ratios))
-    place = distance.argmax(axis=0)[None, :]
-    farthest = np.take_along_axis(values, place, axis=0)[0]
-    is_extreme = np.take_along_axis(distance, place, axis=0)[0] > limits
-    out: FloatArray = np.where(is_extreme, farthest, _lower_median(values))
+    place = distance.argmax(axis=1)[:, None]
+    farthest = np.take_along_axis(values, place, axis=1)[:, 0]
+    is_extreme = np.take_along_axis(distance, place, axis=1)[:, 0] > limits
+    out: FloatArray = np.where(is_extreme, farthest, _lower_median(values, axis=1))
     return out
 
 
-def _lower_median(values: FloatArray) -> FloatArray:
-    """Each column's middle value, one that is there; NaN where a column has none."""
-    if not len(values):
-        return np.full(values.shape[1], np.nan)
-    ordered = np.sort(values, axis=0)
-    middle = np.maximum((~np.isnan(values)).sum(axis=0) - 1, 0) // 2
-    out: FloatArray = np.take_along_axis(ordered, middle[None, :], axis=0)[0]
+def _lower_median(values: FloatArray, axis: int = 0) -> FloatArray:
+    """The middle value along an axis, one that is there; NaN where there is none."""
+    ordered = np.sort(values, axis=axis)
+    middle = np.maximum((~np.isnan(values)).sum(axis=axis, keepdims=True) - 1, 0) // 2
+    if not values.shape[axis]:
+        return np.full(np.delete(values.shape, axis), np.nan)
+    out: FloatArray = np.take_along_axis(ordered, middle, axis=axis).squeeze(axis)
     return out
 
 

@@ -7,6 +7,7 @@ sees the whole run at once end in the same state. The live run and the finished 
 from __future__ import annotations
 
 import dataclasses
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
@@ -107,13 +108,20 @@ def spans(
         if events:
             yield _span(run, steps, {}, tuple(events), rank)
         return
+    told = [event.step for event in events]
     cuts = [steps[start : start + size] for start in range(0, len(steps), size)]
     for number, cut in enumerate(cuts):
-        low = -(2**62) if number == 0 else int(cut[0])
-        high = 2**62 if number == len(cuts) - 1 else int(cuts[number + 1][0])
-        inside = tuple(event for event in events if low <= event.step < high)
+        low = 0 if number == 0 else bisect_left(told, int(cut[0]))
+        high = len(told) if number == len(cuts) - 1 else bisect_left(told, int(cuts[number + 1][0]))
+        inside = tuple(events[low:high])
         found = {name: _at(series.steps, series.values, cut) for name, series in metrics.items()}
         yield _span(run, cut, found, inside, rank)
+
+
+def events_alone(run: Run, kind: str, *, after: int | None = None) -> Span:
+    """Events of one kind beyond a step, without rows: of a step that is still open, whose rows may grow."""
+    events = run.events(kind, first=None if after is None else after + 1)
+    return _span(run, np.empty(0, np.int64), {}, tuple(events), None)
 
 
 def _at(steps: IntArray, values: FloatArray, wanted: IntArray) -> tuple[FloatArray, npt.NDArray[np.bool_]]:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
 
-from stethoscope.analyse.grouping import frozen_sites
+from stethoscope.analyse.grouping import OWN, frozen_sites
 from stethoscope.analyse.history import History, history, usual_of
-from stethoscope.record import ROOT_NAME, Kind, Site, select
+from stethoscope.record import OUTPUT_KINDS, ROOT_NAME, Kind, Site, select
 
 if TYPE_CHECKING:
     from stethoscope.analyse.bins import MarkArray
@@ -29,8 +29,6 @@ _REREAD_STEPS: Final = 4
 """The last steps of a live run are read again: rows of one step come in several frames."""
 _MIN_PAST: Final = 8
 _NONFINITE: Final = ("num_nan", "num_posinf", "num_neginf")
-_OWN: Final = 99
-_OUTPUTS: Final = (Kind.ACTIVATION, Kind.ACTIVATION_GRADIENT)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -71,7 +69,8 @@ def module_tree(run: Run, kind: Kind | str) -> tuple[Node, ...]:
     root: dict[str, Any] = {}
     for site in known:
         here = root
-        for part in (site.module or site.name or ROOT_NAME).split("."):
+        at_root = ROOT_NAME if kind in OUTPUT_KINDS else site.name or ROOT_NAME
+        for part in (site.module or at_root).split("."):
             here = here.setdefault(part, {})
         here.setdefault("", []).append(site in asleep)
     types = {str(m.get("path", "")): str(m.get("type", "")) for m in _modules(run)}
@@ -118,7 +117,7 @@ def _grow(
         if shown.isdecimal() and types.get(name):
             shown = f"{shown} {types[name]}"  # a place in a Sequential says nothing by itself
         flags = _flags(child)
-        depth = _OWN if own and kind in _OUTPUTS else len(name.split("."))
+        depth = OWN if own and kind in OUTPUT_KINDS else len(name.split("."))
         indent = nodes[parent].indent + 1 if parent >= 0 else 0
         place = len(nodes)
         nodes.append(
@@ -269,14 +268,24 @@ def node_history(
     kept: Histories, kind: Kind | str, stat: str, nodes: Sequence[Node], *, usual_before: int | None = None
 ) -> History:
     """The history of these nodes, in this order."""
+    return _by_depth(nodes, lambda depth: kept.at(kind, stat, depth, usual_before=usual_before))
+
+
+def node_window(run: Run, kind: Kind | str, stat: str, nodes: Sequence[Node], first: int, last: int) -> History:
+    """The history of these nodes over some steps of a long run: no other step is read. Usual is what is usual there."""
+    window = _Window(run, first, last)
+    return _by_depth(nodes, lambda depth: history(cast("Run", window), kind, stat, depth=depth))
+
+
+def _by_depth(nodes: Sequence[Node], at_depth: Callable[[int], History]) -> History:
     parts: list[tuple[History, list[int], list[int]]] = []
     for depth in sorted({node.depth for node in nodes}):
-        source = kept.at(kind, stat, depth, usual_before=usual_before)
+        source = at_depth(depth)
         place_of = {row.name: place for place, row in enumerate(source.rows)}
         wanted = [at for at, node in enumerate(nodes) if node.depth == depth and node.path in place_of]
         parts.append((source, wanted, [place_of[nodes[at].path] for at in wanted]))
     if not parts:
-        return kept.at(kind, stat, 1, usual_before=usual_before).take([])
+        return at_depth(1).take([])
     return _assembled(parts, nodes)
 
 

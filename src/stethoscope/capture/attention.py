@@ -8,12 +8,17 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
+from stethoscope.capture.looks import can_look
 from stethoscope.capture.lossgraph import kind, parents, shape
 
 MAX_NODES: Final = 20_000
 MAX_FOUND: Final = 256
+MAX_ROWS: Final = 64
+MAX_HEADS: Final = 64
 _OWNER: Final = "stethoscope_owner"
 
 
@@ -22,9 +27,9 @@ def own(node: Any, path: str) -> None:
     node.metadata.setdefault(_OWNER, path)
 
 
-def look(loss: torch.Tensor) -> dict[str, dict[str, float]]:
-    """From an attention's module path to its mean entropy, the uniform entropy, and its largest log-sum-exp."""
-    found: dict[str, dict[str, float]] = {}
+def look(loss: torch.Tensor) -> dict[str, torch.Tensor]:
+    """From an attention's module path to the numbers that `facts` reads, on the device they came from."""
+    found: dict[str, torch.Tensor] = {}
     waiting: list[tuple[Any, str]] = [(loss.grad_fn, "")]
     seen: set[Any] = set()
     while waiting and len(seen) < MAX_NODES and len(found) < MAX_FOUND:
@@ -35,51 +40,72 @@ def look(loss: torch.Tensor) -> dict[str, dict[str, float]]:
         itself = node.metadata.get(_OWNER)
         owner = itself if itself is not None else owner
         numbers = _numbers(node)
-        if numbers:
+        if numbers is not None:
             path = itself if itself is not None else owner.rpartition(".")[0] or owner
             found.setdefault(path, numbers)
         waiting.extend((parent, owner) for parent in parents(node))
     return found
 
 
-def _numbers(node: Any) -> dict[str, float]:
+def facts(values: npt.NDArray[np.float32]) -> dict[str, Any]:
+    """Mean entropy (of each head too), the uniform entropy, the sharpest head, and the largest score where it is known."""
+    entropy, uniform, lowest, top, score, *heads = values.tolist()
+    body: dict[str, Any] = {"entropy": entropy, "uniform": uniform, "lowest_head": lowest, "top": top}
+    if score >= 0:
+        body["max_logit"] = score
+    return body | ({"heads": heads} if 1 < len(heads) <= MAX_HEADS else {})
+
+
+def _numbers(node: Any) -> torch.Tensor | None:
     name = kind(node)
     if name == "Softmax":
         size = shape(node)
         if len(size) >= 3 and size[-1] > 1 and int(node._saved_dim) in (len(size) - 1, 2**64 - 1, -1):
-            return _of_weights(node._saved_result)
+            weights = _saved(node, "result")
+            return None if weights is None else _of_weights(weights.detach()[:2], _rows(weights))
     elif name.startswith("ScaledDotProduct"):
         return _of_fused(node)
-    return {}
+    return None
 
 
-def _of_weights(weights: torch.Tensor) -> dict[str, float]:
-    if weights.device.type != "cpu":
-        return {}
-    some = weights.detach()[:2].float()
+def _saved(node: Any, name: str) -> torch.Tensor | None:
+    """What autograd saved; None where a hook would have to make it again (checkpointing) or fetch it from elsewhere."""
+    if getattr(getattr(node, f"_raw_saved_{name}", None), "unpack_hook", None) is not None:
+        return None
+    found = getattr(node, f"_saved_{name}", None)
+    return found if isinstance(found, torch.Tensor) and can_look(found) else None
+
+
+def _rows(queries: torch.Tensor) -> torch.Tensor:
+    """Which queries are looked at: all of a short sequence, else some of them, evenly spread to the last one."""
+    count = queries.shape[-2]
+    chosen = min(count, MAX_ROWS)
+    return (torch.arange(1, chosen + 1, device=queries.device) * count) // chosen - 1
+
+
+def _of_weights(kept: torch.Tensor, rows: torch.Tensor | None, score: torch.Tensor | None = None) -> torch.Tensor:
+    some = (kept if rows is None else kept.index_select(-2, rows)).float()
     entropy = -(some * some.clamp(min=1e-30).log()).sum(-1)
     # A causal mask leaves the first rows few places to look at: each row against its own freedom.
     free = (some > 0).sum(-1).clamp(min=1).float().log()
-    return {
-        "entropy": float(entropy.mean()),
-        "uniform": float(free.mean()),
-        "lowest_head": float(entropy.flatten(2).mean(-1).mean(0).min())
-        if entropy.dim() >= 3
-        else float(entropy.mean()),
-        "top": float(some.max(-1).values.mean()),
-    }
+    lowest = entropy.flatten(2).mean(-1).mean(0).min() if entropy.dim() >= 3 else entropy.mean()
+    numbers = [entropy.mean(), free.mean(), lowest, some.amax(-1).mean(), free.new_full((), -1.0) if score is None else score]
+    heads = entropy.mean(-1).mean(0) if entropy.dim() == 3 and entropy.shape[1] <= MAX_HEADS else free.new_empty(0)
+    return torch.cat([torch.stack(numbers), heads])
 
 
-def _of_fused(node: Any) -> dict[str, float]:
-    query, key = getattr(node, "_saved_query", None), getattr(node, "_saved_key", None)
-    if not isinstance(query, torch.Tensor) or not isinstance(key, torch.Tensor) or query.device.type != "cpu":
-        return {}
-    q, k = query.detach()[:2].float(), key.detach()[:2].float()
+def _of_fused(node: Any) -> torch.Tensor | None:
+    query, key = _saved(node, "query"), _saved(node, "key")
+    if query is None or key is None:
+        return None
+    rows = _rows(query)
+    q, k = query.detach()[:2].index_select(-2, rows).float(), key.detach()[:2].float()
+    if k.dim() == 4 and k.shape[1] != q.shape[1]:  # heads that share keys
+        k = k.repeat_interleave(q.shape[1] // k.shape[1], dim=1)
     scale = getattr(node, "_saved_scale", None) or q.shape[-1] ** -0.5
     scores = q @ k.transpose(-1, -2) * float(scale)
     if getattr(node, "_saved_is_causal", False):
-        hidden = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
+        hidden = torch.arange(scores.shape[-1], device=scores.device) > rows[:, None]
         scores = scores.masked_fill(hidden, float("-inf"))
-    numbers = _of_weights(scores.softmax(-1))
-    finite = scores[scores.isfinite()]
-    return numbers | {"max_logit": float(finite.abs().max())} if finite.numel() else numbers
+    largest = torch.where(scores.isfinite(), scores.abs(), -1.0).amax()
+    return _of_weights(scores.softmax(-1), None, largest)

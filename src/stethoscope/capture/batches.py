@@ -87,7 +87,7 @@ def class_counts(label: torch.Tensor) -> list[int] | None:
 
 def extremes(flat: torch.Tensor) -> dict[str, Any]:
     """Of [samples, values]: the sample with the largest value beside the next, and the samples that are not finite."""
-    low, high = torch.aminmax(flat, dim=1)
+    low, high = flat.amin(1), flat.amax(1)  # in two passes, and yet a tenth of aminmax's time along a dimension
     largest = torch.maximum(high, -low).double()
     finite = torch.isfinite(largest)
     body: dict[str, Any] = {}
@@ -108,7 +108,7 @@ def features(flat: torch.Tensor) -> dict[str, Any]:
     num_samples, num_features = flat.shape
     if num_samples < 2 or not 1 <= num_features <= MAX_FEATURES:
         return {}
-    low, high = torch.aminmax(flat, dim=0)
+    low, high = flat.amin(0), flat.amax(0)
     same = torch.nonzero(low == high).flatten()
     finite = torch.isfinite(flat)
     absent = torch.nonzero(~finite.any(0)).flatten()

@@ -5,14 +5,20 @@ Taken at the start and again at powers of two and every so often: facts that cha
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 import torch
 
+from stethoscope.capture.looks import Looks, Values, can_look
 from stethoscope.capture.sites import Names
 from stethoscope.capture.taps import Inert
 
 MODE_DEPENDENT: Final = (torch.nn.modules.dropout._DropoutNd, torch.nn.modules.batchnorm._NormBase)
+STACKED: Final[tuple[tuple[Any, int], ...]] = (
+    ((torch.nn.LSTM, torch.nn.LSTMCell), 4), ((torch.nn.GRU, torch.nn.GRUCell), 3), (torch.nn.MultiheadAttention, 3),
+)  # fmt: skip
+STACKED_NAMES: Final = ("weight_ih", "weight_hh", "in_proj_weight")
 MAX_COMPARED: Final = 1 << 24
 """Elements of a tensor that is compared with another: larger ones would cost more than a step."""
 
@@ -70,16 +76,19 @@ class Twins:
             if first is not second and _equal(first, second) and not _is_flat(first)
         ]
 
-    def facts(self) -> dict[str, Any] | None:
-        """Whether they are still equal."""
-        if not self.pairs:
-            return None
-        return {
-            "pairs": [
-                {"embedding": f"{a}.weight", "head": f"{b}.weight", "equal": _equal(first, second)}
-                for a, first, b, second in self.pairs
-            ]
-        }
+    def ask(self, looks: Looks) -> Callable[[], dict[str, Any] | None]:
+        """Compares them once more; what is returned says whether they are still equal, when that has come."""
+        equal: dict[int, bool] = {}
+        for number, (_, first, _, second) in enumerate(self.pairs):
+            if _comparable(first, second):
+                looks.ask(same(first, second), _note, equal, number)
+        pairs = [(f"{a}.weight", f"{b}.weight") for a, _, b, _ in self.pairs]
+
+        def told() -> dict[str, Any] | None:
+            found = [{"embedding": a, "head": b, "equal": equal.get(n, False)} for n, (a, b) in enumerate(pairs)]
+            return {"pairs": found} if found else None
+
+        return told
 
 
 class Copies:
@@ -87,37 +96,48 @@ class Copies:
 
     def __init__(self, names: Names) -> None:
         self._names = names
-        self._suspects = [p for p in names.tensors if _has_equal_rows(p)]
+        self._parts = _stacked(names.root)
+        # Asked of all before the first answer is read: a device is waited for once.
+        found = [(p, _rows_equal(p, self._parts.get(id(p), 1))) for p in names.tensors]
+        self._suspects = [p for p, alike in found if alike is not None and bool(alike)]
         self._before = [p.detach().clone() for p in self._suspects]
 
-    def facts(self) -> dict[str, Any] | None:
-        """Which of them moved and still have equal rows; None where nothing was suspicious from the start."""
-        if not self._suspects:
-            return None
-        moved = [
-            p
-            for p, old in zip(self._suspects, self._before, strict=True)
-            if not torch.equal(p.detach(), old) and _has_equal_rows(p)
-        ]
-        return {
-            "sites": [
-                ".".join(filter(None, self._names.parameters[id(p)]))
-                for p in moved
-                if id(p) in self._names.parameters
-            ]
-        }
+    def ask(self, looks: Looks) -> Callable[[], dict[str, Any] | None]:
+        """Looks at them again; what is returned says which moved and still have equal rows, when that has come.
+
+        It says None where nothing was suspicious from the start.
+        """
+        alike: dict[str, bool] = {}
+        still: dict[str, bool] = {}
+        for parameter, old in zip(self._suspects, self._before, strict=True):
+            rows = _rows_equal(parameter, self._parts.get(id(parameter), 1))
+            if rows is None or id(parameter) not in self._names.parameters or not _comparable(parameter, old):
+                continue
+            site = ".".join(filter(None, self._names.parameters[id(parameter)]))
+            looks.ask(rows, _note, alike, site)
+            looks.ask(same(parameter, old), _note, still, site)
+        suspected = bool(self._suspects)
+        return lambda: {"sites": [site for site, yes in alike.items() if yes and not still[site]]} if suspected else None
+
+
+def same(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+    """Whether all values are equal, as a number on their device."""
+    return (first.detach() == second.detach()).all().float()
+
+
+def _note(into: dict[Any, bool], key: Any, values: Values) -> None:
+    into[key] = bool(values[0])
+
+
+def _comparable(first: torch.Tensor, second: torch.Tensor) -> bool:
+    if first.shape != second.shape or first.device != second.device or not 0 < first.numel() <= MAX_COMPARED:
+        return False
+    return can_look(first) and can_look(second)
 
 
 def _equal(first: torch.Tensor, second: torch.Tensor) -> bool:
-    if (
-        first.shape != second.shape
-        or first.is_meta
-        or first.device != second.device
-        or first.numel() > MAX_COMPARED
-    ):
-        return False
-    # A device would have to be waited for; what lives elsewhere is not compared.
-    return first.device.type == "cpu" and torch.equal(first.detach(), second.detach())
+    """As `same`, and waits for it: before training begins."""
+    return _comparable(first, second) and bool(same(first, second))
 
 
 def _is_flat(tensor: torch.Tensor) -> bool:
@@ -125,15 +145,24 @@ def _is_flat(tensor: torch.Tensor) -> bool:
     return bool((flat == flat[0]).all())
 
 
-def _has_equal_rows(parameter: torch.Tensor) -> bool:
-    if (
-        parameter.dim() < 2
-        or parameter.is_meta
-        or parameter.device.type != "cpu"
-        or parameter.numel() > MAX_COMPARED
-    ):
-        return False
-    if parameter.shape[0] < 2 or parameter.layout is not torch.strided:
-        return False
-    values = parameter.detach()
-    return bool((values == values[:1]).all())
+def _stacked(root: torch.nn.Module) -> dict[int, int]:
+    """From a weight to how many matrices stand in it one above the other: the gates of a recurrence, queries, keys and values.
+
+    Each gets gradients of its own, and units that are copies are equal within each, not across them.
+    """
+    found: dict[int, int] = {}
+    for module in root.modules():
+        parts = next((number for kinds, number in STACKED if isinstance(module, kinds)), 1)
+        if parts > 1:
+            found |= {id(p): parts for name, p in module._parameters.items() if p is not None and name.startswith(STACKED_NAMES)}
+    return found
+
+
+def _rows_equal(parameter: torch.Tensor, parts: int = 1) -> torch.Tensor | None:
+    """Whether all rows are the same within each part, as a number on the device; None where that cannot be looked at."""
+    if parameter.dim() < 2 or not 0 < parameter.numel() <= MAX_COMPARED or not can_look(parameter):
+        return None
+    if parameter.shape[0] < 2 * parts or parameter.shape[0] % parts:
+        return None
+    values: torch.Tensor = parameter.detach().unflatten(0, (parts, -1))
+    return (values == values[:, :1]).all().float()

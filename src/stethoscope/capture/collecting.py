@@ -84,6 +84,11 @@ class Collector:
             if self._num_bytes > _limit_bytes(tensor.get_device()) or len(self._places) >= MAX_WAITING:
                 self.flush()
 
+    def measure(self, place: int, tensor: torch.Tensor, scale: Pending | None = None) -> None:
+        """Measure this one now: whoever owns its memory will use it for something else."""
+        with self._lock:
+            self._measure([place], [tensor], scale)
+
     def _is_last(self, tensor: torch.Tensor) -> bool:
         """Whether this is the tensor that came last: a module that returns what its last child returned."""
         if not self._tensors:

@@ -31,9 +31,11 @@ class Before(Inert):
     def __init__(self, lineage: Lineage) -> None:
         self._lineage = lineage
 
-    def __call__(self, module: Any, args: Any, kwargs: Any) -> None:
+    def __call__(self, module: Any, args: Any, kwargs: Any = None) -> None:
         """The root is about to run."""
-        self._lineage.forward_begins(module, args, kwargs)
+        # A thread that called the model at the same moment may find the hook half taken off: then without keywords.
+        if kwargs is not None:
+            self._lineage.forward_begins(module, args, kwargs)
 
 
 class After(Inert):
@@ -53,9 +55,10 @@ class PartBefore(Inert):
     def __init__(self, lineage: Lineage) -> None:
         self._lineage = lineage
 
-    def __call__(self, module: Any, args: Any, kwargs: Any) -> None:
+    def __call__(self, module: Any, args: Any, kwargs: Any = None) -> None:
         """A part is about to run."""
-        self._lineage.part_begins(module, args, kwargs)
+        if kwargs is not None:
+            self._lineage.part_begins(module, args, kwargs)
 
 
 class PartAfter(Inert):
@@ -111,10 +114,12 @@ class Lineage:
         self._was_called = False
         """Whether anybody calls the root: of some models only parts are."""
         self._in_parts = False
+        self._attached = False
         self._part: torch.nn.Module | None = None
 
     def attach(self) -> None:
         """Wait at the root; does nothing for models that cannot be followed."""
+        self._attached = True
         if isinstance(self._root, torch.jit.ScriptModule):
             self._give_up("a scripted model has no Python forward to follow")
             return
@@ -145,7 +150,7 @@ class Lineage:
 
     def settle(self) -> None:
         """A backward begins: no forward can be under way now, and a root that nobody called is not the way in."""
-        if self.done:
+        if self.done or not self._attached:
             return
         if self._trace is not None and threading.get_ident() == self._thread:
             if self._in_parts and self._part is None:

@@ -34,7 +34,9 @@ def follow(root: torch.nn.Module, args: Any, kwargs: Any) -> Trace:
         twin = _twin(root, fake)
         args, kwargs = tree_map(as_fake, (args, dict(kwargs)))
         trace = Trace(twin)
-        with fake, torch.compiler.set_stance("force_eager"):
+        # Hooks of the user's own on what autograd saves (checkpointing counts it) must not see the copy's.
+        unseen = torch.autograd.graph.saved_tensors_hooks(_as_it_is, _as_it_is)
+        with fake, unseen, torch.compiler.set_stance("force_eager"):
             try:
                 trace.begin(args, kwargs)
                 output = twin(*args, **kwargs)
@@ -44,6 +46,10 @@ def follow(root: torch.nn.Module, args: Any, kwargs: Any) -> Trace:
     if trace.error is not None:
         raise trace.error
     return trace
+
+
+def _as_it_is(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor
 
 
 def _twin(root: torch.nn.Module, fake: FakeTensorMode) -> torch.nn.Module:

@@ -6,6 +6,7 @@ counts on small tensors that autograd saved anyway.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -84,6 +85,28 @@ def facts(loss: torch.Tensor) -> dict[str, Any]:
             _comparison(node, body)
     _clamped(root, body)
     return body
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Reading:
+    """How a loss reads the tensor it is given: classes along a dimension, or every value a logit of its own."""
+
+    shape: tuple[int, ...]
+    dim: int | None
+    """Where the classes lie; None where each value stands for itself."""
+
+
+def reading(loss: torch.Tensor) -> Reading | None:
+    """The classification nearest to the loss; None where there is none."""
+    for node in nearest(loss.grad_fn):
+        name = kind(node)
+        if name == "LogSoftmax":
+            dim = int(node._saved_dim)
+            return Reading(shape(node), dim if dim < 2**31 else dim - 2**64)
+        if name == "BinaryCrossEntropyWithLogits":
+            logits = getattr(node, "_saved_self", None)
+            return Reading(tuple(logits.shape), None) if isinstance(logits, torch.Tensor) else None
+    return None
 
 
 def share_in_step(loss: torch.Tensor) -> dict[str, Any]:

@@ -6,24 +6,26 @@ facts go to the sink as events, metrics or vectors, so that detectors read them 
 
 from __future__ import annotations
 
-import gc
+import math
 import sys
+import time
 import weakref
 from collections.abc import Callable
 from typing import Any, Final
 
-import numpy as np
 import torch
 
-from stethoscope.capture import attention, census, lossgraph, units
+from stethoscope.capture import attention, census, lossgraph, routing, units
+from stethoscope.capture.averages import Averages
+from stethoscope.capture.looks import Letter, Looks, can_look
+from stethoscope.capture.seen import Seen
 from stethoscope.capture.sites import Names, Sink, SiteTable
 from stethoscope.record import Kind, Site
 
-UNITS_EVERY: Final = 8
-"""Steps between two looks at units, logits and attention."""
 CENSUS_EVERY: Final = 16
 """Steps between two counts of hooks and looks at averages."""
-SAMPLE: Final = 64
+MAX_LAYERS: Final = 4096
+"""Layers of one step whose units are looked at."""
 MAX_BACKWARDS: Final = 64
 """Backward passes of one step whose weight in it is looked at."""
 
@@ -40,9 +42,19 @@ class Sentinel:
 class Notes:
     """All facts about one model's training."""
 
-    def __init__(self, names: Names, table: SiteTable, sink: Sink, step: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        names: Names,
+        table: SiteTable,
+        sink: Sink,
+        step: Callable[[], int],
+        units_every: Callable[[], int],
+    ) -> None:
         self._names, self._table, self._sink, self._step = names, table, sink, step
-        self.ema: Any = None
+        self._units_every = units_every
+        self.spent = dict.fromkeys(("modules", "ledger", "boundary"), 0.0)
+        """Seconds that looking at units took in this step, by the part of it in which that was."""
+        self.averages = Averages(names)
         self._alive: weakref.WeakSet[Sentinel] = weakref.WeakSet()
         self._outputs_alive: weakref.WeakSet[Sentinel] = weakref.WeakSet()
         self._num_outputs_marked = 0
@@ -50,33 +62,31 @@ class Notes:
         """Whether nodes of the graph under way were told whose output they are."""
         self._looked: int = -1
         self._num_looked_at = 0
-        self._looked_step = -UNITS_EVERY
+        self._looked_step: float = -math.inf
         self._recording = True
         self._last_hooks = 0
-        self._initial: list[torch.Tensor] = []
         self._modes: dict[str, Any] = {}
         self._twins: census.Twins | None = None
         self._copies: census.Copies | None = None
-        self._averages: dict[int, tuple[Any, list[torch.Tensor]]] = {}
-        self._searched_averages = False
         self.metrics: dict[str, float] = {}
         """Named numbers of the open step, taken by the Watcher when it closes."""
-        self._saturation: dict[str, float] = {}
-        self._normalised: dict[str, float] = {}
-        self._routed: dict[str, list[int]] = {}
-        self._activity: list[tuple[int, Any]] = []
+        self._reading: lossgraph.Reading | None = None
+        """How the latest loss that was looked at reads the output."""
+        self.looks = Looks()
+        self._seen = Seen()
+        self._routing = routing.Routing(names.root)
         self._units = units.UnitRecord()
 
     def begin(self) -> None:
         """Before the first step: what must be remembered to see it change."""
         self._twins, self._copies = census.Twins(self._names), census.Copies(self._names)
-        self._initial = _sample(self._names.root)
+        self.averages.begin()
 
     @property
     def units_due(self) -> bool:
         """Whether this step looks at units: every few steps, of those whose outputs are looked at."""
         step = self._step()
-        if step != self._looked_step and step - self._looked_step >= UNITS_EVERY:
+        if step != self._looked_step and step - self._looked_step >= self._units_every():
             self._looked_step = step
         return step == self._looked_step
 
@@ -106,16 +116,27 @@ class Notes:
             self._owned = True
             if not path:
                 self._mark_output(first.grad_fn)
-        if not self.units_due or first.device.type != "cpu":
+        if not self.units_due or not can_look(first):
             return
+        began = time.perf_counter()
+        watch = self.looks.stopwatch(first.device)
+        self._look_at_units(path, module, args, first, place)
+        if watch is not None:
+            watch.stop(first.device)
+        self.spent["modules"] += time.perf_counter() - began
+
+    def _look_at_units(self, path: str, module: Any, args: Any, first: torch.Tensor, place: int) -> None:
+        seen = self._seen
         if not path:
-            self.metrics.update(units.logits(first))
+            numbers = units.logits(first, self._reading)
+            if numbers is not None:
+                self.looks.ask(numbers, seen.see_logits)
             return
-        if len(self._activity) < 4096 and not list(module.children()):
+        if seen.num_layers < MAX_LAYERS and not list(module.children()):
             found = units.activity(first)
             if found is not None:
-                self._activity.append((place, found))
-                self._units.see_activity(path, found)
+                seen.num_layers += 1
+                self.looks.ask(found, seen.see_activity, place, path)
         self._look_closer(path, module, args, first)
 
     def _mark_output(self, node: Any) -> None:
@@ -127,17 +148,14 @@ class Notes:
     def _look_closer(self, path: str, module: Any, args: Any, output: torch.Tensor) -> None:
         given = args[0] if args and isinstance(args[0], torch.Tensor) else None
         if isinstance(module, torch.nn.modules.batchnorm._NormBase) and given is not None and module.training:
-            self._normalised[path] = given.numel() / max(given.shape[1] if given.dim() > 1 else 1, 1)
+            self._seen.normalised[path] = given.numel() / max(given.shape[1] if given.dim() > 1 else 1, 1)
         for squashed in (output, given):
             # An activation written as a function is seen where the next layer takes it in.
-            if squashed is not None and units.is_squashed(squashed):
-                share = units.saturation(squashed)
-                if share is not None:
-                    self._saturation[path] = share
-        name = path.rpartition(".")[2].lower()
-        if ("router" in name or "gate" in name) and 2 <= output.shape[-1] <= 256 and output.dim() >= 2:
-            winners = output.detach().reshape(-1, output.shape[-1]).argmax(1)
-            self._routed[path] = torch.bincount(winners, minlength=output.shape[-1]).tolist()
+            if squashed is not None and units.is_squashed(squashed) and can_look(squashed):
+                numbers = units.saturation(squashed)
+                if numbers is not None:
+                    self.looks.ask(numbers, self._seen.see_saturation, path)
+        self._routing.see(path, given, output)
 
     # ---- backward ----
 
@@ -155,35 +173,51 @@ class Notes:
             self._looked, self._num_looked_at = step, 0
             facts = lossgraph.facts(loss)
             if facts:
+                self._reading = lossgraph.reading(loss) or self._reading
                 self._sink.event(step, "loss_graph", facts)
         if step == self._looked and self._num_looked_at < MAX_BACKWARDS:
             self._num_looked_at += 1
             self._sink.event(step, "backward", lossgraph.share_in_step(loss))
         if first_of_step and self._owned and self.units_due:
-            found = attention.look(loss)
-            if found:
-                self._sink.event(step, "attention", {"modules": found})
+            began = time.perf_counter()
+            self._look_at_attention(loss)
+            self.spent["ledger"] += time.perf_counter() - began
         self._owned = False
+
+    def _look_at_attention(self, loss: torch.Tensor) -> None:
+        watch = self.looks.stopwatch(loss.device)
+        for path, numbers in attention.look(loss).items():
+            self.looks.ask(numbers, self._seen.see_attention, path)
+        if watch is not None:
+            watch.stop(loss.device)
 
     def unit_gradients(self, parameters: list[Any]) -> None:
         """Gradients as the optimizer is about to use them, row by row."""
         if not self._recording or not self.units_due:
             return
-        found: dict[int, list[tuple[int, Any]]] = {}
+        began = time.perf_counter()
+        watch, device = None, torch.device("cpu")
         for parameter in parameters:
             site = self._names.site(parameter, Kind.GRADIENT)
             if parameter.grad is None or site is None or not _has_units(self._names.root, site):
                 continue
-            rows = units.rows_with_gradient(parameter.grad)
+            if watch is None:
+                device = parameter.device
+                watch = self.looks.stopwatch(device)
+            rows = units.rows_with_gradient(parameter.grad, self._bias_of(site))
             if rows is not None:
-                self._units.see_gradient(site.path, rows)
-                found.setdefault(len(rows), []).append((self._table.index(site, parameter), rows))
-        self._emit("unit_gradient", found)
+                self.looks.ask(rows, self._seen.see_gradient, self._table.index(site, parameter), site.path)
+        if watch is not None:
+            watch.stop(device)  # one device's time: events of two cannot be compared
+        self.spent["boundary"] += time.perf_counter() - began
 
-    def _emit(self, name: str, found: dict[int, list[tuple[int, Any]]]) -> None:
-        for rows in found.values():
-            index = np.array([place for place, _ in rows], dtype=np.uint32)
-            self._sink.vectors(self._step(), name, index, np.stack([row for _, row in rows]))
+    def _bias_of(self, site: Site) -> torch.Tensor | None:
+        """The gradient of the bias whose units are the rows of this weight."""
+        module = self._names.root.get_submodule(site.module)
+        if site.name != "weight" or isinstance(module, torch.nn.modules.conv._ConvTransposeNd):
+            return None
+        bias = module._parameters.get("bias")
+        return None if bias is None else bias.grad
 
     # ---- the step ----
 
@@ -194,28 +228,26 @@ class Notes:
         if self._num_outputs_marked:
             self.metrics["outputs_alive"] = float(len(self._outputs_alive))
             self.metrics["outputs_marked"] = float(self._num_outputs_marked)
-        if self._activity:
-            by_width: dict[int, list[tuple[int, Any]]] = {}
-            for place, row in self._activity:
-                by_width.setdefault(len(row), []).append((place, row))
-            self._emit("unit_activity", by_width)
-        looked: dict[str, dict[str, Any]] = {"saturation": self._saturation, "batchnorm": self._normalised, "routed": self._routed}
-        if step == self._looked_step:
-            looked |= self._units.summary()
-        if any(looked.values()):
-            self._sink.event(step, "units", {key: dict(value) for key, value in looked.items() if value})
+        self._seen.is_look = step == self._looked_step
+        for path, candidate in self._routing.settle().items():
+            self.looks.ask(candidate.count(), self._seen.see_routing, path, candidate)
         if step % CENSUS_EVERY == 0:
             self._count_hooks(step)
-            self._look_at_averages(step)
+            self._seen.later.append(("averages", self.averages.ask(self.looks, search=step >= CENSUS_EVERY)))
         if step & (step - 1) == 0 and 2 <= step <= 1024:
-            self._look_again(step)
+            self._look_again()
         if len(self._alive) > 8 and step & (step - 1) == 0:
             lines = sorted({s.line for s in list(self._alive)})
             self._sink.event(step, "graphs_alive", {"count": len(self._alive), "lines": lines[:5]})
         self._note_counts(optimizers)
         taken, self.metrics = self.metrics, {}
-        self._saturation, self._normalised, self._routed, self._activity = {}, {}, {}, []
         return taken
+
+    def send(self) -> Letter:
+        """What was looked at in the step that closes: told when its numbers are there."""
+        step, seen, self._seen = self._step(), self._seen, Seen()
+        return self.looks.send(lambda: seen.tell(step, self._sink, self._units))
+
 
     def _count_hooks(self, step: int) -> None:
         by_module = census.hooks_by_module(self._names.root)
@@ -237,71 +269,10 @@ class Notes:
                     self.metrics["optimizer_step"] = float(count)
                 return
 
-    def _look_again(self, step: int) -> None:
-        for name, facts in (
-            ("twins", self._twins.facts() if self._twins else None),
-            ("copies", self._copies.facts() if self._copies else None),
-        ):
-            if facts:
-                self._sink.event(step, name, facts)
-
-    # ---- averages of weights ----
-
-    def _look_at_averages(self, step: int) -> None:
-        if not self._searched_averages and step >= CENSUS_EVERY:
-            self._searched_averages = True
-            self._find_averages()
-        told = []
-        for average, before in self._averages.values():
-            now = _sample(average)
-            moved = not _same(now, before)
-            # An average that still equals our first weights is ours, and nobody has updated it.
-            untouched, given = _same(now, self._initial), average is self.ema
-            if given or untouched or moved:
-                told.append({"type": type(average).__name__, "moved": moved, "given": given})
-        if told:
-            self._sink.event(step, "averages", {"averages": told})
-
-    def _find_averages(self) -> None:
-        """The average that was given, and averaged models of the same make that are alive."""
-        found = [self.ema] if self.ema is not None else []
-        swa = sys.modules.get("torch.optim.swa_utils")
-        if swa is not None:
-            root = type(self._names.root)
-            objects = gc.get_objects()
-            # The types first, at C's speed: nearly always there is none, and nobody has to look at a million objects.
-            kinds = {kind for kind in set(map(type, objects)) if issubclass(kind, swa.AveragedModel)}
-            if kinds:
-                found += [o for o in objects if type(o) in kinds and isinstance(o.module, root)]
-        for average in found:
-            self._averages.setdefault(id(average), (average, _sample(average)))
-
-
-def _sample(average: Any) -> list[torch.Tensor]:
-    """A few values of each tensor of an average, whatever kind of object it is."""
-    if isinstance(average, torch.nn.Module):
-        tensors = list(average.parameters())
-    else:
-        held = getattr(average, "shadow_params", None) or getattr(average, "shadow", None) or average
-        tensors = (
-            list(held.values())
-            if isinstance(held, dict)
-            else list(held)
-            if isinstance(held, (list, tuple))
-            else []
-        )
-    return [
-        t.detach().flatten()[:SAMPLE].clone()
-        for t in tensors
-        if isinstance(t, torch.Tensor) and t.device.type == "cpu"
-    ]
-
-
-def _same(first: list[torch.Tensor], second: list[torch.Tensor]) -> bool:
-    return len(first) == len(second) and all(
-        a.shape == b.shape and torch.equal(a, b) for a, b in zip(first, second, strict=True)
-    )
-
+    def _look_again(self) -> None:
+        if self._twins is not None and self._copies is not None:
+            self._seen.later.append(("twins", self._twins.ask(self.looks)))
+            self._seen.later.append(("copies", self._copies.ask(self.looks)))
 
 def _has_units(root: torch.nn.Module, site: Site) -> bool:
     """Rows of an embedding are words, not units: most are rightly silent."""

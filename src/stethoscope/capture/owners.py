@@ -15,11 +15,14 @@ from typing import Any, Final
 
 import torch
 
-from stethoscope.capture.boundary import Boundary
+from stethoscope.capture.boundary import Boundary, buffers
 from stethoscope.capture.clock import Clock
 from stethoscope.capture.ledger import Ledger
+from stethoscope.capture.ring import Batch, StepRows
+from stethoscope.capture.schedule import Schedule
 from stethoscope.capture.sites import Names, Sink, SiteTable
 from stethoscope.config import DebugConfig
+from stethoscope.kernels import start
 
 RESCAN_EVERY: Final = 256
 
@@ -86,6 +89,30 @@ class Owners:
             self._foreign[id(optimizer)] = weakref.ref(optimizer)
             return None
         return self._take(optimizer, parameters)
+
+    def note_rates(self, optimizer: torch.optim.Optimizer, rows: StepRows) -> None:
+        """The learning rate of each of its groups, numbered over all optimizers."""
+        known = self._clock.optimizers
+        first = sum(len(other.param_groups) for other in known[: known.index(optimizer)])
+        for number, group in enumerate(optimizer.param_groups, start=first):
+            name = "lr" if number == 0 else f"lr.{number}"
+            rate = group.get("lr")
+            if isinstance(rate, torch.Tensor):
+                rows.pending_scalars.append((name, start([rate.detach()])))
+            elif rate is not None:
+                rows.scalars[name] = float(rate)
+
+    def rest(self, step: int, schedule: Schedule) -> list[Batch]:
+        """What belongs to no optimizer: buffers; parameters that none holds, whose gradients would be lost."""
+        found: list[Batch | None] = []
+        if self.orphans is not None and self.orphans.parameters and schedule.due("gradients", step):
+            found.append(self.orphans.gradients(None))
+        if schedule.due("boundary", step):
+            if self.orphans is not None:
+                found.append(self.orphans.weights(None))
+            if self._config.buffers:
+                found.append(buffers(self._names, self._table, self._config.layers))
+        return [batch for batch in found if batch is not None]
 
     def rescan(self, step: int) -> None:
         """Read the model again, at powers of two and now and then."""

@@ -1,7 +1,7 @@
 """Whether ranks hold replicas or shards: a hash of every parameter as training begins, where there are several ranks.
 
-Replicas of one model start equal and must stay so; shards and the parts of a pipeline never were. Parameters on the CPU only:
-elsewhere the device would have to be waited for.
+Replicas of one model start equal and must stay so; shards and the parts of a pipeline never were. A device is waited for here,
+once, before the first step.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from stethoscope.capture.sites import Names
 
 MAX_ELEMENTS: Final = 1 << 22
 """Of a larger parameter only this many first elements are hashed."""
+MAX_ON_DEVICE: Final = 1 << 16
+"""The same of a parameter on a device: they have to be fetched."""
 
 
 def facts(model: Any, names: Names) -> dict[str, Any] | None:
@@ -33,7 +35,8 @@ def facts(model: Any, names: Names) -> dict[str, Any] | None:
 
 def _digest(parameter: torch.Tensor) -> str | None:
     plain = type(parameter) in (torch.nn.Parameter, torch.Tensor) and parameter.layout is torch.strided
-    if not plain or parameter.device.type != "cpu" or not parameter.numel():
+    if not plain or parameter.is_meta or not parameter.numel():
         return None
-    values = parameter.detach().flatten()[:MAX_ELEMENTS].contiguous()
+    most = MAX_ELEMENTS if parameter.device.type == "cpu" else MAX_ON_DEVICE
+    values = parameter.detach().flatten()[:most].cpu().contiguous()
     return hashlib.blake2b(values.view(torch.uint8).numpy().tobytes(), digest_size=8).hexdigest()

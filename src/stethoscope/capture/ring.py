@@ -17,6 +17,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from stethoscope.capture.looks import Letter
+from stethoscope.capture.phases import PARTS
 from stethoscope.capture.sites import Sink
 from stethoscope.kernels import Measured, Pending, merge
 from stethoscope.kernels.columns import INDEX, NUM_COUNTS
@@ -37,6 +39,8 @@ class Batch:
     scale: Pending | None = None
     part: str = ""
     """Of the schedule, that this belongs to."""
+    optional: bool = False
+    """Whether sites without a row are left out: a captured graph that did not run leaves none."""
     _measured: Measured | None = None
 
     def measured(self) -> Measured:
@@ -48,6 +52,15 @@ class Batch:
     def ready(self) -> bool:
         """Whether the rows can be had without waiting."""
         return self.pending.ready() and (self.scale is None or self.scale.ready())
+
+    def sited(self) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.float64]]:
+        """Sites and their rows, unscaled."""
+        index, table = self.index, self.table()
+        if self.optional and self.measured().unsupported:
+            there = np.ones(len(index), dtype=bool)
+            there[list(self.measured().unsupported)] = False
+            return index[there], table[there]
+        return index, table
 
     def table(self) -> npt.NDArray[np.float64]:
         """The rows, unscaled."""
@@ -72,6 +85,8 @@ class StepRows:
     accounts: dict[str, float] = dataclasses.field(default_factory=dict)
     """What the ledger says, summed over the optimizers."""
     num_backwards: int = 0
+    letter: Letter | None = None
+    """What was looked at closely in this step."""
 
     def account(self, accounts: dict[str, float]) -> None:
         """Add what one optimizer's ledger says."""
@@ -99,7 +114,8 @@ class StepRows:
         """This and what came after it in the same Step, as one."""
         self.batches += later.batches
         waited, asked = self.scalars.get("data_ms"), self.scalars.get("num_grads", 0.0)
-        self.scalars |= later.scalars
+        took = {part: self.scalars[part] + later.scalars.get(part, 0.0) for part in PARTS if part in self.scalars}
+        self.scalars |= later.scalars | took
         if waited is not None:
             self.scalars["data_ms"] = waited
         if asked:
@@ -111,6 +127,8 @@ class StepRows:
 
     def ready(self) -> bool:
         """Whether everything can be had without waiting."""
+        if self.letter is not None and not self.letter.ready():
+            return False
         return all(b.ready() for b in self.batches) and all(p.ready() for _, p in self.pending_scalars)
 
     def device_ms(self) -> dict[str, float]:
@@ -120,12 +138,13 @@ class StepRows:
             spent = batch.pending.device_ms()
             if spent is not None:
                 found[batch.part] = found.get(batch.part, 0.0) + spent
-        return found
+        looking = self.letter.device_ms() if self.letter is not None else None
+        return found if looking is None else found | {"units": looking}
 
     def emit(self, sink: Sink) -> dict[str, float]:
         """Hand the step to the sink; returns its named numbers."""
         if self.batches:
-            index, table, calls = combine([(b.index, b.table()) for b in self.batches])
+            index, table, calls = combine([b.sited() for b in self.batches])
             sink.rows(self.step, index, table, calls)
         for name, place in (("histogram", 0), ("sketch", 1)):
             self._emit_vectors(sink, name, place)
@@ -134,6 +153,8 @@ class StepRows:
         for name, pending in self.pending_scalars:
             grouped.setdefault(name, []).append(scalar_of(pending))
         values.update({name: float(np.mean(found)) for name, found in grouped.items()})
+        if self.letter is not None:
+            values.update(self.letter.open())
         if values:
             sink.scalars(self.step, values)
         return values

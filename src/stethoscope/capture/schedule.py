@@ -14,8 +14,8 @@ from typing import Final, Literal
 
 from stethoscope.config import DebugConfig
 
-Part = Literal["gradients", "boundary", "modules", "ledger", "histograms", "batches"]
-GOVERNED: Final[tuple[Part, ...]] = ("boundary", "modules", "histograms", "batches")
+Part = Literal["gradients", "boundary", "modules", "units", "ledger", "histograms", "batches"]
+GOVERNED: Final[tuple[Part, ...]] = ("boundary", "modules", "units", "histograms", "batches")
 """What can be looked at less often, in the order of its worth: the last one gives way first."""
 TIMED_EVERY: Final = 8
 DEVICE_FLOOR: Final = 0.25
@@ -24,6 +24,8 @@ REVIEW_EVERY: Final = 16
 MAX_SHIFT: Final = 12
 MEMORY: Final = 0.9
 RECENT: Final = 9
+LEAST_LOOKS: Final = 3
+"""Looks at a part before the governor makes it rarer."""
 WINDOW_BITS: Final = 6
 """Batches are looked at in windows of consecutive steps, for only neighbours show that one came again."""
 DEAR: Final = 3
@@ -31,6 +33,8 @@ DEAR_STEPS: Final = 16
 """Of a window of batches that are dear, rarer than one in 2 ** DEAR windows, only so many steps are looked at."""
 ALL_BATCHES_BITS: Final = 14
 """After so many steps windows become rarer, so that what is stored grows with the logarithm of the steps."""
+UNITS_EVERY: Final = 8
+"""Steps between two looks at units, logits and attention, where they are cheap."""
 LEAST_SHARE: Final = 0.25
 """Of the budget, that each governed part may take in any case: a part that is never looked at finds nothing."""
 
@@ -54,7 +58,7 @@ class Schedule:
 
     def due(self, part: Part, step: int) -> bool:
         """Whether this part is looked at in this step."""
-        if part == "ledger":
+        if part in ("ledger", "units"):
             return True
         if part == "batches":
             return self._batches_due(step)
@@ -81,6 +85,10 @@ class Schedule:
         every = self._config.histogram_every
         return every > 0 and step % (every << self.shift["histograms"]) == 0
 
+    def units_every(self) -> int:
+        """Steps that must lie between two looks at units."""
+        return UNITS_EVERY << self.shift["units"]
+
     def timed(self, step: int) -> bool:
         """Whether the device's own time is asked for in this step: while learning, and now and then."""
         return self._num_seen < 4 * LEARNING_STEPS or step % TIMED_EVERY == 0 or self.histogram_due(step)
@@ -88,6 +96,7 @@ class Schedule:
     def periods(self) -> dict[str, int]:
         """At steps divisible by what each governed part is looked at now."""
         every: dict[str, int] = {part: 1 << shift for part, shift in self.shift.items()}
+        every["units"] = self.units_every()
         every["histograms"] = self._config.histogram_every << self.shift["histograms"]
         return every
 
@@ -122,6 +131,8 @@ class Schedule:
         parts: list[Part] = [
             part for part in ("gradients", "ledger", "boundary", "modules", "batches") if part in spent_ms
         ]
+        if spent_ms.get("units"):
+            parts.append("units")
         due = [part for part in parts if self.due(part, step)]
         if not self.histogram_due(step):
             for part in due:
@@ -173,6 +184,13 @@ class Schedule:
         """Floors are for what a host's every call costs; a device that is the slower one needs less."""
         return DEVICE_FLOOR if self._device and self.behind else 1.0
 
+    def _is_known(self, part: Part) -> bool:
+        """Whether it was looked at often enough to say what it costs.
+
+        One look that a busy machine held up would put off the next one for so long that nobody finds out.
+        """
+        return max(len(self._recent.get(part, ())), len(self._device.get(part, ()))) >= LEAST_LOOKS
+
     def _review(self) -> bool:
         left = self.budget_ms - (self._cost("gradients") or 0.0) - (self._cost("ledger") or 0.0)
         before = dict(self.shift)
@@ -180,7 +198,9 @@ class Schedule:
             cost = self._cost(part)
             if part == "histograms" and cost is not None:
                 cost /= max(self._config.histogram_every, 1)
-            if cost is None or cost <= 0:
+            if part == "units" and cost is not None:
+                cost /= UNITS_EVERY
+            if cost is None or cost <= 0 or not self._is_known(part):
                 continue
             # Of what is left, the more valuable part may take all; the next one what remains, and at least a little.
             share = max(left, LEAST_SHARE * self._floor_share * self.budget_ms)

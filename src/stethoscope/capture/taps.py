@@ -21,6 +21,7 @@ from torch import Tensor, is_grad_enabled
 from torch.compiler import is_compiling
 
 from stethoscope.capture.collecting import Collector
+from stethoscope.capture.graph_taps import TAPPED, GraphTaps, any_compiled, pass_through
 from stethoscope.capture.guard import never_compiled, not_compiled_itself
 from stethoscope.capture.ring import Batch
 from stethoscope.capture.sites import Ensemble, Names, SiteTable, wanted
@@ -86,17 +87,21 @@ class OutputTap(Inert):
     """The forward hook of one module."""
 
     def __init__(self, taps: Taps, path: str, kind: Kind) -> None:
-        self._taps, self._path, self._kind = taps, path, kind
+        self._taps, self.path, self._kind = taps, path, kind
         self._is_part = kind is Kind.ACTIVATION
         self._indices: dict[str, int] = {}
         self._gradient_taps: dict[str, GradientTap] = {}
         self._without_graph = False
         """Whether the last output came from a part of a training forward that keeps no graph."""
+        self.places: tuple[torch.Tensor, ...] = ()
+        """What the output is known by inside of compiled graphs, where these are tapped."""
 
-    def __call__(self, module: Any, args: Any, output: Any) -> None:
+    def __call__(self, module: Any, args: Any, output: Any) -> Any:
         """Look at the output, where this step is looked at; else keep it for the case that the loss is not finite."""
         if is_compiling():
-            return
+            if TAPPED.on and self.places and is_grad_enabled():
+                return pass_through(output, self.places)
+            return None
         taps = self._taps
         if taps.keeping and self._is_part and is_grad_enabled():
             # The way of nearly every call of nearly every step: nothing here that could wait until the loss is known.
@@ -104,9 +109,10 @@ class OutputTap(Inert):
                 taps.kept.append((self, "", weakref.ref(output)))
             elif type(output) is not Tensor:
                 taps.guard(self._keep, output)
-            return
+            return None
         if taps.recording or taps.keeping:
             self._arrive(module, args, output)
+        return None
 
     def _arrive(self, module: Any, args: Any, output: Any) -> None:
         is_inside = threading.get_ident() in self._taps.inside
@@ -134,7 +140,7 @@ class OutputTap(Inert):
         began = time.perf_counter()
         found = [(name, tensor) for name, tensor in tensors_in(output) if tensor.is_floating_point()]
         if found and found[0][0] in self._indices:
-            self._taps.on_output(self._path, module, args, found, self._indices[found[0][0]])
+            self._taps.on_output(self.path, module, args, found, self._indices[found[0][0]])
         self._taps.spent += time.perf_counter() - began
 
     def _keep(self, output: Any) -> None:
@@ -164,13 +170,13 @@ class OutputTap(Inert):
         """The number of this output's site."""
         place = self._indices.get(name)
         if place is None:
-            place = self._indices[name] = self._taps.table.index(Site(self._path, self._kind, name), tensor)
+            place = self._indices[name] = self._taps.table.index(Site(self.path, self._kind, name), tensor)
         return place
 
     def _gradient_tap(self, name: str, tensor: torch.Tensor) -> GradientTap:
         tap = self._gradient_taps.get(name)
         if tap is None:
-            place = self._taps.table.index(Site(self._path, Kind.ACTIVATION_GRADIENT, name), tensor)
+            place = self._taps.table.index(Site(self.path, Kind.ACTIVATION_GRADIENT, name), tensor)
             tap = self._gradient_taps[name] = GradientTap(self._taps, place)
         return tap
 
@@ -203,8 +209,8 @@ class InputTap(Inert):
         """Look at the inputs, where this step is looked at."""
         if torch.compiler.is_compiling() or _is_transformed():
             return
-        if self._taps.can_make_way and _is_compiled():
-            self._taps.guard(self._taps.make_way)
+        if (self._taps.can_make_way or self._taps.wants_graphs) and _is_compiled():
+            self._taps.guard(self._taps.make_way if self._taps.can_make_way else self._taps.open_graphs)
         values = (*args, dict(kwargs)) if kwargs else args
         if self._taps.on_evaluation is not None:
             self._taps.guard(self._taps.on_evaluation, values, module.training)
@@ -252,8 +258,9 @@ class Taps:
         on_call: Callable[[Any, bool], None],
     ) -> None:
         self.table, self.collect, self.guard = table, collect, guard
-        self.recording = False
-        """Whether module outputs are looked at right now."""
+        self.graphs: GraphTaps | None = None
+        """Taps inside compiled graphs, where these were asked for."""
+        self._recording = False
         self.keeping = False
         """Whether outputs of a step that is not looked at are kept until its loss is known."""
         self.kept: list[tuple[OutputTap, str, weakref.ref[torch.Tensor]]] = []
@@ -281,10 +288,27 @@ class Taps:
         """Whether they did."""
         self._handles: list[Any] = []
         self._part_handles: list[Any] = []
+        self._parts: list[OutputTap] = []
+        self.wants_graphs = False
+        """Whether outputs were asked for under torch.compile too, which has not shown itself yet."""
         self._tapped: set[int] = set()
 
-    def attach(self, *, outputs: bool, compiled_too: bool = False) -> None:
+    @property
+    def recording(self) -> bool:
+        """Whether module outputs are looked at right now; compiled code runs another graph then."""
+        return self._recording
+
+    @recording.setter
+    def recording(self, looked_at: bool) -> None:
+        self._recording = looked_at
+        if self.graphs is not None:
+            TAPPED.on = looked_at
+
+    def attach(self, *, outputs: bool, compiled_too: bool = False, is_compiled: bool = False) -> None:
         """Put the taps on every module that has none yet; modules added later come with the next call."""
+        self.wants_graphs = compiled_too and self.graphs is None
+        if self.wants_graphs and (is_compiled or any_compiled(self._names.root)):
+            self.open_graphs()
         self.can_make_way = outputs and not compiled_too
         self._tapped &= {id(module) for module in self._names.root.modules()}
         for path, module in self._names.root.named_modules():
@@ -302,8 +326,22 @@ class Taps:
                 self.table.index(Site(path, Kind.ACTIVATION), None, "capped")
                 continue
             kind = Kind.OUTPUT if is_root else Kind.ACTIVATION
-            handle = module.register_forward_hook(OutputTap(self, path, kind))
+            output_tap = OutputTap(self, path, kind)
+            if not is_root:
+                self._parts.append(output_tap)
+                if self.graphs is not None:
+                    output_tap.places = self.graphs.places(output_tap)
+            handle = module.register_forward_hook(output_tap)
             (self._handles if is_root else self._part_handles).append(handle)
+
+    def open_graphs(self) -> None:
+        """The model is compiled, and its outputs were asked for: from now on it has two graphs."""
+        self.wants_graphs = False
+        self.graphs = GraphTaps(self, self._names.root, self.guard)
+        for tap in self._parts:
+            tap.places = self.graphs.places(tap)
+        self.guard(self.graphs.forget_graphs, self._names.root)
+        self.recording = self._recording
 
     def make_way(self) -> None:
         """Take the taps on modules off before torch.compile sees them.
@@ -315,6 +353,7 @@ class Taps:
         for handle in self._part_handles:
             handle.remove()
         self._part_handles.clear()
+        self._parts.clear()
 
     def forget(self) -> None:
         """The loss was finite, or another forward pass begins."""
@@ -344,8 +383,11 @@ class Taps:
         """Take every tap off; hooks still waiting in a graph do nothing from now on."""
         self.recording = self.keeping = self.open = False
         self.forget()
+        if self.graphs is not None:
+            self.graphs.close()
         for handle in [*self._handles, *self._part_handles]:
             handle.remove()
         self._handles.clear()
         self._part_handles.clear()
+        self._parts.clear()
         self._tapped.clear()

@@ -1,18 +1,29 @@
 """Unit by unit, on a schedule: which units of a layer never fire, which never get a gradient, which are saturated.
 
-A unit is an output row of a weight, a channel of an image, or the last dimension of anything else.
+A unit is an output row of a weight, a channel of an image, or the last dimension of anything else. What is worked out here
+stays on the tensor's device, and nothing waits for it.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from stethoscope.capture.looks import can_look
+from stethoscope.capture.lossgraph import Reading
+
 MAX_UNITS: Final = 8192
 SATURATED: Final = 0.99
+MAX_LOGITS: Final = 4096
+"""Rows of an output that are read."""
+MAX_VALUES: Final = 1 << 22
+"""Values of an output on a device that are read: a copy of them is made."""
+MAX_ROWS: Final = 4096
+"""About how many rows of a layer's output on a device are read."""
 
 
 def per_unit(value: torch.Tensor) -> torch.Tensor | None:
@@ -25,24 +36,43 @@ def per_unit(value: torch.Tensor) -> torch.Tensor | None:
     return flat if 1 < flat.shape[1] <= MAX_UNITS else None
 
 
-def activity(value: torch.Tensor) -> npt.NDArray[np.float32] | None:
-    """Mean absolute value of every unit over a batch; exactly 0 where it never fired."""
-    flat = per_unit(value.detach())
-    return None if flat is None else flat.abs().mean(0).float().numpy()
+def activity(value: torch.Tensor) -> torch.Tensor | None:
+    """Mean absolute value of every unit over a batch; exactly 0 where it never fired. On a device of some of its rows."""
+    flat = per_unit(_read(value))
+    return None if flat is None else flat.abs().mean(0).float()
 
 
-def saturation(value: torch.Tensor) -> float | None:
+def _read(value: torch.Tensor) -> torch.Tensor:
+    """What is read of an output: on a device a look costs what it reads, so only a part of a large one."""
+    return value.detach() if value.device.type == "cpu" else spread(value.detach(), MAX_ROWS)
+
+
+def spread(value: torch.Tensor, most: int) -> torch.Tensor:
+    """Rows spread over the whole of a tensor, at most about so many: no copy is made."""
+    rows = value.numel() // max(value.shape[1 if value.dim() == 4 else -1], 1) if value.dim() > 1 else 0
+    apart = -(-rows // most)
+    if apart <= 1:
+        return value
+    if value.dim() == 4:
+        side = math.isqrt(apart - 1) + 1
+        return value[:, :, ::side, ::side]
+    return value.flatten(0, -2)[::apart] if value.is_contiguous() else value[:: min(apart, len(value))]
+
+
+def saturation(value: torch.Tensor) -> torch.Tensor | None:
+    """The smallest and the largest value, the share at the ends of [-1, 1], the share at the lower end of [0, 1]."""
+    values = _read(value)
+    if not values.is_floating_point() or values.numel() < 2:
+        return None
+    outer, lower = values.abs() > SATURATED, values < 1.0 - SATURATED
+    return torch.stack([values.amin().float(), values.amax().float(), outer.float().mean(), lower.float().mean()])
+
+
+def saturated_share(low: float, high: float, outer: float, lower: float) -> float | None:
     """The share of values at the ends of [-1, 1] or [0, 1]; None where the values are not bounded so."""
-    values = value.detach()
-    if values.device.type != "cpu" or not values.is_floating_point() or values.numel() < 2:
+    if high > 1.0 or low < -1.0 or high <= 0.0:
         return None
-    low, high = torch.aminmax(values)
-    if float(high) > 1.0 or float(low) < -1.0 or float(high) <= 0.0:
-        return None
-    ends = values.abs() > SATURATED
-    if float(low) >= 0.0:
-        ends |= values < 1.0 - SATURATED
-    return float(ends.double().mean())
+    return outer + lower if low >= 0.0 else outer
 
 
 def is_squashed(value: torch.Tensor) -> bool:
@@ -51,43 +81,69 @@ def is_squashed(value: torch.Tensor) -> bool:
     return node is not None and node.name().startswith(("Tanh", "Sigmoid", "Hardtanh", "Hardsigmoid", "Softsign"))
 
 
-def rows_with_gradient(gradient: torch.Tensor) -> npt.NDArray[np.float32] | None:
-    """The largest absolute gradient of every output row of a weight; exactly 0 where none arrived."""
+def rows_with_gradient(gradient: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor | None:
+    """The largest absolute gradient of every unit, of its row of a weight and its bias; exactly 0 where none arrived.
+
+    A row without a gradient whose bias has one is no dead unit: what comes into the layer is zero.
+    """
     values = gradient.detach()
-    if values.dim() < 2 or values.layout is not torch.strided or values.device.type != "cpu":
+    if values.dim() < 2 or not can_look(values) or not 1 < values.shape[0] <= MAX_UNITS or not values.numel():
         return None
-    if not 1 < values.shape[0] <= MAX_UNITS:
+    rows = (values.abs() if values.is_complex() else values).flatten(1)
+    if rows.device.type == "cpu":
+        largest = torch.maximum(rows.amax(1), -rows.amin(1)).abs().float()
+    else:
+        largest = torch.linalg.vector_norm(rows, float("inf"), dim=1, dtype=torch.float32)
+    if bias is not None and can_look(bias) and bias.shape == largest.shape and bias.device == largest.device:
+        largest = torch.maximum(largest, bias.detach().abs().float())
+    return largest
+
+
+def logits(output: Any, reading: Reading | None = None) -> torch.Tensor | None:
+    """Of a model's output that looks like logits, the numbers that `logit_facts` reads; None where it does not.
+
+    Where the classes lie is what the loss says; until one was seen, the last dimension of anything but images.
+    """
+    if not isinstance(output, torch.Tensor) or not output.is_floating_point() or output.dim() < 1 or not can_look(output):
         return None
-    return values.flatten(1).abs().amax(1).float().numpy()
+    size, dim = tuple(output.shape), -1
+    if reading is not None and reading.dim is None and math.prod(reading.shape) == output.numel():
+        # Several values a sample, each a label of its own, are no classes; an image of one logit a pixel is.
+        alone = len(size) == 1 or size[-1] == 1 or size[1] == 1
+        return _one_logit(output.detach().flatten()[:MAX_LOGITS]) if alone else None
+    if reading is not None and reading.dim is not None and reading.shape == size:
+        dim = reading.dim
+    elif len(size) == 1 or size[-1] == 1:
+        return _one_logit(output.detach().flatten()[:MAX_LOGITS])
+    elif len(size) > 3:
+        return None
+    flat = output.detach().movedim(dim, -1).reshape(-1, size[dim])
+    if not 2 <= flat.shape[1] <= 1 << 17 or flat.shape[0] < 2:
+        return None
+    most = MAX_LOGITS if flat.device.type == "cpu" else max(2, min(MAX_LOGITS, MAX_VALUES // flat.shape[1]))
+    flat = flat[:most].float()
+    # Counted by sorting: counting by class would have to know the number of classes before it begins.
+    best = flat.argmax(1).sort().values
+    times = torch.searchsorted(best, best, right=True) - torch.searchsorted(best, best)
+    commonest = best.gather(0, times.argmax().reshape(1))
+    numbers = [flat.logsumexp(1).mean(), times.max() / len(flat), commonest[0], torch.full_like(times[0], flat.shape[1])]
+    return torch.stack([number.float() for number in numbers])
 
 
-def logits(output: Any) -> dict[str, float]:
-    """Of a model's output that looks like logits: mean log-sum-exp, the share of the commonest prediction."""
-    if not isinstance(output, torch.Tensor) or not output.is_floating_point() or output.dim() < 1:
-        return {}
-    if output.dim() == 1 or output.shape[-1] == 1:
-        return _one_logit(output.detach().flatten()[:4096])
-    flat = output.detach().reshape(-1, output.shape[-1])
-    if output.device.type != "cpu" or not 2 <= flat.shape[1] <= 1 << 17 or flat.shape[0] < 2:
-        return {}
-    flat = flat[:4096].float()
-    winners = torch.bincount(flat.argmax(1), minlength=flat.shape[1])
-    return {
-        "output/log_z": float(flat.logsumexp(1).mean()),
-        "output/top_share": float(winners.max()) / len(flat),
-        "output/top_class": float(winners.argmax()),
-        "output/num_units": float(flat.shape[1]),
-    }
+def logit_facts(values: npt.NDArray[np.float32]) -> dict[str, float]:
+    """Mean log-sum-exp, the share of the commonest prediction, which one it is, how many there are."""
+    if len(values) == 1:
+        positive = float(values[0])
+        return {
+            "output/top_share": max(positive, 1.0 - positive), "output/top_class": float(positive > 0.5), "output/num_units": 1.0,
+        }  # fmt: skip
+    names = ("output/log_z", "output/top_share", "output/top_class", "output/num_units")
+    return dict(zip(names, values.tolist(), strict=True))
 
 
-def _one_logit(values: torch.Tensor) -> dict[str, float]:
+def _one_logit(values: torch.Tensor) -> torch.Tensor | None:
     """One number a sample: if it is a logit, its sign is the prediction."""
-    if values.device.type != "cpu" or len(values) < 2:
-        return {}
-    positive = float((values > 0).double().mean())
-    return {
-        "output/top_share": max(positive, 1.0 - positive), "output/top_class": float(positive > 0.5), "output/num_units": 1.0,
-    }  # fmt: skip
+    return None if len(values) < 2 else (values > 0).float().mean().reshape(1)
 
 
 class UnitRecord:

@@ -13,20 +13,23 @@ from typing import Any, Final
 
 import torch
 
-from stethoscope.capture import batches, boundary, replicas
+from stethoscope.capture import batches, replicas
 from stethoscope.capture.boundary import Boundary
 from stethoscope.capture.clock import Clock
+from stethoscope.capture.cost import Cost
 from stethoscope.capture.guard import Guard
 from stethoscope.capture.intake import Intake
 from stethoscope.capture.lineage import Lineage
 from stethoscope.capture.notes import Notes
 from stethoscope.capture.owners import Owners
+from stethoscope.capture.phases import Phases
 from stethoscope.capture.ring import Batch, Ring, StepRows, scalar_of
 from stethoscope.capture.scaling import Scaling, host_scale, pending_scale
 from stethoscope.capture.schedule import Schedule
 from stethoscope.capture.seams import SEAMS
 from stethoscope.capture.sites import Names, Sink, SiteTable, is_compiled
 from stethoscope.capture.taps import Taps
+from stethoscope.capture.totals import Totals
 from stethoscope.config import DebugConfig
 from stethoscope.kernels import Extras, start
 
@@ -69,13 +72,8 @@ class Watcher:
         """The open Step up to its last optimizer step; what comes after may belong to the next Step."""
         self._rest: list[Batch] = []
         self.scaling = Scaling(self.names)
-        self._num_backwards_ever = 0
-        self._num_discarded = 0
-        self._num_skipped = 0
-        self._num_scheduler_steps = 0
-        self._spent: dict[str, float] = {"gradients": 0.0, "boundary": 0.0, "ledger": 0.0}
+        self._counts = Totals(sink)
         self._num_idle = 0
-        self._step_began = 0.0
         self._extras: Extras | None = None
         self.taps = Taps(
             self.names,
@@ -86,7 +84,11 @@ class Watcher:
             guard=self.guard,
             on_call=self._forward_begins,
         )
-        self.notes = Notes(self.names, self.table, sink, lambda: self.clock.step)
+        self.phases = Phases(lambda: self.taps.spent)
+        self.notes = Notes(
+            self.names, self.table, sink, lambda: self.clock.step, self.schedule.units_every
+        )  # fmt: skip
+        self.cost = Cost(self.schedule, self.taps, self.intake, self.notes)
         self.taps.on_output, self.taps.on_evaluation = self.notes.output, self._evaluation_forward
         self.lineage = Lineage(
             self.names.root, self._note_graph, model=model, ready=lambda: not self.evaluating
@@ -118,12 +120,11 @@ class Watcher:
 
     def totals(self) -> dict[str, Any]:
         """What was counted over the whole run."""
+        counts = self._counts.counts()
         return {
             "num_steps": self.clock.step,
-            "num_backwards": self._num_backwards_ever,
-            "num_discarded": self._num_discarded,
-            "num_skipped": self._num_skipped + self.ring.num_skipped,
-            "num_scheduler_steps": self._num_scheduler_steps,
+            **counts,
+            "num_skipped": counts["num_skipped"] + self.ring.num_skipped,
             "num_errors": sum(self.guard.errors.values()),
             "num_dropped_steps": self.ring.num_dropped,
             "num_capped": self.taps.num_capped,
@@ -214,7 +215,7 @@ class Watcher:
     def scheduler_stepped(self, scheduler: Any) -> None:
         """Count it; a scheduler's first step is its own constructor's."""
         if getattr(scheduler, "_step_count", 2) > 1:
-            self._num_scheduler_steps += self._mine_scheduler(scheduler)
+            self._counts.num_scheduler_steps += self._mine_scheduler(scheduler)
 
     # ---- how ----
 
@@ -222,7 +223,9 @@ class Watcher:
         compiled = self.taps.made_way or is_compiled(self._model)
         wanted = self.config.activations
         self.taps.attach(
-            outputs=wanted is True or (wanted is None and not compiled), compiled_too=wanted is True
+            outputs=wanted is True or (wanted is None and not compiled),
+            compiled_too=wanted is True,
+            is_compiled=compiled,
         )
 
     def _note_replicas(self) -> None:
@@ -238,12 +241,13 @@ class Watcher:
 
     def _forward_begins(self, values: Any, mode: bool) -> None:
         # From the end of the last step to the first call of the model: what is not ours is mostly the data's.
-        self._rows.scalars.setdefault("data_ms", (time.perf_counter() - self._step_began) * 1e3)
+        self._rows.scalars.setdefault("data_ms", (time.perf_counter() - self.cost.step_began) * 1e3)
         self._num_idle += 1
         self._choose_recording()
         self.guard(self.intake.called, values, training=not self.evaluating, mode=mode)
         self.taps.forget()
         self.guard(self.notes.forward_begins, evaluating=False, recording=self.taps.recording)
+        self.phases.begin("forward_ms")
 
     def _evaluation_forward(self, values: Any, mode: bool) -> None:
         if not torch.is_grad_enabled():
@@ -266,6 +270,7 @@ class Watcher:
         self.lineage.settle()
         if self.evaluating:
             return
+        self.phases.end("forward_ms", self._rows.scalars)
         self.guard(self.intake.backward)
         began = time.perf_counter()
         for tensor in [loss] if isinstance(loss, torch.Tensor) else list(loss):
@@ -282,21 +287,25 @@ class Watcher:
         self.taps.keeping = False  # checkpointing computes again: its outputs were there before
         for ledger in self.owners.ledgers:
             if ledger.backward_begins():
-                self._note_discarded()
+                self._counts.discarded(self.clock.step)
                 break
         if retain or create:
             self._rows.accounts["retain_graph"] = float(retain)
             self._rows.accounts["create_graph"] = float(create)
-        self._spent["ledger"] += time.perf_counter() - began
+        self.cost.add("ledger", began)
+        self.phases.begin("backward_ms")
 
     def _backward_ends(self) -> None:
         if self.evaluating:
             return
+        self.phases.end("backward_ms", self._rows.scalars)
         self._flush_taps()
+        if self.taps.graphs is not None:
+            self.guard(self.taps.graphs.collect)
         self.taps.keeping = not self.taps.recording
         self.taps.gradient_scale = None
         self._rows.num_backwards += 1
-        self._num_backwards_ever += 1
+        self._counts.num_backwards += 1
         for ledger in self.owners.ledgers:
             ledger.backward_ends()
         # Optimizers that step inside backward end their round with it.
@@ -311,16 +320,6 @@ class Watcher:
         self.taps.waiting.flush()
         self.taps.spent += time.perf_counter() - began
 
-    def _note_discarded(self) -> None:
-        """Gradients were cleared without a step; said at powers of two, so that a long run stays small."""
-        self._num_discarded += 1
-        if self._num_discarded & (self._num_discarded - 1) == 0:
-            self.sink.event(
-                self.clock.step,
-                "gradients_discarded",
-                {"times": self._num_discarded, "num_backwards": self._num_backwards_ever},
-            )
-
     def _step_begins(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         edge = self.owners.meet(optimizer)
         if edge is None:
@@ -333,13 +332,14 @@ class Watcher:
         edge.used_closure = _has_closure(args, kwargs)
         if not edge.used_closure:
             self._rows.account(self.owners.ledger(optimizer).step_begins())
-        self._spent["ledger"] += time.perf_counter() - began
+        self.cost.add("ledger", began)
         if not edge.used_closure:
             self._take_gradients(edge, optimizer)
         if self.schedule.due("boundary", self.clock.step):
             began = time.perf_counter()
             edge.remember()
-            self._spent["boundary"] += time.perf_counter() - began
+            self.cost.add("boundary", began)
+        self.phases.begin("optimizer_ms")
 
     def _take_gradients(self, edge: Boundary, optimizer: Any) -> None:
         if not self.schedule.due("gradients", self.clock.step):
@@ -348,16 +348,16 @@ class Watcher:
         batch = edge.gradients(self._extras, getattr(optimizer, "grad_scale", None))
         if batch is not None:
             self._collect(batch)
-        self._spent["gradients"] += time.perf_counter() - began
+        began = self.cost.add("gradients", began)
         if self.schedule.due("boundary", self.clock.step):
-            began = time.perf_counter()
             self.guard(self.notes.unit_gradients, edge.parameters)
-            self._spent["boundary"] += time.perf_counter() - began
+            self.cost.add("boundary", began)
 
     def _step_ends(self, optimizer: torch.optim.Optimizer) -> None:
         edge = self.owners.boundary(optimizer)
         if edge is None:
             return
+        self.phases.end("optimizer_ms", self._rows.scalars)
         if edge.used_closure:
             self._rows.account(self.owners.ledger(optimizer).step_begins())
             self._take_gradients(edge, optimizer)
@@ -369,8 +369,8 @@ class Watcher:
             for batch in (edge.update(self.clock.step), edge.weights(self._extras), edge.state()):
                 if batch is not None:
                     self._collect(batch)
-            self._spent["boundary"] += time.perf_counter() - began
-        self._note_rates(optimizer)
+            self.cost.add("boundary", began)
+        self.owners.note_rates(optimizer, self._rows)
         found_inf = getattr(optimizer, "found_inf", None)
         if isinstance(found_inf, torch.Tensor):
             self._rows.pending_scalars.append(("found_inf", start([found_inf.detach()])))
@@ -385,21 +385,9 @@ class Watcher:
 
     def _settle(self) -> None:
         """Another optimizer may follow in this Step, or this one may step again: then the next Step has begun here."""
-        self._rest = self._look_at_rest(self.clock.step)
+        self._rest = self.owners.rest(self.clock.step, self.schedule)
         self._settled = self._rows if self._settled is None else self._settled.absorb(self._rows)
         self._rows = StepRows(self.clock.step)
-
-    def _note_rates(self, optimizer: torch.optim.Optimizer) -> None:
-        place = sum(
-            len(o.param_groups) for o in self.clock.optimizers[: self.clock.optimizers.index(optimizer)]
-        )
-        for number, group in enumerate(optimizer.param_groups, start=place):
-            name = "lr" if number == 0 else f"lr.{number}"
-            rate = group.get("lr")
-            if isinstance(rate, torch.Tensor):
-                self._rows.pending_scalars.append((name, start([rate.detach()])))
-            elif rate is not None:
-                self._rows.scalars[name] = float(rate)
 
     def _close_step(self, *, whole: bool = True) -> None:
         """The Step is complete; where not `whole`, what came after its last optimizer step is the next one's."""
@@ -412,19 +400,18 @@ class Watcher:
         if settled is not None and not whole:
             self._rows, following = settled, self._rows
         else:
-            self._rest = self._look_at_rest(step)
+            self._rest = self.owners.rest(step, self.schedule)
             self._rows = self._rows if settled is None else settled.absorb(self._rows)
         rows = self._rows
         rows.batches += self._rest
         self._rest = []
         self.guard(self._close_notes)
         self.guard(self.intake.close, rows, measured=self.schedule.due("gradients", step))
-        now = time.perf_counter()
-        self._spent["boundary"] += now - began
+        now = self.cost.add("boundary", began)
         rows.scalars.update({f"ledger/{key}": value for key, value in rows.accounts.items()})
         rows.scalars["num_backwards"] = float(rows.num_backwards)
-        rows.scalars["step_ms"] = (now - self._step_began) * 1e3
-        self._account_cost(step, rows)
+        rows.scalars["step_ms"] = (now - self.cost.step_began) * 1e3
+        self.cost.close(step, rows, self.sink)
         self.clock.close()
         following.step = self.clock.step
         self._rows = following
@@ -433,56 +420,34 @@ class Watcher:
         if self.after_step is not None:
             self.guard(self.after_step)
 
-    def _look_at_rest(self, step: int) -> list[Batch]:
-        """What belongs to no optimizer: buffers; parameters that none holds, whose gradients would be lost."""
-        orphans, found = self.owners.orphans, []
-        if orphans is not None and orphans.parameters and self.schedule.due("gradients", step):
-            found.append(orphans.gradients(None))
-        if self.schedule.due("boundary", step):
-            if orphans is not None:
-                found.append(orphans.weights(None))
-            if self.config.buffers:
-                found.append(boundary.buffers(self.names, self.table, self.config.layers))
-        return [batch for batch in found if batch is not None]
-
     def _close_notes(self) -> None:
         scalars = self._rows.scalars
         scalars.update(self.notes.step_closes(self.clock.optimizers))
-        if self._num_scheduler_steps:
-            scalars["scheduler_steps"] = float(self._num_scheduler_steps)
+        self._rows.letter = self.notes.send()
+        if self._counts.num_scheduler_steps:
+            scalars["scheduler_steps"] = float(self._counts.num_scheduler_steps)
         taken = [edge.take_cosine() for edge in self.owners.boundaries]
         cosines = [cosine for cosine in taken if cosine is not None]
         if cosines:
             scalars["update_cos"] = sum(cosines) / len(cosines)
 
-    def _account_cost(self, step: int, rows: StepRows) -> None:
-        spent = {**self._spent, "modules": self.taps.spent, "batches": self.intake.spent}
-        rows.scalars["overhead_ms"] = sum(spent.values()) * 1e3
-        on_device = self.schedule.device_ms(step)
-        if on_device:
-            rows.scalars["overhead_device_ms"] = on_device
-        # A device that has not come this far yet is the slower one: what the host does meanwhile costs nothing.
-        self.schedule.behind = not rows.ready()
-        self.schedule.step_cost(step, {part: seconds * 1e3 for part, seconds in spent.items()})
-        if self.schedule.step_took(rows.scalars["step_ms"]):
-            self.sink.event(step, "governor", {"every": self.schedule.periods()})
-
     def _prepare_step(self) -> None:
         step = self.clock.step
         self._stepped_in_backward = False
-        self._spent = dict.fromkeys(self._spent, 0.0)
-        self.taps.spent = self.intake.spent = 0.0
+        self.cost.begin()
+        self.phases.forget()
         due = self.schedule.histogram_due(step)
         self._extras = Extras(histogram=True, sketch=True, seed=SKETCH_SEED) if due else None
         self._time_device(step)
         self._choose_recording()
         self.scaling.forget()
-        self._step_began = time.perf_counter()
+        self.cost.step_began = time.perf_counter()
 
     def _time_device(self, step: int) -> None:
         """Now and then the device's own time is asked for; it is read when it has come, never waited for."""
         waiting = self.taps.waiting
         waiting.extras, waiting.timed = self._extras, self.schedule.timed(step)
+        self.notes.looks.timed = waiting.timed
         for edge in self.owners.boundaries:
             edge.timed = waiting.timed
 
@@ -491,11 +456,8 @@ class Watcher:
     def _scaler_stepped(self, scaler: Any, optimizer: torch.optim.Optimizer, ran: bool) -> None:
         if ran or self.owners.meet(optimizer) is None:
             return
-        self._num_skipped += 1
         self.owners.ledger(optimizer).step_ends()
-        body = {"times": self._num_skipped, "scale": host_scale(scaler)}
-        self.sink.event(self.clock.step, "skipped_step", body)
-        self.sink.scalars(self.clock.step, {"skipped_steps": float(self._num_skipped)})
+        self._counts.skipped(self.clock.step, host_scale(scaler))
         # What was measured belongs to an attempt that came to nothing.
         self._rows = StepRows(self.clock.step)
 

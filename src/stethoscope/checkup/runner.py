@@ -42,6 +42,7 @@ from stethoscope.checkup import (
 )  # fmt: skip
 from stethoscope.checkup.examination import Examination, failed
 from stethoscope.checkup.isolation import modules_of, undisturbed
+from stethoscope.checkup.memory import remember
 from stethoscope.checkup.structure import CheckupError, clone, split_batch
 from stethoscope.checkup.subject import Subject, unwrapped
 from stethoscope.explain.diagnosis import Diagnosis, LookedAt
@@ -107,6 +108,7 @@ def checkup(
             raise CheckupError(
                 "A parameter has no numbers yet", where=name, do="Run the model on one batch first"
             )
+    began = time.monotonic()
     optimizers = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer or ())
     kept = [root, *modules_of(loss_fn)]
     with undisturbed(kept), warnings.catch_warnings():
@@ -129,7 +131,9 @@ def checkup(
         num_sites=num_parameters, num_sites_expected=num_parameters, num_steps=0, num_detectors=len(EXPERIMENTS),
         unmet_needs=tuple(dict.fromkeys(exam.notes)),
     )  # fmt: skip
-    return Diagnosis(causes=causes, findings=tuple(findings), followed=followed, looked_at=looked)
+    found = Diagnosis(causes=causes, findings=tuple(findings), followed=followed, looked_at=looked)
+    remember(root, found, time.monotonic() - began)
+    return found
 
 
 def _all(exam: Examination) -> None:

@@ -130,6 +130,8 @@ class LiveLine:
         self._stopping = threading.Event()
         self._in_place = not _is_terminal(sys.stdout)
         self._drawn = False
+        # Who clears the line knows that none is drawn after it; a signal may clear it in the middle of clearing it.
+        self._pen = threading.RLock()
         self._thread = threading.Thread(target=self._run, name="stethoscope-live", daemon=True)
 
     def follow(self, session: DebugSession) -> None:
@@ -141,9 +143,9 @@ class LiveLine:
     def stop(self) -> None:
         """Clear the line."""
         self._stopping.set()
-        self._thread.join(REDRAW_SECONDS)
-        if self._drawn:
-            _write("\r\x1b[K")
+        with self._pen:
+            if self._drawn:
+                _write("\r\x1b[K")
 
     def _run(self) -> None:
         due = time.monotonic() + (0.0 if self._in_place else FIRST_LINE_SECONDS)
@@ -157,11 +159,14 @@ class LiveLine:
                 continue
             line = _status(session, (session.step - step) / max(now - when, 1e-9))
             step, when = session.step, now
-            if self._in_place:
-                self._drawn = _write(f"\r\x1b[K{line}")
-            else:
+            with self._pen:
+                if self._stopping.is_set():
+                    return
+                if self._in_place:
+                    self._drawn = _write(f"\r\x1b[K{line}")
+                    continue
                 _write(f"{line}\n")
-                due, pause = now + 2 * pause, 2 * pause
+            due, pause = now + 2 * pause, 2 * pause
 
 
 def _status(session: DebugSession, rate: float) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import socket
 import sys
 import threading
@@ -47,6 +48,8 @@ def run(args: argparse.Namespace) -> int:
         timeout_keep_alive=10, limit_concurrency=4096, h11_max_incomplete_event_size=65_536, timeout_graceful_shutdown=2,
     )  # fmt: skip
     announce(args, base, gate)
+    with contextlib.suppress(OSError, AttributeError):
+        os.nice(5)  # a training on the same machine goes first
     with contextlib.suppress(KeyboardInterrupt), listener:
         uvicorn.Server(config).run(sockets=[listener])
     return 0

@@ -15,6 +15,7 @@ import numpy as np
 
 from stethoscope.analyse.span import Span
 from stethoscope.detect.detector import Reading
+from stethoscope.detect.tracks import Looks
 from stethoscope.record import Evidence, Finding, Severity
 
 STEPS_NEEDED: Final = 3
@@ -29,38 +30,38 @@ class Accumulation:
     codes: ClassVar[tuple[str, ...]] = ("accumulation_not_averaged", "accumulation_uneven")
 
     def __init__(self) -> None:
-        self._backwards: dict[int, list[Mapping[str, Any]]] = {}
-        self._counts: dict[int, float] = {}
-        self._touched: set[int] = set()
+        self._waiting: dict[int, list[Mapping[str, Any]]] = {}
+        """What was looked at of steps that are not complete yet."""
+        self._looks: Looks[tuple[int, list[Mapping[str, Any]], bool]] = Looks()
+        """Steps of several backwards of one loss, all looked at; and whether gradients were scaled by hand afterwards."""
         self._last_step = 0
 
     def observe(self, span: Span) -> None:
         """Keep what each looked-at backward counts for, and how many there were."""
         for event in span.events:
             if event.kind == "backward" and not event.rank:
-                self._backwards.setdefault(event.step, []).append(event.body)
+                self._waiting.setdefault(event.step, []).append(event.body)
         counts, touched = span.metric("ledger/num_backwards"), span.metric("ledger/touched")
         for place in np.flatnonzero(np.isfinite(counts)):
             step = int(span.steps[place])
             self._last_step = step
-            if step in self._backwards:
-                self._counts[step] = float(counts[place])
-                if touched[place] > 0:
-                    self._touched.add(step)
+            found = self._waiting.pop(step, [])
+            if (
+                len(found) > 1 and counts[place] == len(found) and len({body["by"] for body in found}) == 1
+                and all(body["num_targets"] > 0 for body in found)
+            ):  # fmt: skip
+                self._looks.append((step, found, bool(touched[place] > 0)))
+        self._waiting = {step: found for step, found in self._waiting.items() if step > self._last_step}
 
     def _whole(self) -> dict[int, list[Mapping[str, Any]]]:
         """Steps of several backwards of one loss function, all of them looked at."""
-        return {
-            step: found for step, found in self._backwards.items()
-            if len(found) > 1 and self._counts.get(step) == len(found) and len({body["by"] for body in found}) == 1
-            and all(body["num_targets"] > 0 for body in found)
-        }  # fmt: skip
+        return {step: found for step, found, _ in self._looks}
 
     def _summed(self) -> dict[int, int]:
         """Steps whose backwards each count as a whole; gradients that were scaled by hand afterwards are left out."""
         return {
-            step: len(found) for step, found in self._whole().items()
-            if step not in self._touched and all(0.999 < body["factor"] < 1.001 for body in found)
+            step: len(found) for step, found, is_touched in self._looks
+            if not is_touched and all(0.999 < body["factor"] < 1.001 for body in found)
         }  # fmt: skip
 
     def _uneven(self) -> dict[int, tuple[float, float]]:

@@ -30,7 +30,10 @@ SOON: Final = 0.25
 REPEATED: Final = 0.25
 OVERLAP: Final = 0.1
 OVERLAP_SAMPLES: Final = 5
-MAX_HASHES: Final = 1 << 19
+MAX_HASHES: Final = 1 << 18
+MAX_BATCHES: Final = 1 << 16
+"""Batches that are remembered, the latest ones: what returns after more has waited for an epoch."""
+EXACT_LAGS: Final = 1 << 12
 
 
 class _Hashes:
@@ -65,12 +68,15 @@ class _Draws:
     def __init__(self) -> None:
         self.first_step = self.last_step = 0
         self._class_totals = np.zeros(0)
-        self._purity: list[float] = []
+        self._purity_sum, self._num_pure = 0.0, 0
         self._num_single = 0
         self._num_batches = 0
         self._num_with_twins = 0
         self._seen: dict[int, int] = {}
-        self._lags: list[tuple[int, int]] = []
+        """Batches by their samples, the latest last: when each came."""
+        self._num_different = 0
+        self._lags: dict[int, list[int]] = {}
+        """After how many batches some came again: how often that was, the first and the last step."""
 
     def take_classes(self, bodies: list[dict[str, Any]]) -> None:
         """Micro-batches of one step count together where their classes are concerned."""
@@ -89,7 +95,8 @@ class _Draws:
         grown[: len(self._class_totals)] += self._class_totals
         self._class_totals = grown
         if num_labels >= MIN_SAMPLES:
-            self._purity.append(float((total * (total - 1)).sum() / (num_labels * (num_labels - 1))))
+            self._purity_sum += float((total * (total - 1)).sum() / (num_labels * (num_labels - 1)))
+            self._num_pure += 1
             self._num_single += int((total > 0).sum() == 1)
 
     def take_samples(self, step: int, body: dict[str, Any], numbers: list[int]) -> None:
@@ -99,10 +106,14 @@ class _Draws:
         key = hash(frozenset(numbers))
         # Not every batch of a long run is looked at: its own number says how many came between.
         place = int(body.get("number", self._num_batches))
-        before = self._seen.get(key)
+        before = self._seen.pop(key, None)
+        self._num_different += before is None
         if before is not None and not body.get("again"):
-            self._lags.append((place - before, step))
+            lag = self._lags.setdefault(_rounded(place - before), [0, step, step])
+            lag[:] = lag[0] + 1, lag[1], step
         self._seen[key] = place
+        if len(self._seen) > MAX_BATCHES:
+            del self._seen[next(iter(self._seen))]
         self._num_batches += 1
         self._num_with_twins += len(set(numbers)) < len(numbers)
 
@@ -110,30 +121,36 @@ class _Draws:
         """What the rules about one source ask for, and what they got."""
         total = float(self._class_totals.sum())
         fair = float(((self._class_totals / total) ** 2).sum()) if total > 0 else np.nan
-        mixed = float(np.mean(self._purity)) if self._purity else np.nan
-        soon = [step for lag, step in self._lags if lag <= SOON * len(self._seen)]
+        mixed = self._purity_sum / self._num_pure if self._num_pure else np.nan
+        soon = self._soon()[0]
         return {
             "unshuffled_data": [
-                Reading("batches with one label a sample", len(self._purity), ">=", BATCHES_NEEDED),
+                Reading("batches with one label a sample", self._num_pure, ">=", BATCHES_NEEDED),
                 Reading("chance that two samples of a batch share their class", mixed, ">=", fair + SORTED * (1.0 - fair)),
             ],
             "duplicate_batches": [
-                Reading("different batches", len(self._seen), ">=", BATCHES_NEEDED),
-                Reading("batches that came again soon", len(soon), ">=", max(3.0, REPEATED * self._num_batches)),
+                Reading("different batches", self._num_different, ">=", BATCHES_NEEDED),
+                Reading("batches that came again soon", soon, ">=", max(3.0, REPEATED * self._num_batches)),
             ],
         }
+
+    def _soon(self) -> tuple[int, int, int]:
+        """How many batches came again too soon to be of the next epoch, and the first and last step of those."""
+        near = [found for lag, found in self._lags.items() if lag <= SOON * self._num_different]
+        first, last = min((one[1] for one in near), default=0), max((one[2] for one in near), default=0)
+        return sum(one[0] for one in near), first, last
 
     def unshuffled(self) -> list[Finding]:
         """Batches of one class."""
         total = float(self._class_totals.sum())
-        if len(self._purity) < BATCHES_NEEDED or total <= 0:
+        if self._num_pure < BATCHES_NEEDED or total <= 0:
             return []
         shares = self._class_totals / total
         fair = float((shares**2).sum())
-        found = float(np.mean(self._purity))
+        found = self._purity_sum / self._num_pure
         if int((shares >= COMMON).sum()) < 2 or found - fair < SORTED * (1.0 - fair):
             return []
-        num = len(self._purity)
+        num = self._num_pure
         return [Finding(
             "unshuffled_data", Severity.WARNING,
             f"The data are sorted: {self._num_single:,} of {num:,} batches hold a single class, and two samples of a batch "
@@ -148,26 +165,32 @@ class _Draws:
 
     def duplicates(self) -> list[Finding]:
         """Batches that came again too soon."""
-        num_different = len(self._seen)
+        num_different = self._num_different
         if num_different < BATCHES_NEEDED:
             return []
-        soon = [step for lag, step in self._lags if lag <= SOON * num_different]
+        num_soon, first, last = self._soon()
         # Data of a few possible values repeat by themselves, as twins within a batch show.
         natural = self._num_with_twins > COMMON * self._num_batches
-        if len(soon) < max(3.0, REPEATED * self._num_batches) or natural:
+        if num_soon < max(3.0, REPEATED * self._num_batches) or natural:
             return []
-        share = len(soon) / self._num_batches
+        share = num_soon / self._num_batches
         return [Finding(
             "duplicate_batches", Severity.WARNING,
-            f"{len(soon):,} of {self._num_batches:,} batches had been there shortly before, sample by sample, since step "
-            f"{soon[0]:,}: only {num_different:,} are different.",
-            soon[0], soon[-1], ("batch",),
+            f"{num_soon:,} of {self._num_batches:,} batches had been there shortly before, sample by sample, since step "
+            f"{first:,}: only {num_different:,} are different.",
+            first, last, ("batch",),
             (
                 Evidence("share of batches that came again", share, 0.0),
                 Evidence("different batches", float(num_different), float(self._num_batches)),
             ),
             "DataLoader(..., worker_init_fn=lambda w: seed_everything(torch.initial_seed()))  # each worker its own seed",
         )]  # fmt: skip
+
+
+def _rounded(lag: int) -> int:
+    """Long lags to a sixty-fourth, upwards: a shuffled epoch has as many different ones as it has batches."""
+    unit = 1 << max(0, lag.bit_length() - 7) if lag > EXACT_LAGS else 1
+    return -(-lag // unit) * unit
 
 
 class Sampling:

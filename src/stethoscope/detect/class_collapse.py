@@ -79,10 +79,10 @@ class ClassCollapse:
             self._top, self._last_step = top, step
 
     def _take_targets(self, span: Span) -> None:
-        """Targets of zeros and ones beside one logit a sample are labels of two classes."""
+        """Targets of zeros and ones beside one logit a sample, or a pixel, are labels of two classes."""
         places = [
             n for n in span.places(Kind.TARGET)
-            if "float" in span.sites[n].dtype and (len(span.sites[n].shape) == 1 or span.sites[n].shape[-1] == 1)
+            if "float" in span.sites[n].dtype and (len(span.sites[n].shape) == 1 or span.sites[n].shape[-1] == 1 or self._num_units == 1)
         ]  # fmt: skip
         if not places:
             return

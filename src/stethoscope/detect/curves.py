@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from array import array
 from typing import Final
 
 import numpy as np
 
 from stethoscope.analyse.span import Span
+from stethoscope.detect.tracks import Track
 from stethoscope.kernels.columns import INDEX
 from stethoscope.record import FloatArray, IntArray, Kind
 
@@ -24,6 +24,7 @@ FALLING: Final = (
     "loss", "error", "err", "wer", "cer", "mse", "mae", "rmse", "nll", "perplexity", "ppl", "bce", "ce", "fid",
 )  # fmt: skip
 """And less."""
+LOSSES_KEPT: Final = 1 << 15
 BINARY: Final = ("BinaryCrossEntropyWithLogits", "BinaryCrossEntropy")
 
 
@@ -33,13 +34,16 @@ class Curve:
 
     steps: IntArray
     values: FloatArray
+    num: int = 0
+    """How many there were: of a long run some are left out, evenly."""
 
     def __len__(self) -> int:
         return len(self.steps)
 
     def between(self, low: float, high: float) -> FloatArray:
         """The values of the steps above `low`, up to and with `high`."""
-        return self.values[(self.steps > low) & (self.steps <= high)]
+        first, last = np.searchsorted(self.steps, [low, high], side="right")
+        return self.values[first:last]
 
     def part(self, first: float, last: float) -> FloatArray:
         """The values from one share of the curve's length to another; at least one."""
@@ -71,8 +75,7 @@ class Curves:
     """Collects while the run grows."""
 
     def __init__(self) -> None:
-        self._steps: dict[str, array[int]] = {}
-        self._values: dict[str, array[float]] = {}
+        self._tracks: dict[str, Track] = {}
         self._ended_at = -1
         self.last_step = 0
         self.num_classes = 0
@@ -85,9 +88,11 @@ class Curves:
         for name in span.metrics:
             if name == "loss" or is_validation(name):
                 values = span.metric(name)
-                there = np.isfinite(values)
-                self._steps.setdefault(name, array("q")).extend(span.steps[there].tolist())
-                self._values.setdefault(name, array("d")).extend(values[there].tolist())
+                if name not in self._tracks:
+                    # Beside each look at validation there are to be losses of training.
+                    self._tracks[name] = Track(2, limit=LOSSES_KEPT if name == "loss" else LOSSES_KEPT // 8)
+                for place in np.flatnonzero(np.isfinite(values)):
+                    self._tracks[name].add(int(span.steps[place]), float(values[place]))
         if len(span.steps):
             self.last_step = int(span.steps[-1])
         for event in span.events:
@@ -123,14 +128,18 @@ class Curves:
 
     def curve(self, name: str) -> Curve:
         """A metric, empty where it was never recorded."""
-        steps, values = self._steps.get(name, ()), self._values.get(name, ())
-        return Curve(np.array(steps, dtype=np.int64), np.array(values, dtype=np.float64))
+        track = self._tracks.get(name)
+        return Curve(np.empty(0, np.int64), np.empty(0)) if track is None else Curve(track.steps, track.values, track.num)
+
+    def first_losses(self, number: int) -> FloatArray:
+        """The first losses, exactly."""
+        return self._tracks["loss"].first(number)[:, 1] if "loss" in self._tracks else np.empty(0)
 
     def validation(self, wanted: int) -> dict[str, Curve]:
         """Validation's metrics of one direction."""
         return {
             name: self.curve(name)
-            for name in self._steps
+            for name in self._tracks
             if is_validation(name) and direction(name) == wanted
         }
 
@@ -138,7 +147,7 @@ class Curves:
         """The metric of validation that can be set beside the training loss."""
         names = [
             name
-            for name in self._steps
+            for name in self._tracks
             if is_validation(name) and any(w.endswith("loss") for w in words(name))
         ]
         names.sort(key=lambda name: (name != "eval/loss", name))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import ClassVar, Final
 
 import numpy as np
@@ -9,13 +10,14 @@ import numpy as np
 from stethoscope.analyse.span import Span
 from stethoscope.analyse.trends import Direction, mann_kendall, shorten
 from stethoscope.detect.detector import Reading
+from stethoscope.detect.tracks import LIMIT, Track
 from stethoscope.record import Evidence, Finding, Severity
 
 WINDOW: Final = 30
 OPPOSED: Final = -0.7
 """Median cosine between successive updates: noise gives 0, momentum more, a valley's walls -1."""
-FALLS: Final = 0.03
-LASTING: Final = 100
+LASTING: Final = 3 * WINDOW
+"""One window shows it, two more that it stays; and it must have lasted as long as all that came before it."""
 WAITING_SHARE: Final = 0.6
 WAITING_MS: Final = 5.0
 WARM_UP: Final = 5
@@ -30,14 +32,18 @@ class Dynamics:
     codes: ClassVar[tuple[str, ...]] = ("oscillation", "data_bound")
 
     def __init__(self) -> None:
-        self._cosines: list[tuple[int, float]] = []
-        self._losses: dict[int, float] = {}
+        self._cosines: deque[tuple[int, float]] = deque(maxlen=WINDOW)
+        self._recent: deque[tuple[int, float]] = deque(maxlen=LIMIT)
+        """Losses since the first of those updates: from there the account of the losses begins."""
+        self._losses = Track(2)
         self._first: int | None = None
         self._worst = 0.0
-        self._waits: list[tuple[int, float, float]] = []
+        self._waits = Track(3)
+        self._num_waits = 0
         self._num_loaded = 0
         self._validated: set[int] = set()
         self._last_step = 0
+        self._began = self._num_steps = 0
 
     def observe(self, span: Span) -> None:
         """One cosine, one loss and one wait for every step."""
@@ -47,61 +53,67 @@ class Dynamics:
         self._num_loaded += int(np.isfinite(span.metric("loader_ms")).sum())
         for place, step in enumerate(span.steps):
             self._last_step = int(step)
+            if not self._num_steps:
+                self._began = int(step)
+            self._num_steps += 1
             if np.isfinite(losses[place]):
-                self._losses[int(step)] = float(losses[place])
+                self._recent.append((int(step), float(losses[place])))
+                if self._first is not None:
+                    self._losses.add(*self._recent[-1])
             if np.isfinite(cosines[place]):
                 self._cosines.append((int(step), float(cosines[place])))
                 self._check()
             if np.isfinite(waits[place]) and np.isfinite(times[place]):
-                self._waits.append((int(step), float(waits[place]), float(times[place])))
+                if self._num_waits >= WARM_UP and int(step) not in self._validated:
+                    self._waits.add(int(step), float(waits[place]), float(times[place]))
+                self._num_waits += 1
+        self._validated = {step for step in self._validated if step > self._last_step}
 
     def _check(self) -> None:
         """Since when the last updates oppose each other, without a break."""
         if len(self._cosines) < WINDOW:
             return
-        window = self._cosines[-WINDOW:]
-        middle = float(np.median([cosine for _, cosine in window]))
+        while self._recent and self._recent[0][0] < self._cosines[0][0]:
+            self._recent.popleft()
+        middle = float(np.median([cosine for _, cosine in self._cosines]))
         if middle > OPPOSED:
             self._first = None
         elif self._first is None:
-            self._first, self._worst = window[0][0], middle
+            self._first, self._worst = self._cosines[0][0], middle
+            self._losses = Track(2)
+            for step, loss in self._recent:
+                self._losses.add(step, loss)
 
     def _oscillates(self) -> bool:
         """For long, and the loss is where it was: at the edge of stability updates oppose each other and it falls all the same."""
-        if self._first is None or self._last_step - self._first < LASTING:
+        if self._first is None or self._last_step - self._first < max(LASTING, self._first - self._began):
             return False
-        losses = [loss for step, loss in self._losses.items() if step >= self._first]
-        fifth = len(losses) // 5
-        if fifth < 5:
+        losses = self._losses.values
+        if len(losses) < WINDOW:
             return False
-        before, after = float(np.median(losses[:fifth])), float(np.median(losses[-fifth:]))
-        if after < before - FALLS * abs(before):
-            return False
-        return mann_kendall(shorten(np.array(losses), 200)[0], alpha=0.01).direction is not Direction.FALLING
+        return mann_kendall(shorten(losses, 200)[0], alpha=0.01).direction is not Direction.FALLING
 
     def _waiting(self) -> tuple[int, int, float, float]:
         """From which step, how many waits, their share of the time and their length: of the typical ones, or of all but pauses."""
-        waits = [wait for wait in self._waits[WARM_UP:] if wait[0] not in self._validated]
-        if len(waits) < TIMED:
-            return 0, len(waits), np.nan, np.nan
-        table = np.array([(wait, max(whole, 1e-9)) for _, wait, whole in waits])
+        if len(self._waits) < TIMED:
+            return 0, len(self._waits), np.nan, np.nan
+        table = np.maximum(self._waits.rows[:, 1:], [-np.inf, 1e-9])
         usual = float(np.median(table[:, 0] / table[:, 1])), float(np.median(table[:, 0]))
         kept = table[np.argsort(table[:, 0])[: len(table) - int(np.ceil(PAUSES * len(table)))]]
         spread = float(kept[:, 0].sum() / kept[:, 1].sum()), float(kept[:, 0].mean())
         # Outside of a loader's next() a busy machine takes its time too, now and then: only what is typical counts there.
-        if usual[0] >= spread[0] or 2 * self._num_loaded < len(self._waits):
-            return waits[0][0], len(waits), *usual
-        return waits[0][0], len(waits), *spread
+        shown = usual if usual[0] >= spread[0] or 2 * self._num_loaded < self._num_waits else spread
+        return int(self._waits.first(1)[0, 0]), len(self._waits), *shown
 
     def readings(self) -> dict[str, list[Reading]]:
         """What each rule asks for, and what it got."""
-        window = [cosine for _, cosine in self._cosines[-WINDOW:]]
+        window = [cosine for _, cosine in self._cosines]
         since = np.nan if self._first is None else self._last_step - self._first
         _, number, share, typical = self._waiting()
         return {
             "oscillation": [
                 Reading(f"median cosine of the last {WINDOW} updates", float(np.median(window)) if window else np.nan, "<=", OPPOSED),
-                Reading("steps for which that has lasted", since, ">=", LASTING),
+                Reading("steps for which that has lasted", since, ">=", max(LASTING, (self._first or 0) - self._began)),
             ],
             "data_bound": [
                 Reading("steps that were timed", number, ">=", TIMED),

@@ -13,6 +13,7 @@ import numpy as np
 
 from stethoscope.analyse.span import Span
 from stethoscope.detect.detector import Reading, Recent, is_matrix
+from stethoscope.detect.tracks import Track
 from stethoscope.record import Evidence, Finding, FloatArray, Kind, Severity
 
 LAYERS_NEEDED: Final = 5
@@ -21,6 +22,7 @@ DECADES: Final = 4.0
 TREND: Final = 0.8
 """Rank correlation between depth and the logarithm of the gradient."""
 STEPS_NEEDED: Final = 20
+RATIOS_KEPT: Final = 1024
 SPIKE: Final = 100.0
 HISTORY: Final = 50
 SPIKES_NEEDED: Final = 3
@@ -40,8 +42,7 @@ class Flow:
     codes: ClassVar[tuple[str, ...]] = ("vanishing_gradients", "exploding_gradients")
 
     def __init__(self) -> None:
-        self._decades: list[float] = []
-        self._trends: list[float] = []
+        self._slopes = Track(2)
         self._num_steps = 0
         self._ends: tuple[str, str] = ("", "")
         self._first_last: tuple[float, float] = (0.0, 0.0)
@@ -49,11 +50,13 @@ class Flow:
         self._sums: FloatArray = np.zeros(0)
         self._paths: list[str] = []
         self._recent = Recent(HISTORY)
-        self._spikes: list[tuple[int, float, float, str]] = []
+        self._first_spike: tuple[int, float, float, str] | None = None
+        self._last_spike = 0
+        self._num_spikes = 0
         self._clips = False
         self._last_step = 0
         self._first_step = 0
-        self._recurrent: dict[str, list[float]] = {}
+        self._recurrent: dict[str, Track] = {}
         self._recurrent_since = 0
         self._bursts: dict[str, tuple[int, float]] = {}
         self._loops: set[str] = set()
@@ -94,7 +97,10 @@ class Flow:
             known = np.flatnonzero(np.isfinite(ratio) & (norms[:, last] > 0))
             if len(known) and not self._recurrent:
                 self._recurrent_since = int(span.steps[known[0]])
-            self._recurrent.setdefault(path, []).extend(ratio[known].tolist())
+            if path not in self._recurrent:
+                self._recurrent[path] = Track(limit=RATIOS_KEPT, ends=1)
+            for value in ratio[known]:
+                self._recurrent[path].add(float(value))
             burst = known[(ratio[known] > BURST) & (norms[known, place] > BURST_NORM)]
             if len(burst):
                 self._bursts.setdefault(path, (int(span.steps[burst[0]]), float(ratio[burst[0]])))
@@ -112,8 +118,7 @@ class Flow:
         if self._num_steps == 0:
             self._first_step = step
         self._num_steps += 1
-        self._decades.append(decades)
-        self._trends.append(trend)
+        self._slopes.add(decades, trend)
         chosen = [paths[n] for n in live]
         if chosen != self._paths:
             self._paths, self._sums = chosen, np.zeros(len(chosen))
@@ -123,16 +128,17 @@ class Flow:
         total = float(np.sqrt(np.nansum(norms**2)))
         usual = self._recent.median()
         if len(self._recent) >= STEPS_NEEDED and total > SPIKE * usual and np.isfinite(total):
-            self._spikes.append((step, total, usual, paths[int(np.nanargmax(norms))]))
+            self._first_spike = self._first_spike or (step, total, usual, paths[int(np.nanargmax(norms))])
+            self._last_spike = step
+            self._num_spikes += 1
         else:
             self._recent.add(total)
 
     def readings(self) -> dict[str, list[Reading]]:
         """What each rule asks for, and what it got."""
         seen = Reading("steps with gradients of enough layers", self._num_steps, ">=", STEPS_NEEDED, way="by depth")
-        decades = float(np.median(self._decades)) if self._decades else np.nan
-        trend = float(np.median(self._trends)) if self._trends else np.nan
-        back = {p: float(np.median(r)) for p, r in self._recurrent.items() if len(r) >= STEPS_NEEDED}
+        decades, trend = self._slope_so_far()
+        back = {p: float(np.median(r.values)) for p, r in self._recurrent.items() if len(r) >= STEPS_NEEDED}
         path = max(back, key=lambda name: back[name], default="")
         spread, order = "powers of ten from the first layers' gradient to the last ones'", "rank correlation with depth"
         ways = ("back in time", "in one burst", "in time")
@@ -146,7 +152,7 @@ class Flow:
                 clips[0], Reading("gradient of a recurrent layer / last layer's", back.get(path, np.nan), ">", BACK_IN_TIME, path,
                                   "back in time"),
                 clips[1], Reading(f"recurrent layers over {BURST:.0e} times the last one", len(self._bursts), ">", 0, way=ways[1]),
-                clips[2], Reading(f"steps over {SPIKE:.0f} times the usual norm", len(self._spikes), ">=", SPIKES_NEEDED, way="in time"),
+                clips[2], Reading(f"steps over {SPIKE:.0f} times the usual norm", self._num_spikes, ">=", SPIKES_NEEDED, way="in time"),
             ],
         }  # fmt: skip
 
@@ -154,13 +160,13 @@ class Flow:
         """The trend with depth, then the jumps in time."""
         found = []
         if self._num_steps >= STEPS_NEEDED:
-            decades, trend = float(np.median(self._decades)), float(np.median(self._trends))
+            decades, trend = self._slope_so_far()
             if abs(decades) >= DECADES and abs(trend) >= TREND and decades * trend > 0:
                 found.append(self._by_depth(decades))
         back = {
-            path: float(np.median(ratios))
+            path: float(np.median(ratios.values))
             for path, ratios in self._recurrent.items()
-            if len(ratios) >= STEPS_NEEDED and np.median(ratios) > BACK_IN_TIME
+            if len(ratios) >= STEPS_NEEDED and np.median(ratios.values) > BACK_IN_TIME
         }
         since = self._recurrent_since
         if not back and self._bursts:
@@ -168,9 +174,14 @@ class Flow:
             back = {path: ratio for path, (_, ratio) in self._bursts.items()}
         if back and not self._clips:
             found.append(self._back_in_time(back, since))
-        if len(self._spikes) >= SPIKES_NEEDED and not self._clips:
-            found.append(self._in_time())
+        if self._first_spike is not None and self._num_spikes >= SPIKES_NEEDED and not self._clips:
+            found.append(self._in_time(*self._first_spike))
         return found
+
+    def _slope_so_far(self) -> tuple[float, float]:
+        """The usual number of decades from the first layers to the last, and how well depth orders them."""
+        rows = self._slopes.rows
+        return (float(np.median(rows[:, 0])), float(np.median(rows[:, 1]))) if len(rows) else (np.nan, np.nan)
 
     def _by_depth(self, decades: float) -> Finding:
         mean = self._sums / max(self._num_steps, 1)
@@ -215,15 +226,14 @@ class Flow:
             remedy="torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # and an orthogonal recurrence of gain 1",
         )
 
-    def _in_time(self) -> Finding:
-        step, total, usual, path = self._spikes[0]
+    def _in_time(self, step: int, total: float, usual: float, path: str) -> Finding:
         return Finding(
             code="exploding_gradients",
             severity=Severity.CRITICAL,
-            message=f"The gradient explodes: {len(self._spikes)} times over {SPIKE:.0f} times its usual size since step "
+            message=f"The gradient explodes: {self._num_spikes} times over {SPIKE:.0f} times its usual size since step "
             f"{step:,}, most of it in {path}, and nothing clips it.",
             first_step=step,
-            last_step=self._spikes[-1][0],
+            last_step=self._last_spike,
             sites=(path,),
             evidence=(Evidence("gradient norm", total, usual, site=path, kind="gradient", stat="norm"),),
             remedy="torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # before optimizer.step()",

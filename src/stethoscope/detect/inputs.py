@@ -90,6 +90,8 @@ class InputScale:
                 self._sizes.append((float(rms[row]), float(spread[row])))
 
     def _take_events(self, span: Span) -> None:
+        if len(span.steps):
+            self._identical = {step: same for step, same in self._identical.items() if step >= int(span.steps[0])}
         for event in span.events:
             if event.rank:
                 continue

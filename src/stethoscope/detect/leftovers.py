@@ -21,6 +21,48 @@ TENSORS_NEEDED: Final = 4
 """With momentum: fewer could equal their gradients by accident."""
 
 
+class _Rise:
+    """A count since the last time it fell: growth until the end, or until an epoch's sum was dropped."""
+
+    def __init__(self) -> None:
+        self.num = 0
+        self.start = self.now = np.nan
+        self.first_step = self.last_step = 0
+        self._measure = (0.0, 0.0)
+
+    def see(self, step: int, count: float, measure: float) -> None:
+        """One more count, and by what its growth is measured."""
+        if self.num == 0 or count < self.now:
+            self.start, self.first_step, self._measure = count, step, (measure, measure)
+        self.now, self.last_step, self._measure = count, step, (self._measure[0], measure)
+        self.num += 1
+
+    @property
+    def length(self) -> float:
+        """By how much the measure grew since then."""
+        return self._measure[1] - self._measure[0]
+
+
+class _Counts:
+    """How a count stands: the first, the largest, the latest, and how often it rose."""
+
+    def __init__(self) -> None:
+        self.first = self.most = self.now = np.nan
+        self.num_rises = 0
+        self.before_rise = 0
+        """The last step before it rose for the first time."""
+        self._step = 0
+
+    def see(self, step: int, count: float) -> None:
+        """One more count."""
+        if np.isnan(self.first):
+            self.first = self.most = count
+        elif count > self.now:
+            self.num_rises += 1
+            self.before_rise = self._step if self.num_rises == 1 else self.before_rise
+        self.now, self.most, self._step = count, max(self.most, count), step
+
+
 class Leftovers:
     """Follows counts that should stay flat, and copies that should not."""
 
@@ -32,19 +74,23 @@ class Leftovers:
     )
 
     def __init__(self) -> None:
-        self._alive: list[tuple[int, float]] = []
-        self._outputs: list[tuple[int, float, float]] = []
+        self._alive, self._outputs = _Rise(), _Rise()
         self._lines: list[str] = []
         self._retain, self._create = Streak(), Streak()
-        self._hooks: list[tuple[int, float]] = []
+        self._hooks = _Counts()
         self._hooked: list[str] = []
-        self._averages: list[tuple[int, list[dict[str, Any]]]] = []
+        self._averages: tuple[int, list[dict[str, Any]]] = (0, [])
+        self._num_averages = 0
+        self._averages_moved = False
         self._ended = False
-        self._starts: list[int] = []
-        self._counts: list[tuple[int, float, float]] = []
+        self._num_starts = 0
+        self._first_start: int | None = None
+        self._is_momentum_lost = False
+        """Whether it is momentum by which the first of them was seen."""
+        self._lost_count = 0.0
+        self._count: tuple[int, float] | None = None
         self._groups: dict[str, Group] = {}
         self._momentum_seen = 0
-        self._lost_momentum: set[int] = set()
         self._last_step = 0
 
     def observe(self, span: Span) -> None:
@@ -55,7 +101,9 @@ class Leftovers:
             elif event.kind == "hooks":
                 self._hooked = list(event.body["modules"])
             elif event.kind == "averages":
-                self._averages.append((event.step, event.body["averages"]))
+                self._averages = (event.step, event.body["averages"])
+                self._num_averages += 1
+                self._averages_moved = self._averages_moved or any(a["moved"] for a in event.body["averages"])
             elif event.kind == "totals":
                 self._ended = True
         alive, hooks = span.metric("graphs_alive"), span.metric("num_hooks")
@@ -67,11 +115,11 @@ class Leftovers:
         for place, step in enumerate(span.steps):
             self._last_step = int(step)
             if np.isfinite(alive[place]):
-                self._alive.append((int(step), float(alive[place])))
+                self._alive.see(int(step), float(alive[place]), float(step))
             if np.isfinite(outputs[place]):
-                self._outputs.append((int(step), float(outputs[place]), float(marked[place])))
+                self._outputs.see(int(step), float(outputs[place]), float(marked[place]))
             if np.isfinite(hooks[place]):
-                self._hooks.append((int(step), float(hooks[place])))
+                self._hooks.see(int(step), float(hooks[place]))
             if np.isfinite(backwards[place]):
                 self._retain.see(int(step), bool(retain[place] == 1.0 and backwards[place] == 1))
                 # A second backward, or torch.autograd.grad, is what a graph of gradients is for.
@@ -82,13 +130,14 @@ class Leftovers:
 
     def _see_count(self, step: int, count: float) -> None:
         """Adam counts its own steps: the count of a continued run goes on, or begins again at 1."""
-        if self._counts and step > self._counts[-1][0] and count < self._counts[-1][1] and count <= 1.0:
-            self._starts.append(step)
-            self._counts.append((step, count, self._counts[-1][1]))
-        elif not self._counts and step > 0 and count <= 1.0:
-            self._counts.append((step, count, 0.0))
-        else:
-            self._counts[-1:] = [(step, count, 0.0)]
+        before, self._count = self._count, (step, count)
+        if before is not None and step > before[0] and count < before[1] and count <= 1.0:
+            self._note_start(step, is_momentum=False, lost=before[1])
+
+    def _note_start(self, step: int, *, is_momentum: bool, lost: float = 0.0) -> None:
+        self._num_starts += 1
+        if self._first_start is None:
+            self._first_start, self._is_momentum_lost, self._lost_count = step, is_momentum, lost
 
     def _see_momentum(self, span: Span) -> None:
         """SGD's first step after a loss of its state has a momentum that is the gradient itself, in every tensor."""
@@ -109,30 +158,27 @@ class Leftovers:
             equal = bool((np.abs(momentum[row] - gradient[row]) <= 1e-5 * gradient[row]).all())
             step = int(span.steps[row])
             if equal and self._momentum_seen and step > self._momentum_seen:
-                self._starts.append(step)
-                self._lost_momentum.add(step)
+                self._note_start(step, is_momentum=True)
             self._momentum_seen = max(self._momentum_seen, step)
 
     def readings(self) -> dict[str, list[Reading]]:
         """What each rule asks for, and what it got."""
         flag = max(self._create.longest, self._retain.longest)
-        pairs = zip(self._hooks, self._hooks[1:], strict=False)
-        moved = any(a["moved"] for _, told in self._averages for a in told)
         return {
             "graph_retained": [
-                Reading("graphs of earlier steps alive", self._alive[-1][1] if self._alive else np.nan, ">=", GRAPHS_NEEDED,
+                Reading("graphs of earlier steps alive", self._alive.now, ">=", GRAPHS_NEEDED,
                         way="kept alive"),
                 Reading("steps in a row with retain_graph or create_graph and no use of it", flag, ">=", FLAG_STEPS, way="flags"),
             ],
             "hooks_accumulate": [
-                Reading("hooks at the start", self._hooks[0][1] if self._hooks else np.nan),
-                Reading("times their number rose", sum(now[1] > before[1] for before, now in pairs), ">=", RISES_NEEDED),
+                Reading("hooks at the start", self._hooks.first),
+                Reading("times their number rose", self._hooks.num_rises, ">=", RISES_NEEDED),
             ],
             "ema_frozen": [
-                Reading("looks at averaged weights", len(self._averages), ">=", AVERAGE_LOOKS),
-                Reading("the average moved at least once", int(moved), "=", 0),
+                Reading("looks at averaged weights", self._num_averages, ">=", AVERAGE_LOOKS),
+                Reading("the average moved at least once", int(self._averages_moved), "=", 0),
             ],
-            "optimizer_state_lost": [Reading("times the optimizer's own count or momentum began again", len(self._starts), ">", 0)],
+            "optimizer_state_lost": [Reading("times the optimizer's own count or momentum began again", self._num_starts, ">", 0)],
         }  # fmt: skip
 
     def findings(self) -> list[Finding]:
@@ -147,41 +193,31 @@ class Leftovers:
         return [finding for finding in found if finding is not None]
 
     def _find_alive(self) -> Finding | None:
-        if len(self._alive) < GRAPHS_NEEDED or self._alive[-1][1] < GRAPHS_NEEDED:
+        alive = self._alive
+        if alive.num < GRAPHS_NEEDED or not alive.now >= GRAPHS_NEEDED:
             return None
-        # Growth until the end or until an epoch's sum was dropped: the longest rise counts.
-        steps = np.array([step for step, _ in self._alive])
-        counts = np.array([count for _, count in self._alive])
-        drops = np.flatnonzero(np.diff(counts) < 0)
-        start = int(drops[-1]) + 1 if len(drops) else 0
-        rise, length = counts[-1] - counts[start], steps[-1] - steps[start]
-        if length < GRAPHS_NEEDED or rise < GROWTH * length:
+        if alive.length < GRAPHS_NEEDED or alive.now - alive.start < GROWTH * alive.length:
             return None
         where = f" (backward is called at {name_list(self._lines, 1)})" if self._lines else ""
         return Finding(
             "graph_retained", Severity.WARNING,
-            f"{int(counts[-1]):,} graphs of earlier steps are still alive, one more with each step{where}: something keeps the loss, "
+            f"{int(alive.now):,} graphs of earlier steps are still alive, one more with each step{where}: something keeps the loss, "
             "such as total += loss.",
-            int(steps[start]), int(steps[-1]), (),
-            (Evidence("graphs alive", float(counts[-1]), float(counts[start])),),
+            alive.first_step, alive.last_step, (), (Evidence("graphs alive", alive.now, alive.start),),
             "total += loss.item()  # or loss.detach()",
         )  # fmt: skip
 
     def _find_outputs(self) -> Finding | None:
         """Predictions whose graphs stay: nearly every one that was marked since the last time that any were let go."""
-        if len(self._outputs) < 2:
-            return None
-        steps, counts, marked = np.array(self._outputs).T
-        drops = np.flatnonzero(np.diff(counts) < 0)
-        start = int(drops[-1]) + 1 if len(drops) else 0
-        rise, length = counts[-1] - counts[start], marked[-1] - marked[start]
-        if rise < GRAPHS_NEEDED or rise < GROWTH * length:
+        outputs = self._outputs
+        rise = outputs.now - outputs.start
+        if not rise >= GRAPHS_NEEDED or rise < GROWTH * outputs.length:
             return None
         return Finding(
             "graph_retained", Severity.WARNING,
-            f"{int(counts[-1]):,} outputs of earlier steps are still alive with their graphs, one more with each step: something keeps "
+            f"{int(outputs.now):,} outputs of earlier steps are still alive with their graphs, one more with each step: something keeps "
             "the model's predictions, such as a list for a plot.",
-            int(steps[start]), int(steps[-1]), (), (Evidence("outputs alive", float(counts[-1]), float(counts[start])),),
+            outputs.first_step, outputs.last_step, (), (Evidence("outputs alive", outputs.now, outputs.start),),
             "history.append(output.detach())",
         )  # fmt: skip
 
@@ -202,46 +238,38 @@ class Leftovers:
         )  # fmt: skip
 
     def _find_hooks(self) -> Finding | None:
-        rises = [
-            (now, before) for before, now in zip(self._hooks, self._hooks[1:], strict=False) if now[1] > before[1]
-        ]  # fmt: skip
-        if len(rises) < RISES_NEEDED or self._hooks[-1][1] < max(count for _, count in self._hooks):
+        hooks = self._hooks
+        if hooks.num_rises < RISES_NEEDED or hooks.now < hooks.most:
             return None
         return Finding(
             "hooks_accumulate", Severity.WARNING,
-            f"The model's hooks grew from {self._hooks[0][1]:.0f} to {self._hooks[-1][1]:.0f} since step {rises[0][1][0]:,}: they are "
+            f"The model's hooks grew from {hooks.first:.0f} to {hooks.now:.0f} since step {hooks.before_rise:,}: they are "
             "registered again and never removed.",
-            rises[0][1][0], self._last_step, tuple(self._hooked), (Evidence("hooks", self._hooks[-1][1], self._hooks[0][1]),),
+            hooks.before_rise, self._last_step, tuple(self._hooked), (Evidence("hooks", hooks.now, hooks.first),),
             "handle = module.register_forward_hook(hook); handle.remove()",
         )  # fmt: skip
 
     def _find_average(self) -> Finding | None:
-        if len(self._averages) < AVERAGE_LOOKS:
+        if self._num_averages < AVERAGE_LOOKS:
             return None
-        latest = self._averages[-1][1]
+        step, latest = self._averages
         still = [a for a in latest if not a["moved"] and (a.get("given") or self._ended)]
-        ever = any(a["moved"] for _, told in self._averages for a in told)
-        if not still or ever:
+        if not still or self._averages_moved:
             return None
         return Finding(
             "ema_frozen", Severity.CRITICAL,
-            f"The average of the weights ({still[0]['type']}) has not moved in {self._averages[-1][0]:,} steps: nobody updates it.",
-            0, self._last_step, (), (Evidence("looks without a change", float(len(self._averages))),),
+            f"The average of the weights ({still[0]['type']}) has not moved in {step:,} steps: nobody updates it.",
+            0, self._last_step, (), (Evidence("looks without a change", float(self._num_averages)),),
             "ema.update_parameters(model)  # after optimizer.step()",
         )  # fmt: skip
 
     def _find_lost(self) -> Finding | None:
-        if not self._starts:
+        step = self._first_start
+        if step is None:
             return None
-        step = self._starts[0]
-        before = (
-            next(lost for at, _, lost in self._counts if at == step)
-            if any(c[0] == step for c in self._counts)
-            else 0.0
-        )
         shown = (
-            Evidence("momentum, against the gradient", 1.0) if step in self._lost_momentum
-            else Evidence("the optimizer's own step count", 1.0, before or None)
+            Evidence("momentum, against the gradient", 1.0) if self._is_momentum_lost
+            else Evidence("the optimizer's own step count", 1.0, self._lost_count or None)
         )  # fmt: skip
         return Finding(
             "optimizer_state_lost", Severity.CRITICAL,

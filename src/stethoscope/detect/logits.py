@@ -14,10 +14,12 @@ import numpy as np
 
 from stethoscope.analyse.span import Span
 from stethoscope.detect.detector import Reading
+from stethoscope.detect.tracks import Track
 from stethoscope.kernels.columns import INDEX
-from stethoscope.record import Evidence, Finding, FloatArray, Kind, Severity
+from stethoscope.record import Evidence, Finding, Kind, Severity
 
 LOOKS_NEEDED: Final = 6
+LOOKS_KEPT: Final = 1024
 ATTENTION_LOOKS: Final = 4
 """Each is a mean over rows and heads, so a few suffice: a busy machine may take no more."""
 BASELINE_LOOKS: Final = 3
@@ -45,12 +47,13 @@ class Logits:
     codes: ClassVar[tuple[str, ...]] = ("attention_logit_growth", "output_logit_drift")
 
     def __init__(self) -> None:
-        self._looks: dict[str, list[tuple[int, dict[str, float]]]] = {}
-        self._drift: list[tuple[int, float]] = []
+        self._looks: dict[str, Track] = {}
+        self._freedom: dict[str, float] = {}
+        self._drift = Track(2)
         self._num_classes = 0.0
         self._num_labels = 0
-        self._centre: list[tuple[float, float]] = []
-        self._pushes: list[tuple[float, float]] = []
+        self._centre = Track(2, limit=LOOKS_NEEDED, ends=BASELINE_LOOKS)
+        self._pushes = Track(2)
         self._last_step = 0
 
     def observe(self, span: Span) -> None:
@@ -58,20 +61,33 @@ class Logits:
         for event in span.events:
             if event.kind == "attention":
                 for path, numbers in event.body["modules"].items():
-                    self._looks.setdefault(path, []).append((event.step, numbers))
+                    self._see_attention(event.step, path, numbers)
             elif event.kind == "loss_graph":
                 self._num_labels = max(self._num_labels, int(event.body.get("num_classes", 0)))
         log_z, classes = span.metric("output/log_z"), span.metric("output/num_units")
         outputs = span.places(Kind.OUTPUT)
         for place in np.flatnonzero(np.isfinite(log_z)):
-            self._drift.append((int(span.steps[place]), float(log_z[place])))
+            self._drift.add(int(span.steps[place]), float(log_z[place]))
             self._num_classes = float(classes[place])
             if len(outputs) and span.present[place, outputs[0]]:
                 row = span.rows[place, outputs[0]]
-                self._centre.append((float(row[INDEX["mean"]]), float(row[INDEX["std"]])))
+                self._centre.add(float(row[INDEX["mean"]]), float(row[INDEX["std"]]))
         self._see_pushes(span)
         if len(span.steps):
             self._last_step = int(span.steps[-1])
+
+    def _see_attention(self, step: int, path: str, numbers: dict[str, float]) -> None:
+        """The entropy of an attention as a share of what its rows are free to have, and its largest logit.
+
+        Weights that are exactly zero may be masked or may have run away so far that they vanished: a row is held against the most
+        freedom that any look until then had.
+        """
+        free = max(self._freedom.get(path, 0.0), float(numbers.get("uniform", 0.0)))
+        self._freedom[path] = free
+        if free > 0.5 and math.isfinite(numbers["entropy"]):  # after a NaN there is nothing to look at, and nothing is taken back
+            if path not in self._looks:
+                self._looks[path] = Track(3, limit=LOOKS_KEPT)
+            self._looks[path].add(step, numbers["entropy"] / free, numbers.get("max_logit", math.nan))
 
     def _see_pushes(self, span: Span) -> None:
         """Of the last layer with one output a class: the sum of the gradient over its logits, and of its sizes."""
@@ -83,28 +99,29 @@ class Logits:
             return
         rows = span.rows[span.present[:, heads[-1]], heads[-1]]
         sums = rows[:, [INDEX["mean"], INDEX["mean_abs"]]] * rows[:, [INDEX["count"]]]
-        self._pushes += [(float(a), float(b)) for a, b in sums if math.isfinite(a) and b > 0]
+        for push, size in sums:
+            if math.isfinite(push) and size > 0:
+                self._pushes.add(float(push), float(size))
 
     def readings(self) -> dict[str, list[Reading]]:
         """What each rule asks for: of the attention with the lowest entropy now, and of the output."""
-        openness = {path: found[1] for path in self._looks if (found := self._openness(path)) is not None}
-        now = {path: float(np.median(values[-BASELINE_LOOKS:])) for path, values in openness.items()}
+        looked = {path: looks for path, looks in self._looks.items() if len(looks) >= ATTENTION_LOOKS}
+        now = {path: float(np.median(looks.last(BASELINE_LOOKS)[:, 1])) for path, looks in looked.items()}
         path = min(now, key=lambda name: now[name], default="")
-        before = float(openness[path][:BASELINE_LOOKS].max()) if path else np.nan
-        largest = [n.get("max_logit", np.nan) for _, n in self._looks.get(path, [])] or [np.nan]
-        values = np.array([value for _, value in self._drift])
-        moved = float(np.median(values[-BASELINE_LOOKS:]) - np.median(values[:BASELINE_LOOKS])) if len(values) else np.nan
+        before = float(looked[path].first(BASELINE_LOOKS)[:, 1].max()) if path else np.nan
+        largest = (looked[path].first(1)[0, 2], looked[path].latest[2]) if path else (np.nan, np.nan)
+        moved = float(np.subtract(*self._ends())) if len(self._drift) else np.nan
         share, sign, lasts = self._push()
         return {
             "attention_logit_growth": [
                 Reading("attention modules looked at often enough", len(now), ">", 0),
                 Reading("entropy at the start, of a uniform row's", before, ">", OPEN, path, "collapsed"),
                 Reading("entropy now, of a uniform row's", now.get(path, np.nan), "<", COLLAPSED, path, "collapsed"),
-                Reading("largest logit", largest[-1], ">", LARGE_LOGIT, path, "ran away"),
+                Reading("largest logit", largest[1], ">", LARGE_LOGIT, path, "ran away"),
                 Reading("largest logit at the start", largest[0], site=path),
             ],
             "output_logit_drift": [
-                Reading("looks at the output's logits", len(values), ">", LOOKS_NEEDED),
+                Reading("looks at the output's logits", len(self._drift), ">", LOOKS_NEEDED),
                 Reading("change of the mean log Z", abs(moved), ">=", DRIFT * math.log(max(self._num_classes, 2))),
                 Reading("all logits moved together, times their spread", self._shift(), ">", SHIFTED, way="shifted"),
                 Reading("share of the gradient that shifts all logits", share, ">", PUSHED, way="pushed"),
@@ -121,38 +138,27 @@ class Logits:
         drift = self._output()
         return told if drift is None else [*told, drift]
 
-    def _openness(self, path: str) -> tuple[list[tuple[int, dict[str, float]]], FloatArray] | None:
-        """The looks at an attention, and its entropy at each as a share of what its rows are free to have.
-
-        Weights that are exactly zero may be masked or may have run away so far that they vanished: a row is held against the most
-        freedom that any look until then had.
-        """
-        looks = self._looks[path]
-        free = np.maximum.accumulate([float(n.get("uniform", 0.0)) for _, n in looks])
-        kept = [number for number in range(len(looks)) if free[number] > 0.5]
-        if len(kept) < ATTENTION_LOOKS:
-            return None
-        return [looks[n] for n in kept], np.array([looks[n][1]["entropy"] / free[n] for n in kept])
+    def _ends(self) -> tuple[float, float]:
+        """The mean log Z now, and where it began."""
+        last, first = self._drift.last(BASELINE_LOOKS), self._drift.first(BASELINE_LOOKS)
+        return float(np.median(last[:, 1])), float(np.median(first[:, 1]))
 
     def _attention(self, path: str) -> tuple[float, Finding] | None:
-        found = self._openness(path)
-        if found is None:
+        looks = self._looks[path]
+        if len(looks) < ATTENTION_LOOKS:
             return None
-        looks, openness = found
-        before, after = float(openness[:BASELINE_LOOKS].max()), float(np.median(openness[-BASELINE_LOOKS:]))
-        largest = [n.get("max_logit", math.nan) for _, n in looks]
-        base, top = largest[0], float(np.median(largest[-BASELINE_LOOKS:]))
-        collapsed = (
-            before > OPEN and after < COLLAPSED and bool((openness[-BASELINE_LOOKS:] < COLLAPSED).all())
-        )
+        early, late = looks.first(BASELINE_LOOKS), looks.last(BASELINE_LOOKS)
+        before, after = float(early[:, 1].max()), float(np.median(late[:, 1]))
+        base, top = float(early[0, 2]), float(np.median(late[:, 2]))
+        collapsed = before > OPEN and after < COLLAPSED and bool((late[:, 1] < COLLAPSED).all())
         ran_away = (
             math.isfinite(base) and top > LARGE_LOGIT and top > LOGIT_GROWTH * base and after < 0.5 * before
         )
         if not collapsed and not ran_away:
             return None
         middle = (before + after) / 2
-        above = np.flatnonzero(openness > middle)
-        first = looks[min(int(above[-1]) + 1, len(looks) - 1)][0] if len(above) else looks[0][0]
+        above = np.flatnonzero(looks.column(1) > middle)
+        first = int(looks.steps[min(int(above[-1]) + 1, len(looks.steps) - 1)] if len(above) else early[0, 0])
         evidence = [Evidence("attention entropy against a uniform row", after, before)]
         if math.isfinite(top):
             evidence.append(Evidence("largest logit", top, base if math.isfinite(base) else None))
@@ -170,7 +176,7 @@ class Logits:
         if len(self._centre) < 2 * BASELINE_LOOKS:
             return math.nan
         (start, wide), (end, narrow) = (
-            np.median(part, axis=0) for part in (self._centre[:BASELINE_LOOKS], self._centre[-BASELINE_LOOKS:])
+            np.median(part, axis=0) for part in (self._centre.first(BASELINE_LOOKS), self._centre.last(BASELINE_LOOKS))
         )
         return abs(float(end - start)) / max(float(wide), float(narrow), 1e-300)
 
@@ -178,7 +184,7 @@ class Logits:
         """Of the gradient over all logits: its common share, its mean sign, and the push of the last fifth against the largest."""
         if len(self._pushes) < PUSHES_NEEDED:
             return math.nan, math.nan, math.nan
-        sums, sizes = np.array(self._pushes).T
+        sums, sizes = self._pushes.rows.T
         # Of the whole gradient too: where everything else fades sooner, that is no push towards a goal either.
         fifths = [[float(np.median(part)) for part in np.array_split(v, 5)] for v in (np.abs(sums), np.abs(sums) / sizes)]
         lasts = min(fifth[-1] / max(*fifth, 1e-300) for fifth in fifths)
@@ -187,8 +193,7 @@ class Logits:
     def _output(self) -> Finding | None:
         if len(self._drift) <= LOOKS_NEEDED or self._num_classes < 2 or self._num_classes != self._num_labels:
             return None
-        values = np.array([value for _, value in self._drift])
-        start, end = float(np.median(values[:BASELINE_LOOKS])), float(np.median(values[-BASELINE_LOOKS:]))
+        values, (end, start) = self._drift.values, self._ends()
         limit = DRIFT * math.log(self._num_classes)
         middle = float(np.median(values[len(values) // 2 :][:BASELINE_LOOKS]))
         still = abs(end - middle) > 0.2 * abs(middle - start)
@@ -198,7 +203,8 @@ class Logits:
         pushed = share > PUSHED and abs(sign) >= ONE_SIGN and lasts >= LASTS and outward
         if abs(end - start) < limit or not still or not (self._shift() > SHIFTED or pushed):
             return None
-        first = next(step for step, value in self._drift if abs(value - start) > limit / 2)
+        moved = np.flatnonzero(np.abs(values - start) > limit / 2)
+        first = int(self._drift.steps[moved[0]]) if len(moved) else self._last_step
         pull = [Evidence("share of the gradient that shifts all logits", share, 0.0)] if pushed else []
         return Finding(
             "output_logit_drift", Severity.WARNING,

@@ -12,6 +12,7 @@ import numpy as np
 
 from stethoscope.analyse.span import Span
 from stethoscope.detect.detector import Reading
+from stethoscope.detect.tracks import Looks
 from stethoscope.record import Evidence, Finding, Severity
 
 SEEN_NEEDED: Final = 2
@@ -29,7 +30,7 @@ class LossShape:
     )  # fmt: skip
 
     def __init__(self) -> None:
-        self._seen: dict[str, list[tuple[int, Any]]] = {}
+        self._seen: dict[str, Looks[tuple[int, Any]]] = {}
         self._num_classes = 0
         self._last_module = ""
         self._last_step = 0
@@ -53,7 +54,9 @@ class LossShape:
             self._num_classes = int(event.body.get("num_classes", self._num_classes))
             for key in ("double_softmax", "double_sigmoid", "broadcast", "output_cut", "clamped"):
                 if key in event.body:
-                    self._seen.setdefault(key, []).append((event.step, event.body[key]))
+                    if key not in self._seen:
+                        self._seen[key] = Looks()
+                    self._seen[key].append((event.step, event.body[key]))
 
     def readings(self) -> dict[str, list[Reading]]:
         """How often the loss's graph was read, and how often it showed each."""
@@ -80,7 +83,7 @@ class LossShape:
             "broadcast": self._broadcast, "output_cut": self._cut, "clamped": self._clamped,
         }  # fmt: skip
         found = [
-            make(self._seen[key])
+            make(self._seen[key].to_list())
             for key, make in makers.items()
             if len(self._seen.get(key, ())) >= SEEN_NEEDED
         ]

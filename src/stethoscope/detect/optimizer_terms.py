@@ -10,10 +10,12 @@ import numpy as np
 from stethoscope.analyse.span import Span
 from stethoscope.detect.detector import Reading, is_matrix, name_list
 from stethoscope.detect.groups import Group, groups_by_site
+from stethoscope.detect.tracks import Track
 from stethoscope.kernels.columns import INDEX, stat
 from stethoscope.record import Evidence, Finding, FloatArray, Kind, Severity
 
 STEPS_NEEDED: Final = 20
+SHARES_KEPT: Final = 512
 MOST: Final = 0.5
 BOUND_FACTOR: Final = 3.0
 """Adam cannot move a weight further than its bound x lr; three times that is not rounding."""
@@ -36,7 +38,7 @@ class OptimizerTerms:
         self._eps_ratio: dict[str, float] = {}
         self._spike: tuple[int, str, float, float] | None = None
         self._last_spike = 0
-        self._decay: dict[str, list[float]] = {}
+        self._decay: dict[str, Track] = {}
         self._norms: dict[str, tuple[float, float]] = {}
         self._last_step = 0
         self._eps_value = 0.0
@@ -118,9 +120,10 @@ class OptimizerTerms:
                 if decoupled
                 else factor * weight / (factor * weight + gradient)
             )
-        shares = self._decay.setdefault(path, [])
+        if path not in self._decay:
+            self._decay[path] = Track(limit=SHARES_KEPT, ends=1)
         for place in np.flatnonzero(np.isfinite(share)):
-            shares.append(float(min(share[place], 1.0)))
+            self._decay[path].add(float(min(share[place], 1.0)))
             first = self._norms.get(path, (float(weight[place]), 0.0))[0]
             self._norms[path] = (first, float(weight[place]))
 
@@ -128,7 +131,7 @@ class OptimizerTerms:
         """What each rule asks for, and what it got."""
         full = [seen for seen in self._eps.values() if len(seen) >= STEPS_NEEDED]
         under = [seen for seen in full if np.mean(seen) > 0.9]
-        decay = {path: float(np.median(s)) for path, s in self._decay.items() if len(s) >= STEPS_NEEDED}
+        decay = {path: float(np.median(s.values)) for path, s in self._decay.items() if len(s) >= STEPS_NEEDED}
         shrunk = {path: self._norms[path][1] / self._norms[path][0] for path in decay if self._norms[path][0] > 0}
         ruled = [path for path in shrunk if decay[path] > DECAY_SHARE and shrunk[path] < SHRUNK]
         path = min(ruled or shrunk, key=lambda name: shrunk[name] - decay[name], default="")
@@ -160,7 +163,7 @@ class OptimizerTerms:
             found.append(self._spiked())
         ruled = [
             path for path, shares in self._decay.items()
-            if len(shares) >= STEPS_NEEDED and np.median(shares) > DECAY_SHARE
+            if len(shares) >= STEPS_NEEDED and np.median(shares.values) > DECAY_SHARE
             and self._norms[path][1] < SHRUNK * self._norms[path][0]
         ]  # fmt: skip
         if self._decay and len(ruled) > MOST * len(self._decay):
@@ -192,14 +195,14 @@ class OptimizerTerms:
         )  # fmt: skip
 
     def _decay_rules(self, paths: list[str]) -> Finding:
-        worst = max(paths, key=lambda path: float(np.median(self._decay[path])))
+        worst = max(paths, key=lambda path: float(np.median(self._decay[path].values)))
         first, last = self._norms[worst]
         return Finding(
             "weight_decay_dominates", Severity.WARNING,
             f"Weight decay moves {name_list(paths)} more than the gradient does: the weights shrink to {last / first:.0%} of "
             "their size.",
             0, self._last_step, tuple(paths),
-            (Evidence("decay's share of the step", float(np.median(self._decay[worst])), site=worst, kind="weight", stat="norm"),
+            (Evidence("decay's share of the step", float(np.median(self._decay[worst].values)), site=worst, kind="weight", stat="norm"),
              Evidence("size of the weights", last, first, site=worst, kind="weight", stat="rms")),
             "weight_decay=0.01  # for AdamW; 1e-4 for SGD",
         )  # fmt: skip

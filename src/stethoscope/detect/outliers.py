@@ -6,15 +6,18 @@ fill such gaps. A spike of the loss or of the gradient in the same step makes it
 
 from __future__ import annotations
 
-from array import array
+import dataclasses
+import heapq
+from collections import deque
 from typing import Any, ClassVar, Final
 
 import numpy as np
 
 from stethoscope.analyse.span import Span
 from stethoscope.detect.detector import Reading
+from stethoscope.detect.tracks import Track
 from stethoscope.kernels.columns import INDEX
-from stethoscope.record import Evidence, Finding, FloatArray, Kind, Severity
+from stethoscope.record import Evidence, Finding, Kind, Severity
 
 BATCHES_NEEDED: Final = 20
 FAR: Final = 30.0
@@ -25,16 +28,32 @@ RARE: Final = 0.02
 SPIKE: Final = 4.0
 """Times the loss or gradient of the steps before."""
 BEFORE: Final = 20
+TOP: Final = 512
+"""Batches that are remembered one by one."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, order=True)
+class _Batch:
+    """A batch with a large value."""
+
+    value: float
+    number: int
+    step: int
+    spike: tuple[str, float, float]
+    """What jumped most in its step, to what, and the most of the steps before."""
 
 
 class Outliers:
-    """Keeps the largest value, the loss and the gradient of every step that has a logged batch."""
+    """Keeps the largest value of every step that has a logged batch, and of the largest what went before."""
 
     codes: ClassVar[tuple[str, ...]] = ("outlier_batch",)
 
     def __init__(self) -> None:
-        self._steps = array("q")
-        self._largest, self._losses, self._gradients = array("d"), array("d"), array("d")
+        self._largest = Track(ends=1)
+        self._num_batches = 0
+        self._top: list[_Batch] = []
+        """The batches with the largest values, as a heap: the least of them first."""
+        self._before: deque[tuple[float, float]] = deque(maxlen=BEFORE)
         self._samples: dict[int, dict[str, Any]] = {}
         self._name = ""
         self._peak = 0.0
@@ -53,78 +72,84 @@ class Outliers:
         there = np.flatnonzero(span.present[:, inputs[0]])
         gradients = span.places(Kind.GRADIENT)
         norms = np.sqrt(np.nansum(span.stat("norm")[:, gradients] ** 2, axis=1)) if len(gradients) else None
-        self._steps.extend(span.steps[there].tolist())
-        self._largest.extend(span.rows[there, inputs[0], INDEX["abs_max"]].tolist())
-        self._losses.extend(span.metric("loss")[there].tolist())
-        self._gradients.extend(norms[there].tolist() if norms is not None else [float("nan")] * len(there))
+        largest, losses = span.rows[:, inputs[0], INDEX["abs_max"]], span.metric("loss")
+        for row in there:
+            size = float(norms[row]) if norms is not None else float("nan")
+            self._take(int(span.steps[row]), float(largest[row]), float(losses[row]), size)
+
+    def _take(self, step: int, value: float, loss: float, gradient: float) -> None:
+        """Of every batch its largest value; of those with the largest also what went before."""
+        if np.isfinite(value):
+            self._largest.add(value)
+            if len(self._top) < TOP or value > self._top[0].value:
+                batch = _Batch(value, self._num_batches, step, self._spike(loss, gradient))
+                (heapq.heappush if len(self._top) < TOP else heapq.heappushpop)(self._top, batch)
+        self._before.append((abs(loss), abs(gradient)))
+        self._num_batches += 1
 
     def readings(self) -> dict[str, list[Reading]]:
         """What the rule asks for, and what it got."""
-        largest = np.array(self._largest)
-        largest = largest[np.isfinite(largest)]
+        largest = self._largest.values
         usual = float(np.median(largest)) if len(largest) else np.nan
-        top = float(largest.max()) / usual if len(largest) and usual > 0 else np.nan
+        top = max(self._top).value / usual if len(largest) and usual > 0 else np.nan
+        num_far = sum(batch.value > FAR * usual for batch in self._top)
         return {
             "outlier_batch": [
-                Reading("batches of floats that were logged", len(largest), ">=", BATCHES_NEEDED),
+                Reading("batches of floats that were logged", len(self._largest), ">=", BATCHES_NEEDED),
                 Reading("largest value of any batch / usual largest", top, ">", FAR, self._name),
-                Reading("batches as far as that", int((largest > FAR * usual).sum()), "<=", max(2, int(RARE * len(largest)))),
+                Reading("batches as far as that", num_far, "<=", self._most_far()),
             ]
         }
 
+    def _most_far(self) -> int:
+        """So many batches may stand apart and still be few."""
+        return min(max(2, int(RARE * self._num_batches)), TOP - 1)
+
     def findings(self) -> list[Finding]:
         """The first batch that stands apart."""
-        largest = np.array(self._largest)
-        known = np.isfinite(largest)
-        if int(known.sum()) < BATCHES_NEEDED:
+        if len(self._largest) < BATCHES_NEEDED:
             return []
-        far = known & (largest > FAR * float(np.median(largest[known])))
-        num_far = int(far.sum())
-        ordinary = largest[known & ~far]
-        if not 0 < num_far <= max(2, int(RARE * len(largest))) or not len(ordinary):
+        usual = float(np.median(self._largest.values))
+        far = [batch for batch in self._top if batch.value > FAR * usual]
+        ordinary = [batch.value for batch in self._top if batch.value <= FAR * usual]
+        if not 0 < len(far) <= self._most_far() or not ordinary:
             return []
-        if float(largest[far].min()) < GAP * float(ordinary.max()):
+        if min(far).value < GAP * max(ordinary):
             return []
-        return [self._tell(np.flatnonzero(far), largest)]
+        return [self._tell(sorted(far, key=lambda batch: batch.number), usual)]
 
-    def _tell(self, places: Any, largest: FloatArray) -> Finding:
-        spikes = [(int(n), *self._spike(int(n))) for n in places]
-        place, what, value, before = max(spikes, key=lambda spike: spike[2] / max(spike[3], 1e-300))
-        harmful = value > SPIKE * before
-        place = next((n for n, _, v, b in spikes if v > SPIKE * b), place) if harmful else int(places[0])
-        if harmful:
-            what, value, before = self._spike(place)
-        step = int(self._steps[place])
+    def _tell(self, far: list[_Batch], usual: float) -> Finding:
+        worst = max(far, key=lambda batch: batch.spike[1] / max(batch.spike[2], 1e-300))
+        harmful = worst.spike[1] > SPIKE * worst.spike[2]
+        batch = next(one for one in far if one.spike[1] > SPIKE * one.spike[2]) if harmful else far[0]
+        what, value, before = batch.spike if harmful else worst.spike
+        step = batch.step
         sample = self._samples.get(step, {}).get("sample")
         who = f"sample {sample} of the batch" if sample is not None else "a sample of the batch"
-        usual = float(np.median(largest[np.isfinite(largest)]))
         effect = f"; the {what} went from {before:.3g} to {value:.3g}" if harmful else ""
         indexed = [Evidence("index in the batch", float(sample))] if sample is not None else []
         return Finding(
             "outlier_batch", Severity.WARNING if harmful else Severity.INFO,
-            f"{who.capitalize()} of step {step:,} holds a value of {largest[place]:,.4g} where the largest of a batch is "
+            f"{who.capitalize()} of step {step:,} holds a value of {batch.value:,.4g} where the largest of a batch is "
             f"usually {usual:,.3g}{effect}.".replace("batch of step", "batch at step"),
-            step, int(self._steps[int(places[-1])]), (self._name,),
+            step, far[-1].step, (self._name,),
             (
-                Evidence("largest value in the batch", float(largest[place]), usual, site=self._name, kind="input",
-                         stat="abs_max"),
+                Evidence("largest value in the batch", batch.value, usual, site=self._name, kind="input", stat="abs_max"),
                 *indexed,
                 Evidence(what, value, before),
             ),
             "inputs = inputs.clamp(low, high)  # with limits from the training set, or drop the sample",
         )  # fmt: skip
 
-    def _spike(self, place: int) -> tuple[str, float, float]:
+    def _spike(self, loss: float, gradient: float) -> tuple[str, float, float]:
         """What jumped most in this step against the steps before it: loss or gradient."""
         best = ("loss", 0.0, 1.0)
-        for what, values in (("loss", self._losses), ("gradient norm", self._gradients)):
-            window = np.abs(np.array(values[max(0, place - BEFORE) : place]))
-            window = window[np.isfinite(window)]
-            value = abs(values[place])
+        for place, (what, value) in enumerate((("loss", abs(loss)), ("gradient norm", abs(gradient)))):
+            window = [pair[place] for pair in self._before if np.isfinite(pair[place])]
             if len(window) < 3 or not np.isfinite(value):
                 continue
             # Above the largest of the steps before, not their middle: losses of single batches are noisy.
-            before = float(window.max())
+            before = max(window)
             if before > 0 and value / before > best[1] / best[2]:
                 best = (what, value, before)
         return best

@@ -56,7 +56,7 @@ class Plateau:
             return []
         values = loss.values
         began, tail = (
-            float(np.median(values[:5])),
+            float(np.median(self._curves.first_losses(5))),
             values[-max(VALUES_NEEDED // 2, int(LAST * len(values))) :],
         )
         level = float(np.median(tail))
@@ -69,7 +69,7 @@ class Plateau:
             f"The loss has stood at about {level:.3g} since step {step:,}.",
             step, int(loss.steps[-1]), (),
             (Evidence("loss, against where it began", level, began),
-             Evidence("steps without progress", float(len(values) - first))),
+             Evidence("steps without progress", float(round((1 - first / len(values)) * loss.num)))),
             "torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)  # if more was to be learned",
         )]  # fmt: skip
 

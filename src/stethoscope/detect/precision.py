@@ -8,6 +8,7 @@ import numpy as np
 
 from stethoscope.analyse.span import Span
 from stethoscope.detect.detector import Reading, name_list
+from stethoscope.detect.tracks import Track
 from stethoscope.kernels.columns import INDEX
 from stethoscope.record import Evidence, Finding, Kind, Severity
 
@@ -18,6 +19,8 @@ STEPS_NEEDED: Final = 6
 """Looks at a gradient."""
 TINY_SHARE: Final = 0.5
 """Of a gradient's values that are not zero: where most are subnormal, as many again are already lost."""
+SHARES_KEPT: Final = 512
+STREAKS_KEPT: Final = 256
 MOST: Final = 0.5
 
 
@@ -29,7 +32,7 @@ class Precision:
     def __init__(self) -> None:
         self._skips: dict[int, int] = {}
         self._scale = np.inf
-        self._tiny: dict[str, list[float]] = {}
+        self._tiny: dict[str, Track] = {}
         self._scaled = False
         self._first: int | None = None
         self._last_step = 0
@@ -40,6 +43,9 @@ class Precision:
         for event in span.events:
             if event.kind == "skipped_step":
                 self._skips[event.step] = self._skips.get(event.step, 0) + 1
+                if len(self._skips) > STREAKS_KEPT:  # the shortest streak is never told
+                    others = [step for step in self._skips if step != event.step]
+                    del self._skips[min(others, key=lambda step: self._skips[step])]
                 self._scale = float(event.body.get("scale") or self._scale)
         scale = span.metric("loss_scale")
         self._scaled = self._scaled or bool((scale[np.isfinite(scale)] > 1.0).any())
@@ -57,13 +63,16 @@ class Precision:
                 self._first = int(span.steps[there[0]])
             alive = rows[there, INDEX["count"]] - rows[there, INDEX["num_zero"]]
             lost = rows[there, INDEX["num_tiny"]] / np.maximum(alive, 1.0)
-            self._tiny.setdefault(info.site.path, []).extend(lost[alive > 0].tolist())
+            if info.site.path not in self._tiny:
+                self._tiny[info.site.path] = Track(limit=SHARES_KEPT, ends=1)
+            for share in lost[alive > 0]:
+                self._tiny[info.site.path].add(float(share))
 
     def readings(self) -> dict[str, list[Reading]]:
         """What each rule asks for, and what it got."""
         worst = max(self._skips, key=lambda step: self._skips[step], default=-1)
         count = self._skips.get(worst, 0)
-        tiny = {path: float(np.median(v)) for path, v in self._tiny.items() if len(v) >= STEPS_NEEDED}
+        tiny = {path: float(np.median(v.values)) for path, v in self._tiny.items() if len(v) >= STEPS_NEEDED}
         path = max(tiny, key=lambda name: tiny[name], default="")
         return {
             "loss_scale_collapse": [
@@ -89,7 +98,7 @@ class Precision:
             if goes_on and (count >= SKIPS_ALWAYS or (count >= SKIPS_NEEDED and self._scale < 1.0)):
                 found.append(self._collapsed(worst, count))
         seen = {path: values for path, values in self._tiny.items() if len(values) >= STEPS_NEEDED}
-        losing = [path for path, values in seen.items() if np.median(values) > TINY_SHARE]
+        losing = [path for path, values in seen.items() if np.median(values.values) > TINY_SHARE]
         if not self._scaled and seen and len(losing) >= max(1, MOST * len(seen)):
             found.append(self._underflows(sorted(losing)))
         return found
@@ -106,7 +115,7 @@ class Precision:
         )  # fmt: skip
 
     def _underflows(self, paths: list[str]) -> Finding:
-        share = max(float(np.median(self._tiny[path])) for path in paths)
+        share = max(float(np.median(self._tiny[path].values)) for path in paths)
         return Finding(
             "precision_underflow", Severity.WARNING,
             f"Gradients of {name_list(paths)} are too small for float16: up to {share:.0%} of what is not 0 is subnormal, and "

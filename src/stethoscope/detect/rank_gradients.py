@@ -13,6 +13,7 @@ import numpy as np
 
 from stethoscope.analyse.span import Span
 from stethoscope.detect.detector import Reading
+from stethoscope.detect.tracks import Track
 from stethoscope.kernels.columns import INDEX, num_finite, stat
 from stethoscope.record import Evidence, Finding, FloatArray, Kind, Severity
 
@@ -42,7 +43,8 @@ class RankGradients:
 
     def __init__(self) -> None:
         self._num_ranks = 0
-        self._ratios: list[float] = []
+        self._ratios = Track(ends=1)
+        self._num_close = 0
         self._sites: dict[str, None] = {}
         self._first_step: int | None = None
         self._last_step = 0
@@ -71,12 +73,13 @@ class RankGradients:
         for step, path, ratio in sorted(found):
             self._first_step = step if self._first_step is None else self._first_step
             self._last_step = step
-            self._ratios.append(ratio)
+            self._ratios.add(ratio)
+            self._num_close += abs(ratio - 1.0) < CLOSE
             self._sites[path] = None
 
     def readings(self) -> dict[str, list[Reading]]:
         """What the rule asks for, and what it got."""
-        summed = float((np.abs(np.array(self._ratios) - 1.0) < CLOSE).mean()) if self._ratios else np.nan
+        summed = self._num_close / len(self._ratios) if len(self._ratios) else np.nan
         return {
             "gradients_summed_across_ranks": [
                 Reading("layers and steps at which all ranks show both sides", len(self._ratios), ">=", PAIRS_NEEDED),
@@ -89,8 +92,8 @@ class RankGradients:
         """Only where nearly every ratio says the same."""
         if self._is_changed_between or len(self._ratios) < PAIRS_NEEDED or self._first_step is None:
             return []
-        ratios = np.array(self._ratios)
-        if float((np.abs(ratios - 1.0) < CLOSE).mean()) < SHARE:
+        ratios = self._ratios.values
+        if self._num_close / len(self._ratios) < SHARE:
             return []
         factor = float(np.median(ratios)) * self._num_ranks
         return [Finding(

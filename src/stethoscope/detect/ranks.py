@@ -77,7 +77,8 @@ class Replicas:
         self._num_meetings = 0
         self._last_step = 0
         self._num_compared = 0
-        self._same_steps: list[int] = []
+        self._num_same = 0
+        self._first_same = self._last_same = 0
         self._num_same_samples = 0
         self._same_ranks: set[int] = set()
 
@@ -121,7 +122,7 @@ class Replicas:
             ],
             "same_data_on_ranks": [
                 Reading("steps at which samples were compared", self._num_compared, ">", 0),
-                Reading("of which equal", len(self._same_steps), ">=", max(BATCHES_NEEDED, SAME * self._num_compared)),
+                Reading("of which equal", self._num_same, ">=", max(BATCHES_NEEDED, SAME * self._num_compared)),
             ],
         }
 
@@ -129,7 +130,7 @@ class Replicas:
         """Parted replicas, then repeated data."""
         found = self._parted()
         if (
-            len(self._same_steps) >= max(BATCHES_NEEDED, SAME * self._num_compared)
+            self._num_same >= max(BATCHES_NEEDED, SAME * self._num_compared)
             and not self._holds_parts()
         ):
             found.append(self._same_data())
@@ -174,7 +175,9 @@ class Replicas:
             (lowest, first), *others = sorted(ranks.items())
             same = [rank for rank, other in others if len(first & other) >= 0.9 * max(len(first), len(other))]
             if same:
-                self._same_steps.append(step)
+                self._first_same = step if self._num_same == 0 else self._first_same
+                self._last_same = step
+                self._num_same += 1
                 self._num_same_samples += len(first)
                 self._same_ranks.update((lowest, *same))
 
@@ -200,12 +203,12 @@ class Replicas:
 
     def _same_data(self) -> Finding:
         ranks = sorted(self._same_ranks)
-        share = len(self._same_steps) / self._num_compared
+        share = self._num_same / self._num_compared
         return Finding(
             "same_data_on_ranks", Severity.WARNING,
-            f"Ranks {', '.join(map(str, ranks))} were given the same samples in {len(self._same_steps):,} of "
-            f"{self._num_compared:,} steps since step {self._same_steps[0]:,}: they compute the same gradient twice.",
-            self._same_steps[0], self._same_steps[-1], (),
+            f"Ranks {', '.join(map(str, ranks))} were given the same samples in {self._num_same:,} of "
+            f"{self._num_compared:,} steps since step {self._first_same:,}: they compute the same gradient twice.",
+            self._first_same, self._last_same, (),
             (
                 Evidence("share of steps with equal batches", share, 0.0),
                 Evidence("samples computed twice", float(self._num_same_samples)),

@@ -9,6 +9,7 @@ import numpy as np
 
 from stethoscope.analyse.span import Span
 from stethoscope.detect.detector import Reading, Streak
+from stethoscope.detect.tracks import Track
 from stethoscope.record import Evidence, Finding, Severity
 
 DEAD_RATE: Final = 1e-3
@@ -29,16 +30,16 @@ class Schedules:
     )  # fmt: skip
 
     def __init__(self) -> None:
-        self._peak = 0.0
-        self._steps: list[int] = []
-        self._rates: list[float] = []
+        self._rates = Track(2)
+        self._highest, self._lowest = -np.inf, np.inf
         self._groups: list[dict[str, Any]] = []
         self._totals: dict[str, Any] | None = None
         self._scheduler_steps = 0.0
         self._skipped = 0
         self._first_skip = 0
         self._num_steps = 0
-        self._coefficients: list[float] = []
+        self._coefficients = Track()
+        self._num_shortened = 0
         self._clip = (0, 0, 0.0)
         self._scaled = Streak()
         self._scale = 1.0
@@ -60,8 +61,9 @@ class Schedules:
         for place, step in enumerate(span.steps):
             self._num_steps += bool(np.isfinite(rates[place]))
             if np.isfinite(rates[place]):
-                self._steps.append(int(step))
-                self._rates.append(float(rates[place]))
+                self._rates.add(int(step), float(rates[place]))
+                self._highest = max(self._highest, float(rates[place]))
+                self._lowest = min(self._lowest, float(rates[place]))
                 self._last_step = int(step)
             if np.isfinite(ahead[place]):
                 self._scheduler_steps = float(ahead[place])
@@ -73,18 +75,19 @@ class Schedules:
     def _see_clip(self, step: int, norm: float, limit: float, still_scaled: bool) -> None:
         self._scaled.see(step, bool(still_scaled and self._scale > 1.0))
         if not still_scaled and np.isfinite(norm) and norm > 0:
-            self._coefficients.append(min(1.0, limit / norm))
+            self._coefficients.add(min(1.0, limit / norm))
+            self._num_shortened += limit < norm
             first = self._clip[0] if len(self._coefficients) > 1 else step
             self._clip = (first, step, limit)
 
     def readings(self) -> dict[str, list[Reading]]:
         """What each rule asks for, and what it got."""
-        rates = np.array(self._rates)
-        alive = np.flatnonzero(rates > DEAD_RATE * rates.max()) if len(rates) and rates.max() > 0 else np.empty(0)
+        rates = self._rates.values
+        alive = np.flatnonzero(rates > DEAD_RATE * self._highest) if self._highest > 0 else np.empty(0)
         dead = 1.0 - (int(alive[-1]) + 1) / len(rates) if len(alive) else np.nan
         ended = Reading("the run has said its totals", int(self._totals is not None), "=", 1)
-        known = Reading("steps with a learning rate", len(rates), ">=", STEPS_NEEDED)
-        clipped = np.array(self._coefficients)
+        known = Reading("steps with a learning rate", len(self._rates), ">=", STEPS_NEEDED)
+        clipped = self._coefficients.values
         middle = float(np.median(clipped)) if len(clipped) else np.nan
         ahead = self._scheduler_steps - self._num_steps
         total = (self._totals or {}).get("num_scheduler_steps", 0)
@@ -96,15 +99,15 @@ class Schedules:
                 ended, known,
                 Reading("groups that a scheduler has marked", sum("initial_lr" in g.get("settings", {}) for g in self._groups), ">", 0),
                 Reading("scheduler steps", total, "=", 0),
-                Reading("spread of the rate", float(np.ptp(rates)) if len(rates) else np.nan, "=", 0),
+                Reading("spread of the rate", self._highest - self._lowest if len(rates) else np.nan, "=", 0),
             ],
             "scheduler_ahead_of_optimizer": [
                 Reading("skipped steps", self._skipped, ">=", SKIPS_NEEDED),
                 Reading("scheduler steps beyond optimizer steps", ahead, ">", max(1.0, AHEAD * self._num_steps)),
             ],
             "clipping_always_on": [
-                Reading("clipped steps", len(clipped), ">=", STEPS_NEEDED),
-                Reading("share of them that were shortened", float((clipped < 1).mean()) if len(clipped) else np.nan, ">", 0.98),
+                Reading("clipped steps", len(self._coefficients), ">=", STEPS_NEEDED),
+                Reading("share of them that were shortened", self._shortened(), ">", 0.98),
                 Reading("median clip coefficient", middle, "<", SMALL_COEFFICIENT),
             ],
             "clip_before_unscale": [
@@ -118,9 +121,9 @@ class Schedules:
         if self._scaled.longest >= 3:
             found.append(self._before_unscale())
         if len(self._coefficients) >= STEPS_NEEDED:
-            clipped = np.array(self._coefficients)
-            if (clipped < 1.0).mean() > 0.98 and np.median(clipped) < SMALL_COEFFICIENT:
-                found.append(self._always_on(float(np.median(clipped))))
+            middle = float(np.median(self._coefficients.values))
+            if self._shortened() > 0.98 and middle < SMALL_COEFFICIENT:
+                found.append(self._always_on(middle))
         ahead = self._scheduler_steps - self._num_steps
         if (
             self._skipped >= SKIPS_NEEDED
@@ -132,17 +135,21 @@ class Schedules:
             found.extend(self._when_finished())
         return found
 
+    def _shortened(self) -> float:
+        """The share of clipped steps whose gradient was shortened."""
+        return self._num_shortened / len(self._coefficients) if len(self._coefficients) else np.nan
+
     def _when_finished(self) -> list[Finding]:
-        rates = np.array(self._rates)
-        if len(rates) < STEPS_NEEDED or rates.max() <= 0:
+        rates = self._rates.values
+        if len(rates) < STEPS_NEEDED or self._highest <= 0:
             return []
-        alive = np.flatnonzero(rates > DEAD_RATE * rates.max())
-        dead_from = int(alive[-1]) + 1
+        alive = np.flatnonzero(rates > DEAD_RATE * self._highest)
+        dead_from = int(alive[-1]) + 1 if len(alive) else 0
         if (len(rates) - dead_from) / len(rates) > DEAD_SHARE:
-            return [self._too_early(self._steps[min(dead_from, len(rates) - 1)], len(rates))]
+            return [self._too_early(int(self._rates.steps[min(dead_from, len(rates) - 1)]), len(self._rates))]
         scheduled = any("initial_lr" in group.get("settings", {}) for group in self._groups)
         num_steps = int((self._totals or {}).get("num_scheduler_steps", 0))
-        if scheduled and num_steps == 0 and rates.max() == rates.min():
+        if scheduled and num_steps == 0 and self._highest == self._lowest:
             return [self._stuck(float(rates[0]))]
         return []
 
@@ -151,7 +158,7 @@ class Schedules:
             "lr_decays_too_early", Severity.WARNING,
             f"The learning rate is next to nothing from step {step:,} of {num_steps:,} on: the schedule ends long before the run.",
             step, self._last_step, (),
-            (Evidence("learning rate at the end", self._rates[-1], max(self._rates)),
+            (Evidence("learning rate at the end", self._rates.latest[1], self._highest),
              Evidence("scheduler steps", self._scheduler_steps)),
             "scheduler.step()  # once an epoch, or make the schedule as long as the number of steps",
         )  # fmt: skip

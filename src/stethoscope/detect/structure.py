@@ -32,7 +32,8 @@ class Structure:
 
     def __init__(self) -> None:
         self._unregistered: tuple[int, list[dict[str, Any]]] | None = None
-        self._pairs: list[tuple[int, dict[str, Any]]] = []
+        self._num_pairs = self._num_apart = 0
+        self._split: tuple[int, dict[str, Any]] | None = None
         self._owned: set[str] = set()
         self._frozen: set[str] = set()
         self._trainable: set[str] = set()
@@ -53,7 +54,11 @@ class Structure:
                 if trained:
                     self._unregistered = self._unregistered or (event.step, trained)
             elif event.kind == "twins":
-                self._pairs += [(event.step, pair) for pair in event.body["pairs"]]
+                apart = [pair for pair in event.body["pairs"] if not pair["equal"]]
+                self._num_pairs += len(event.body["pairs"])
+                self._num_apart += len(apart)
+                if apart and self._split is None:
+                    self._split = (event.step, apart[0])
             elif event.kind == "ownership":
                 self._owned = {site for group in event.body.get("groups", ()) for site in group["sites"]}
         self._depth = dict(span.depth) or self._depth
@@ -86,7 +91,6 @@ class Structure:
         """What each rule asks for, and what it got."""
         silent = [p for p in self._trainable & self._owned if p not in self._with_gradient]
         cut = [p for p in silent if p.rpartition(".")[0] in self._ran]
-        apart = [pair for _, pair in self._pairs if not pair["equal"]]
         return {
             "unregistered_module": [
                 Reading("trained modules that ran and are not registered", len((self._unregistered or (0, []))[1]), ">", 0)
@@ -100,8 +104,8 @@ class Structure:
                 Reading("frozen tensors", len(self._frozen), ">", 0), Reading("tensors that train", len(self._trainable), ">", 0)
             ],
             "tied_weights_split": [
-                Reading("pairs of embedding and head that began equal", len(self._pairs), ">", 0),
-                Reading("of which drifted apart", len(apart), ">", 0),
+                Reading("pairs of embedding and head that began equal", self._num_pairs, ">", 0),
+                Reading("of which drifted apart", self._num_apart, ">", 0),
             ],
         }
 
@@ -151,10 +155,9 @@ class Structure:
         )  # fmt: skip
 
     def _find_split(self) -> Finding | None:
-        split = [(step, pair) for step, pair in self._pairs if not pair["equal"]]
-        if not split:
+        if self._split is None:
             return None
-        step, pair = split[0]
+        step, pair = self._split
         return Finding(
             "tied_weights_split", Severity.WARNING,
             f"{pair['embedding']} and {pair['head']} began with equal values and drift apart: tied by value, not by storage.",

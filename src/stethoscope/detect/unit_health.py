@@ -9,11 +9,13 @@ import numpy as np
 from stethoscope.analyse.span import Span
 from stethoscope.analyse.trends import Direction, mann_kendall
 from stethoscope.detect.detector import Reading, name_list
-from stethoscope.record import Evidence, Finding, Severity
+from stethoscope.detect.tracks import Looks, Track
+from stethoscope.record import Evidence, Finding, IntArray, Severity
 
 DEAD_SHARE: Final = 0.5
 SATURATED_SHARE: Final = 0.8
 LOOKS_NEEDED: Final = 4
+LOOKS_KEPT: Final = 256
 DORMANT_SHARE: Final = 0.5
 DORMANT_RISE: Final = 0.25
 LOAD_SHARE: Final = 0.9
@@ -34,10 +36,10 @@ class UnitHealth:
     def __init__(self) -> None:
         self._dead: dict[str, tuple[int, int, int]] = {}
         self._lasting: dict[str, float] = {}
-        self._saturated: dict[str, list[tuple[int, float]]] = {}
-        self._dormant: dict[str, list[tuple[int, float]]] = {}
-        self._routed: dict[str, list[tuple[int, list[int]]]] = {}
-        self._normalised: dict[str, list[tuple[int, float]]] = {}
+        self._saturated: dict[str, Track] = {}
+        self._dormant: dict[str, Track] = {}
+        self._routed: dict[str, Looks[tuple[int, IntArray]]] = {}
+        self._normalised: dict[str, Track] = {}
         self._copies: tuple[int, list[str]] | None = None
         self._last_look = 0
         self._order: list[str] = []
@@ -73,9 +75,13 @@ class UnitHealth:
             ("batchnorm", self._normalised),
         ):
             for path, value in body.get(name, {}).items():
-                kept.setdefault(path, []).append((step, float(value)))
+                if path not in kept:
+                    kept[path] = Track(2, limit=LOOKS_KEPT, ends=LOOKS_NEEDED)
+                kept[path].add(step, float(value))
         for path, counts in body.get("routed", {}).items():
-            self._routed.setdefault(path, []).append((step, counts))
+            if path not in self._routed:
+                self._routed[path] = Looks(limit=LOOKS_KEPT)
+            self._routed[path].append((step, np.array(counts, dtype=np.int64)))
 
     def readings(self) -> dict[str, list[Reading]]:
         """What each rule asks for of the layer that is worst."""
@@ -85,15 +91,16 @@ class UnitHealth:
             return shares.get(path, np.nan), path
 
         dead, dead_at = worst(self._lasting)
-        full, full_at = worst({path: looks[-1][1] for path, looks in self._saturated.items() if len(looks) >= LOOKS_NEEDED})
+        full, full_at = worst({path: looks.latest[1] for path, looks in self._saturated.items() if len(looks) >= LOOKS_NEEDED})
         asleep = {p: v for p, v in self._dormant.items() if len(v) >= 8 and self._types.get(p) in RECTIFYING}
-        ends = {p: (float(v[0][1]), float(np.median([s for _, s in v[-3:]]))) for p, v in asleep.items()}
+        ends = {p: (float(v.first(1)[0, 1]), float(np.median(v.last(3)[:, 1]))) for p, v in asleep.items()}
         # Of the layer that rose most, of those that are dormant enough where there are any.
         _, late_at = worst({p: late - early + (late > DORMANT_SHARE) for p, (early, late) in ends.items()})
         early, late = ends.get(late_at, (np.nan, np.nan))
-        values = {p: float(np.median([n for _, n in v])) for p, v in self._normalised.items() if len(v) >= LOOKS_NEEDED}
+        values = {p: float(np.median(v.values)) for p, v in self._normalised.items() if len(v) >= LOOKS_NEEDED}
         few_at = min(values, key=lambda name: values[name], default="")
-        load, load_at = worst({p: max(v[-1][1]) / max(sum(v[-1][1]), 1) for p, v in self._routed.items() if v[-1][1]})
+        routed = {p: v.to_list()[-1][1] for p, v in self._routed.items()}
+        load, load_at = worst({p: float(n.max() / max(n.sum(), 1)) for p, n in routed.items() if len(n)})
         return {
             "dead_units": [Reading("largest share of units without a gradient for long", dead, ">", DEAD_SHARE, dead_at)],
             "saturated_units": [Reading("largest share of values at the ends of their range", full, ">", SATURATED_SHARE, full_at)],
@@ -145,18 +152,18 @@ class UnitHealth:
         last = next((path for path in reversed(self._order) if self._types.get(path) != "Flatten"), "")
         lasting = {
             path: looks for path, looks in self._saturated.items()
-            if path != last and len(looks) >= LOOKS_NEEDED and all(share > SATURATED_SHARE for _, share in looks[:LOOKS_NEEDED])
-            and looks[-1][1] > SATURATED_SHARE
+            if path != last and len(looks) >= LOOKS_NEEDED and (looks.first(LOOKS_NEEDED)[:, 1] > SATURATED_SHARE).all()
+            and looks.latest[1] > SATURATED_SHARE
         }  # fmt: skip
         if not lasting:
             return None
         place = {path: number for number, path in enumerate(self._order)}
         path = min(lasting, key=lambda name: place.get(name, 0))
-        share = lasting[path][-1][1]
+        share = lasting[path].latest[1]
         return Finding(
             "saturated_units", Severity.WARNING,
             f"{share:.0%} of the values in {path} lie at the ends of their range, where the gradient is almost 0.",
-            lasting[path][0][0], self._last_look, (path,),
+            int(lasting[path].first(1)[0, 0]), self._last_look, (path,),
             (Evidence("share at the ends", share, site=path, kind="activation", stat="mean_abs"),),
             "nn.init.xavier_uniform_(layer.weight)  # or scale the inputs, or put nn.LayerNorm before it",
         )  # fmt: skip
@@ -166,12 +173,12 @@ class UnitHealth:
         for path, looks in self._dormant.items():
             if len(looks) < 8 or self._types.get(path) not in RECTIFYING:
                 continue
-            shares = np.array([share for _, share in looks])
-            early, late = float(shares[0]), float(np.median(shares[-3:]))
+            shares = looks.values
+            early, late = float(shares[0]), float(np.median(looks.last(3)[:, 1]))
             rises = mann_kendall(shares, alpha=0.01).direction is Direction.RISING
             if late > DORMANT_SHARE and late > early + DORMANT_RISE and rises:
-                first = next(step for step, share in looks if share > (early + late) / 2)
-                risen[path] = (early, late, first)
+                high = np.flatnonzero(shares > (early + late) / 2)
+                risen[path] = (early, late, int(looks.steps[high[0]]) if len(high) else self._last_look)
         if not risen:
             return None
         path = max(risen, key=lambda name: risen[name][1])
@@ -187,22 +194,23 @@ class UnitHealth:
     def _find_small(self) -> Finding | None:
         small = {
             path: looks for path, looks in self._normalised.items()
-            if len(looks) >= LOOKS_NEEDED and np.median([n for _, n in looks]) <= SMALL_BATCH
+            if len(looks) >= LOOKS_NEEDED and np.median(looks.values) <= SMALL_BATCH
         }  # fmt: skip
         if not small:
             return None
         paths = sorted(small)
-        count = float(np.median([n for _, n in small[paths[0]]]))
+        count = float(np.median(small[paths[0]].values))
         return Finding(
             "batchnorm_small_batch", Severity.WARNING,
             f"{name_list(paths)} normalise{'s' if len(paths) == 1 else ''} by the mean and variance of {count:.0f} values: noise, "
             "and not what evaluation will use.",
-            small[paths[0]][0][0], self._last_look, tuple(paths), (Evidence("values per channel", count),),
+            int(small[paths[0]].first(1)[0, 0]), self._last_look, tuple(paths), (Evidence("values per channel", count),),
             "nn.GroupNorm(8, channels)  # or nn.LayerNorm, or a larger batch",
         )  # fmt: skip
 
     def _find_collapse(self) -> Finding | None:
-        for path, looks in sorted(self._routed.items()):
+        for path, kept in sorted(self._routed.items()):
+            looks = kept.to_list()
             counts = np.array([c for _, c in looks if len(c) == len(looks[0][1])], dtype=float)
             if len(counts) < LOAD_LOOKS or counts.shape[1] < 2:
                 continue

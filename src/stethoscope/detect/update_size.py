@@ -13,6 +13,7 @@ import numpy as np
 
 from stethoscope.analyse.span import Span
 from stethoscope.detect.detector import Reading, is_matrix
+from stethoscope.detect.tracks import Track
 from stethoscope.record import Evidence, Finding, FloatArray, Kind, Severity
 
 LARGE: Final = 0.1
@@ -35,6 +36,8 @@ LEARNED: Final = 0.6
 LOST: Final = 0.8
 """Of the first losses: back there, nothing of it is left."""
 LOST_STEPS: Final = 10
+RECENT: Final = 512
+"""Losses that are kept one by one: updates are looked at every few steps, and it takes a few looks to call them large."""
 WORSE: Final = 2.0
 """A loss above this many times the best it had been, and above where it began, is divergence and not noise."""
 
@@ -60,10 +63,11 @@ class UpdateSize:
         self._rising_rate = False
         self._last_rate = 0.0
         self._last_step = 0
-        self._losses: list[float] = []
-        self._loss_steps: list[int] = []
+        self._losses = Track(2, ends=RECENT)
+        self._before: tuple[int, float] = (0, np.nan)
+        """How many losses there were before updates became large, and the middle of the last ones."""
         self._weights: dict[str, tuple[float, float]] = {}
-        self._streak: list[tuple[int, float]] = []
+        self._streak = Track(2, limit=1024)
         self._stalled: tuple[int, float, float] | None = None
         self._latest_loss = np.nan
 
@@ -123,17 +127,21 @@ class UpdateSize:
             self._note_large(step, middle, ratios, paths)
         if middle <= LARGE:
             self._large_streak = 0
-            self._streak = []
+            self._streak = Track(2, limit=1024)
             return
-        self._streak.append((step, self._latest_loss))
+        self._streak.add(step, self._latest_loss)
         self._look_for_stall()
         self._large_streak += 1
         if self._large_streak >= LARGE_STEPS:
-            self._note_large(self._streak[-LARGE_STEPS][0], middle, ratios, paths)
+            self._note_large(int(self._streak.last(LARGE_STEPS)[0, 0]), middle, ratios, paths)
 
     def _note_large(self, since: int, middle: float, ratios: FloatArray, paths: list[str]) -> None:
         if self._large_since is None:
             self._large_since, self._large_ratio = since, middle
+            recent = self._losses.last(RECENT)
+            earlier = recent[recent[:, 0] < since, 1]
+            num = len(self._losses) - len(recent) + len(earlier)
+            self._before = (num, float(np.median(earlier[-LOST_STEPS:])) if len(earlier) else np.nan)
             order = np.argsort(-np.nan_to_num(ratios, nan=-1.0))[:3]
             self._large_sites = tuple(paths[n] for n in order)
 
@@ -141,16 +149,18 @@ class UpdateSize:
         """Large for long, and nothing learned meanwhile: the weights are thrown about."""
         if self._stalled is not None or len(self._streak) < STALL_LOOKS:
             return
-        if self._streak[-1][0] - self._streak[0][0] < STALL_STEPS:
+        first = int(self._streak.first(1)[0, 0])
+        if self._streak.latest[0] - first < STALL_STEPS:
             return
         # The first steps may fall to what the mean of the targets gives, whatever the rate.
-        losses = [loss for _, loss in self._streak[len(self._streak) // 2 :] if np.isfinite(loss)]
+        losses = self._streak.values[len(self._streak.values) // 2 :]
+        losses = losses[np.isfinite(losses)]
         half = len(losses) // 2
         if half < 3:
             return
         before, after = float(np.median(losses[:half])), float(np.median(losses[half:]))
         if after > before - STALL_FALL * abs(before):
-            self._stalled = (self._streak[0][0], before, after)
+            self._stalled = (first, before, after)
 
     def _follow_loss(self, step: int, loss: float) -> None:
         self._latest_loss = loss
@@ -158,19 +168,21 @@ class UpdateSize:
             return
         if self._first_loss is None:
             self._first_loss = loss
-        self._losses.append(loss)
-        self._loss_steps.append(step)
+        self._losses.add(step, loss)
         # The middle of the last three, so that one bad batch is not divergence.
-        recent = float(np.median(self._losses[-3:]))
+        recent = self._middle_of_last(3)
         worse = recent > WORSE * abs(self._best_loss) and recent > self._first_loss + abs(self._first_loss)
         if self._diverged is None and len(self._losses) > 3 and worse:
             self._diverged = (step, recent, float(self._best_loss))
         self._best_loss = min(self._best_loss, loss)
 
+    def _middle_of_last(self, number: int) -> float:
+        return float(np.median(self._losses.last(number)[:, 1]))
+
     def readings(self) -> dict[str, list[Reading]]:
         """What each rule asks for, and what it got."""
         largest = Reading("largest update / weight of any matrix", self._largest_ever if self._ratios else np.nan)
-        recent = float(np.median(self._losses[-3:])) if self._losses else np.nan
+        recent = self._middle_of_last(3) if len(self._losses) else np.nan
         since = np.nan if self._large_since is None else self._large_since
         large = f"first of {LARGE_STEPS} steps in a row whose median update / weight is above {LARGE:g}"
         growth = [last / first for first, last in self._weights.values() if first > 0]
@@ -215,12 +227,10 @@ class UpdateSize:
         grown = bool(growth) and float(np.median(growth)) >= WRECKED_GROWTH
         if self._large_since is None or len(self._losses) < WRECKED_STEPS or not (grown or self._replaced is not None):
             return None
-        third = len(self._losses) // 3
-        before, after = (
-            float(np.median(self._losses[third : 2 * third])),
-            float(np.median(self._losses[-third:])),
-        )
-        early = float(np.median(self._losses[:3]))
+        losses = self._losses.values
+        third = len(losses) // 3
+        before, after = float(np.median(losses[third : 2 * third])), float(np.median(losses[-third:]))
+        early = float(np.median(self._losses.first(3)[:, 1]))
         stands_still = after > before - STALL_FALL * abs(before) and after > STUCK_ABOVE * early
         return (after, before) if stands_still else None
 
@@ -228,13 +238,10 @@ class UpdateSize:
         """The loss had fallen; since updates became large it is back where it began, and stays: what it is, what it was."""
         if self._large_since is None:
             return None
-        cut = int(np.searchsorted(self._loss_steps, self._large_since))
+        cut, before = self._before
         if cut < 2 * LOST_STEPS or len(self._losses) < cut + LOST_STEPS:
             return None
-        early, before, after = (
-            float(np.median(part))
-            for part in (self._losses[:3], self._losses[cut - LOST_STEPS : cut], self._losses[-LOST_STEPS:])
-        )
+        early, after = float(np.median(self._losses.first(3)[:, 1])), self._middle_of_last(LOST_STEPS)
         lost = 0 < before < LEARNED * early and after > LOST * early and after > WORSE * before
         return (after, before) if lost else None
 

@@ -54,10 +54,12 @@ class Seen:
         }  # fmt: skip
 
 
-UNITS_HINT: Final = "module outputs are looked at by default in eager mode; units, of tensors on the CPU only"
+UNITS_HINT: Final = "module outputs and units are looked at by default in eager mode"
 BATCH_HINT: Final = "a DataLoader, or session.log_batch(inputs, targets) before they go to the GPU"
 EVAL_HINT: Final = "with session.evaluating(): session.log(loss=...)"
-OUTPUT_HINT: Final = "module outputs are off under torch.compile, and thinned out by the governor when they cost too much"
+OUTPUT_HINT: Final = (
+    "module outputs are off under torch.compile unless activations=True, and thinned out by the governor when they cost too much"
+)
 
 
 def _extra(need: Need) -> Need:

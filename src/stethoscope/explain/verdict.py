@@ -18,8 +18,13 @@ NOT_MEASURED = ("frozen", "meta", "unsupported", "capped")
 
 
 def diagnose(run: Run | str | Path, *, findings: list[Finding] | None = None) -> Diagnosis:
-    """The causes in a run, ranked. `findings` are taken instead of looking again, where somebody has looked."""
+    """The causes in a run, ranked. `findings` are taken instead of looking again, where somebody has looked.
+
+    Of a run whose old steps were thinned out, what was found while they were whole is the better answer.
+    """
     opened = run if isinstance(run, Run) else open_run(run)
+    if findings is None and opened.thinned and opened.was_examined:
+        findings = opened.findings()
     if findings is None:
         detection = Detection()
         detection.observe(spans(opened))

@@ -46,14 +46,16 @@ class HookStats:
     num_success: int = 0
     num_error: int = 0
     num_skipped: int = 0
+    num_refused: int = 0
+    """Of those skipped: times it had its turn and told by an alert why training was not held."""
     last_error: str = ""
     disabled: bool = False
     """Whether it was disabled because it raised three times."""
 
     @property
     def num_executions(self) -> int:
-        """Times its actions were carried out, well or badly."""
-        return self.num_success + self.num_error
+        """Times its actions were carried out, well or badly, or answered by an alert instead."""
+        return self.num_success + self.num_error + self.num_refused
 
 
 @dataclass(slots=True)
@@ -335,9 +337,10 @@ class HookManager(Toolbox):
             return result(status=HookStatus.ERROR, message=self._failed(entry, context, error))
         if skipped and len(skipped) == len(hook.actions):
             stats.num_skipped += 1
-            return result(status=HookStatus.SKIPPED, message="; ".join(skipped))
+            stats.num_refused += any(reason.told for reason in skipped)
+            return result(status=HookStatus.SKIPPED, message="; ".join(map(str, skipped)))
         stats.num_success += 1
-        return result(status=HookStatus.SUCCESS, message="; ".join(skipped), values=tuple(values))
+        return result(status=HookStatus.SUCCESS, message="; ".join(map(str, skipped)), values=tuple(values))
 
     def _failed(self, entry: _Entry, context: HookContext, error: Exception) -> str:
         """Reports what a hook raised; the third time disables it."""

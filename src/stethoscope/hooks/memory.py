@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Final
@@ -41,3 +42,14 @@ def memory_in_use_bytes() -> int | None:
     """Device memory where there is a device in use, else the process's own."""
     device = device_memory_bytes()
     return process_memory_bytes() if device is None else device
+
+
+def memory_total_bytes() -> int | None:
+    """How much there is: the device's memory where there is a device in use, else the machine's."""
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized():
+        return int(torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory)
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return None

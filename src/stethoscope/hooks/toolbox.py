@@ -45,6 +45,11 @@ class TensorRecord:
 class CannotAct(Exception):  # noqa: N818 - a reason, not an error
     """An action that cannot be carried out here, and why; no fault of the hook."""
 
+    def __init__(self, why: str, *, told: bool = False) -> None:
+        super().__init__(why)
+        self.told = told
+        """Whether an alert went out in its place."""
+
 
 class Inspector(Protocol):
     """A `TensorInspector`, or anything that looks at tensors the same way."""
@@ -141,7 +146,7 @@ class Toolbox:
         function: Callable[[HookContext], Any] = given
         return function
 
-    def act(self, hook: Hook, context: HookContext) -> tuple[list[Any], list[str]]:
+    def act(self, hook: Hook, context: HookContext) -> tuple[list[Any], list[CannotAct]]:
         """Carries out every action; what the actions gave back, and why some were skipped."""
         values, skipped = [], []
         error: Exception | None = None
@@ -149,7 +154,7 @@ class Toolbox:
             try:
                 values.append(self._carry_out(action, hook, context))
             except CannotAct as reason:
-                skipped.append(str(reason))
+                skipped.append(reason)
             except StopTraining:
                 raise
             except Exception as raised:
@@ -197,7 +202,7 @@ class Toolbox:
         if refusal:
             text = f"not paused, because {refusal}"
             self.tell(Alert(text, Severity.WARNING, hook.name, context.layer, context.step))
-            raise CannotAct(text)
+            raise CannotAct(text, told=True)
         if kind is ActionKind.STOP_TRAINING:
             raise StopTraining(reason)
         return self.pauser.wait(reason)

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stethoscope.instruments.distribution import index_of
+from stethoscope.instruments.wording import plural
 from stethoscope.record import Severity
 
 EXTREME: Final = 1e10
@@ -49,19 +50,19 @@ def value_alerts(array: npt.NDArray[Any], name: str, *, extreme: float = EXTREME
                 TensorAlertKind.EXTREME_VALUES,
                 _beyond(array, extreme),
                 Severity.WARNING,
-                f"values beyond {extreme:g}",
+                (f"value beyond {extreme:g}", f"values beyond {extreme:g}"),
             )
         ]
     else:
         infinite = np.isinf(array)
         checks = [
-            (TensorAlertKind.NAN_VALUES, np.isnan(array), Severity.CRITICAL, "NaN"),
-            (TensorAlertKind.INFINITE_VALUES, infinite, Severity.CRITICAL, "infinite values"),
+            (TensorAlertKind.NAN_VALUES, np.isnan(array), Severity.CRITICAL, ("NaN", "NaN")),
+            (TensorAlertKind.INFINITE_VALUES, infinite, Severity.CRITICAL, ("infinite value", "infinite values")),
             (
                 TensorAlertKind.EXTREME_VALUES,
                 _beyond(array, extreme) & ~infinite,
                 Severity.WARNING,
-                f"values beyond {extreme:g}",
+                (f"value beyond {extreme:g}", f"values beyond {extreme:g}"),
             ),
         ]
     alerts = []
@@ -71,9 +72,25 @@ def value_alerts(array: npt.NDArray[Any], name: str, *, extreme: float = EXTREME
             continue
         flat = int(np.argmax(mask))
         first = index_of(flat, array.shape)
-        message = f"{name} holds {num:,} {what} of {array.size:,} elements, the first at {list(first)}"
+        message = f"{name} holds {plural(num, *what)} of {plural(array.size, 'element')}, the first at {list(first)}"
         alerts.append(TensorAlert(kind, severity, message, num, first, float(array.reshape(-1)[flat])))
     return alerts
+
+
+def row_alerts(num_nan: int, num_inf: int, abs_max: float | None, count: int, name: str) -> list[TensorAlert]:
+    """The same from statistics alone: how many and how large, without a place."""
+    found = []
+    for kind, num, what in (
+        (TensorAlertKind.NAN_VALUES, num_nan, ("NaN", "NaN")),
+        (TensorAlertKind.INFINITE_VALUES, num_inf, ("infinite value", "infinite values")),
+    ):
+        if num:
+            message = f"{name} holds {plural(num, *what)} of {plural(count, 'element')}"
+            found.append(TensorAlert(kind, Severity.CRITICAL, message, num))
+    if abs_max is not None and abs_max > EXTREME:
+        message = f"{name} reaches {abs_max:.3g}, beyond {EXTREME:g}"
+        found.append(TensorAlert(TensorAlertKind.EXTREME_VALUES, Severity.WARNING, message, 1, value=abs_max))
+    return found
 
 
 def _beyond(array: npt.NDArray[Any], extreme: float) -> npt.NDArray[np.bool_]:

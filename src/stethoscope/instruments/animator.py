@@ -156,6 +156,8 @@ class GradientFlowAnimator:
         self._kept: deque[_Frame] = deque(maxlen=max_frames or None)
         self._names: tuple[str, ...] = ()
         self._listeners: list[LiveView] = []
+        self._in_model_order = False
+        """Whether the frames have their layers as the model has them; by hand their order carries no meaning."""
 
     @property
     def frames(self) -> Frames:
@@ -170,6 +172,7 @@ class GradientFlowAnimator:
         from stethoscope.instruments.run_gradients import RunGradients
 
         out = cls(max_frames)
+        out._in_model_order = True
         found = RunGradients.read(run, first, last)
         paths = [info.site.path for info in found.sites]
         shared: dict[tuple[int, ...], tuple[str, ...]] = {}
@@ -235,7 +238,10 @@ class GradientFlowAnimator:
         self._kept.clear()
 
     def summary_report(self) -> GradientFlowSummary:
-        """Which layers vanished or exploded in any frame, the verdict, and what to do."""
+        """Which layers vanished or exploded in any frame, the verdict, and what to do.
+
+        Without a frame the verdict is Healthy, as in the seeds, and the advice says that nothing was recorded.
+        """
         vanishing: set[str] = set()
         exploding: set[str] = set()
         non_finite: dict[str, NonFinite] = {}
@@ -254,7 +260,9 @@ class GradientFlowAnimator:
             layers_with_vanishing_grads=sorted(vanishing),
             layers_with_exploding_grads=sorted(exploding),
             overall_health=health,
-            recommendations=_advise(health, sorted(vanishing), sorted(exploding), located),
+            recommendations=_advise(health, sorted(vanishing), sorted(exploding), located)
+            if self._kept
+            else ["Nothing was recorded, so nothing is known: call record_step first."],
             non_finite=located,
         )
 
@@ -263,7 +271,7 @@ class GradientFlowAnimator:
     ) -> Grid:
         """Layers x steps as arrays, neighbours binned together where there are more than asked for.
 
-        `natural` sorts the numbers in names as numbers: layers.2 before layers.10.
+        `natural` sorts the numbers in names as numbers: layers.2 before layers.10. Layers of a run keep the model's order.
         """
         columns = [
             (
@@ -275,7 +283,7 @@ class GradientFlowAnimator:
             )
             for f in self._kept
         ]
-        return build_grid(columns, max_rows, max_columns, natural=natural)
+        return build_grid(columns, max_rows, max_columns, natural=natural, as_given=self._in_model_order)
 
     def to_ascii_animation(self, max_rows: int | None = 200, max_columns: int | None = 400) -> str:
         """The heatmap as text: a layer a row, a step a column; `╳` is NaN and `∞` infinity.
@@ -291,7 +299,7 @@ class GradientFlowAnimator:
         return animator_export.export_json(self, path)
 
     def export_csv(self, path: str | Path) -> Path:
-        """A line per step and layer, atomically."""
+        """A line per step and layer, atomically; `nan` and `inf` stand in the numbers of layers that hold such."""
         return animator_export.export_csv(self, path)
 
     def export_text(self, path: str | Path) -> Path:
@@ -358,7 +366,8 @@ def _advise(
 ) -> list[str]:
     advice = [f"{where}. Find what produced it: replay the step before." for where in non_finite[:5]]
     if len(non_finite) > 5:
-        advice.append(f"{len(non_finite) - 5} more layers hold NaN or Inf.")
+        more = len(non_finite) - 5
+        advice.append(f"{more:,} more {'layer holds' if more == 1 else 'layers hold'} NaN or Inf.")
     if vanishing:
         advice.append(
             f"Gradients vanish in {_listed(vanishing)}: a residual path or a normalisation layer before them "

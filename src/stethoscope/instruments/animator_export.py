@@ -5,10 +5,10 @@ from __future__ import annotations
 import csv
 import io
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from stethoscope.instruments.files import placed_beside, plain, write_atomically, write_text
-from stethoscope.record import printable
+from stethoscope.record import StethoscopeError, printable
 
 if TYPE_CHECKING:
     from stethoscope.instruments.animator import GradientFlowAnimator
@@ -39,21 +39,38 @@ def export_json(animator: GradientFlowAnimator, path: str | Path) -> Path:
 
 
 def export_csv(animator: GradientFlowAnimator, path: str | Path) -> Path:
-    """The timeline, quoted where a name needs it."""
+    """The timeline, quoted where a name needs it; a layer that holds a NaN has `nan` in its numbers, one that holds an
+    infinity `inf`, as floating-point arithmetic over all of its elements would have."""
+    quoted: dict[str, str] = {}
+
+    def line_of(step: int, row: tuple[Any, ...]) -> str:
+        name, mean, largest, norm, vanishing, exploding, _, where = row
+        cell = quoted.get(name)
+        if cell is None:
+            cell = quoted[name] = _quoted(name)
+        if where is not None:
+            mean = largest = norm = float("nan") if where.num_nan else float("inf")
+        return f"{step},{cell},{mean:.8e},{largest:.8e},{norm:.8e},{vanishing:d},{exploding:d}\n"
 
     def write(file: BinaryIO) -> None:
-        text = io.TextIOWrapper(file, encoding="utf-8", newline="")
-        lines = csv.writer(text, lineterminator="\n")
-        lines.writerow(CSV_HEADER)
+        file.write((",".join(CSV_HEADER) + "\n").encode())
         for step, rows in animator.rows():
-            lines.writerows(
-                (step, name, f"{mean:.8e}", f"{largest:.8e}", f"{norm:.8e}", int(vanishing), int(exploding))
-                for name, mean, largest, norm, vanishing, exploding, *_ in rows
-            )
-        text.flush()
-        text.detach()
+            file.write("".join([line_of(step, row) for row in rows]).encode())
 
     return write_atomically(path, write)
+
+
+def _quoted(name: str) -> str:
+    """A name as a cell, by the rules of the csv module."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="").writerow([name])
+    return text.getvalue()
+
+
+def _recorded(animator: GradientFlowAnimator) -> None:
+    """Pictures need at least one frame."""
+    if not len(animator.frames):
+        raise StethoscopeError("there is nothing to draw: no step was recorded", do="Call record_step first")
 
 
 def export_text(animator: GradientFlowAnimator, path: str | Path) -> Path:
@@ -65,6 +82,7 @@ def export_text(animator: GradientFlowAnimator, path: str | Path) -> Path:
 
 def export_picture(animator: GradientFlowAnimator, path: str | Path, kind: str, *, dark: bool) -> Path:
     """The heatmap, each layer against its own median."""
+    _recorded(animator)
     from stethoscope.views import plots
 
     grid = animator.grid(max_rows=160, max_columns=800, natural=True)
@@ -76,15 +94,17 @@ def export_gif(
     animator: GradientFlowAnimator, path: str | Path, fps: float, max_pictures: int, *, dark: bool
 ) -> Path:
     """The cursor walks over the heatmap while bars show every layer's norm at it."""
-    from stethoscope.views import plots
+    _recorded(animator)
+    from stethoscope.views import moving_plots
 
     grid = animator.grid(max_rows=64, max_columns=400, natural=True)
-    pictures = plots.flow_pictures(grid, max_pictures, dark=dark)
-    return write_atomically(path, lambda file: plots.save_gif(pictures, file, fps))
+    pictures = moving_plots.flow_pictures(grid, max_pictures, dark=dark)
+    return write_atomically(path, lambda file: moving_plots.save_gif(pictures, file, fps))
 
 
 def export_html(animator: GradientFlowAnimator, path: str | Path, title: str, fps: float) -> Path:
     """One page with its numbers, style and script inside."""
+    _recorded(animator)
     from stethoscope.views.motion import motion_html
 
     grid = animator.grid(max_rows=200, max_columns=1200, natural=True)
@@ -96,12 +116,13 @@ def export_mp4(
     animator: GradientFlowAnimator, path: str | Path, fps: float, max_pictures: int, *, dark: bool
 ) -> Path:
     """The pictures of the GIF, more of them, as a film."""
+    _recorded(animator)
     from stethoscope.instruments.film import find_ffmpeg, write_mp4
-    from stethoscope.views import plots
+    from stethoscope.views import moving_plots
 
     find_ffmpeg()
     grid = animator.grid(max_rows=64, max_columns=400, natural=True)
-    pictures = plots.flow_pictures(grid, max_pictures, dark=dark)
+    pictures = moving_plots.flow_pictures(grid, max_pictures, dark=dark)
     with placed_beside(path) as place:
         write_mp4(pictures, place, fps)
     return Path(path)

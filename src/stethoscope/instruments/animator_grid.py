@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from stethoscope.instruments.wording import plural
 from stethoscope.record import FloatArray, IntArray, printable
 
 GLYPHS = " ░▒▓█"
@@ -47,11 +48,20 @@ class Grid:
 
 
 def build_grid(
-    columns: Sequence[Column], max_rows: int | None, max_columns: int | None, *, natural: bool = False
+    columns: Sequence[Column],
+    max_rows: int | None,
+    max_columns: int | None,
+    *,
+    natural: bool = False,
+    as_given: bool = False,
 ) -> Grid:
-    """The grid of these frames, at most `max_rows` by `max_columns` cells."""
-    known = {name for layer_names in {column[1] for column in columns} for name in layer_names}
-    names = sorted(known, key=natural_key) if natural else sorted(known)
+    """The grid of these frames, at most `max_rows` by `max_columns` cells.
+
+    Layers by name, `natural` with numbers as numbers; `as_given` in the order in which the frames have them.
+    """
+    kinds = dict.fromkeys(column[1] for column in columns)
+    known = dict.fromkeys(name for layer_names in kinds for name in layer_names)
+    names = list(known) if as_given else sorted(known, key=natural_key) if natural else sorted(known)
     steps = np.array([step for step, *_ in columns], dtype=np.int64)
     row_of = {name: place for place, name in enumerate(names)}
     row_starts, col_starts = _starts(len(names), max_rows), _starts(len(columns), max_columns)
@@ -121,7 +131,7 @@ def draw_rows(grid: Grid, label_width: int | None = None) -> str:
     per = f", {-(-grid.num_steps // num_columns)} steps a column" if grid.num_steps > num_columns else ""
     first = int(grid.first_steps[0]) if num_columns else 0
     lines = [
-        f"Gradient flow: {grid.num_layers:,} layers by {grid.num_steps:,} steps{per}",
+        f"Gradient flow: {plural(grid.num_layers, 'layer')} by {plural(grid.num_steps, 'step')}{per}",
         f"{'layer':>{width}}  step {first:,} to {grid.last_step:,}",
         "─" * (width + 2 + num_columns),
     ]

@@ -67,6 +67,7 @@ OPERATION_TYPES: Final = {
     "forward": BottleneckType.MODEL_COMPUTATION,
     "backward": BottleneckType.GRADIENT_COMPUTATION,
 }
+PHASE: Final = "phase"
 WAITING: Final = frozenset({"data_loading", "io", "network"})
 
 SUGGESTIONS: Final = {
@@ -111,7 +112,7 @@ def _of_layers(layers: Sequence[LayerProfile]) -> list[Bottleneck]:
             mean_ms = 1e3 * mean_s
             if mean_ms > LAYER_MS:
                 severity = BottleneckSeverity.HIGH if mean_ms > LAYER_HIGH_MS else BottleneckSeverity.MEDIUM
-                text = f"the {word} pass of {layer.name} ({layer.type}) takes {mean_ms:.3g} ms"
+                text = f"the {word} pass of {layer.name} ({layer.type}) takes {_shown(mean_ms)} ms"
                 found.append(
                     Bottleneck(kind, severity, layer.name, text, SUGGESTIONS[kind], mean_ms, total_s)
                 )
@@ -122,6 +123,8 @@ def _of_operations(totals: Sequence[Totals]) -> list[Bottleneck]:
     whole_s = sum(entry.self_s for entry in totals)
     found = []
     for entry in totals:
+        if entry.category == PHASE:  # the training itself: its layers are judged, and what it waits for
+            continue
         kind = OPERATION_TYPES[entry.category]
         mean_ms = 1e3 * entry.self_s / entry.count
         share = entry.self_s / whole_s if whole_s > 0 else 0.0
@@ -130,6 +133,10 @@ def _of_operations(totals: Sequence[Totals]) -> list[Bottleneck]:
             continue
         high = mean_ms > OPERATION_HIGH_MS or (waits and share > 0.5)
         severity = BottleneckSeverity.HIGH if high else BottleneckSeverity.MEDIUM
-        text = f"{entry.name} takes {mean_ms:.3g} ms, {100 * share:.0f}% of the measured time"
+        text = f"{entry.name} takes {_shown(mean_ms)} ms, {100 * share:.0f}% of the measured time"
         found.append(Bottleneck(kind, severity, entry.name, text, SUGGESTIONS[kind], mean_ms, entry.self_s))
     return found
+
+
+def _shown(milliseconds: float) -> str:
+    return f"{milliseconds:,.0f}" if milliseconds >= 100 else f"{milliseconds:.3g}"

@@ -1,14 +1,15 @@
 """compare(a, b): how two arrays differ, element by element and as distributions.
 
-Works across dtypes (units in the last place are counted in the coarser of the two), devices and frameworks.
-Arrays of different shapes are compared as distributions only, and the note says so. A NaN equals a NaN here,
-and an infinity the same infinity: two runs that fail alike are alike.
+Works across dtypes (units in the last place are counted in the coarser of the two), devices and frameworks; dicts, models
+and checkpoints are compared name by name, runs by what they recorded. Arrays of different shapes are compared as
+distributions only, and the note says so. A NaN equals a NaN here, and an infinity the same infinity: two runs that fail
+alike are alike. Complex numbers are compared as such: errors are moduli, the rest is over both parts.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -17,8 +18,13 @@ from stethoscope.instruments.distribution import index_of
 from stethoscope.instruments.intake import as_numpy, shape_of
 from stethoscope.record import FloatArray
 
+if TYPE_CHECKING:
+    from stethoscope.instruments.comparison_groups import GroupComparison
+    from stethoscope.instruments.comparison_runs import RunComparison
+
 NUM_WORST: Final = 5
 MANTISSA_BITS: Final = {"bfloat16": 7, "float16": 10, "float32": 23, "float64": 52}
+PART_OF: Final = {"complex32": "float16", "complex64": "float32", "complex128": "float64"}
 _WORD: Final[dict[str, type[np.signedinteger[Any]]]] = {
     "float16": np.int16,
     "float32": np.int32,
@@ -31,8 +37,8 @@ class ElementDifference:
     """One element in both arrays."""
 
     index: tuple[int, ...]
-    first: float
-    second: float
+    first: float | complex
+    second: float | complex
     abs_error: float
     ulps: int | None
 
@@ -90,38 +96,63 @@ def _show(value: float | None) -> str:
     return "unknown" if value is None else f"{value:.4g}"
 
 
-def compare(first: Any, second: Any, *, num_worst: int = NUM_WORST) -> TensorComparison:
+def compare(first: Any, second: Any, *, num_worst: int = NUM_WORST) -> TensorComparison | GroupComparison | RunComparison:
+    """Compares two arrays of any framework, two sets of named ones, or two runs.
+
+    Arrays give a `TensorComparison`. Dicts of arrays, models and `.safetensors` paths, in any pairing, give a
+    `GroupComparison`, name by name. Runs, or paths of run folders, give a `RunComparison` of what both recorded.
+    """
+    from stethoscope.instruments import comparison_groups as groups
+
+    kinds = groups.kind_of(first), groups.kind_of(second)
+    if "run" in kinds:
+        from stethoscope.instruments.comparison_runs import compare_runs
+
+        return compare_runs(first, second)
+    if "group" in kinds:
+        return groups.compare_groups(first, second, num_worst=num_worst)
+    return compare_arrays(first, second, num_worst=num_worst)
+
+
+def compare_arrays(first: Any, second: Any, *, num_worst: int = NUM_WORST) -> TensorComparison:
     """Compares two arrays of any framework; see `TensorComparison`."""
     a, b = as_numpy(first, "first array"), as_numpy(second, "second array")
     dtypes = _dtype_name(first, a), _dtype_name(second, b)
     shapes = shape_of(first), shape_of(second)
-    flat_a, flat_b = (np.asarray(x, dtype=np.float64).reshape(-1) for x in (a, b))
-    ks = ks_distance(flat_a, flat_b)
-    if a.shape != b.shape:
+    whether = tuple(name.startswith("complex") for name in dtypes)
+    parts_a, parts_b = (_parts(x, pairs, any(whether)) for x, pairs in zip((a, b), whether, strict=True))
+    ks = ks_distance(parts_a.reshape(-1), parts_b.reshape(-1))
+    if shapes[0] != shapes[1]:
         note = f"shapes differ, {list(shapes[0])} against {list(shapes[1])}: compared as distributions only"
         return TensorComparison(*shapes, *dtypes, note=note, ks_distance=ks)
     note = "" if dtypes[0] == dtypes[1] else f"dtypes differ, {dtypes[0]} against {dtypes[1]}"
-    return _elementwise(flat_a, flat_b, a.shape, shapes, dtypes, note, ks, num_worst)
+    return _elementwise(parts_a, parts_b, shapes, dtypes, note, ks, num_worst)
+
+
+def _parts(array: npt.NDArray[Any], pairs: bool, wanted: bool) -> FloatArray:
+    """One row an element: its value, or its real and imaginary part where either side is complex."""
+    flat = np.asarray(array, dtype=np.float64).reshape(-1, 2 if pairs else 1)
+    return np.pad(flat, ((0, 0), (0, 1))) if wanted and not pairs else flat
 
 
 def _elementwise(
     a: FloatArray,
     b: FloatArray,
-    shape: tuple[int, ...],
     shapes: tuple[tuple[int, ...], tuple[int, ...]],
     dtypes: tuple[str, str],
     note: str,
     ks: float | None,
     num_worst: int,
 ) -> TensorComparison:
-    same = (a == b) | (np.isnan(a) & np.isnan(b))
-    both = np.isfinite(a) & np.isfinite(b)
+    same = ((a == b) | (np.isnan(a) & np.isnan(b))).all(1)
+    both = (np.isfinite(a) & np.isfinite(b)).all(1)
     with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
-        error = np.where(both, np.abs(a - b), np.where(same, 0.0, np.inf))
-        relative = np.where(both & (b != 0), error / np.abs(b), 0.0)
+        error = np.where(both, _modulus(a - b), np.where(same, 0.0, np.inf))
+        size = _modulus(b)
+        relative = np.where(both & (size != 0), error / size, 0.0)
     measured = error[both]
-    ulp_dtype = coarser(*dtypes)
-    ulps = None if ulp_dtype is None else ulp_distance(a, b, ulp_dtype)
+    ulp_dtype = coarser(*(PART_OF.get(name, name) for name in dtypes))
+    ulps = None if ulp_dtype is None else ulp_distance(a, b, ulp_dtype).max(1, initial=0)
     counted = None if ulps is None else ulps[both]
     norm_b = float(np.linalg.norm(b[both]))
     return TensorComparison(
@@ -139,8 +170,12 @@ def _elementwise(
         max_ulps=int(counted.max()) if counted is not None and counted.size else None,
         ulp_dtype=ulp_dtype,
         cosine=cosine(a[both], b[both]),
-        worst=_worst(a, b, error, ulps, shape, num_worst),
+        worst=_worst(a, b, error, ulps, shapes[0], num_worst),
     )
+
+
+def _modulus(parts: FloatArray) -> FloatArray:
+    return np.abs(parts[:, 0]) if parts.shape[1] == 1 else np.hypot(parts[:, 0], parts[:, 1])
 
 
 def _worst(
@@ -159,14 +194,18 @@ def _worst(
     return tuple(
         ElementDifference(
             index_of(int(p), shape),
-            float(a[p]),
-            float(b[p]),
+            _number(a[p]),
+            _number(b[p]),
             float(error[p]),
             int(ulps[p]) if ulps is not None and np.isfinite(error[p]) else None,
         )
         for p in places
         if error[p] > 0
     )
+
+
+def _number(parts: FloatArray) -> float | complex:
+    return float(parts[0]) if len(parts) == 1 else complex(*parts.tolist())
 
 
 def cosine(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> float | None:
@@ -236,4 +275,7 @@ def _ordered(values: npt.NDArray[Any], dtype: str) -> npt.NDArray[np.int64]:
 
 
 def _dtype_name(value: Any, array: npt.NDArray[Any]) -> str:
-    return str(getattr(value, "dtype", array.dtype)).removeprefix("torch.")
+    known = getattr(value, "dtype", None)
+    if known is None:  # a list: its numbers may be complex, which `array` holds as pairs
+        known = np.result_type(array.dtype, np.complex64) if np.iscomplexobj(value) else array.dtype
+    return str(known).removeprefix("torch.")

@@ -23,6 +23,7 @@ from stethoscope.analyse.convergence import (
     convergence,
     degradation,
     overfitting,
+    overfitting_by_accuracy,
     plateau,
     stability,
     underfitting,
@@ -33,6 +34,7 @@ from stethoscope.instruments.architecture import (
     ModelArchitectureInfo,
     analyze_architecture,
 )
+from stethoscope.instruments.wording import plural
 from stethoscope.record import StethoscopeError
 
 if TYPE_CHECKING:
@@ -143,7 +145,7 @@ class DiagnosticsReport:
         score = "unknown" if self.health.score is None else f"{self.health.score:.2f}"
         dynamics = self.dynamics
         lines = [
-            f"health {score} over {self.num_records:,} records",
+            f"health {score} over {plural(self.num_records, 'record')}",
             f"{dynamics.convergence_status}: {dynamics.convergence_reason}",
             f"{dynamics.training_stability}: {dynamics.stability_reason}",
         ]
@@ -235,7 +237,8 @@ class ModelDiagnostics:
             stability_reason=steady.reason,
             learning_efficiency=self._efficiency(loss),
             plateau=plateau(loss.steps, loss.values),
-            overfitting=overfitting(loss, validation),
+            overfitting=overfitting(loss, validation)
+            or overfitting_by_accuracy(self.curve("accuracy"), self.curve("validation_accuracy")),
             underfitting=underfitting(loss, validation if len(validation.values) else None),
         )
 
@@ -280,7 +283,7 @@ class ModelDiagnostics:
         if not first:
             return None
         fall = (first - last) / abs(first)
-        sizes = [r.batch_size for r in self._records if r.batch_size]
+        sizes = [r.batch_size for r in self.records() if r.batch_size]
         spent = float(steps[-1] - steps[0]) * (float(np.mean(sizes)) / 1000.0 if sizes else 1.0)
         return fall / spent
 
@@ -304,7 +307,7 @@ class ModelDiagnostics:
 
     def _health(self, dynamics: TrainingDynamics, anomalies: list[PerformanceAnomaly]) -> ModelHealth:
         parts = _dynamics_parts(dynamics)
-        if len(self.curve("validation_loss").values) >= 5:
+        if max(len(self.curve(name).values) for name in ("validation_loss", "validation_accuracy")) >= 5:
             fit = dynamics.overfitting
             parts.append(
                 (

@@ -6,6 +6,10 @@ loss is the sum of its falls and `exp(-loss)` the share that gets through. The c
 layer is the one with the least loss from any last layer; all weights are non-negative, so Dijkstra finds it
 on any graph, cycles included. A layer without any gradient blocks: it costs more than every other loss
 together.
+
+Ties are the rule, not the exception: where the gradient only falls, every way between two layers loses the same. So
+losses count in whole billionths of a nat, in which equal sums are equal, and of equal ways the one with the fewest layers
+is taken, then the one that comes first by its names: the same graph has the same path, in whatever order it is given.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ import itertools
 import math
 from collections.abc import Mapping
 
+from stethoscope.instruments.animator_grid import natural_key
 from stethoscope.instruments.flow_types import (
     CriticalGradientPath,
     FlowEdge,
@@ -33,8 +38,9 @@ WORTH_A_SKIP = 0.1
 LEAST_FACTOR = 1.5
 """A skip that carries less than this times more is not worth a change to the model."""
 
-Incoming = Mapping[str, list[tuple[str, float]]]
-"""Per layer: the layers it feeds, with the loss of the gradient coming back from each."""
+GRAIN = 1e-9
+
+NameKey = tuple[tuple[int, int, str], ...]
 
 
 def edge_loss(edge: FlowEdge) -> float:
@@ -59,7 +65,7 @@ def find_critical_paths(network: GradientFlowNetwork, limit: int = 8) -> list[Cr
         route = best_route(start, ends, costs)
         if route is not None and len(route) > 1:
             found.append(_describe(route, ends, costs, network))
-    found.sort(key=lambda path: path.transmission)
+    found.sort(key=lambda path: (-whole(path_loss(path)), natural_key(path.layers[0])))
     named = []
     for place, path in enumerate(found[:limit], start=1):
         named.append(_named(path, "main_path" if place == 1 else f"path_{place}"))
@@ -67,30 +73,37 @@ def find_critical_paths(network: GradientFlowNetwork, limit: int = 8) -> list[Cr
 
 
 def best_route(start: str, ends: set[str], costs: Mapping[tuple[str, str], float]) -> list[str] | None:
-    """The layers from `start` to the cheapest end, fewest hops among equals; None where there is no way."""
-    ahead: dict[str, list[tuple[str, float]]] = {}
+    """The layers from `start` to the cheapest end; among equals the fewest, then the first by name; None without a way."""
+    ahead: dict[str, list[tuple[str, int]]] = {}
     for (source, target), cost in costs.items():
-        ahead.setdefault(source, []).append((target, cost))
-    queue: list[tuple[float, int, int, str]] = [(0.0, 0, 0, start)]
-    best = {start: (0.0, 0)}
-    before: dict[str, str] = {}
-    tick = 0
+        ahead.setdefault(source, []).append((target, whole(cost)))
+    keys: dict[str, NameKey] = {}
+    # A longer route that begins with the same layers always comes later, so the first time a layer is reached is the best.
+    queue: list[tuple[int, int, tuple[NameKey, ...], tuple[str, ...]]] = [(0, 0, (), (start,))]
+    settled: set[str] = set()
     while queue:
-        cost, hops, _, layer = heapq.heappop(queue)
-        if (cost, hops) > best[layer]:
+        cost, hops, by_name, route = heapq.heappop(queue)
+        layer = route[-1]
+        if layer in settled:
             continue
+        settled.add(layer)
         if layer in ends:
-            route = [layer]
-            while route[-1] != start:
-                route.append(before[route[-1]])
-            return route[::-1]
+            return list(route)
         for target, step_cost in ahead.get(layer, ()):
-            reached = (cost + step_cost, hops + 1)
-            if target not in best or reached < best[target]:
-                best[target], before[target] = reached, layer
-                tick += 1
-                heapq.heappush(queue, (*reached, tick, target))
+            if target not in settled:
+                key = keys.setdefault(target, tuple(natural_key(target)))
+                heapq.heappush(queue, (cost + step_cost, hops + 1, (*by_name, key), (*route, target)))
     return None
+
+
+def whole(loss: float) -> int:
+    """A loss in whole billionths of a nat."""
+    return round(loss / GRAIN)
+
+
+def path_loss(path: CriticalGradientPath) -> float:
+    """What a path loses in all, in nats; bounded where nothing gets through."""
+    return -math.log(path.transmission) if path.transmission > 0 else BLOCKED_LOSS
 
 
 def route_loss(route: list[str], costs: Mapping[tuple[str, str], float]) -> float:
@@ -111,7 +124,7 @@ def _describe(
 ) -> CriticalGradientPath:
     edges = {(edge.from_layer, edge.to_layer): edge for edge in network.edges}
     losses = {pair: edge_loss(edges[pair]) for pair in itertools.pairwise(route)}
-    weakest = max(losses, key=lambda pair: losses[pair])
+    weakest = max(losses, key=lambda pair: whole(losses[pair]))  # of equals the first on the way
     transmission = math.exp(-sum(losses.values()))
     detour_costs = {pair: cost for pair, cost in costs.items() if pair != weakest}
     detour = best_route(route[0], ends, detour_costs)

@@ -9,6 +9,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from rich.text import Text
 
 from stethoscope.instruments.animator_grid import shorten
@@ -51,13 +52,25 @@ def to_text(shown: GradientFlowVisualization, width: int) -> Text:
         style = _style(node.layer_name, broken | exploding, vanishing, palette)
         text.append(f"{NODE_MARKS[shown_type(node)]:>2} ", style=style)
         text.append(f"{shorten(printable(node.layer_name), label_width):<{label_width}} ", style=style)
-        flow = shown.layer_flows.get(node.layer_name)
-        norms = flow.gradient_magnitudes[-window:] if flow else []
+        norms = norms_of(shown, node.layer_name)[-window:]
         text.append(f"{spark(norms):<{window}} ", style=style)
         text.append(f"{number(node.gradient_strength):>12}\n", style=style)
     for line in sentences(shown):
         text.append(line + "\n")
     return text
+
+
+def norms_of(shown: GradientFlowVisualization, layer: str) -> list[float]:
+    """A layer's norms over the steps; of a module whose parameters were recorded, those of all of them together."""
+    own = shown.layer_flows.get(layer)
+    if own is not None:
+        return own.gradient_magnitudes
+    parts = [flow.gradient_magnitudes for name, flow in shown.layer_flows.items() if name.rpartition(".")[0] == layer]
+    shortest = min((len(part) for part in parts), default=0)
+    if not shortest:
+        return []
+    together: list[float] = np.sqrt(np.square([part[-shortest:] for part in parts]).sum(axis=0)).tolist()
+    return together
 
 
 def shown_type(node: FlowNode) -> NodeType:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from stethoscope.instruments.wording import plural
 from stethoscope.record import ConfigError
 from stethoscope.views.style import ColorScheme as ColorScheme
 
@@ -312,7 +313,7 @@ class NonFiniteNorm:
     num_steps: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class GradientFlowVisualization:
     """Everything the visualizer found; `to_terminal`, `to_json` and `save` show it."""
 
@@ -326,6 +327,19 @@ class GradientFlowVisualization:
     visualization_config: GradientVisualizationConfig
     current_step: int = 0
     non_finite: list[NonFiniteNorm] = field(default_factory=list)
+
+    def __repr__(self) -> str:
+        parts = {
+            "layer": len(self.layer_flows), "critical path": len(self.critical_paths),
+            "vanishing region": len(self.vanishing_regions), "exploding region": len(self.exploding_regions),
+            "dead zone": len(self.dead_zones), "layer with NaN or Inf": len(self.non_finite),
+        }  # fmt: skip
+        words = {"layer with NaN or Inf": "layers with NaN or Inf"}
+        said = ", ".join(plural(n, word, words.get(word, "")) for word, n in parts.items() if n)
+        return f"GradientFlowVisualization(step {self.current_step:,}: {said or 'nothing'}; print() shows it)"
+
+    def __str__(self) -> str:
+        return str(self.to_terminal())
 
     def to_json(self) -> dict[str, Any]:
         """As plain JSON values; non-finite numbers as None."""

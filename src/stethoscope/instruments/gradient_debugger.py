@@ -154,7 +154,11 @@ class GradientDebugger:
         return None if counter is None else counter.dead(tolerance)
 
     def conflicts(self) -> list[GradientConflict]:
-        """Pairs of tasks and how their gradients agree, the most opposed first."""
+        """Pairs of tasks whose gradients pull against each other, the most opposed first."""
+        return [pair for pair in self.task_pairs() if pair.is_conflict]
+
+    def task_pairs(self) -> list[GradientConflict]:
+        """Every pair of tasks and how their gradients agree, the most opposed first."""
         found = [
             GradientConflict(
                 first=pair[0],

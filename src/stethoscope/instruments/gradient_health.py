@@ -18,6 +18,7 @@ from stethoscope.analyse.trends import Oscillation, Trend, mann_kendall, oscilla
 from stethoscope.instruments.gradient_layers import LayerGradients
 from stethoscope.instruments.intake import NonFinite
 from stethoscope.instruments.units import DeadUnits
+from stethoscope.instruments.wording import plural
 from stethoscope.record import FloatArray
 
 VANISHING: Final = 1e-7
@@ -118,7 +119,7 @@ class GradientFlowAnalysis:
     conflicts: tuple[GradientConflict, ...]
 
     def __str__(self) -> str:
-        lines = [f"{self.overall_health}: score {self.health_score:.2f} over {len(self.layers)} layers"]
+        lines = [f"{self.overall_health}: score {self.health_score:.2f} over {plural(len(self.layers), 'layer')}"]
         return "\n".join([*lines, *(f"  -{reason.penalty:.2f} {reason.text}" for reason in self.reasons)])
 
 
@@ -188,7 +189,7 @@ def _judge(
         side = f"under {bounds[0]:g}" if norm < bounds[0] else f"over {bounds[1]:g}"
         reasons.append(f"gradient norm {norm:.3g} is {side}")
     if dead is not None and dead.ratio > DEAD_RATIO:
-        reasons.append(f"{len(dead.dead)} of {dead.num_units} units never fired in {dead.num_rows:,} rows")
+        reasons.append(f"{len(dead.dead):,} of {plural(dead.num_units, 'unit')} never fired in {_extent(dead)}")
     if swing.found:
         reasons.append("the gradient swings back and forth")
     if reasons and worst is LayerHealth.HEALTHY:
@@ -267,16 +268,21 @@ def _reasons(
     for names, weight, word, advice in table:
         if names:
             share = len(names) / len(layers)
-            text = f"{len(names)} of {len(layers)} layers {word}, first {names[0]}"
+            text = f"{len(names):,} of {plural(len(layers), 'layer')} {word}, first {names[0]}"
             reasons.append(HealthReason(weight * (0.5 + 0.5 * share), text, names, advice))
     return reasons
+
+
+def _extent(units: DeadUnits) -> str:
+    """A session knows of a batch which units fired in it, and not of how many rows it was."""
+    return plural(units.num_batches, "batch", "batches") if units.num_rows == units.num_batches else plural(units.num_rows, "row")
 
 
 def _unit_reasons(dead: tuple[DeadUnits, ...], num_counted: int) -> list[HealthReason]:
     if not dead:
         return []
     worst = max(dead, key=lambda units: units.ratio)
-    text = f"{len(worst.dead)} of {worst.num_units} units of {worst.layer} never fired in {worst.num_rows:,} rows"
+    text = f"{len(worst.dead):,} of {plural(worst.num_units, 'unit')} of {worst.layer} never fired in {_extent(worst)}"
     names = tuple(units.layer for units in dead)
     advice = "Lower the learning rate or use an activation with a slope on both sides"
     return [HealthReason(0.3 * (0.5 + 0.5 * len(dead) / num_counted), text, names, advice)]

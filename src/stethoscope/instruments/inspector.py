@@ -7,155 +7,43 @@ cannot be read is refused with its name.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import threading
 import time
-from collections import OrderedDict, deque
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from typing import Any, Final
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from stethoscope.instruments.alerts import EXTREME, TensorAlert, TensorAlertKind, value_alerts
-from stethoscope.instruments.comparison import TensorComparison, compare, histogram_ks
-from stethoscope.instruments.distribution import TensorDistribution, distribution
-from stethoscope.instruments.intake import as_numpy, shape_of
+from stethoscope.instruments.alerts import TensorAlert, TensorAlertKind, value_alerts
+from stethoscope.instruments.comparison import TensorComparison, compare
+from stethoscope.instruments.distribution import TensorDistribution
 from stethoscope.instruments.leaks import Leak, LeakDetector
-from stethoscope.instruments.memory import MemoryBook, num_bytes
-from stethoscope.instruments.rows import measure_rows
-from stethoscope.kernels.columns import INDEX
+from stethoscope.instruments.memory import MemoryBook
+from stethoscope.instruments.source import Source
+from stethoscope.instruments.tensor_looks import (
+    DRIFT_LIMIT,
+    Course,
+    LookComparison,
+    TensorInfo,
+    TensorStats,
+    compare_looks,
+    drift_of,
+    mean_of,
+    tensor_stats,
+    unremarkable,
+)
 from stethoscope.record import Severity, StethoscopeError
 
-DRIFT_GROUP: Final = 5
-"""Drift compares the first five looks at a tensor with its last five."""
-DRIFT_MIN: Final = 10
-DRIFT_LIMIT: Final = 0.5
+if TYPE_CHECKING:
+    from stethoscope.instruments.comparison_groups import GroupComparison
+    from stethoscope.instruments.comparison_runs import RunComparison
 
-
-@dataclass(frozen=True, slots=True)
-class TensorStats:
-    """The statistics of one array; None where no finite value speaks for them."""
-
-    shape: tuple[int, ...]
-    dtype: str
-    device: str
-    total_elements: int
-    memory_usage_bytes: int
-    mean: float | None
-    std: float | None
-    """Population standard deviation: divides by n."""
-    min: float | None
-    max: float | None
-    median: float | None
-    abs_max: float | None
-    mean_abs: float | None
-    l1_norm: float | None
-    l2_norm: float | None
-    skewness: float | None
-    kurtosis: float | None
-    """Excess kurtosis: 0 for a normal distribution."""
-    nan_count: int
-    inf_count: int
-    zero_count: int
-
-    @property
-    def sparsity(self) -> float | None:
-        """The share of elements that are exactly zero."""
-        return self.zero_count / self.total_elements if self.total_elements else None
-
-    @property
-    def infinity_norm(self) -> float | None:
-        """The largest magnitude."""
-        return self.abs_max
-
-
-@dataclass(frozen=True, slots=True)
-class TensorInfo:
-    """One look at one tensor."""
-
-    id: int
-    name: str
-    layer: str | None
-    operation: str | None
-    step: int | None
-    timestamp: float
-    stats: TensorStats
-    distribution: TensorDistribution | None
-    alerts: tuple[TensorAlert, ...]
-
-    @property
-    def healthy(self) -> bool:
-        """Whether there is nothing to warn of."""
-        return not any(alert.severity.rank >= Severity.WARNING.rank for alert in self.alerts)
-
-
-@dataclass(frozen=True, slots=True)
-class LookComparison:
-    """How one look differs from another; None where one of them has no finite values or the first is zero."""
-
-    first: TensorInfo
-    second: TensorInfo
-    mean_change: float | None
-    std_ratio: float | None
-    norm_ratio: float | None
-    sparsity_change: float | None
-    ks_distance: float | None
-    """Between the two histograms, so it is known to about the share of one bin."""
-
-
-@dataclass(slots=True)
-class _Course:
-    """The first and last few looks at one tensor."""
-
-    first: list[TensorStats] = field(default_factory=list)
-    last: deque[TensorStats] = field(default_factory=lambda: deque(maxlen=DRIFT_GROUP))
-    num_looks: int = 0
-
-    def add(self, stats: TensorStats) -> None:
-        self.num_looks += 1
-        if len(self.first) < DRIFT_GROUP:
-            self.first.append(stats)
-        self.last.append(stats)
-
-
-def tensor_stats(
-    value: Any, name: str = "array"
-) -> tuple[TensorStats, TensorDistribution | None, np.ndarray[Any, Any]]:
-    """Statistics and distribution of an array of any kind, and the array as NumPy."""
-    array = as_numpy(value, name)
-    row = measure_rows([array], [name])[0]
-    spread = distribution(array)
-
-    def known(column: str) -> float | None:
-        number = float(row[INDEX[column]])
-        return None if np.isnan(number) else number
-
-    count = int(row[INDEX["count"]])
-    finite = count - int(row[INDEX["num_nan"]] + row[INDEX["num_posinf"]] + row[INDEX["num_neginf"]])
-    mean_abs = known("mean_abs")
-    stats = TensorStats(
-        shape=shape_of(value),
-        dtype=str(getattr(value, "dtype", array.dtype)).removeprefix("torch."),
-        device=str(getattr(value, "device", "cpu")),
-        total_elements=count,
-        memory_usage_bytes=num_bytes(value, array),
-        mean=known("mean"),
-        std=known("std"),
-        min=known("min"),
-        max=known("max"),
-        median=spread.median if spread else None,
-        abs_max=known("abs_max"),
-        mean_abs=mean_abs,
-        l1_norm=None if mean_abs is None else mean_abs * finite,
-        l2_norm=known("norm"),
-        skewness=known("skewness"),
-        kurtosis=known("kurtosis"),
-        nan_count=int(row[INDEX["num_nan"]]),
-        inf_count=int(row[INDEX["num_posinf"]] + row[INDEX["num_neginf"]]),
-        zero_count=int(row[INDEX["num_zero"]]),
-    )
-    return stats, spread, array
+__all__ = ["LookComparison", "TensorInfo", "TensorInspector", "TensorStats", "compare_looks", "tensor_stats"]
 
 
 class TensorInspector:
@@ -168,23 +56,31 @@ class TensorInspector:
         *,
         clock: Callable[[], float] = time.time,
         enabled: bool = True,
+        source: Callable[[TensorInspector], None] | None = None,
     ) -> None:
-        """Where not `enabled`, nothing is looked at: every id is 0, which names no look."""
+        """Where not `enabled`, nothing is looked at: every id is 0, which names no look. `source` is asked before
+        every question and hands in what a session measured since; what a user showed is never pushed out by it."""
         if max_tracked_tensors < 1:
             raise StethoscopeError("max_tracked_tensors must be at least 1", where=max_tracked_tensors)
         self.enabled = enabled
         self.max_tracked_tensors = max_tracked_tensors
-        self.memory = MemoryBook(max_tracked_tensors)
+        self._source = Source(source)
+        self._memory = MemoryBook(max_tracked_tensors)
         self.leak_detector = LeakDetector()
         """Watches steps for tensors that outlive them: `with inspector.leak_detector.step(): ...`."""
-        self.num_inspected = 0
+        self._num_inspected = 0
         self.num_forgotten = 0
         """Looks that were dropped because there were more than `max_tracked_tensors`."""
+        self.by_hand: set[tuple[str | None, str]] = set()
+        """Layer and name of what a user showed: theirs alone, a session's looks at it are not kept."""
+        self._recorded: OrderedDict[int, TensorInfo] = OrderedDict()
+        self._shown: OrderedDict[int, weakref.ref[Any]] = OrderedDict()
+        """The tensors that were shown, as long as somebody else holds them: `compare` reads them again."""
         self._clock = clock
         self._lock = threading.Lock()
         self._ids = itertools.count(1)
         self._infos: OrderedDict[int, TensorInfo] = OrderedDict()
-        self._courses: OrderedDict[tuple[str | None, str], _Course] = OrderedDict()
+        self._courses: OrderedDict[tuple[str | None, str, str | None], Course] = OrderedDict()
 
     def inspect_tensor(
         self,
@@ -199,11 +95,54 @@ class TensorInspector:
         if not self.enabled:
             return 0
         stats, spread, array = tensor_stats(tensor, name)
-        alerts = [] if _unremarkable(stats) else value_alerts(array, name)
+        alerts = [] if unremarkable(stats) else value_alerts(array, name)
         with self._lock:
-            info = self._remember(stats, spread, alerts, (name, layer, operation, step))
-            self.memory.add(tensor, name, layer, stats.memory_usage_bytes, step)
+            self._claim(layer, name)
+            info = self._remember(stats, spread, alerts, (name, layer, operation, step), self._infos)
+            self._memory.add(tensor, name, layer, stats.memory_usage_bytes, step)
+            with contextlib.suppress(TypeError):  # lists and numbers cannot be held weakly
+                self._shown[info.id] = weakref.ref(tensor)
+            while len(self._shown) > self.max_tracked_tensors:
+                self._shown.popitem(last=False)
         return info.id
+
+    def _claim(self, layer: str | None, name: str) -> None:
+        if (layer, name) not in self.by_hand:
+            self.by_hand.add((layer, name))
+            for key in [key for key, info in self._recorded.items() if (info.layer, info.name) == (layer, name)]:
+                del self._recorded[key]
+
+    def record_look(
+        self,
+        stats: TensorStats,
+        name: str,
+        layer: str | None = None,
+        operation: str | None = None,
+        *,
+        step: int | None = None,
+        alerts: Sequence[TensorAlert] = (),
+    ) -> int:
+        """Keeps statistics that were measured elsewhere, as a session does; returns the look's id."""
+        if not self.enabled or (layer, name) in self.by_hand:
+            return 0
+        with self._lock:
+            return self._remember(stats, None, list(alerts), (name, layer, operation, step), self._recorded).id
+
+    def _take_in(self) -> None:
+        """What a session measured since the last question."""
+        self._source.into(self)
+
+    @property
+    def memory(self) -> MemoryBook:
+        """The memory of the tensors that were seen: by tensor, by layer, over time."""
+        self._take_in()
+        return self._memory
+
+    @property
+    def num_inspected(self) -> int:
+        """Looks so far, those that are forgotten included."""
+        self._take_in()
+        return self._num_inspected
 
     def _remember(
         self,
@@ -211,12 +150,14 @@ class TensorInspector:
         spread: TensorDistribution | None,
         alerts: list[TensorAlert],
         what: tuple[str, str | None, str | None, int | None],
+        place: OrderedDict[int, TensorInfo],
     ) -> TensorInfo:
         name, layer, operation, step = what
         tensor_id = next(self._ids)
-        course = self._course(layer, name)
+        course = self._course(layer, name, operation)
         course.add(stats)
-        drifted = self._drift_alert(course, name)
+        # What a session measures of a training is meant to move: `drift` tells how far, and nobody is alarmed.
+        drifted = self._drift_alert(course, name) if place is self._infos else None
         if drifted is not None:
             alerts.append(drifted)
         info = TensorInfo(
@@ -230,42 +171,79 @@ class TensorInspector:
             distribution=spread,
             alerts=tuple(replace(alert, tensor_id=tensor_id) for alert in alerts),
         )
-        self._infos[tensor_id] = info
-        self.num_inspected += 1
-        while len(self._infos) > self.max_tracked_tensors:
-            self._infos.popitem(last=False)
+        place[tensor_id] = info
+        self._num_inspected += 1
+        while len(self._infos) + len(self._recorded) > self.max_tracked_tensors:
+            (self._recorded or self._infos).popitem(last=False)
             self.num_forgotten += 1
         return info
 
     def get_tensor_info(self, tensor_id: int) -> TensorInfo | None:
         """What was seen under this id, or None where it is unknown or forgotten."""
-        return self._infos.get(tensor_id)
+        self._take_in()
+        return self._infos.get(tensor_id) or self._recorded.get(tensor_id)
 
-    def infos(self, name: str | None = None, *, layer: str | None = None) -> list[TensorInfo]:
-        """The looks still remembered, oldest first, by name and layer where given."""
+    def _looks(self) -> list[TensorInfo]:
+        self._take_in()
+        with self._lock:
+            both = [*self._infos.values(), *self._recorded.values()]
+        return sorted(both, key=lambda info: info.id)
+
+    def infos(
+        self, name: str | None = None, *, layer: str | None = None, operation: str | None = None
+    ) -> list[TensorInfo]:
+        """The looks still remembered, oldest first, by name, layer and operation where given.
+
+        In a session a tensor's name is its path, its layer the module, its operation what kind of tensor it is
+        ("weight", "gradient", "activation", ...).
+        """
         return [
             info
-            for info in list(self._infos.values())
-            if (name is None or info.name == name) and (layer is None or info.layer == layer)
+            for info in self._looks()
+            if (name is None or info.name == name)
+            and (layer is None or info.layer == layer)
+            and (operation is None or info.operation == operation)
         ]
 
     def alerts(self, severity: Severity | str = Severity.INFO) -> list[TensorAlert]:
         """Every alert of the remembered looks that matters at least this much."""
         least = Severity(severity).rank
-        return [a for info in list(self._infos.values()) for a in info.alerts if a.severity.rank >= least]
+        return [a for info in self._looks() for a in info.alerts if a.severity.rank >= least]
 
-    def drift(self, name: str, *, layer: str | None = None) -> float | None:
+    def drift(self, name: str, *, layer: str | None = None, operation: str | None = None) -> float | None:
         """How far the mean has moved between the first five and the last five looks; None before ten.
 
         In units of the mean's own size or of the spread around it, whichever is larger: a mean near zero does
         not drift because it changes sign.
         """
-        course = self._courses.get((layer, name))
-        return None if course is None else _drift_of(course)
+        self._take_in()
+        course = self._courses.get((layer, name, operation))
+        if course is None and operation is None:
+            same = [found for key, found in self._courses.items() if key[:2] == (layer, name)]
+            course = same[0] if len(same) == 1 else None
+        return None if course is None else drift_of(course)
 
-    def compare(self, first: Any, second: Any) -> TensorComparison:
-        """Compares two arrays element by element and as distributions; see `comparison.compare`."""
-        return compare(first, second)
+    def compare(
+        self, first: Any, second: Any
+    ) -> TensorComparison | GroupComparison | RunComparison | LookComparison:
+        """Compares two arrays, or the tensors that two ids of `inspect_tensor` name; see `comparison.compare`.
+
+        By id: element by element where both tensors still live and are as they were, else by what was remembered.
+        """
+        if not (_is_id(first) and _is_id(second)):
+            return compare(first, second)
+        looks = self.compare_looks(first, second)
+        tensors = [self._unchanged(info) for info in (looks.first, looks.second)]
+        return looks if any(tensor is None for tensor in tensors) else compare(*tensors)
+
+    def _unchanged(self, info: TensorInfo) -> Any:
+        """The tensor of a look, where somebody still holds it and it has not been changed since."""
+        reference = self._shown.get(info.id)
+        tensor = None if reference is None else reference()
+        if tensor is None:
+            return None
+        now, *_ = tensor_stats(tensor, info.name)
+        return tensor if now == info.stats else None
 
     def compare_looks(self, first_id: int, second_id: int) -> LookComparison:
         """Compares two looks, at other steps or other layers, by what was remembered of them."""
@@ -284,69 +262,35 @@ class TensorInspector:
     def clear(self) -> None:
         """Forgets everything that was seen."""
         self.leak_detector = LeakDetector()
-        self._infos.clear()
-        self._courses.clear()
-        self.memory.clear()
-        self.num_inspected = self.num_forgotten = 0
+        self._take_in()
+        for kept in (self._infos, self._recorded, self._shown, self._courses, self._memory, self.by_hand):
+            kept.clear()
+        self._num_inspected = self.num_forgotten = 0
 
     def __len__(self) -> int:
-        return len(self._infos)
+        return len(self._looks())
 
-    def _course(self, layer: str | None, name: str) -> _Course:
-        course = self._courses.setdefault((layer, name), _Course())
-        self._courses.move_to_end((layer, name))
+    def _course(self, layer: str | None, name: str, operation: str | None) -> Course:
+        key = layer, name, operation
+        course = self._courses.setdefault(key, Course())
+        self._courses.move_to_end(key)
         while len(self._courses) > self.max_tracked_tensors:
             self._courses.popitem(last=False)
         return course
 
     @staticmethod
-    def _drift_alert(course: _Course, name: str) -> TensorAlert | None:
-        moved = _drift_of(course)
+    def _drift_alert(course: Course, name: str) -> TensorAlert | None:
+        moved = drift_of(course)
         if moved is None or moved <= DRIFT_LIMIT:
+            course.has_told = False
             return None
-        first, last = _mean_of(course.first), _mean_of(course.last)
+        if course.has_told:
+            return None
+        course.has_told = True
+        first, last = mean_of(course.first), mean_of(course.last)
         message = f"the mean of {name} drifted from {first:.3g} to {last:.3g} over {course.num_looks:,} looks"
         return TensorAlert(TensorAlertKind.DRIFT, Severity.INFO, message, course.num_looks, value=moved)
 
 
-def compare_looks(first: TensorInfo, second: TensorInfo) -> LookComparison:
-    """Compares two looks by their statistics and histograms."""
-    a, b, p, q = first.stats, second.stats, first.distribution, second.distribution
-
-    def ratio(old: float | None, new: float | None) -> float | None:
-        return None if new is None or not old else new / old
-
-    def change(old: float | None, new: float | None) -> float | None:
-        return None if new is None or old is None else new - old
-
-    return LookComparison(
-        first=first,
-        second=second,
-        mean_change=change(a.mean, b.mean),
-        std_ratio=ratio(a.std, b.std),
-        norm_ratio=ratio(a.l2_norm, b.l2_norm),
-        sparsity_change=change(a.sparsity, b.sparsity),
-        ks_distance=histogram_ks(p.histogram, p.bin_edges, q.histogram, q.bin_edges) if p and q else None,
-    )
-
-
-def _unremarkable(stats: TensorStats) -> bool:
-    """Whether the counts alone say that there is nothing to look for."""
-    return not (stats.nan_count or stats.inf_count or (stats.abs_max or 0.0) > EXTREME)
-
-
-def _mean_of(group: list[TensorStats] | deque[TensorStats], column: str = "mean") -> float:
-    values = [value for stats in group if (value := getattr(stats, column)) is not None]
-    return float(np.mean(values)) if values else float("nan")
-
-
-def _drift_of(course: _Course) -> float | None:
-    if course.num_looks < DRIFT_MIN:
-        return None
-    before, after = _mean_of(course.first), _mean_of(course.last)
-    scale = max(abs(before), _mean_of(course.first, "std"))
-    if not np.isfinite(before + after + scale):
-        return None
-    if scale == 0:
-        return 0.0 if after == before else float("inf")
-    return abs(after - before) / scale
+def _is_id(value: Any) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from stethoscope.instruments.memory import num_bytes
+from stethoscope.instruments.wording import plural
 from stethoscope.record import Severity, printable
 
 PATIENCE: Final = 5
@@ -61,8 +62,8 @@ class Leak:
         held = f", held by {self.held_by}" if self.held_by else ""
         held += ", with its autograd graph" if self.keeps_graph else ""
         return (
-            f"{self.file}:{self.line} in {self.function}: {self.num_alive:,} tensors "
-            f"({self.bytes_alive:,} bytes) made since step {self.first_step:,} still live, "
+            f"{self.file}:{self.line} in {self.function}: {plural(self.num_alive, 'tensor')} "
+            f"({plural(self.bytes_alive, 'byte')}) made since step {self.first_step:,} still {'lives' if self.num_alive == 1 else 'live'}, "
             f"{self.bytes_per_step:,.0f} bytes more each step{held}"
             + (f": {self.source}" if self.source else "")
         )

@@ -40,7 +40,10 @@ class TensorMemory:
     layer: str | None
     num_bytes: int
     step: int | None
-    alive: bool
+    alive: bool | None
+    """None where only its size was recorded, and it goes with its step."""
+    kind: str = ""
+    """What a session measured it as: "weight", "gradient", "activation", ..."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +53,8 @@ class MemoryPoint:
     look: int
     step: int | None
     live_bytes: int
+    used_bytes: int | None = None
+    """What the device, or the process where there is none, had in use then; known inside a session."""
 
 
 class MemoryBook:
@@ -63,9 +68,11 @@ class MemoryBook:
         self._sizes: dict[int, int] = {}
         self._gone: deque[int] = deque()
         """Entries whose object died; written from weak-reference callbacks, which may come at any moment."""
-        self._live_bytes = 0
+        self._live_bytes = self._noted_bytes = 0
         self._looks = 0
         self._points: deque[MemoryPoint] = deque(maxlen=MAX_POINTS)
+        self._sizes_known: dict[tuple[str, str, str], tuple[int, bool]] = {}
+        """Tensors of which a session recorded the size: (layer, name, kind) -> bytes, whether it outlives its step."""
 
     def add(self, value: Any, name: str, layer: str | None, size: int, step: int | None = None) -> None:
         """Notes a tensor; objects that cannot be weakly referenced (lists, numbers) are not counted as
@@ -85,21 +92,39 @@ class MemoryBook:
             _, entry = self._entries.popitem(last=False)
             if entry[4] is not None and entry[4]() is not None:
                 self._leave(entry[5])
-        self._points.append(MemoryPoint(place, step, self._live_bytes))
+        self._points.append(MemoryPoint(place, step, self._live_bytes + self._noted_bytes))
+
+    def note(self, name: str, layer: str, kind: str, size: int, *, held: bool) -> None:
+        """Notes the size of a tensor that nobody shows: what a session measures."""
+        before, _ = self._sizes_known.get((layer, name, kind), (0, held))
+        self._sizes_known[(layer, name, kind)] = size, held
+        self._noted_bytes += (size - before) if held else 0
+
+    def note_use(self, step: int, used_bytes: int) -> None:
+        """Notes how much memory was in use at a step."""
+        self._looks += 1
+        self._points.append(MemoryPoint(self._looks, step, self.live_bytes, used_bytes))
 
     def by_tensor(self) -> list[TensorMemory]:
         """Every tensor in the book, oldest first."""
         self._settle()
-        return [
+        shown = [
             TensorMemory(name, layer, size, step, reference is not None and reference() is not None)
             for name, layer, size, step, reference, _ in self._entries.values()
         ]
+        noted = [
+            TensorMemory(name, layer, size, None, True if held else None, kind)
+            for (layer, name, kind), (size, held) in self._sizes_known.items()
+        ]
+        return [*noted, *shown]
 
     def by_layer(self) -> dict[str, int]:
         """Bytes of the latest tensor of each name, added up by layer; largest first. No layer: ""."""
         latest = {(entry[1] or "", entry[0]): entry[2] for entry in self._entries.values()}
         totals: dict[str, int] = {}
         for (layer, _), size in latest.items():
+            totals[layer] = totals.get(layer, 0) + size
+        for (layer, _, _), (size, _) in self._sizes_known.items():
             totals[layer] = totals.get(layer, 0) + size
         return dict(sorted(totals.items(), key=lambda item: -item[1]))
 
@@ -111,7 +136,7 @@ class MemoryBook:
     def live_bytes(self) -> int:
         """Bytes of the tensors in the book that still live; shared storage counts once."""
         self._settle()
-        return self._live_bytes
+        return self._live_bytes + self._noted_bytes
 
     def clear(self) -> None:
         """Forgets every tensor."""
@@ -120,7 +145,8 @@ class MemoryBook:
         self._sizes.clear()
         self._gone.clear()
         self._points.clear()
-        self._live_bytes = 0
+        self._sizes_known.clear()
+        self._live_bytes = self._noted_bytes = 0
 
     def _settle(self) -> None:
         while self._gone:

@@ -20,6 +20,7 @@ from enum import StrEnum
 from typing import Any, Final, TypeVar
 
 from stethoscope.instruments.bottlenecks import Bottleneck, find_bottlenecks
+from stethoscope.instruments.source import Source
 from stethoscope.record import StethoscopeError
 
 MAX_EVENTS: Final = 10_000
@@ -38,6 +39,8 @@ class Category(StrEnum):
     DATA_LOADING = "data_loading"
     FORWARD = "forward"
     BACKWARD = "backward"
+    PHASE = "phase"
+    """A part of a whole training step, or the step itself: the work that is to be done, and no operation in its way."""
 
 
 class TimerError(StethoscopeError, KeyError):
@@ -125,17 +128,54 @@ class Profiler:
         clock: Callable[[], float] = time.perf_counter,
         max_events: int = MAX_EVENTS,
         enabled: bool = True,
+        source: Callable[[Profiler], None] | None = None,
     ) -> None:
-        """Where not `enabled`, timers still tell their time, and nothing is kept."""
+        """Where not `enabled`, timers still tell their time, and nothing is kept. `source` is asked before every question,
+        and hands in what a session recorded since."""
         self.enabled = enabled
-        self.events: deque[ProfileEvent] = deque(maxlen=max_events)
-        self.totals: dict[tuple[str, Category], Totals] = {}
-        self.layers: dict[str, LayerProfile] = {}
-        self.memory_used_bytes: int | None = None
-        self.memory_total_bytes: int | None = None
+        self._source = Source(source)
+        self._events: deque[ProfileEvent] = deque(maxlen=max_events)
+        self._totals: dict[tuple[str, Category], Totals] = {}
+        self._layers: dict[str, LayerProfile] = {}
+        self._memory_used_bytes: int | None = None
+        self._memory_total_bytes: int | None = None
         self._clock = clock
         self._stacks = threading.local()
         self._lock = threading.Lock()
+
+    def _take_in(self) -> None:
+        """What a session recorded since the last question."""
+        self._source.into(self)
+
+    @property
+    def events(self) -> deque[ProfileEvent]:
+        """The latest events, oldest first."""
+        self._take_in()
+        return self._events
+
+    @property
+    def totals(self) -> dict[tuple[str, Category], Totals]:
+        """All runs of each timer and kind of event, by name and category."""
+        self._take_in()
+        return self._totals
+
+    @property
+    def layers(self) -> dict[str, LayerProfile]:
+        """All executions of each layer, by its name."""
+        self._take_in()
+        return self._layers
+
+    @property
+    def memory_used_bytes(self) -> int | None:
+        """The most memory that was in use when it was asked for."""
+        self._take_in()
+        return self._memory_used_bytes
+
+    @property
+    def memory_total_bytes(self) -> int | None:
+        """How much there is, where it is known."""
+        self._take_in()
+        return self._memory_total_bytes
 
     def start_timer(self, name: str, category: Category | str = Category.OPERATION) -> None:
         """Starts a timer; timers that start inside it are part of it."""
@@ -191,6 +231,14 @@ class Profiler:
         path = "/".join([*(outer.name for outer in self._stack()), name])
         self._add(ProfileEvent(name, Category(category), self._clock() - duration_s, duration_s, path), 0.0)
 
+    def record_part(
+        self, name: str, category: Category | str, start_s: float, duration_s: float, path: str, *, inside_s: float = 0.0
+    ) -> None:
+        """Records something whose start and place are known: `path` names what it ran inside, `inside_s` is spent in its
+        own parts."""
+        where = f"{path}/{name}" if path else name
+        self._add(ProfileEvent(name, Category(category), start_s, _seconds(duration_s, name), where), inside_s)
+
     def record_layer_execution(
         self,
         name: str,
@@ -206,7 +254,7 @@ class Profiler:
         if not self.enabled:
             return
         with self._lock:
-            layer = self.layers.setdefault(name, LayerProfile(name, type))
+            layer = self._layers.setdefault(name, LayerProfile(name, type))
             layer.type = type
             layer.count += 1
             layer.forward_s += forward_s
@@ -220,17 +268,18 @@ class Profiler:
         """Records the memory in use; the largest is kept."""
         if not self.enabled:
             return
-        self.memory_used_bytes = max(self.memory_used_bytes or 0, int(used_bytes))
-        self.memory_total_bytes = total_bytes if total_bytes is not None else self.memory_total_bytes
+        self._memory_used_bytes = max(self._memory_used_bytes or 0, int(used_bytes))
+        self._memory_total_bytes = total_bytes if total_bytes is not None else self._memory_total_bytes
 
     def bottlenecks(self) -> list[Bottleneck]:
         """What holds training up, the largest loss of time first."""
+        self._take_in()
         with self._lock:
             return find_bottlenecks(
-                layers=list(self.layers.values()),
-                totals=list(self.totals.values()),
-                memory_used_bytes=self.memory_used_bytes,
-                memory_total_bytes=self.memory_total_bytes,
+                layers=list(self._layers.values()),
+                totals=list(self._totals.values()),
+                memory_used_bytes=self._memory_used_bytes,
+                memory_total_bytes=self._memory_total_bytes,
             )
 
     def suggestions(self) -> list[str]:
@@ -243,11 +292,12 @@ class Profiler:
 
     def clear(self) -> None:
         """Forgets everything that was recorded; running timers go on."""
+        self._take_in()
         with self._lock:
-            self.events.clear()
-            self.totals.clear()
-            self.layers.clear()
-            self.memory_used_bytes = self.memory_total_bytes = None
+            self._events.clear()
+            self._totals.clear()
+            self._layers.clear()
+            self._memory_used_bytes = self._memory_total_bytes = None
 
     def _stack(self) -> list[_Running]:
         """The running timers of this thread, outermost first."""
@@ -260,9 +310,9 @@ class Profiler:
         if not self.enabled:
             return
         with self._lock:
-            self.events.append(event)
+            self._events.append(event)
             key = (event.name, event.category)
-            totals = self.totals.setdefault(key, Totals(event.name, event.category))
+            totals = self._totals.setdefault(key, Totals(event.name, event.category))
             totals.add(event.duration_s, max(0.0, event.duration_s - inside_s))
 
 

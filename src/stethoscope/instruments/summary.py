@@ -59,7 +59,7 @@ class TensorSummary:
 
     def _value(self, value: float | None) -> str:
         """One element's value: whole numbers of whole-number arrays stay whole."""
-        whole = value is not None and not self.stats.dtype.startswith(("float", "bfloat", "complex"))
+        whole = value is not None and not self.stats.dtype.startswith(("float", "bfloat", "complex", "q"))
         return f"{value:,.0f}" if whole else number(value)
 
     @property

@@ -142,13 +142,24 @@ class DebugVisualizer:
         path = write_text(Path(self.config.output_directory) / f"{file_name(name)}.html", page)
         return Dashboard(path, chosen, page)
 
-    def save_dashboard(self, names: Iterable[str] | None = None, kind: str = "png") -> Path:
-        """The named plots in one picture, png or svg."""
-        plots = [self.get_plot(n) for n in (self._plots if names is None else names)]
-        path = Path(self.config.output_directory) / f"dashboard.{kind}"
-        if kind not in ("png", "svg"):
-            raise ConfigError("a picture is png or svg", where=kind, do="Use create_dashboard for HTML")
-        return write_atomically(path, lambda f: _draw(plots, f, kind, self.config.dark, self.config.title))
+    def save_dashboard(
+        self, names: Iterable[str] | None = None, kind: str = "png", name: str = "dashboard"
+    ) -> Path:
+        """The named plots together, all of them by default: one png, svg, html, json, csv or txt; returns where."""
+        chosen = list(self._plots if names is None else names)
+        plots = [self.get_plot(n) for n in chosen]
+        path = Path(self.config.output_directory) / f"{file_name(name)}.{_check_format(kind)}"
+        title, dark = self.config.title, self.config.dark
+        if kind in ("png", "svg"):
+            return write_atomically(path, lambda f: _draw(plots, f, kind, dark, title))
+        pairs = list(zip(chosen, plots, strict=True))
+        if kind == "json":
+            return write_json(path, {"title": title, "plots": [to_json(n, plot) for n, plot in pairs]})
+        if kind == "csv":
+            return write_text(path, to_long_csv(pairs))
+        if kind == "txt":
+            return write_text(path, TerminalVisualizer(100, 24 * max(len(plots), 1)).dashboard(plots))
+        return write_text(path, to_html(title, pairs, dark))
 
 
 def file_name(name: str) -> str:
@@ -177,6 +188,19 @@ def to_csv(plot: Plot) -> str:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(columns)
     writer.writerows(rows)
+    return text.getvalue()
+
+
+def to_long_csv(plots: Sequence[tuple[str, Plot]]) -> str:
+    """Plots of any kind in one table: a line a cell, with the plot, the row and the column it belongs to."""
+    text = io.StringIO(newline="")
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(("plot", "row", "column", "value"))
+    for name, plot in plots:
+        columns, rows = plot.table()
+        writer.writerows(
+            (name, place, column, value) for place, row in enumerate(rows) for column, value in zip(columns, row, strict=True)
+        )
     return text.getvalue()
 
 

@@ -32,8 +32,13 @@ def analyze(before: Any, after: Any) -> WeightDriftAnalysis:
             if (where := locate(value, f"{label} ({when})")) is not None:
                 non_finite.append(where)
         layers.append(_layer(layer, as_floats(first, label), as_floats(second, label)))
+    if not layers:
+        nothing = float("nan")
+        return WeightDriftAnalysis(
+            nothing, nothing, WeightDriftSeverity.UNKNOWN, [], unmatched=unmatched, note=_note(0, unmatched)
+        )
     drifts = np.array([layer.drift for layer in layers])
-    mean = float(drifts.mean()) if len(drifts) else 0.0
+    mean = float(drifts.mean())
     severity = next((level for least, level in LEVELS if mean > least), WeightDriftSeverity.MINIMAL)
     return WeightDriftAnalysis(
         mean_drift=mean,
@@ -43,7 +48,17 @@ def analyze(before: Any, after: Any) -> WeightDriftAnalysis:
         layers=layers,
         unmatched=unmatched,
         non_finite=non_finite,
+        note=_note(len(layers), unmatched),
     )
+
+
+def _note(num_compared: int, unmatched: list[str]) -> str:
+    if not unmatched:
+        return "" if num_compared else "nothing was given to compare"
+    shown = ", ".join(unmatched[:5]) + (f" and {len(unmatched) - 5:,} more" if len(unmatched) > 5 else "")
+    known = num_compared + len(unmatched)
+    said = f"of {known:,} layers {len(unmatched):,} not compared" if num_compared else "nothing could be compared"
+    return f"{said}: in one of the two only, or of another shape: {shown}"
 
 
 Named = tuple[list[str] | None, list[Any]]

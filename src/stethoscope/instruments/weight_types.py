@@ -25,6 +25,8 @@ class DistributionHealthStatus(StrEnum):
     FAIR = "Fair"
     POOR = "Poor"
     CRITICAL = "Critical"
+    UNKNOWN = "Unknown"
+    """There was nothing to look at."""
 
 
 class OutlierSeverity(StrEnum):
@@ -41,6 +43,8 @@ class WeightDriftSeverity(StrEnum):
     LOW = "Low"
     MEDIUM = "Medium"
     HIGH = "High"
+    UNKNOWN = "Unknown"
+    """No layer could be compared with its counterpart."""
 
 
 class WeightIssue(StrEnum):
@@ -159,6 +163,7 @@ class DistributionHealth:
     """All layers together."""
 
     score: float
+    """From 0 to 100; NaN where there was nothing to look at."""
     status: DistributionHealthStatus
 
 
@@ -209,6 +214,7 @@ class WeightDriftAnalysis:
     """How far the weights moved between two checkpoints or steps."""
 
     mean_drift: float
+    """NaN where nothing could be compared."""
     max_drift: float
     """The largest layer's mean absolute difference."""
     severity: WeightDriftSeverity
@@ -217,4 +223,6 @@ class WeightDriftAnalysis:
     layers: list[LayerDrift] = field(default_factory=list)
     unmatched: list[str] = field(default_factory=list)
     """In one of the two only, or of another shape: not compared."""
+    note: str = ""
+    """What the verdict does not speak of; empty where every layer was compared."""
     non_finite: list[NonFinite] = field(default_factory=list)

@@ -105,7 +105,8 @@ class WeightAnalyzer:
             )  # fmt: skip
         overall = _together([layer.statistics for layer in layers])
         located = [layer.non_finite for layer in layers if layer.non_finite is not None]
-        return WeightDistributionAnalysis(layers, overall, _assess(overall, located), outliers, located)
+        together = _assess(overall, located) if overall.num_elements else _NOTHING
+        return WeightDistributionAnalysis(layers, overall, together, outliers, located)
 
     @staticmethod
     def weight_health(tensor: Any) -> WeightHealth:
@@ -277,6 +278,7 @@ def _assess(stats: WeightStatistics, located: list[NonFinite]) -> DistributionHe
     return DistributionHealth(score, DistributionHealthStatus.CRITICAL)
 
 
+_NOTHING = DistributionHealth(float("nan"), DistributionHealthStatus.UNKNOWN)
 _STATUSES = (
     (90.0, DistributionHealthStatus.EXCELLENT),
     (75.0, DistributionHealthStatus.GOOD),

@@ -1,5 +1,6 @@
 """Arrays in, one fixed-width row of statistics each out; torch only when handed a tensor."""
 
+from stethoscope.kernels.captured import Slots
 from stethoscope.kernels.columns import COLUMNS, NUM_COLUMNS, Table, empty_rows, merge, stat
 from stethoscope.kernels.histogram import NUM_BINS, Percentiles, percentiles
 from stethoscope.kernels.measuring import backend, measure, start
@@ -10,6 +11,6 @@ from stethoscope.kernels.sketch import SKETCH_WIDTH
 
 __all__ = [
     "COLUMNS", "NUM_BINS", "NUM_COLUMNS", "SKETCH_WIDTH", "Extras", "Measured", "Pending", "Percentiles",
-    "Sample", "Snapshot", "Table", "UnsupportedArrayError", "backend", "empty_rows", "measure", "merge",
+    "Sample", "Slots", "Snapshot", "Table", "UnsupportedArrayError", "backend", "empty_rows", "measure", "merge",
     "percentiles", "start", "stat",
 ]  # fmt: skip

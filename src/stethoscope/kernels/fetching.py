@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,7 @@ MAX_TABLES: Final = 64
 MAX_TABLE_BYTES: Final = 1 << 18
 """Tables larger than this are uploaded each time: keeping many of them would cost device memory."""
 
+_T = TypeVar("_T")
 _streams: dict[Any, Any] = {}
 _tables: OrderedDict[tuple[Any, ...], Any] = OrderedDict()
 
@@ -74,11 +75,11 @@ class Stopwatch:
         return float(self._begin.elapsed_time(self._end)) if self._end.query() else None
 
 
-class Fetched:
-    """Tables on their way to the host, and how to make rows of them."""
+class Fetched(Generic[_T]):
+    """Tables on their way to the host, and what to make of them there."""
 
     def __init__(
-        self, tables: Sequence[Any], finish: Callable[[list[Any]], Measured], watch: Stopwatch | None = None
+        self, tables: Sequence[Any], finish: Callable[[list[Any]], _T], watch: Stopwatch | None = None
     ) -> None:
         """`tables` are tensors of one device, written on its current stream."""
         self._finish, self._watch = finish, watch
@@ -108,8 +109,8 @@ class Fetched:
         """Whether the values have arrived."""
         return self._event is None or bool(self._event.query())
 
-    def result(self) -> Measured:
-        """The rows; waits for the values."""
+    def result(self) -> _T:
+        """What was made of the tables; waits for their values."""
         if self._event is not None:
             self._event.synchronize()
         self._sources = None

@@ -12,7 +12,7 @@ from stethoscope.kernels import cpu, portable, reference, triton
 from stethoscope.kernels.columns import NUM_COLUMNS, Table, empty_rows
 from stethoscope.kernels.fetching import FewNumbers
 from stethoscope.kernels.pending import Assembled, Done, Extras, Measured, Part, Pending
-from stethoscope.kernels.pointers import CODE, Collected, collect, collect_arrays
+from stethoscope.kernels.pointers import CODE, Collected, array_dtype_name, collect, collect_arrays
 from stethoscope.kernels.tensors import is_tensor, plain
 
 if TYPE_CHECKING:
@@ -157,9 +157,11 @@ def _readable(array: Any) -> npt.NDArray[Any] | None:
         raise reference.UnsupportedArrayError(
             f"this is not an array of numbers ({problem})", do="Hand in numbers, or arrays of them"
         ) from problem
-    if found.dtype.name in ("complex64", "complex128"):
-        found = np.ascontiguousarray(found).view("f4" if found.dtype.name == "complex64" else "f8")
-    if found.dtype.name not in CODE or not found.dtype.isnative:
+    name = array_dtype_name(found.dtype)
+    if name in ("complex64", "complex128"):
+        found = np.ascontiguousarray(found).view("f4" if name == "complex64" else "f8")
+        name = array_dtype_name(found.dtype)
+    if name not in CODE or not found.dtype.isnative:
         return None
     return found if found.flags.forc else np.ascontiguousarray(found)
 

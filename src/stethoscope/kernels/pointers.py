@@ -122,9 +122,15 @@ def is_dense(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
     return True
 
 
+@functools.lru_cache(maxsize=256)
+def array_dtype_name(dtype: np.dtype[Any]) -> str:
+    """NumPy puts a dtype's name together anew each time, which takes longer than reading a small array."""
+    return dtype.name
+
+
 def collect_arrays(arrays: Sequence[npt.NDArray[Any]]) -> Collected:
     """The table of NumPy arrays whose dtypes are in KINDS and whose elements are contiguous."""
-    kinds = bytes([CODE[item.dtype.name] for item in arrays])
+    kinds = bytes([CODE[array_dtype_name(item.dtype)] for item in arrays])
     return Collected(
         array("Q", [item.__array_interface__["data"][0] for item in arrays]),
         array("q", [item.size for item in arrays]),

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from stethoscope.kernels import cpu, portable, triton
+from stethoscope.kernels import cpu, portable, triton, triton_gather
 from stethoscope.kernels.measuring import start
 from stethoscope.kernels.pending import Assembled, Done, Measured, Part, Pending
 from stethoscope.kernels.pointers import collect, collect_pieces
@@ -71,7 +71,7 @@ class Sample:
             if table.device < 0 and loaded is not None:
                 return Snapshot(cpu.gather(loaded, table, self._starts, offsets), {})
             if table.device >= 0 and triton.serves(table):
-                return Snapshot(_NOTHING, {}, (), triton.gather(table, self._starts, offsets, (self._number, layout)))
+                return Snapshot(_NOTHING, {}, (), triton_gather.gather(table, self._starts, offsets, (self._number, layout)))
         return self._read_mixed(tensors)
 
     def difference(self, before: Snapshot, after: Snapshot) -> Pending:

@@ -29,7 +29,7 @@ from stethoscope.kernels.reference import SMALLEST_NORMAL
 from stethoscope.kernels.sketch import SKETCH_WIDTH, stream
 from stethoscope.record import printable
 
-SPAN: Final = 32768
+SPAN: Final = 49152
 WIDE_SPAN: Final = 65536
 MANY_ELEMENTS: Final = 1 << 28
 """From here on longer spans still fill the device, and their beginnings weigh less."""
@@ -40,10 +40,11 @@ SKETCH_ROWS: Final = 64
 SKETCH_TILES: Final = 16
 WARPS: Final = 4
 HISTOGRAM_WARPS: Final = 8
-MERGE_LANES: Final = 512
+MERGE_LANES: Final = 1024
 FEW_LANES: Final = 128
-GATHER_LANES: Final = 256
 MAX_PLANS: Final = 64
+NUM_SUMS: Final = 16
+"""What the device code leaves of a span, and of a tensor."""
 FUSED: Final = {"enable_fp_fusion": True}
 """Said outright because triton warns that its default will change; the kernels are right either way."""
 
@@ -75,6 +76,7 @@ class Plan:
     starts: Any
     counts: Any
     num_chunks: int
+    span: int
 
 
 @dataclasses.dataclass(frozen=True, eq=False, slots=True)
@@ -88,27 +90,36 @@ class Group:
 
 
 _plans: OrderedDict[tuple[Any, ...], Plan] = OrderedDict()
-_gather_plans: OrderedDict[tuple[Any, ...], GatherPlan] = OrderedDict()
 _given_up: list[str] = []
 _NEEDS_UPCAST: Final = np.array([name in UPCAST for name in KINDS])
+
+
+def make_plan(device: Any, counts: npt.NDArray[np.int64], chunk: int) -> Plan:
+    """Cut tensors of these sizes into chunks, and upload which is whose."""
+    pieces = -(-counts // chunk)
+    starts = np.concatenate([[0], np.cumsum(pieces)])
+    owners = np.repeat(np.arange(len(counts)), pieces)
+    numbers = np.arange(starts[-1]) - starts[:-1][owners]
+    return Plan(
+        upload(owners.astype(np.int32), device),
+        upload(numbers.astype(np.int32), device),
+        upload(starts.astype(np.int32), device),
+        upload(counts, device),
+        int(starts[-1]),
+        chunk,
+    )
+
+
+def span_of(count: int) -> int:
+    """How long the spans of so many elements are."""
+    return WIDE_SPAN if count >= MANY_ELEMENTS else SPAN
 
 
 def _plan(device: Any, counts: npt.NDArray[np.int64], chunk: int) -> Plan:
     key = (device, stream_number(device), chunk, counts.tobytes())
     found = _plans.get(key)
     if found is None:
-        pieces = -(-counts // chunk)
-        starts = np.concatenate([[0], np.cumsum(pieces)])
-        owners = np.repeat(np.arange(len(counts)), pieces)
-        numbers = np.arange(starts[-1]) - starts[:-1][owners]
-        found = Plan(
-            upload(owners.astype(np.int32), device),
-            upload(numbers.astype(np.int32), device),
-            upload(starts.astype(np.int32), device),
-            upload(counts, device),
-            int(starts[-1]),
-        )
-        _plans[key] = found
+        found = _plans[key] = make_plan(device, counts, chunk)
         if len(_plans) > MAX_PLANS:
             _plans.popitem(last=False)
     else:
@@ -192,12 +203,17 @@ def give_up(problem: Exception) -> None:
 
 def serves(table: Collected) -> bool:
     """Whether these tensors can be measured here: triton is there, and they are on a CUDA device."""
-    return not _given_up and available() and bool(table.owners[0].is_cuda)
+    return serves_devices() and bool(table.owners[0].is_cuda)
+
+
+def serves_devices() -> bool:
+    """Whether triton is there and has not failed yet."""
+    return not _given_up and available()
 
 
 def launch(
     table: Collected, limits: Sequence[float | None] | None, extras: Extras | None, *, timed: bool = False
-) -> Fetched:
+) -> Fetched[Measured]:
     """Measures the tensors of one device, on its current stream."""
     torch = sys.modules["torch"]
     device = table.owners[0].device
@@ -225,113 +241,55 @@ def launch(
     return Fetched(tables, Assembly(len(table), groups), watch)
 
 
-def gather(
-    table: Collected, starts: npt.NDArray[np.int64], offsets: npt.NDArray[np.int64], key: tuple[Any, ...]
-) -> Any:
-    """Elements at offsets of each tensor, on the device; see `cpu.gather`. Tables are kept under `key`."""
-    torch = sys.modules["torch"]
-    from stethoscope.kernels import triton_extras as more
-
-    device = table.owners[0].device
-    out = torch.empty(int(starts[-1]), dtype=torch.float64, device=device)
-    kinds = np.frombuffer(table.kinds, dtype=np.uint8)
-    pointers = upload_once(np.frombuffer(table.pointers, dtype=np.int64), device, stream_number(device))
-    with _on(device):
-        for kind in np.unique(kinds).tolist():
-            name = KINDS[kind]
-            if name in UPCAST:
-                for place in np.flatnonzero(kinds == kind).tolist():
-                    begin, end = int(starts[place]), int(starts[place + 1])
-                    chosen = upload(offsets[begin:end], device)
-                    source = table.owners[place].detach()
-                    flat = source.as_strided((source.numel(),), (1,))
-                    out[begin:end] = flat.to(getattr(torch, UPCAST[name]))[chosen]
-                continue
-            plan = _gather_plan(device, (*key, kind), np.flatnonzero(kinds == kind), starts, offsets)
-            if plan.num_programs:
-                more.gather_values[(plan.num_programs,)](
-                    pointers, plan.owners, plan.begins, plan.ends, plan.offsets, out,
-                    DTYPE=_element_type(name), LANES=GATHER_LANES, **FUSED,
-                )  # fmt: skip
-    return out
-
-
-@dataclasses.dataclass(frozen=True, eq=False, slots=True)
-class GatherPlan:
-    """Which program fetches which coordinates; on the device."""
-
-    owners: Any
-    begins: Any
-    ends: Any
-    offsets: Any
-    num_programs: int
-
-
-def _gather_plan(
-    device: Any,
-    key: tuple[Any, ...],
-    members: npt.NDArray[Any],
-    starts: npt.NDArray[np.int64],
-    offsets: npt.NDArray[np.int64],
-) -> GatherPlan:
-    key = (device, stream_number(device), *key)
-    found = _gather_plans.get(key)
-    if found is None:
-        pieces = -(-(starts[members + 1] - starts[members]) // GATHER_LANES)
-        owners = np.repeat(members, pieces)
-        ranks = np.arange(len(owners)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
-        begins = starts[owners] + ranks * GATHER_LANES
-        found = GatherPlan(
-            upload(owners.astype(np.int32), device),
-            upload(begins.astype(np.int64), device),
-            upload(starts[owners + 1].astype(np.int64), device),
-            upload(offsets, device),
-            len(owners),
-        )
-        _gather_plans[key] = found
-        if len(_gather_plans) > MAX_PLANS:
-            _gather_plans.popitem(last=False)
-    return found
-
-
 def _launch_group(
     device: Any, group: Group, limits: Sequence[float | None] | None, extras: Extras | None
 ) -> dict[str, Any]:
     """All tensors of one dtype: the sums, and what else was asked for."""
     torch = sys.modules["torch"]
-    from stethoscope.kernels import triton_kernels as code
-
     name = UPCAST.get(group.name, group.name)
-    tiny = SMALLEST_NORMAL.get(group.name, 0.0)
-    wide = name in WIDE
     num_tensors = len(group.counts)
-    span = WIDE_SPAN if int(group.counts.sum()) >= MANY_ELEMENTS else SPAN
-    plan = _plan(device, group.counts, span)
+    plan = _plan(device, group.counts, span_of(int(group.counts.sum())))
     pointers = upload_once(group.pointers, device, stream_number(device))
-    bound = pointers if limits is None else upload(_limit_table(limits), device)
-    number = np.array(tiny, dtype=np.float64 if wide else np.float32)
-    tiny_bits = int(number.view(np.int64 if wide else np.int32))
-    sums = torch.empty((num_tensors, int(code.NUM_SUMS.value)), dtype=torch.float64, device=device)
-    width = int(code.NUM_PARTIALS.value)
-    partials = torch.empty((width, plan.num_chunks), dtype=torch.float64, device=device)
-    reading = {"DTYPE": _element_type(name), "WIDE": wide, "ALIGNED": group.aligned, **FUSED}
-    places = (pointers, plan.counts, plan.owners, plan.numbers)
-    out = {"sums": sums}
-    with _on(device):
-        if plan.num_chunks:
-            code.span_partials[(plan.num_chunks,)](
-                *places, bound, partials, tiny_bits, HAS_LIMITS=limits is not None, SPAN=span, UNROLL=UNROLL,
-                BLOCK=32 * WARPS * LANE_WIDTH[name], num_warps=WARPS, **reading,
-            )  # fmt: skip
-        lanes = MERGE_LANES if plan.num_chunks > 4 * num_tensors else FEW_LANES
-        code.tensor_sums[(num_tensors,)](
-            partials, plan.starts, sums, LANES=lanes, num_warps=lanes // 128, **FUSED
-        )
+    bound = None if limits is None else upload(_limit_table(limits), device)
+    out = {"sums": torch.empty((num_tensors, NUM_SUMS), dtype=torch.float64, device=device)}
+    kind = (name, SMALLEST_NORMAL.get(group.name, 0.0), group.aligned)
+    reading = queue_rows(device, kind, pointers, plan, bound, out["sums"])
+    with on_device(device):
         if extras is not None and extras.histogram:
             out["histograms"] = _histogram_group(device, pointers, group.counts, reading)
         if extras is not None and extras.sketch:
             out["sketches"] = _sketch_group(device, pointers, group.counts, name, extras.seed)
     return out
+
+
+def queue_rows(
+    device: Any, kind: tuple[str, float, bool], pointers: Any, plan: Plan, limits: Any, sums: Any
+) -> dict[str, Any]:
+    """Queue the two launches that measure tensors of one kind: its name, its smallest normal number, whether
+    all are aligned. Returns how their elements are read."""
+    torch = sys.modules["torch"]
+    from stethoscope.kernels.triton_kernels import span_partials
+    from stethoscope.kernels.triton_merging import tensor_sums
+
+    name, tiny, aligned = kind
+    wide = name in WIDE
+    number = np.array(tiny, dtype=np.float64 if wide else np.float32)
+    tiny_bits = int(number.view(np.int64 if wide else np.int32))
+    num_tensors = len(sums)
+    partials = torch.empty((NUM_SUMS, plan.num_chunks), dtype=torch.float64, device=device)
+    reading = {"DTYPE": element_type(name), "WIDE": wide, "ALIGNED": aligned, **FUSED}
+    with on_device(device):
+        if plan.num_chunks:
+            span_partials[(plan.num_chunks,)](
+                pointers, plan.counts, plan.owners, plan.numbers, pointers if limits is None else limits, partials,
+                tiny_bits, HAS_LIMITS=limits is not None, SPAN=plan.span, UNROLL=UNROLL,
+                PAIRED=_compares_pairs(device), BLOCK=32 * WARPS * LANE_WIDTH[name], num_warps=WARPS, **reading,
+            )  # fmt: skip
+        lanes = MERGE_LANES if plan.num_chunks > 4 * num_tensors else FEW_LANES
+        tensor_sums[(num_tensors,)](
+            partials, plan.starts, sums, WIDE=wide, LANES=lanes, num_warps=lanes // 128, **FUSED
+        )
+    return reading
 
 
 def _histogram_group(
@@ -362,7 +320,7 @@ def _sketch_group(device: Any, pointers: Any, counts: npt.NDArray[np.int64], nam
     seeds = upload_once(seeds, device, stream_number(device))
     if plan.num_chunks:
         more.chunk_sketches[(plan.num_chunks,)](
-            pointers, plan.counts, plan.owners, plan.numbers, seeds, parts, DTYPE=_element_type(name),
+            pointers, plan.counts, plan.owners, plan.numbers, seeds, parts, DTYPE=element_type(name),
             TILES=SKETCH_TILES, ROWS=SKETCH_ROWS, WIDTH=SKETCH_WIDTH, num_warps=HISTOGRAM_WARPS, **FUSED,
         )  # fmt: skip
     more.tensor_sketches[(len(counts),)](
@@ -371,18 +329,30 @@ def _sketch_group(device: Any, pointers: Any, counts: npt.NDArray[np.int64], nam
     return sketches
 
 
+@functools.cache
+def _compares_pairs(device: Any) -> bool:
+    """Whether the device compares two 16-bit floats at once: NVIDIA's do since Ampere."""
+    torch = sys.modules["torch"]
+    return (
+        device.type == "cuda"
+        and torch.version.hip is None
+        and torch.cuda.get_device_capability(device) >= (8, 0)
+    )
+
+
 def _limit_table(limits: Sequence[float | None]) -> npt.NDArray[np.float64]:
     table = np.array([np.inf if limit is None else limit for limit in limits])
     return np.where(np.isnan(table), np.inf, table)
 
 
-def _element_type(name: str) -> Any:
+def element_type(name: str) -> Any:
+    """A dtype as the device code knows it."""
     import triton.language as tl
 
     return getattr(tl, name)
 
 
-def _on(device: Any) -> Any:
+def on_device(device: Any) -> Any:
     """Triton launches on the current device, which need not be the tensors'."""
     torch = sys.modules["torch"]
     if device.type == "cuda" and torch.cuda.current_device() != device.index:

@@ -98,3 +98,20 @@ def gather_values(pointers, owners, begins, ends, offsets, out, DTYPE: tl.conste
     data = tl.load(pointers + tl.load(owners + program)).to(tl.pointer_type(DTYPE))
     values = tl.load(data + tl.load(offsets + lane, mask=inside, other=0), mask=inside, other=0)
     tl.store(out + lane, values.to(tl.float64), mask=inside)
+
+
+@triton.jit(do_not_specialize=["count", "spans"])
+def write_plan(data, count, spans, wide, narrow, LANES: tl.constexpr):
+    """For one tensor what is uploaded for many: where it lies and how long it is, and which span is which.
+
+    Of `narrow`: whose each span is, its number, and the first span of this tensor and of none.
+    """
+    span = tl.program_id(0) * LANES + tl.arange(0, LANES)
+    inside = span < spans
+    tl.store(narrow + span, span * 0, mask=inside)
+    tl.store(narrow + spans + span, span, mask=inside)
+    if tl.program_id(0) == 0:
+        tl.store(wide, data.to(tl.int64))
+        tl.store(wide + 1, count.to(tl.int64))
+        tl.store(narrow + 2 * spans, 0)
+        tl.store(narrow + 2 * spans + 1, spans.to(tl.int32))

@@ -1,24 +1,23 @@
-"""The device code: spans of many tensors to partial results, partial results to one line per tensor.
+"""The device code: spans of many tensors to partial results, which `triton_merging.py` combines.
 
 Imported only where triton is at hand; `triton.py` launches it. A tensor is cut into spans. A
 span is scaled by a power of two so that fourth powers stay in range, and powers of the distance from a number
-near its mean are summed, many in each thread before threads are added up; then spans are combined in float64
-about the tensor's mean.
+near its mean are summed, many in each thread before threads are added up.
 """
 
 # mypy: ignore-errors
-# ruff: noqa: N803
+# ruff: noqa: N803, N806, SIM300
 from __future__ import annotations
 
 import triton
 import triton.language as tl
 
+LINE = tl.constexpr(32)
+"""Neighbours of a sample that are read together."""
+
 NUM_PARTIALS = tl.constexpr(16)
 """What a span leaves: n, NaN, +Inf, -Inf, zeros, tiny, huge, lo, hi, smallest but zero, scale, mean, sum of
 magnitudes, m2, m3, m4. The last five are of the scaled values."""
-
-NUM_SUMS = tl.constexpr(16)
-"""What a tensor leaves: the same, with every span brought to the tensor's own scale."""
 
 
 @triton.jit
@@ -90,13 +89,15 @@ def _store_line(out, apart, n, nans, posinfs, neginfs, zeros, tiny, huge, lo, hi
 
 @triton.jit
 def _pilot(data, length, WIDE: tl.constexpr, BLOCK: tl.constexpr):
-    """A scale and a shift near the span's own, from a sparse sample of it.
+    """A scale and a shift near the span's own, from a sparse sample of it: a few whole lines of memory.
 
     The mean of a part that is 1/k of the whole is never further from the mean of the whole than sqrt(k)
     standard deviations, so powers of the distance from it lose little; the true mean is taken out afterwards.
+    (Single elements, spread evenly, cost a tenth of the bandwidth: each fetches a sector of its own.)
     """
-    stride = tl.maximum(length // BLOCK, 1)
-    place = tl.arange(0, BLOCK) * stride
+    lane = tl.arange(0, BLOCK)
+    apart = tl.maximum(length // (BLOCK // LINE) // LINE * LINE, LINE)
+    place = lane // LINE * apart + lane % LINE
     inside = place < length
     x = _wide(tl.load(data + place, mask=inside, other=0), WIDE)
     scale = _scale(tl.max(tl.abs(x), 0), WIDE)
@@ -112,28 +113,115 @@ def _add_powers(y, s1, s2, s3, s4):
 
 
 @triton.jit
-def _fast_sums(data, length, scale, shift, WIDE: tl.constexpr, BLOCK: tl.constexpr, UNROLL: tl.constexpr):
-    """Over the span once: sum of magnitudes, powers of the distance from the shift, extremes; as if all is finite."""
+def _pair(words, DTYPE: tl.constexpr):
+    """The two 16-bit numbers of each word, as float32."""
+    if DTYPE == tl.bfloat16:
+        first = (words << 16).to(tl.float32, bitcast=True)
+        second = (words & -65536).to(tl.float32, bitcast=True)
+    else:
+        first = (words & 0xFFFF).to(tl.int16).to(DTYPE, bitcast=True).to(tl.float32)
+        second = (words >> 16).to(tl.int16).to(DTYPE, bitcast=True).to(tl.float32)
+    return first, second
+
+
+@triton.jit
+def _pair_extremes(words, lo, hi, smallest, DTYPE: tl.constexpr):
+    """Least, greatest and smallest magnitude so far of both halves of each word, two comparisons an instruction."""
+    kind: tl.constexpr = "bf16x2" if DTYPE == tl.bfloat16 else "f16x2"
+    lo = tl.inline_asm_elementwise(
+        "min." + kind + " $0, $1, $2;", "=r,r,r", [lo, words], dtype=tl.int32, is_pure=True, pack=1)
+    hi = tl.inline_asm_elementwise(
+        "max." + kind + " $0, $1, $2;", "=r,r,r", [hi, words], dtype=tl.int32, is_pure=True, pack=1)
+    smallest = tl.inline_asm_elementwise(
+        "min." + kind + " $0, $1, $2;", "=r,r,r", [smallest, words & 0x7FFF7FFF], dtype=tl.int32, is_pure=True,
+        pack=1)  # fmt: skip
+    return lo, hi, smallest
+
+
+@triton.jit
+def _look(x, scale, shift, total_abs, s1, s2, s3, s4):
+    """One more number in each lane: its magnitude, and powers of its distance from the shift."""
+    s1, s2, s3, s4 = _add_powers(x * scale - shift, s1, s2, s3, s4)
+    return total_abs + tl.abs(x), s1, s2, s3, s4
+
+
+@triton.jit
+def _pair_sums(data, whole, scale, shift, DTYPE: tl.constexpr, PAIRED: tl.constexpr, BLOCK: tl.constexpr,
+               UNROLL: tl.constexpr):  # fmt: skip
+    """The first part of a span of 16-bit floats, word by word: arithmetic, not memory, is what bounds these types."""
     lane = tl.arange(0, BLOCK)
-    zero = _wide(tl.zeros([BLOCK], dtype=tl.float32), WIDE)
-    infinity = float("inf")
-    total_abs = zero
-    s1 = zero
-    s2 = zero
-    s3 = zero
-    s4 = zero
-    lo = zero + infinity
-    hi = zero - infinity
-    smallest = zero + infinity
-    whole = length // (BLOCK * UNROLL) * (BLOCK * UNROLL)
+    words = data.to(tl.pointer_type(tl.int32))
+    total_abs = tl.zeros([BLOCK], dtype=tl.float32)
+    s1 = total_abs
+    s2 = total_abs
+    s3 = total_abs
+    s4 = total_abs
+    lo = total_abs + float("inf")
+    hi = total_abs - float("inf")
+    smallest = lo
+    # The same infinities, twice in a word.
+    top: tl.constexpr = 0x7F807F80 if DTYPE == tl.bfloat16 else 0x7C007C00
+    low_pair = tl.zeros([BLOCK], dtype=tl.int32) + top
+    high_pair = low_pair | -2147450880
+    small_pair = low_pair
+    for first in range(0, whole // 2, BLOCK * UNROLL):
+        for turn in tl.static_range(UNROLL):
+            word = tl.load(words + (first + turn * BLOCK) + lane)
+            x, y = _pair(word, DTYPE)
+            total_abs, s1, s2, s3, s4 = _look(x, scale, shift, total_abs, s1, s2, s3, s4)
+            total_abs, s1, s2, s3, s4 = _look(y, scale, shift, total_abs, s1, s2, s3, s4)
+            if PAIRED:
+                low_pair, high_pair, small_pair = _pair_extremes(word, low_pair, high_pair, small_pair, DTYPE)
+            else:
+                lo = tl.minimum(lo, tl.minimum(x, y))
+                hi = tl.maximum(hi, tl.maximum(x, y))
+                smallest = tl.minimum(smallest, tl.minimum(tl.abs(x), tl.abs(y)))
+    if PAIRED:
+        x, y = _pair(low_pair, DTYPE)
+        lo = tl.minimum(x, y)
+        x, y = _pair(high_pair, DTYPE)
+        hi = tl.maximum(x, y)
+        x, y = _pair(small_pair, DTYPE)
+        smallest = tl.minimum(x, y)
+    return total_abs, s1, s2, s3, s4, lo, hi, smallest
+
+
+@triton.jit
+def _single_sums(data, whole, scale, shift, WIDE: tl.constexpr, BLOCK: tl.constexpr, UNROLL: tl.constexpr):
+    """The first part of a span of any type, number by number."""
+    lane = tl.arange(0, BLOCK)
+    total_abs = _wide(tl.zeros([BLOCK], dtype=tl.float32), WIDE)
+    s1 = total_abs
+    s2 = total_abs
+    s3 = total_abs
+    s4 = total_abs
+    lo = total_abs + float("inf")
+    hi = total_abs - float("inf")
+    smallest = lo
     for first in range(0, whole, BLOCK * UNROLL):
         for turn in tl.static_range(UNROLL):
             x = _wide(tl.load(data + (first + turn * BLOCK) + lane), WIDE)
-            total_abs += tl.abs(x)
             lo = tl.minimum(lo, x)
             hi = tl.maximum(hi, x)
             smallest = tl.minimum(smallest, tl.abs(x))
-            s1, s2, s3, s4 = _add_powers(x * scale - shift, s1, s2, s3, s4)
+            total_abs, s1, s2, s3, s4 = _look(x, scale, shift, total_abs, s1, s2, s3, s4)
+    return total_abs, s1, s2, s3, s4, lo, hi, smallest
+
+
+@triton.jit
+def _fast_sums(data, length, scale, shift, DTYPE: tl.constexpr, WIDE: tl.constexpr, PAIRS: tl.constexpr,
+               PAIRED: tl.constexpr, BLOCK: tl.constexpr, UNROLL: tl.constexpr):  # fmt: skip
+    """Over the span once: sum of magnitudes, powers of the distance from the shift, extremes; as if all is finite."""
+    lane = tl.arange(0, BLOCK)
+    infinity = float("inf")
+    if PAIRS:
+        whole = length // (2 * BLOCK * UNROLL) * (2 * BLOCK * UNROLL)
+        total_abs, s1, s2, s3, s4, lo, hi, smallest = _pair_sums(
+            data, whole, scale, shift, DTYPE, PAIRED, BLOCK, UNROLL)  # fmt: skip
+    else:
+        whole = length // (BLOCK * UNROLL) * (BLOCK * UNROLL)
+        total_abs, s1, s2, s3, s4, lo, hi, smallest = _single_sums(
+            data, whole, scale, shift, WIDE, BLOCK, UNROLL)  # fmt: skip
     for first in range(whole, length, BLOCK):
         inside = first + lane < length
         x = _wide(tl.load(data + first + lane, mask=inside, other=0), WIDE)
@@ -236,8 +324,8 @@ def _careful_sums(data, length, n, scale, WIDE: tl.constexpr, BLOCK: tl.constexp
 
 @triton.jit
 def span_partials(pointers, counts, owners, numbers, limits, partials, tiny_bits, DTYPE: tl.constexpr,
-                  WIDE: tl.constexpr, ALIGNED: tl.constexpr, HAS_LIMITS: tl.constexpr, SPAN: tl.constexpr,
-                  BLOCK: tl.constexpr, UNROLL: tl.constexpr):  # fmt: skip
+                  WIDE: tl.constexpr, PAIRED: tl.constexpr, ALIGNED: tl.constexpr, HAS_LIMITS: tl.constexpr,
+                  SPAN: tl.constexpr, BLOCK: tl.constexpr, UNROLL: tl.constexpr):  # fmt: skip
     """One program per span; partials is float64 [NUM_PARTIALS, spans].
 
     Most spans are read once. One that holds zeros, very small or non-finite values is read again to count
@@ -246,7 +334,9 @@ def span_partials(pointers, counts, owners, numbers, limits, partials, tiny_bits
     data, length, owner = _place(pointers, counts, owners, numbers, DTYPE, ALIGNED, SPAN)
     infinity = float("inf")
     scale, shift = _pilot(data, length, WIDE, BLOCK)
-    total_abs, s1, s2, s3, s4, lo, hi, abs_min = _fast_sums(data, length, scale, shift, WIDE, BLOCK, UNROLL)
+    PAIRS: tl.constexpr = ALIGNED and (DTYPE == tl.bfloat16 or DTYPE == tl.float16)
+    total_abs, s1, s2, s3, s4, lo, hi, abs_min = _fast_sums(
+        data, length, scale, shift, DTYPE, WIDE, PAIRS, PAIRED, BLOCK, UNROLL)  # fmt: skip
     sum_abs = (total_abs * scale).to(tl.float64)
     smallest = _bits(abs_min, WIDE)
     largest = tl.maximum(tl.abs(lo), tl.abs(hi))
@@ -270,7 +360,7 @@ def span_partials(pointers, counts, owners, numbers, limits, partials, tiny_bits
     if odd:
         scale = _scale(tl.maximum(tl.abs(lo), tl.abs(hi)), WIDE)
         shift, sum_abs, s1, s2, s3, s4 = _careful_sums(data, length, n, scale, WIDE, BLOCK)
-    mean, m2, m3, m4 = _moments(s1, s2, s3, s4, shift, n)
+    mean, m2, m3, m4 = moments(s1, s2, s3, s4, shift, n)
     if lo == hi:  # no sum is as exact as saying so
         mean = (lo * scale).to(tl.float64)
         m2 = m2 * 0.0
@@ -287,7 +377,7 @@ def span_partials(pointers, counts, owners, numbers, limits, partials, tiny_bits
 
 
 @triton.jit
-def _moments(s1, s2, s3, s4, shift, n):
+def moments(s1, s2, s3, s4, shift, n):
     """Mean and central moments of n values from the sums of powers of their distances from a shift."""
     count = tl.maximum(n, 1).to(tl.float64)
     off = s1 / count
@@ -295,93 +385,3 @@ def _moments(s1, s2, s3, s4, shift, n):
     m3 = s3 - 3.0 * off * s2 + 2.0 * count * off * off * off
     m4 = s4 - 4.0 * off * s3 + 6.0 * off * off * s2 - 3.0 * count * off * off * off * off
     return shift.to(tl.float64) + off, tl.maximum(m2, 0.0), m3, tl.maximum(m4, 0.0)
-
-
-@triton.jit
-def _scaled(partials, apart, place, inside, common):
-    """Of some spans: how many values, and the factor that brings each to the common scale."""
-    n = tl.load(partials + place, mask=inside, other=0.0)
-    ratio = tl.where(n > 0, common / tl.load(partials + 10 * apart + place, mask=inside, other=1.0), 0.0)
-    return n, ratio
-
-
-@triton.jit
-def _common_mean(partials, apart, begin, end, common, total, LANES: tl.constexpr):
-    """The tensor's mean and its sum of magnitudes, in the common scale."""
-    weighted = tl.zeros([LANES], dtype=tl.float64)
-    sum_abs = tl.zeros([LANES], dtype=tl.float64)
-    for first in range(begin, end, LANES):
-        place = first + tl.arange(0, LANES)
-        inside = place < end
-        n, ratio = _scaled(partials, apart, place, inside, common)
-        weighted += n * ratio * tl.load(partials + 11 * apart + place, mask=inside, other=0.0)
-        sum_abs += ratio * tl.load(partials + 12 * apart + place, mask=inside, other=0.0)
-    return tl.sum(weighted, 0) / tl.maximum(total, 1.0), tl.sum(sum_abs, 0)
-
-
-@triton.jit
-def _common_moments(partials, apart, begin, end, common, mean, LANES: tl.constexpr):
-    """The tensor's central moments about its mean, in the common scale."""
-    m2 = tl.zeros([LANES], dtype=tl.float64)
-    m3 = tl.zeros([LANES], dtype=tl.float64)
-    m4 = tl.zeros([LANES], dtype=tl.float64)
-    for first in range(begin, end, LANES):
-        place = first + tl.arange(0, LANES)
-        inside = place < end
-        n, ratio = _scaled(partials, apart, place, inside, common)
-        own_mean = tl.load(partials + 11 * apart + place, mask=inside, other=0.0)
-        delta = tl.where(n > 0, own_mean * ratio - mean, 0.0)
-        square = delta * delta
-        two = tl.load(partials + 13 * apart + place, mask=inside, other=0.0) * ratio * ratio
-        three = tl.load(partials + 14 * apart + place, mask=inside, other=0.0) * ratio * ratio * ratio
-        four = tl.load(partials + 15 * apart + place, mask=inside, other=0.0) * ratio * ratio * ratio * ratio
-        m2 += two + n * square
-        m3 += three + 3.0 * two * delta + n * square * delta
-        m4 += four + 4.0 * three * delta + 6.0 * two * square + n * square * square
-    return tl.sum(m2, 0), tl.sum(m3, 0), tl.sum(m4, 0)
-
-
-@triton.jit
-def tensor_sums(partials, starts, sums, LANES: tl.constexpr):
-    """One program per tensor: its spans starts[i] .. starts[i + 1] combined; sums is float64 [n, NUM_SUMS].
-
-    Over the spans three times: what needs no scale, then the mean, then the moments about it.
-    """
-    tensor = tl.program_id(0)
-    begin = tl.load(starts + tensor)
-    end = tl.load(starts + tensor + 1)
-    lanes = tl.arange(0, LANES)
-    apart = tl.load(starts + tl.num_programs(0)).to(tl.int64)  # the number of all spans
-    infinity = float("inf")
-    # Numbers of one kind are reduced together: a reduction's price is in its barriers, not in its additions.
-    kinds = tl.arange(0, 8)[:, None]
-    ends = tl.arange(0, 4)[:, None]
-    counts = tl.zeros([8, LANES], dtype=tl.float64)
-    extremes = tl.zeros([4, LANES], dtype=tl.float64) + infinity
-    for first in range(begin, end, LANES):
-        place = first + lanes[None, :]
-        inside = place < end
-        counts += tl.load(partials + kinds * apart + place, mask=inside & (kinds < 7), other=0.0)
-        found = tl.load(partials + (7 + ends) * apart + place, mask=inside, other=infinity)
-        here = tl.load(partials + place, mask=inside, other=0.0) > 0
-        found = tl.where(ends == 1, tl.where(inside, -found, infinity), found)  # the maximum, as a minimum
-        extremes = tl.minimum(extremes, tl.where((ends == 3) & (here == 0), infinity, found))
-    totals = tl.sum(counts, 1)
-    least = tl.min(extremes, 1)
-    kind = tl.arange(0, 8)
-    which = tl.arange(0, 4)
-    total = tl.sum(tl.where(kind == 0, totals, 0.0), 0)
-    # The smallest scale belongs to the largest values: with it nothing overflows.
-    common = tl.min(tl.where(which == 3, least, infinity), 0)
-    common = tl.where(common < infinity, common, 1.0)
-    mean, sum_abs = _common_mean(partials, apart, begin, end, common, total, LANES)
-    m2, m3, m4 = _common_moments(partials, apart, begin, end, common, mean, LANES)
-    out = sums + tensor.to(tl.int64) * NUM_SUMS
-    tl.store(out + kind, totals, mask=kind < 7)
-    tl.store(out + 7 + which, tl.where(which == 1, -least, least), mask=which < 3)
-    tl.store(out + 10, common)
-    tl.store(out + 11, mean)
-    tl.store(out + 12, sum_abs)
-    tl.store(out + 13, m2)
-    tl.store(out + 14, m3)
-    tl.store(out + 15, m4)

@@ -8,7 +8,9 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Final
 
+from stethoscope.hooks.memory import memory_in_use_bytes, memory_total_bytes
 from stethoscope.live.first_batch import FirstBatch
+from stethoscope.live.layer_times import LayerTimes
 from stethoscope.live.leak_watch import LeakWatch
 from stethoscope.live.rules import LayerRules
 from stethoscope.record import StopTraining
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
     from stethoscope.live.kit import Kit
 
 DRAIN_SECONDS: Final = 5.0
+MEMORY_EVERY: Final = 16
+"""Steps between two looks at how much memory is in use."""
 
 
 class Attachment:
@@ -32,6 +36,10 @@ class Attachment:
         self._hooks: HookManager | None = None
         self._rules: LayerRules | None = None
         self._leak_watch: LeakWatch | None = None
+        self._layer_times: LayerTimes | None = None
+        if kit.config.enable_profiling:
+            self._layer_times = LayerTimes(watcher, kit._model)
+            feed.layer_times = self._layer_times.arrived
         watcher.after_step = self._after_step
         if kit.used("hooks"):
             self.listen(kit.hooks)
@@ -56,6 +64,9 @@ class Attachment:
         """Take everything off."""
         self._watcher.after_step = None
         self.first_batch.close()
+        if self._layer_times is not None:
+            self._watcher.phases.on_end = None
+            self._layer_times.finish()
         self._finish_hooks()
         if self._rules is not None:
             self._rules.close()
@@ -79,18 +90,29 @@ class Attachment:
             self._watcher.guard(self._run_hooks, self._hooks)
 
     def _after_step(self) -> None:
+        step = self._watcher.clock.step
+        if self._layer_times is not None:
+            self._layer_times.step_ends(step)
+        if step % MEMORY_EVERY == 0 or step == 1:
+            self._look_at_memory(step - 1)
         if self._leak_watch is not None:
-            self._leak_watch.step_ends(self._watcher.clock.step)
+            self._leak_watch.step_ends(step)
         arrived, hooks = self._feed.arrived, self._hooks
         if hooks is None or hooks.is_idle:
             arrived.clear()
             return
         self._run_hooks(hooks)
 
+    def _look_at_memory(self, step: int) -> None:
+        """A file of the system's is read, or a counter of the device's: no more than some ten µs."""
+        used = memory_in_use_bytes()
+        if used is not None:
+            self._feed.memory(step, used)
+        if self._feed.memory_total_bytes is None:
+            self._feed.memory_total_bytes = memory_total_bytes()
+
     def _run_hooks(self, hooks: HookManager) -> None:
         """Every Step whose numbers are there: on a CPU the one that just ended, on a device perhaps one before."""
-        from stethoscope.hooks.memory import memory_in_use_bytes
-
         step = self._watcher.clock.step
         if self._rules is not None and step & (step - 1) == 0:
             self._rules.refresh()  # modules may have been added or replaced

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -14,9 +15,22 @@ import stethoscope
 from stethoscope.config import DebugConfig
 from stethoscope.live import voice
 from stethoscope.record import Finding, RunError, Severity
+from stethoscope.store.findings import FILES, FOLDER, FindingsReader
 
 POLL_SECONDS: Final = 1.0
 FINISH_SECONDS: Final = 10.0
+"""How long the end waits for the last findings."""
+SEALING_SECONDS: Final = 2.0
+"""How long it waits then for the last seal: what was recorded is durable already, and a reader need not know where it lies."""
+_LOOK_SECONDS: Final = 0.05
+GIVES_BACK: Final = {
+    "PYTHONMALLOC": "malloc",
+    "MALLOC_ARENA_MAX": "1",
+    "MALLOC_MMAP_THRESHOLD_": "65536",
+    "MALLOC_TRIM_THRESHOLD_": "131072",
+}
+"""How the companion takes memory: by pages that go back to the system. Python's own arenas, and a threshold that grows with what was
+asked for, keep what a seal needed for a moment, and the process grows with every one."""
 
 
 class CompanionHandle:
@@ -30,6 +44,9 @@ class CompanionHandle:
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
         self._wanted = config.companion == "process" and rank == 0
+        self._earlier: set[str] = set()
+        self.has_concluded = False
+        """Whether it has seen every step to the end: what it found is all there is to find."""
         self._said: set[tuple[str, int]] = set()
         self.on_findings: list[Callable[[list[Finding]], None]] = []
 
@@ -37,6 +54,7 @@ class CompanionHandle:
         """Spawn it; a machine that cannot spawn does without."""
         if not self._wanted:
             return
+        self._earlier = {path.name for path in (self._folder / FOLDER).glob(FILES)}
         # A worker that spawns or a frozen main must not import torch: the companion is told where we live, no more.
         home = str(Path(stethoscope.__file__).parent.parent)
         path = os.pathsep.join([home, *filter(None, [os.environ.get("PYTHONPATH")])])
@@ -49,7 +67,7 @@ class CompanionHandle:
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 start_new_session=True,
-                env=os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
+                env=os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"} | GIVES_BACK,
             )
         except OSError as error:
             self._say(f"stethoscope: no companion process ({error}); findings come at the end")
@@ -58,15 +76,35 @@ class CompanionHandle:
         self._thread.start()
 
     def finish(self) -> None:
-        """Let it take in the end; after a while go on without it."""
+        """Let it take in the end and say what it found; after a while go on without it. It seals the rest alone."""
         self._stopping.set()
         if self._thread is not None:
             self._thread.join(POLL_SECONDS * 2)
-        if self._process is not None:
+        if self._process is None:
+            return
+        self.has_concluded = self._wait_for_findings(self._process)
+        if self._process.poll() is None:
             try:
-                self._process.wait(FINISH_SECONDS)
+                self._process.wait(SEALING_SECONDS if self.has_concluded else 0)
             except subprocess.TimeoutExpired:
-                return
+                # Somebody has to take its exit status, or it stays as a zombie for as long as this process lives.
+                threading.Thread(target=self._process.wait, name="stethoscope-reaper", daemon=True).start()
+
+    def _wait_for_findings(self, process: subprocess.Popen[bytes]) -> bool:
+        """Whether its last word came in time. A file that an earlier process closed is none."""
+        reader = FindingsReader(self._folder)
+        until = time.monotonic() + FINISH_SECONDS
+        while True:
+            has_ended = process.poll() is not None or time.monotonic() > until
+            try:
+                reader.update()
+            except (OSError, RunError):
+                return False
+            if reader.closed() - self._earlier:
+                return True
+            if has_ended:
+                return False
+            time.sleep(_LOOK_SECONDS)
 
     def abandon(self) -> None:
         """In a forked child: not ours."""
@@ -76,7 +114,6 @@ class CompanionHandle:
         from stethoscope.explain.circumstances import circumstances
         from stethoscope.explain.ranking import silence, split
         from stethoscope.store import open_run
-        from stethoscope.store.findings import FindingsReader
 
         reader = FindingsReader(self._folder)
         known: frozenset[tuple[str, int]] = frozenset()

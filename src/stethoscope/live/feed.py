@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import threading
+import time
 from collections import OrderedDict, deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -16,16 +17,26 @@ import numpy as np
 import numpy.typing as npt
 
 from stethoscope.kernels.columns import INDEX
+from stethoscope.live.metrics import USED, performance
 from stethoscope.record import FloatArray, Kind, SiteInfo
 
 if TYPE_CHECKING:
     from stethoscope.capture.sites import Sink
     from stethoscope.instruments.diagnostics import ModelDiagnostics
     from stethoscope.instruments.gradient_debugger import GradientDebugger
+    from stethoscope.instruments.inspector import TensorInspector
+    from stethoscope.instruments.profiler import Profiler
+    from stethoscope.live.profile import LayerTime
 
 MAX_OPEN_STEPS: Final = 256
 """Steps whose metrics may still be joined by ones that are logged late."""
 MAX_ARRIVED: Final = 1024
+MAX_TIMES: Final = 4096
+"""Steps whose times wait for somebody to ask; of a longer silence the latest are known."""
+WARM_UP_STEPS: Final = 2
+"""Steps of this process that the profiler is not told of: they compile and allocate, and say nothing about the rest."""
+_TIMED: Final = ("step_ms", "data_ms", "forward_ms", "backward_ms", "optimizer_ms", "overhead_ms")
+_NAN: Final = float("nan")
 MAX_UNIT_ROWS: Final = 8192
 """Looks at units that wait for somebody to ask for the dead ones."""
 _NORM, _COUNT = INDEX["norm"], INDEX["count"]
@@ -62,8 +73,27 @@ class _GradientRows:
 class Feed:
     """A sink in front of the run's writer."""
 
-    def __init__(self, run: Sink, *, max_history: int, keep_gradients: bool, keep_metrics: bool) -> None:
+    def __init__(
+        self,
+        run: Sink,
+        *,
+        max_history: int,
+        keep_gradients: bool,
+        keep_metrics: bool,
+        max_looks: int = 0,
+        keep_times: bool = False,
+    ) -> None:
         self._run = run
+        self._max_looks, self._keep_times = max_looks, keep_times
+        self._infos: list[SiteInfo] = []
+        self._looks: deque[tuple[int, npt.NDArray[np.uint32], FloatArray]] = deque()
+        self._num_looks = self._num_sized = self._num_steps = 0
+        self._times: deque[tuple[float, ...]] = deque(maxlen=MAX_TIMES)
+        self._memory: deque[tuple[int, int]] = deque(maxlen=MAX_TIMES)
+        self._most_used_bytes = 0
+        self.memory_total_bytes: int | None = None
+        self.layer_times: deque[list[LayerTime]] | None = None
+        """Steps whose layers were timed, where somebody times them."""
         self._keep_gradients, self._keep_metrics = keep_gradients and max_history > 0, keep_metrics
         self._lock = threading.Lock()
         self._names: list[str] = []
@@ -85,6 +115,7 @@ class Feed:
         self._run.sites(list(infos))
         self._known_roles.extend(_ROLES.get(info.site.kind, 0) for info in infos)
         self._names.extend(info.site.path for info in infos)
+        self._infos.extend(infos)
         for info in infos:
             if info.site.kind is Kind.INPUT and info.shape and self.batch_size is None:
                 self.batch_size = info.shape[0]
@@ -98,6 +129,8 @@ class Feed:
     ) -> None:
         """Rows of one step."""
         self._run.rows(step, index, table, calls)
+        if self._max_looks:
+            self._keep_looks(step, index, table)
         if len(self._roles) != len(self._known_roles):
             self._roles = np.frombuffer(bytes(self._known_roles), np.uint8)
         roles = self._roles[index]
@@ -114,18 +147,40 @@ class Feed:
             with self._lock:
                 self._gradients.append(_GradientRows(step, index[chosen], rows, changes))
 
+    def _keep_looks(self, step: int, index: npt.NDArray[np.uint32], table: FloatArray) -> None:
+        """The rows of the last steps, as many as an inspector remembers; the newest step's in any case."""
+        with self._lock:
+            self._looks.append((step, index, table))
+            self._num_looks += len(index)
+            while len(self._looks) > 1 and self._num_looks - len(self._looks[0][1]) >= self._max_looks:
+                self._num_looks -= len(self._looks.popleft()[1])
+
+    def memory(self, step: int, used_bytes: int) -> None:
+        """So much memory was in use at the end of a step."""
+        with self._lock:
+            self._memory.append((step, used_bytes))
+            self._most_used_bytes = max(self._most_used_bytes, used_bytes)
+            if self._keep_metrics and step in self._metrics:
+                self._metrics[step].setdefault("memory_mb", used_bytes / 1e6)
+                self._changed.add(step)
+
     def scalars(self, step: int, values: dict[str, float]) -> None:
         """Named numbers of one step; a Step's own come last and say that it is complete."""
         self._run.scalars(step, values)
         with self._lock:
             if self._keep_metrics:
-                self._metrics.setdefault(step, {}).update(values)
+                # A few numbers, not the ten to twenty of a step: while nobody asks, thousands of steps wait.
+                used = {name: value for name, value in values.items() if name in USED}
+                self._metrics.setdefault(step, {}).update(used)
                 self._changed.add(step)
                 while len(self._metrics) > MAX_OPEN_STEPS and next(iter(self._metrics)) not in self._changed:
                     self._metrics.popitem(last=False)
                 if len(self._metrics) > 40 * MAX_OPEN_STEPS:  # nobody has asked for a long time
                     self._changed.discard(self._metrics.popitem(last=False)[0])
         if "step_ms" in values:
+            self._num_steps += 1
+            if self._keep_times and self._num_steps > WARM_UP_STEPS:
+                self._times.append((time.perf_counter(), *(values.get(name, _NAN) for name in _TIMED)))
             norm = values.get("grad_norm")
             if norm is None and self._gradient_norm is not None and self._gradient_norm[0] == step:
                 norm = self._gradient_norm[1]
@@ -168,8 +223,6 @@ class Feed:
 
     def metrics_into(self, diagnostics: ModelDiagnostics) -> None:
         """Hand over the metrics of every step that changed since the last time."""
-        from stethoscope.live.metrics import performance
-
         with self._lock:
             waiting = [(step, dict(self._metrics[step])) for step in sorted(self._changed)]
             self._changed.clear()
@@ -177,6 +230,37 @@ class Feed:
             known = performance(step, values, self.batch_size)
             if known is not None:
                 diagnostics.record_step(known)
+
+    def looks_into(self, inspector: TensorInspector) -> None:
+        """Hand over the rows that came since the last time, and the sizes of all tensors that are known."""
+        from stethoscope.live.looks import hand_over, note_sizes
+
+        with self._lock:
+            waiting, infos = list(self._looks), list(self._infos)
+            used, fresh = list(self._memory), infos[self._num_sized :]
+            self._looks.clear()
+            self._memory.clear()
+            self._num_looks, self._num_sized = 0, len(infos)
+        note_sizes(inspector, fresh)
+        for step, used_bytes in used:
+            inspector.memory.note_use(step, used_bytes)
+        for step, index, table in waiting:
+            for place, row in zip(index.tolist(), table, strict=True):
+                hand_over(inspector, infos[place], row, step)
+
+    def times_into(self, profiler: Profiler) -> None:
+        """Hand over the times of the steps, and of the layers, that came since the last time."""
+        from stethoscope.live.profile import layers_into, step_into
+
+        with self._lock:
+            waiting = list(self._times)
+            self._times.clear()
+        for ended_s, *values in waiting:
+            step_into(profiler, dict(zip(_TIMED, values, strict=True)), ended_s)
+        while self.layer_times:
+            layers_into(profiler, self.layer_times.popleft())
+        if self._most_used_bytes:
+            profiler.record_memory(self._most_used_bytes, self.memory_total_bytes)
 
     def _update_ratios(self, index: npt.NDArray[np.uint32], sizes: FloatArray) -> dict[str, float]:
         """Norm of what the step changed over the norm of the weight; an update is measured on a sample, so by rms."""

@@ -1,6 +1,6 @@
 """The instruments a session carries: plain attributes, made when first used, alone or on a live model.
 
-On a live model gradients and metrics come by themselves: what was recorded is taken in when an instrument is
+On a live model tensors, gradients, times and metrics come by themselves: what was recorded is taken in when an instrument is
 asked, so that training does not pay for questions nobody has. An instrument that the configuration switches off is
 there, answers, and keeps nothing.
 """
@@ -42,11 +42,13 @@ class Kit:
 
     @cached_property
     def tensor_inspector(self) -> TensorInspector:
-        """Statistics of tensors handed in by hand, or by hooks."""
+        """Statistics and memory of tensors: what the session measured, what is handed in, what hooks show it."""
         from stethoscope.instruments.inspector import TensorInspector
 
         return TensorInspector(
-            max(self.config.max_tracked_tensors, 1), enabled=self.config.enable_tensor_inspection
+            max(self.config.max_tracked_tensors, 1),
+            enabled=self.config.enable_tensor_inspection,
+            source=self._feed_inspector,
         )
 
     @cached_property
@@ -91,10 +93,10 @@ class Kit:
 
     @cached_property
     def profiler(self) -> Profiler:
-        """Timers."""
+        """Times: every step's by its parts, layers' at a few steps, and the user's own timers."""
         from stethoscope.instruments.profiler import Profiler
 
-        return Profiler(enabled=self.config.enable_profiling)
+        return Profiler(enabled=self.config.enable_profiling, source=self._feed_profiler)
 
     @cached_property
     def visualizer(self) -> DebugVisualizer:
@@ -125,6 +127,11 @@ class Kit:
         """Lines whose tensors pile up from step to step, as far as steps were watched."""
         return self.tensor_inspector.detect_leaks() if self.used("tensor_inspector") else []
 
+    @property
+    def is_fed(self) -> bool:
+        """Whether a session records for the instruments, asked for or not."""
+        return self._feed is not None
+
     def used(self, name: str) -> bool:
         """Whether an instrument was ever asked for."""
         return name in self.__dict__
@@ -154,6 +161,14 @@ class Kit:
     def _feed_gradients(self, debugger: GradientDebugger) -> None:
         if self._feed is not None:
             self._feed.gradients_into(debugger)
+
+    def _feed_inspector(self, inspector: TensorInspector) -> None:
+        if self._feed is not None:
+            self._feed.looks_into(inspector)
+
+    def _feed_profiler(self, profiler: Profiler) -> None:
+        if self._feed is not None:
+            self._feed.times_into(profiler)
 
     def _feed_diagnostics(self, diagnostics: ModelDiagnostics) -> None:
         if self._feed is not None:

@@ -247,7 +247,16 @@ def _module(path: str, module: Any) -> dict[str, Any]:
         "detail": module.extra_repr()[:200],
         "num_parameters": sum(p.numel() for p in own),
         "trainable": any(p.requires_grad for p in own),
+        "source": _source(type(module)),
     }
+
+
+def _source(kind: type) -> dict[str, Any] | None:
+    """The file's name and the line of a module's forward where it is the user's own; never where the file lies."""
+    code = getattr(getattr(kind, "forward", None), "__code__", None)
+    if code is None or kind.__module__.partition(".")[0] == "torch":
+        return None
+    return {"file": Path(code.co_filename).name, "line": code.co_firstlineno}
 
 
 def _versions() -> dict[str, str]:
@@ -303,6 +312,14 @@ def number(name: str, value: Any) -> float:
 def is_number(value: float) -> bool:
     """Whether a metric is finite."""
     return math.isfinite(value)
+
+
+def note_checkup(model: Any, writer: Any, step: int) -> None:
+    """A checkup of this model from before it was watched belongs to its run."""
+    memory = sys.modules.get("stethoscope.checkup.memory")
+    found = memory.recall(root_of(model)) if memory is not None else None
+    if found is not None:
+        writer.event(step, "checkup", found)
 
 
 def root_of(model: Any) -> Any:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from stethoscope.instruments.diagnostics import ModelPerformanceMetrics
+if TYPE_CHECKING:
+    from stethoscope.instruments.diagnostics import ModelPerformanceMetrics
 
 NAMES: Final = {
     "accuracy": ("accuracy", "acc", "train/accuracy", "train_accuracy"),
@@ -15,12 +16,16 @@ NAMES: Final = {
     "gpu_utilization": ("gpu_utilization",),
 }
 """What users call these, the first that was logged wins."""
+USED: Final = frozenset({"loss", "lr", "step_ms", "num_backwards"}.union(*NAMES.values()))
+"""The metrics that a record is made of: of the others nothing need be kept."""
 
 
 def performance(
     step: int, values: Mapping[str, float], batch_size: int | None
 ) -> ModelPerformanceMetrics | None:
     """The record of a Step; None where no loss is known, which everything else hangs on."""
+    from stethoscope.instruments.diagnostics import ModelPerformanceMetrics
+
     loss = values.get("loss")
     if loss is None:
         return None

@@ -7,11 +7,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from stethoscope.instruments.wording import plural
+from stethoscope.record import Severity
+
 if TYPE_CHECKING:
     from stethoscope.explain import Diagnosis
     from stethoscope.live.kit import Kit
 
 MAX_LISTED = 10
+MAX_LAYERS = 5
 
 
 class SessionReport:
@@ -50,15 +54,21 @@ class SessionReport:
         return {name: part for name, part in parts.items() if part}
 
     def _tensors(self) -> dict[str, Any] | None:
-        if not self._kit.used("tensor_inspector") or not self._kit.tensor_inspector.num_inspected:
+        if not (self._kit.is_fed or self._kit.used("tensor_inspector")):
             return None
         inspector = self._kit.tensor_inspector
-        alerts = [str(alert) for alert in inspector.alerts()]
-        return {
+        if not inspector.num_inspected:
+            return None
+        alerts = [str(alert) for alert in inspector.alerts(Severity.WARNING)]
+        part: dict[str, Any] = {
             "num_inspected": inspector.num_inspected,
             "num_alerts": len(alerts),
             "alerts": alerts[:MAX_LISTED],
         }
+        if self._kit.is_fed:
+            largest = list(inspector.memory.by_layer().items())[:MAX_LAYERS]
+            part["largest_layers_mb"] = {name: round(size / 1e6, 3) for name, size in largest}
+        return part
 
     def _gradients(self) -> dict[str, Any] | None:
         analysis = self._kit.gradient_debugger.analyze_gradient_flow()
@@ -90,7 +100,7 @@ class SessionReport:
         return {str(status): count for status, count in sorted(self._kit.hooks.counts.items())}
 
     def _profile(self) -> dict[str, Any] | None:
-        if not self._kit.used("profiler"):
+        if not (self._kit.is_fed or self._kit.used("profiler")):
             return None
         profiler = self._kit.profiler
         if not profiler.totals and not profiler.layers:
@@ -98,6 +108,7 @@ class SessionReport:
         return {
             "num_timers": len(profiler.totals),
             "num_layers": len(profiler.layers),
+            "mean_ms": {entry.name: 1e3 * entry.mean_s for entry in profiler.slowest()},
             "bottlenecks": [f"{b.type} in {b.location}: {b.message}" for b in profiler.bottlenecks()][
                 :MAX_LISTED
             ],
@@ -109,7 +120,7 @@ class SessionReport:
 
     def __repr__(self) -> str:
         where = f", {self.path}" if self.path is not None else ""
-        return f"SessionReport({self.num_steps:,} steps{where}); print() shows all of it"
+        return f"SessionReport({plural(self.num_steps, 'step')}{where}); print() shows all of it"
 
 
 def _lines(body: dict[str, Any], indent: str = "") -> list[str]:

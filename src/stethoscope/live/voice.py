@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from stethoscope.instruments.wording import plural
 from stethoscope.record import Finding, RunError, Severity, printable
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def cause(finding: Finding) -> str:
 def closing(diagnosis: Diagnosis, folder: Path) -> str:
     """How it went and where to look."""
     looked = diagnosis.looked_at
-    extent = f"{looked.num_steps:,} steps, {looked.num_sites} of {looked.num_sites_expected} sites"
+    extent = f"{plural(looked.num_steps, 'step')}, {looked.num_sites:,} of {plural(looked.num_sites_expected, 'site')}"
     if diagnosis.healthy:
         return f"stethoscope: {calm(diagnosis, folder)} {extent}. stethoscope show {shown(folder)}"
     first = diagnosis.causes[0]

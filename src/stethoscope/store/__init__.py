@@ -10,12 +10,13 @@ from stethoscope.store.locate import base_folder, find_runs, latest_run, new_run
 from stethoscope.store.pieces import Event
 from stethoscope.store.reader import Run, open_run
 from stethoscope.store.scan import Problem
-from stethoscope.store.seal import SealReport, seal
+from stethoscope.store.seal import SEAL_BYTES, SealReport, seal
 from stethoscope.store.starts import Start
-from stethoscope.store.thin import ThinReport, thin
+from stethoscope.store.thin import ThinReport, folder_bytes, thin
 from stethoscope.store.writer import RunWriter
 
 __all__ = [
+    "SEAL_BYTES",
     "Block",
     "Event",
     "FindingsWriter",
@@ -28,6 +29,7 @@ __all__ = [
     "ThinReport",
     "base_folder",
     "find_runs",
+    "folder_bytes",
     "latest_run",
     "new_run_folder",
     "open_run",

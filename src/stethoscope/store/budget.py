@@ -1,8 +1,8 @@
 """The writer's own guard over the disk budget, for when nobody seals and thins the run.
 
-Sealing and thinning keep a run inside its budget while a companion process lives. Where none does, the writer stops
-recording rows and vectors at a quarter over the rank's share, counts them as dropped, and goes on when there is room
-again; scalars and events are always written.
+Sealing and thinning keep a run well inside its budget while a companion process lives. Where none does, the writer stops
+recording rows and vectors at the rank's share, counts them as dropped, and goes on when there is room again; scalars and
+events are always written.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-_TOLERANCE: Final = 1.25
 _LOOKS_PER_BUDGET: Final = 64
 
 
@@ -26,7 +25,7 @@ class DiskBudget:
         """Tells how much was written so far; looks at the folder when that is a good deal more than last time."""
         if bytes_written < self._next_look and not self.is_over:
             return
-        self.is_over = self._used_bytes() > _TOLERANCE * self._share_bytes
+        self.is_over = self._used_bytes() > self._share_bytes
         self._next_look = bytes_written + self._share_bytes // _LOOKS_PER_BUDGET
 
     def _used_bytes(self) -> int:

@@ -15,6 +15,7 @@ import numpy as np
 
 from stethoscope.record import RunDamagedError, RunFormatError
 from stethoscope.store import manifest as manifests
+from stethoscope.store.coarse import RungPiece
 from stethoscope.store.locate import journal_name, parse_journal_name, rank_folders
 from stethoscope.store.manifest import Manifest, StartNote
 from stethoscope.store.pieces import MEMORY_BYTES, JournalPiece, PayloadCache, Piece, StartKey
@@ -33,6 +34,7 @@ class _Rank:
         self.stamp: tuple[int, ...] | None = None
         self.manifest = Manifest()
         self.segments: list[SegmentPiece] = []
+        self.rungs: list[RungPiece] = []
         self.problems: list[Problem] = []
 
 
@@ -53,6 +55,9 @@ class Catalogue:
         self._ranks: dict[int, _Rank] = {}
         self._journals: dict[str, JournalPiece] = {}
         self._unreadable: dict[str, Problem] = {}
+        self.generation = 0
+        """Grows whenever anything is new: what was worked out of the pieces is good until then."""
+        self._missing: tuple[int, list[Problem]] = -1, []
 
     def update(self) -> bool:
         """Looks at the folder again; True where anything is new."""
@@ -62,6 +67,7 @@ class Catalogue:
             for rank, folder in rank_folders(self.folder).items():
                 if self._only_rank in (None, rank):
                     changed |= self._update_rank(rank, folder)
+            self.generation += changed
             self.starts = self._list_starts()
             return changed
 
@@ -111,6 +117,10 @@ class Catalogue:
                 mine.segments.append(old)
             else:
                 mine.segments.append(SegmentPiece(self.folder, segment, numbers, self.columns))
+        kept = {piece.rung.file: piece for piece in mine.rungs}
+        mine.rungs = [
+            kept.get(rung.file) or RungPiece(self.folder, rung, numbers) for rung in manifest.ladder
+        ]
         return True
 
     def _update_journals(
@@ -123,6 +133,7 @@ class Catalogue:
             if (piece.key, piece.part) in sealed or label not in there:
                 del self._journals[label]
                 self.cache.forget(label)
+                changed = True
         for label, path in there.items():
             named = parse_journal_name(path.name)
             if named is None or (StartKey(rank, *named[:2]), named[2]) in sealed:
@@ -150,6 +161,11 @@ class Catalogue:
         """The sealed pieces, in the order in which they were written."""
         found = [piece for rank in self._ranks.values() for piece in rank.segments]
         return sorted(found, key=lambda piece: (piece.key, piece.part))
+
+    def rungs(self, rank: int) -> list[RungPiece]:
+        """The rungs of one rank's ladder."""
+        with self.lock:
+            return list(self._ranks[rank].rungs) if rank in self._ranks else []
 
     def pieces(self, rank: int | None = None) -> list[Piece]:
         """All pieces in the order in which they were written, of one rank or of all."""
@@ -183,6 +199,7 @@ class Catalogue:
         for rank in self._ranks.values():
             found += rank.problems
             found += [problem for piece in rank.segments for problem in piece.problems]
+            found += [problem for rung in rank.rungs for problem in rung.problems]
         for piece in self.journals():
             key = piece.key.rank, piece.key.ordinal, piece.key.token
             found += piece.all_problems(is_live=key in live)
@@ -190,6 +207,11 @@ class Catalogue:
 
     def _missing_parts(self) -> list[Problem]:
         """Files of a start are numbered without gaps: one that is not there was lost."""
+        if self._missing[0] != self.generation:
+            self._missing = self.generation, self._look_for_missing()
+        return self._missing[1]
+
+    def _look_for_missing(self) -> list[Problem]:
         parts: dict[StartKey, set[int]] = {}
         for rank in self._ranks.values():
             for key, part in rank.manifest.sealed_parts():

@@ -1,6 +1,7 @@
 """The findings of a run: a framed file of the process that looks for them, durable at every write.
 
-One file for each such process, never one of an earlier process. Readers take the latest version of each.
+One file for each such process, never one of an earlier process. Readers take the latest version of each. Findings change with every
+look, if only by their last step: a process that replaces all of them begins a new file now and then, and its own earlier one goes.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from stethoscope.store.runfile import make_durable_folder
 from stethoscope.store.scan import FrameFile, Problem
 
 FOLDER: Final = "findings"
+_MOST_BYTES: Final = 256 << 10
+FILES: Final = "findings-*.stf"
 _HALF_WRITTEN_S: Final = 0.002
 _Key = tuple[str, int | None, int, str]
 
@@ -35,6 +38,9 @@ class FindingsWriter:
         """Adds findings, or newer versions of them, durably. `replace` forgets all earlier ones."""
         body = encode_json({"replace": replace, "findings": [finding.to_json() for finding in findings]})
         frame = build(FrameKind.FINDINGS, max((f.last_step for f in findings), default=0), time.time(), body)
+        full = self._journal if replace and self._journal and self._journal.num_bytes > _MOST_BYTES else None
+        if full is not None:
+            self._journal = None
         for is_last in (False, True):
             journal = self._open()
             try:
@@ -46,6 +52,8 @@ class FindingsWriter:
                 if is_last:
                     raise
             else:
+                if full is not None:
+                    full.discard()  # only now: what replaces it is durable
                 return
 
     def close(self) -> None:
@@ -86,20 +94,28 @@ class FindingsReader:
     def _update(self) -> bool:
         changed = False
         self._problems = []
-        for path in sorted(self._folder.glob("findings-*.stf")):
+        paths = sorted(self._folder.glob(FILES))
+        for label in self._files.keys() - {f"{FOLDER}/{path.name}" for path in paths}:
+            del self._files[label]  # replaced by a newer one
+            self._batches.pop(label, None)
+        for path in paths:
             label = f"{FOLDER}/{path.name}"
             file = self._files.setdefault(label, FrameFile(path, label))
             try:
                 new = file.advance()
+                if file.tail is not None and time.time() - path.stat().st_mtime < 1.0:
+                    time.sleep(_HALF_WRITTEN_S)  # perhaps caught in the middle of a write; look once more
+                    new += file.advance()
+            except FileNotFoundError:
+                continue  # replaced by a newer one just now
             except OSError as error:
                 self._problems.append(Problem(label, 0, f"cannot be read: {error.strerror}"))
                 continue
-            if file.tail is not None and time.time() - path.stat().st_mtime < 1.0:
-                time.sleep(_HALF_WRITTEN_S)  # perhaps caught in the middle of a write; look once more
-                new += file.advance()
             for frame, payload in new:
                 if frame.header.kind == FrameKind.FINDINGS:
-                    self._batches.setdefault(label, []).append(_decode(payload))
+                    batch = _decode(payload)
+                    kept = [] if batch[0] else self._batches.get(label, [])
+                    self._batches[label] = [*kept, batch]
                     changed = True
         return changed
 
@@ -115,6 +131,10 @@ class FindingsReader:
                         finding
                     )
         return sorted(latest.values(), key=lambda f: (f.first_step, -f.severity.rank, f.code))
+
+    def closed(self) -> set[str]:
+        """The names of the files whose process has said that nothing follows."""
+        return {file.path.name for file in list(self._files.values()) if file.is_closed}
 
     def problems(self) -> list[Problem]:
         """Damage in the findings' files."""

@@ -14,6 +14,7 @@ from typing import Any, Final
 import numpy as np
 
 from stethoscope.record import IntArray, RunDamagedError, SiteInfo
+from stethoscope.store.ladder import Rung
 from stethoscope.store.pieces import StartKey
 from stethoscope.store.runfile import dump, load, write_durably
 from stethoscope.store.scan import Problem
@@ -87,6 +88,7 @@ class Manifest:
     starts: dict[StartKey, StartNote] = dataclasses.field(default_factory=dict)
     segments: list[Segment] = dataclasses.field(default_factory=list)
     problems: list[Problem] = dataclasses.field(default_factory=list)
+    ladder: list[Rung] = dataclasses.field(default_factory=list)
 
     def sealed_parts(self) -> set[tuple[StartKey, int]]:
         """The journal files that segments have replaced."""
@@ -103,6 +105,7 @@ class Manifest:
             "starts": starts,
             "segments": [segment.to_json() for segment in self.segments],
             "problems": [problem.to_json() for problem in self.problems],
+            "ladder": [rung.to_json() for rung in self.ladder],
         }
         write_durably(folder / NAME, dump(body, indent=None))  # thousands of sites: indenting takes seconds
 
@@ -120,6 +123,7 @@ class Manifest:
                 starts=starts,
                 segments=[Segment.from_json(segment) for segment in body["segments"]],
                 problems=[Problem(**problem) for problem in body["problems"]],
+                ladder=[Rung.from_json(rung) for rung in body.get("ladder", ())],
             )
         except (KeyError, TypeError, ValueError) as error:
             raise RunDamagedError(f"The manifest cannot be understood ({error})", where=path) from error
@@ -128,16 +132,16 @@ class Manifest:
 def pack_runs(values: Iterable[int] | IntArray) -> Runs:
     """Rising whole numbers as [first, count, stride] triples: a million regular steps are one of them."""
     numbers = np.asarray(values, np.int64)
+    strides = np.diff(numbers)
+    changes = np.append(np.flatnonzero(strides[1:] != strides[:-1]) + 1, len(strides))
     runs: Runs = []
     place = 0
     while place < len(numbers):
         if place + 1 == len(numbers):
             runs.append([int(numbers[place]), 1, 1])
             break
-        stride = int(numbers[place + 1] - numbers[place])
-        same = np.diff(numbers[place:]) == stride
-        count = len(same) + 1 if same.all() else int(np.argmin(same)) + 1
-        runs.append([int(numbers[place]), count, stride])
+        count = int(changes[np.searchsorted(changes, place, side="right")]) - place + 1
+        runs.append([int(numbers[place]), count, int(strides[place])])
         place += count
     return runs
 

@@ -7,6 +7,7 @@ them down one after the other leaves the latest value of each site and step.
 from __future__ import annotations
 
 import dataclasses
+from array import array
 from collections import OrderedDict
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,7 +27,7 @@ from stethoscope.store.encoding import (
     decode_vectors,
 )
 from stethoscope.store.frames import FrameError, FrameKind
-from stethoscope.store.scan import FrameAt, FrameFile, Problem
+from stethoscope.store.scan import FrameAt, FrameFile, Places, Problem
 from stethoscope.store.sitetable import SiteTable
 
 if TYPE_CHECKING:
@@ -93,8 +94,8 @@ class Piece(Protocol):
     def metric(self, name: str, first: int = FIRST_STEP) -> tuple[IntArray, FloatArray]:
         """Steps and values of one scalar in order of writing; steps before `first` may be left out."""
 
-    def events(self, first: int = FIRST_STEP) -> Iterator[tuple[int, Event]]:
-        """Serials and events, in order; those before `first` may be left out."""
+    def events(self, first: int = FIRST_STEP, kind: str | None = None) -> Iterator[tuple[int, Event]]:
+        """Serials and events, in order; those before `first` and of other kinds may be left out."""
 
     def vectors(self, name: str, site: int) -> Iterator[tuple[int, npt.NDArray[Any]]]:
         """Steps and vectors of one site, in order."""
@@ -108,23 +109,25 @@ class PayloadCache:
 
     def __init__(self, limit_bytes: int = MEMORY_BYTES) -> None:
         self._limit_bytes = limit_bytes
+        self.is_small = limit_bytes < MEMORY_BYTES
+        """Whether whoever reads wants little memory more than quick answers."""
         self._num_bytes = 0
         self._items: OrderedDict[tuple[str, int], bytes] = OrderedDict()
 
-    def get(self, file: FrameFile, frame: FrameAt) -> bytes:
-        """The payload, from memory or from the file."""
-        key = file.label, frame.offset
+    def get(self, file: FrameFile, offset: int) -> bytes:
+        """The payload that lies there, from memory or from the file."""
+        key = file.label, offset
         found = self._items.get(key)
         if found is not None:
             self._items.move_to_end(key)
             return found
-        payload = file.payload(frame)
-        self.put(file, frame, payload)
+        payload = file.payload(offset)
+        self.put(file, offset, payload)
         return payload
 
-    def put(self, file: FrameFile, frame: FrameAt, payload: bytes) -> None:
+    def put(self, file: FrameFile, offset: int, payload: bytes) -> None:
         """Keeps a payload, forgetting the least used ones where there are too many."""
-        key = file.label, frame.offset
+        key = file.label, offset
         if key not in self._items:
             self._items[key] = payload
             self._num_bytes += len(payload)
@@ -160,14 +163,17 @@ class JournalPiece:
         self._room = self._numbers
         self._met: set[int] = set()
         self._has_twins = False
-        self._rows: list[tuple[int, FrameAt]] = []
+        self._rows = Places()
         self._known_steps = 0, np.empty(0, np.int64)
-        self._scalars: list[tuple[int, dict[str, float]]] = []
-        self._by_name: dict[str, tuple[list[int], list[float]]] = {}
+        self._scalars = Places()
+        self._by_name: dict[str, tuple[array[int], array[float]]] = {}
         self._last_told = FIRST_STEP
         """The latest step of any scalar or event: whoever wants later ones need not look."""
-        self._events: list[tuple[int, Event]] = []
-        self._vectors: dict[str, list[FrameAt]] = {}
+        self._told = Places()
+        self._told_serials, self._told_times = array("Q"), array("d")
+        self._events: list[Event] = []
+        """The events at the places of `_told`; none where memory is short, and they are read again."""
+        self._vectors: dict[str, Places] = {}
 
     @property
     def is_closed(self) -> bool:
@@ -176,8 +182,9 @@ class JournalPiece:
 
     def advance(self) -> bool:
         """Reads what came since; True where that is anything."""
-        new = self.file.advance()
-        for frame, payload in new:
+        has_new = False
+        for frame, payload in self.file.stream():
+            has_new = True
             self.last_time = max(self.last_time, frame.header.time)
             try:
                 self._take(frame, payload)
@@ -185,7 +192,7 @@ class JournalPiece:
                 self.problems.append(
                     Problem(self.file.label, frame.offset, f"a frame cannot be understood: {error}", 1)
                 )
-        return bool(new)
+        return has_new
 
     def all_problems(self, *, is_live: bool) -> list[Problem]:
         """Damage, and the torn tail where the file is not being written right now."""
@@ -199,17 +206,20 @@ class JournalPiece:
             rows = decode_rows(payload)
             self._check_sites(rows, frame)
             if len(rows):
-                self._cache.put(self.file, frame, payload)
-                self._rows.append((step, frame))
+                self._cache.put(self.file, frame.offset, payload)
+                self._rows.add(frame)
         elif kind == FrameKind.SCALARS:
-            self._take_scalars(step, decode_scalars(payload))
+            self._take_scalars(frame, decode_scalars(payload))
         elif kind == FrameKind.EVENT:
-            body = decode_json(payload)
-            event = Event(step, str(body["kind"]), body["body"], self.key.rank, frame.header.time)
-            self._events.append((frame.header.serial, event))
+            event = self._event(step, frame.header.time, payload)
+            if not self._cache.is_small:
+                self._events.append(event)
+            self._told.add(frame)
+            self._told_serials.append(frame.header.serial)
+            self._told_times.append(frame.header.time)
             self._last_told = max(self._last_told, step)
         elif kind == FrameKind.VECTORS:
-            self._vectors.setdefault(decode_vectors(payload)[0], []).append(frame)
+            self._vectors.setdefault(decode_vectors(payload)[0], Places()).add(frame)
         elif kind == FrameKind.SITES:
             self._learn_sites(decode_json(payload), frame.header.payload_checksum)
         elif kind == FrameKind.HEALTH:
@@ -218,11 +228,18 @@ class JournalPiece:
             self.ended = decode_json(payload)
             self.losses = {str(name): int(value) for name, value in self.ended["losses"].items()}
 
-    def _take_scalars(self, step: int, values: dict[str, float]) -> None:
-        self._scalars.append((step, values))
+    def _event(self, step: int, time: float, payload: bytes) -> Event:
+        body = decode_json(payload)
+        return Event(step, str(body["kind"]), body["body"], self.key.rank, time)
+
+    def _take_scalars(self, frame: FrameAt, values: dict[str, float]) -> None:
+        step = frame.header.step
+        self._scalars.add(frame)
         self._last_told = max(self._last_told, step)
         for name, value in values.items():
-            steps, numbers = self._by_name.setdefault(name, ([], []))
+            if name not in self._by_name:
+                self._by_name[name] = array("q"), array("d")
+            steps, numbers = self._by_name[name]
             steps.append(step)
             numbers.append(value)
 
@@ -263,7 +280,7 @@ class JournalPiece:
     def steps(self) -> IntArray:
         """The steps that have rows, rising."""
         if len(self._known_steps[1]) == 0 or self._known_steps[0] != len(self._rows):
-            found = np.unique(np.array([step for step, _ in self._rows], np.int64))
+            found = np.unique(np.array(self._rows.steps, np.int64))
             self._known_steps = len(self._rows), found
         return self._known_steps[1]
 
@@ -274,13 +291,13 @@ class JournalPiece:
         if not len(wanted):
             return
         before, kept, sites = None, np.empty(0, np.int64), np.empty(0, np.int64)
-        for step, frame in self._rows:
+        for step, offset in self._rows:
             if not first <= step <= last:
                 continue
             try:
-                rows = decode_rows(self._cache.get(self.file, frame))
+                rows = decode_rows(self._cache.get(self.file, offset))
             except (FrameError, EncodingError) as error:
-                problem = Problem(self.file.label, frame.offset, f"{error}, since it was first read", 1)
+                problem = Problem(self.file.label, offset, f"{error}, since it was first read", 1)
                 if problem not in self.problems:
                     self.problems.append(problem)
                 continue
@@ -316,7 +333,8 @@ class JournalPiece:
 
     def scalars(self) -> Iterator[tuple[int, dict[str, float]]]:
         """Steps and their named numbers, in order."""
-        yield from self._scalars
+        for step, offset in self._scalars:
+            yield step, decode_scalars(self._cache.get(self.file, offset))
 
     def metric_names(self) -> set[str]:
         """The names of the scalars."""
@@ -324,28 +342,37 @@ class JournalPiece:
 
     def metric(self, name: str, first: int = FIRST_STEP) -> tuple[IntArray, FloatArray]:
         """Steps and values of one scalar in order of writing, none where all are before `first`."""
-        steps, values = self._by_name.get(name, ([], [])) if self._last_told >= first else ([], [])
-        return np.array(steps, np.int64), np.array(values, np.float64)
+        found = self._by_name.get(name) if self._last_told >= first else None
+        if found is None:
+            return np.empty(0, np.int64), np.empty(0)
+        return np.array(found[0], np.int64), np.array(found[1], np.float64)
 
-    def events(self, first: int = FIRST_STEP) -> Iterator[tuple[int, Event]]:
-        """Serials and events in order, none where all are before `first`."""
-        if self._last_told >= first:
-            yield from self._events
+    def events(self, first: int = FIRST_STEP, kind: str | None = None) -> Iterator[tuple[int, Event]]:
+        """Serials and events in order, from `first` on, of one kind or all."""
+        for place, (step, offset) in enumerate(self._told if self._last_told >= first else ()):
+            if step < first:
+                continue
+            if self._cache.is_small:
+                event = self._event(step, self._told_times[place], self._cache.get(self.file, offset))
+            else:
+                event = self._events[place]
+            if kind in (None, event.kind):
+                yield self._told_serials[place], event
 
     def vectors(self, name: str, site: int) -> Iterator[tuple[int, npt.NDArray[Any]]]:
         """Steps and vectors of one site, in order."""
-        for frame in self._vectors.get(name, ()):
-            _, index, values = decode_vectors(self._cache.get(self.file, frame))
+        for step, offset in self._vectors.get(name, ()):
+            _, index, values = decode_vectors(self._cache.get(self.file, offset))
             for place in np.flatnonzero(self._site_numbers(index) == site):
-                yield frame.header.step, values[place]
+                yield step, values[place]
 
     def all_vectors(self) -> Iterator[tuple[str, int, IntArray, npt.NDArray[Any]]]:
         """Name, step, sites and values of every vectors frame, in order of writing."""
-        frames = sorted((f for frames in self._vectors.values() for f in frames), key=lambda f: f.offset)
-        for frame in frames:
-            name, index, values = decode_vectors(self._cache.get(self.file, frame))
+        frames = sorted((offset, step) for places in self._vectors.values() for step, offset in places)
+        for offset, step in frames:
+            name, index, values = decode_vectors(self._cache.get(self.file, offset))
             numbers = self._site_numbers(index)
-            yield name, frame.header.step, numbers[numbers >= 0], values[numbers >= 0]
+            yield name, step, numbers[numbers >= 0], values[numbers >= 0]
 
     def pyramid(self, site: int, stat: str) -> Pyramid | None:  # noqa: ARG002 - a journal stores none
         """None: a journal's rows are folded by whoever asks."""

@@ -7,7 +7,9 @@ the question is asked again, so an answer is always of one consistent state.
 from __future__ import annotations
 
 import itertools
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
+from operator import attrgetter
 from typing import Any, Final, TypeVar
 
 import numpy as np
@@ -16,7 +18,9 @@ import numpy.typing as npt
 from stethoscope.kernels.columns import COLUMNS
 from stethoscope.record import FloatArray, IntArray, RunDamagedError, Series
 from stethoscope.store.catalogue import Catalogue
+from stethoscope.store.coarse import Coarse, read_coarse
 from stethoscope.store.grid import Grid, columns_of, lay_out, merge_ranks, statistic
+from stethoscope.store.ladder import STATS
 from stethoscope.store.pieces import ALL_COLUMNS, FIRST_STEP, Chunk, Event
 from stethoscope.store.pyramid import BASE_LEVEL, Pyramid, fold_series, join
 
@@ -24,6 +28,7 @@ LAST_STEP: Final = 2**63 - 1
 _MOST_LOOKS: Final = 5
 _WINDOW_VALUES: Final = 8 << 20
 _T = TypeVar("_T")
+_step: Final = attrgetter("step")
 
 
 class Questions:
@@ -31,6 +36,7 @@ class Questions:
 
     def __init__(self, catalogue: Catalogue) -> None:
         self._catalogue = catalogue
+        self._events: tuple[int, dict[str | None, list[Event]]] = -1, {}
 
     def ask(self, read: Callable[[], _T]) -> _T:
         """Reads; where a file went away meanwhile looks again and reads again."""
@@ -116,18 +122,53 @@ class Questions:
     def metric(self, name: str, rank: int, first: int = FIRST_STEP) -> Series:
         """One scalar of one rank over steps from `first` on; of a step written twice the later value."""
         found = self.ask(lambda: [piece.metric(name, first) for piece in self._catalogue.pieces(rank)])
-        steps = np.concatenate([np.empty(0, np.int64), *(part[0] for part in found)])
-        values = np.concatenate([np.empty(0), *(part[1] for part in found)])
+        found = [part for part in found if len(part[0])]
+        steps = found[0][0] if len(found) == 1 else np.concatenate([np.empty(0, np.int64), *(part[0] for part in found)])
+        values = found[0][1] if len(found) == 1 else np.concatenate([np.empty(0), *(part[1] for part in found)])
+        if first == FIRST_STEP and bool((np.diff(steps) > 0).all()):
+            return Series(steps, values)  # as nearly every run is
         order = np.argsort(steps, kind="stable")
         last = steps[order] >= first
         last[:-1] &= np.diff(steps[order]) != 0
         return Series(steps[order][last], values[order][last])
 
-    def events(self, first: int = FIRST_STEP) -> list[Event]:
-        """All events from step `first` on, in order of step, then of writing."""
+    def events(self, kind: str | None, first: int, last: int) -> list[Event]:
+        """Events of one kind or all, of these steps, in order of step, then of writing."""
+        if first > FIRST_STEP and self._events[0] != self._catalogue.generation:
+            self._events = -1, {}
+            return [event for event in self._read_events(first) if event.step <= last and kind in (None, event.kind)]
+        found = self._events_of(kind)
+        if (first, last) == (FIRST_STEP, LAST_STEP):
+            return list(found)
+        return found[bisect_left(found, first, key=_step) : bisect_right(found, last, key=_step)]
+
+    def _events_of(self, kind: str | None) -> list[Event]:
+        """All events of a kind, or all; good until anything is new.
+
+        Of a long run most of the time goes into taking events apart: for the first kind that is asked for, only those of that kind
+        are. Who asks for a second will ask for a third, so then all are read.
+        """
+        generation = self._catalogue.generation
+        if self._events[0] != generation:
+            self._events = generation, {}
+        known = self._events[1]
+        if kind in known or None in known:
+            return known.get(kind, [])
+        if not known and kind is not None:
+            known[kind] = self._read_events(FIRST_STEP, kind)
+            return known[kind]
+        by_kind: dict[str | None, list[Event]] = {None: self._read_events(FIRST_STEP)}
+        for event in by_kind[None]:
+            by_kind.setdefault(event.kind, []).append(event)
+        self._events = generation, by_kind
+        return by_kind.get(kind, [])
+
+    def _read_events(self, first: int, kind: str | None = None) -> list[Event]:
         read = self.ask(
             lambda: [
-                (piece.key, *entry) for piece in self._catalogue.pieces() for entry in piece.events(first)
+                (piece.key, *entry)
+                for piece in self._catalogue.pieces()
+                for entry in piece.events(first, kind)
             ]
         )
         once: dict[tuple[object, int], Event] = {}
@@ -135,7 +176,7 @@ class Questions:
             if event.step < first:
                 continue
             once.setdefault((key, serial), event)  # written twice after a failed fsync: the same serial
-        return sorted(once.values(), key=lambda event: event.step)
+        return sorted(once.values(), key=_step)
 
     def vectors(self, name: str, number: int, rank: int) -> dict[int, npt.NDArray[Any]]:
         """From step to the vector of one site."""
@@ -156,6 +197,15 @@ class Questions:
         grid, values = self.grid(stat, np.array([number]), FIRST_STEP, LAST_STEP, rank)
         there = grid.present[:, 0]
         return fold_series(grid.steps[there], values[there, 0], level)
+
+    def coarse(self, stat: str, numbers: IntArray, span: tuple[int, int], level: int) -> Coarse | None:
+        """One statistic of many sites in buckets; None where rows of several ranks or starts would have to be merged."""
+        ranks = self._catalogue.ranks()
+        if len(ranks) != 1 or level < BASE_LEVEL or self._starts_overlap(ranks[0]):
+            return None
+        if stat not in STATS and stat != "zero_fraction":
+            return None
+        return self.ask(lambda: read_coarse(self._catalogue, ranks[0], stat, numbers, span, level))
 
     def _buckets(self, number: int, stat: str, rank: int) -> list[Pyramid]:
         total = len(self._catalogue.sites.infos)

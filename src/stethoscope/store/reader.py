@@ -30,6 +30,7 @@ from stethoscope.record import (
     SiteInfo,
 )
 from stethoscope.store.catalogue import Catalogue
+from stethoscope.store.coarse import Coarse
 from stethoscope.store.findings import FindingsReader
 from stethoscope.store.grid import Block, Matrix
 from stethoscope.store.locate import is_run
@@ -77,6 +78,7 @@ class Run(Drawn):
         self._catalogue = Catalogue(path, memory_bytes=memory_bytes)
         self._questions = Questions(self._catalogue)
         self._findings = FindingsReader(path)
+        self._steps: tuple[int, IntArray] = -1, np.empty(0, np.int64)
         self.refresh()
 
     def _describe(self, trust: bool) -> dict[str, Any]:
@@ -159,14 +161,22 @@ class Run(Drawn):
     @property
     def steps(self) -> IntArray:
         """Every step that has rows."""
-        found = [piece.steps() for piece in self._catalogue.pieces()]
-        return np.unique(np.concatenate(found)) if found else np.empty(0, np.int64)
+        generation = self._catalogue.generation
+        if self._steps[0] != generation:
+            found = [piece.steps() for piece in self._catalogue.pieces()]
+            self._steps = generation, np.unique(np.concatenate(found)) if found else np.empty(0, np.int64)
+        return self._steps[1]
 
     @property
     def last_step(self) -> int | None:
         """The highest step that has rows."""
         steps = self.steps
         return int(steps[-1]) if len(steps) else None
+
+    def reporting(self) -> npt.NDArray[np.int64]:
+        """The numbers of the sites that have sealed rows: known without reading any."""
+        found = [piece.site_numbers for piece in self._catalogue.segments()]
+        return np.unique(np.concatenate(found)) if found else np.empty(0, np.int64)
 
     @property
     def thinned(self) -> list[Thinned]:
@@ -246,7 +256,7 @@ class Run(Drawn):
     ) -> list[Event]:
         """Discrete facts in order of step, then of writing."""
         low, high = _bounds(first, last)
-        return [e for e in self._questions.events(low) if kind in (None, e.kind) and low <= e.step <= high]
+        return self._questions.events(kind, low, high)
 
     def vectors(
         self, name: str, site: Site | str, *, rank: int | None = None
@@ -268,9 +278,24 @@ class Run(Drawn):
         number = self._number(site)
         return join((), level) if number is None else self._questions.pyramid(number, stat, level, rank)
 
+    def coarse(
+        self, kind: Kind | str | None, stat: str, first: int, last: int, level: int, *, pattern: str = "*"
+    ) -> Coarse | None:
+        """One statistic of many sites over first..last in buckets of 2**level steps, read in a moment also of long runs.
+
+        None where only the rows can tell: finer than the stored buckets, or several ranks or starts to be merged.
+        """
+        numbers = self._catalogue.sites.select(pattern, kind)
+        return self._questions.coarse(stat, numbers, (first, last), level)
+
     def findings(self) -> list[Finding]:
         """What was found in the run so far, the latest version of each."""
         return self._findings.findings()
+
+    @property
+    def was_examined(self) -> bool:
+        """Whether somebody has looked for findings while the run was written."""
+        return (self.path / "findings").is_dir()
 
     def verify(self) -> list[Problem]:
         """Tests every byte of the run, also those that no question has touched yet; returns `problems`."""

@@ -8,6 +8,8 @@ the tail. A file that still grows is read on from where the last reading stopped
 from __future__ import annotations
 
 import dataclasses
+from array import array
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -52,13 +54,30 @@ class FrameAt:
     offset: int
 
 
+class Places:
+    """Steps and places of some frames of a file, sixteen bytes each: their headers as objects would be a kilobyte."""
+
+    def __init__(self) -> None:
+        self.steps, self.offsets = array("q"), array("q")
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        return zip(self.steps, self.offsets, strict=True)
+
+    def add(self, frame: FrameAt) -> None:
+        """One more frame."""
+        self.steps.append(frame.header.step)
+        self.offsets.append(frame.offset)
+
+
 class FrameFile:
     """The frames of one file."""
 
     def __init__(self, path: Path, label: str) -> None:
         self.path, self.label = path, label
         self.head: dict[str, Any] | None = None
-        self.frames: list[FrameAt] = []
         self.damage: list[Problem] = []
         self.tail: Problem | None = None
         self.is_closed = False
@@ -68,10 +87,14 @@ class FrameFile:
 
     def advance(self) -> list[tuple[FrameAt, bytes]]:
         """The frames that came since the last call, each with its payload. OSError if it cannot be read."""
+        return list(self.stream())
+
+    def stream(self) -> Iterator[tuple[FrameAt, bytes]]:
+        """As `advance`, one at a time: the payloads of a whole file, unpacked, are many times the file."""
         with self.path.open("rb") as file:
             file.seek(self._position)
             data = memoryview(file.read())
-        start, place, found = self._position, 0, []
+        start, place = self._position, 0
         self.tail = None
         while place < len(data):
             taken = self._frame_at(data, place, start)
@@ -86,16 +109,17 @@ class FrameFile:
                 self._last_sequence = after[1].sequence - 1
                 continue
             place += taken[0]
+            self._position = start + place
             if taken[1] is not None:
-                found.append(taken[1])
+                yield taken[1]
         self._position = start + place
-        return found
 
-    def payload(self, frame: FrameAt) -> bytes:
-        """A frame's payload read again, its checksum tested again."""
+    def payload(self, offset: int) -> bytes:
+        """The payload that lies there read again, its header's and its own checksum tested again."""
         with self.path.open("rb") as file:
-            file.seek(frame.offset)
-            return unpack(frame.header, file.read(frame.header.stored_bytes))
+            file.seek(offset - HEADER_BYTES)
+            header = read_header(file.read(HEADER_BYTES))
+            return unpack(header, file.read(header.stored_bytes))
 
     def _frame_at(
         self, data: memoryview, place: int, start: int
@@ -120,7 +144,6 @@ class FrameFile:
             return header.frame_bytes, None
         self._last_sequence = header.sequence
         frame = FrameAt(header, start + place + HEADER_BYTES)
-        self.frames.append(frame)
         return header.frame_bytes, (frame, payload)
 
     def _begin(self, header: Header, payload: bytes) -> None:

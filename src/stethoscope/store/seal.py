@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from stethoscope.kernels.columns import NUM_COLUMNS
 from stethoscope.store.catalogue import Catalogue
+from stethoscope.store.climbing import climb_ladder
 from stethoscope.store.locate import parse_journal_name, rank_folders
 from stethoscope.store.manifest import Manifest, Segment, StartNote, pack_runs
 from stethoscope.store.pieces import ALL_COLUMNS, Chunk, JournalPiece, StartKey
@@ -38,9 +39,11 @@ from stethoscope.store.tables import (
 
 SEAL_BYTES: Final = 16 << 20
 SEAL_FILES: Final = 8
+_MEMORY_BYTES: Final = 4 << 20
+"""What a seal keeps of payloads: each is needed once more, soon."""
 PYRAMID_GROUP_ROWS: Final = 4096
 LOCK: Final = ".sealing"
-TABLES: Final = ("rows", "scalars", "events", "vectors", "pyramid")
+TABLES: Final = ("rows", "scalars", "events", "vectors", "pyramid", "ladder")
 
 
 @dataclasses.dataclass(slots=True)
@@ -58,17 +61,31 @@ class SealReport:
     """Another process was sealing; nothing was done."""
 
 
-def seal(folder: Path, *, final: bool = False) -> SealReport:
-    """Seals what is closed, a good amount at a time; with `final`, all of processes that have ended."""
+def seal(folder: Path, *, final: bool = False, at_bytes: int | None = None) -> SealReport:
+    """Seals what is closed, at least `at_bytes` or a few files at a time; with `final`, all of processes that have ended."""
     report = SealReport()
-    run = Path(folder)
+    run, at_bytes = Path(folder), SEAL_BYTES if at_bytes is None else at_bytes
     for rank, place in rank_folders(run).items():
+        if not final and not _has_enough(place, at_bytes):
+            continue
         with only_one(place) as is_mine:
             if not is_mine:
                 report.is_busy = True
                 continue
-            _seal_rank(run, rank, place, final, report)
+            _seal_rank(run, rank, place, final, report, at_bytes)
     return report
+
+
+def _has_enough(place: Path, at_bytes: int) -> bool:
+    """Whether a process start could have closed files enough, by their names and sizes alone."""
+    found: dict[tuple[int, str], list[int]] = {}
+    for path in place.glob("journal-*.stj"):
+        named = parse_journal_name(path.name)
+        with contextlib.suppress(OSError):  # sealed by somebody else meanwhile
+            size = path.stat().st_size
+            if named is not None:
+                found.setdefault(named[:2], []).append(size)
+    return any(sum(sizes) >= at_bytes or len(sizes) >= SEAL_FILES for sizes in found.values())
 
 
 @contextlib.contextmanager
@@ -88,12 +105,12 @@ def only_one(folder: Path) -> Iterator[bool]:
         os.close(descriptor)
 
 
-def _seal_rank(run: Path, rank: int, place: Path, final: bool, report: SealReport) -> None:
+def _seal_rank(run: Path, rank: int, place: Path, final: bool, report: SealReport, at_bytes: int) -> None:
     manifest = Manifest.load(place)
     sweep(run, rank, place, manifest)
-    catalogue = Catalogue(run, only_rank=rank)
+    catalogue = Catalogue(run, only_rank=rank, memory_bytes=_MEMORY_BYTES)
     catalogue.update()
-    for group in _groups(catalogue, final, report):
+    for group in _groups(catalogue, final, report, at_bytes):
         table = SiteTable()
         for info in manifest.sites:
             table.add(info)
@@ -110,9 +127,12 @@ def _seal_rank(run: Path, rank: int, place: Path, final: bool, report: SealRepor
         report.segments += 1
         report.rows += segment.num_rows
         report.bytes_after += segment.num_bytes
+    climb_ladder(run, rank, place, manifest)
 
 
-def _groups(catalogue: Catalogue, final: bool, report: SealReport) -> Iterator[list[JournalPiece]]:
+def _groups(
+    catalogue: Catalogue, final: bool, report: SealReport, at_bytes: int
+) -> Iterator[list[JournalPiece]]:
     """Journals of one process start that can be sealed together, in order."""
     alive = {StartKey(s.rank, s.ordinal, s.token) for s in catalogue.starts if s.how in ("live", "stale")}
     by_start: dict[StartKey, list[JournalPiece]] = {}
@@ -130,7 +150,7 @@ def _groups(catalogue: Catalogue, final: bool, report: SealReport) -> Iterator[l
                 continue
             group.append(piece)
             size = sum(one.file.path.stat().st_size for one in group)
-            if size >= SEAL_BYTES or len(group) >= SEAL_FILES:
+            if size >= at_bytes or len(group) >= SEAL_FILES:
                 yield group
                 group = []
         if group and final:
@@ -171,12 +191,12 @@ def _write_segment(
             buckets_table(fold_rows(rows), infos, key.ordinal),
             row_group_rows=PYRAMID_GROUP_ROWS,
         )
-    scalars = [entry for piece in group for entry in piece.scalars()]
-    if scalars:
-        write("scalars", "", scalars_table(scalars, key.ordinal))
-    events = [entry for piece in group for entry in piece.events()]
-    if events:
-        write("events", "", events_table(events, key.ordinal))
+    # One by one, not as lists: as objects they are many times what they are as columns.
+    scalars = scalars_table((entry for piece in group for entry in piece.scalars()), key.ordinal)
+    events = events_table((entry for piece in group for entry in piece.events()), key.ordinal)
+    for label, table_of in (("scalars", scalars), ("events", events)):
+        if table_of.num_rows:
+            write(label, "", table_of)
     for place, (name, entries) in enumerate(sorted(_gather_vectors(group, numbers).items())):
         write(f"vectors:{place}:{name[0]}", f"-{place}", vectors_table(entries, infos, key.ordinal))
     return describe_segment(key, parts, rows, files), infos
@@ -247,6 +267,7 @@ def _gather_vectors(
 def sweep(run: Path, rank: int, place: Path, manifest: Manifest) -> None:
     """Removes what the manifest does not name (an unfinished seal's files) and journals it has replaced."""
     named = {file.path for segment in manifest.segments for file in segment.files.values()}
+    named |= {rung.file.path for rung in manifest.ladder}
     for table in TABLES:
         for path in (run / table / f"rank={rank}").glob("*"):
             label = path.relative_to(run).as_posix().removesuffix(SUFFIX)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import os
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -17,11 +17,14 @@ from stethoscope.record import FloatArray, IntArray
 from stethoscope.store.manifest import Segment, unpack_runs
 from stethoscope.store.pieces import ALL_COLUMNS, FIRST_STEP, MEMORY_BYTES, Chunk, Event
 from stethoscope.store.pyramid import BASE_LEVEL, Pyramid
+from stethoscope.store.scalars import SegmentScalars
 from stethoscope.store.scan import Problem
 from stethoscope.store.sums import BlockDamagedError, Sealed, VerifiedFile
-from stethoscope.store.tables import ROW_GROUP_ROWS, text, untext
+from stethoscope.store.tables import ROW_GROUP_ROWS, text
 
 _Groups = list[int]
+_EVERY_STEP: Final = 2**63 - 1
+"""The last step of a row group that does not say it: any may be there."""
 
 
 class ColumnCache:
@@ -29,6 +32,8 @@ class ColumnCache:
 
     def __init__(self, limit_bytes: int = MEMORY_BYTES) -> None:
         self._limit_bytes = limit_bytes
+        self.is_small = limit_bytes < MEMORY_BYTES
+        """Whether whoever reads wants little memory more than quick answers."""
         self._num_bytes = 0
         self._items: OrderedDict[tuple[str, str], npt.NDArray[Any]] = OrderedDict()
 
@@ -55,12 +60,15 @@ class ColumnCache:
 
 
 class SealedTable:
-    """One sealed Parquet file. Its footer is kept, its descriptor is not."""
+    """One sealed Parquet file. Its footer is kept unless memory is short, its descriptor is not."""
 
-    def __init__(self, run: Path, sealed: Sealed, problems: list[Problem]) -> None:
+    def __init__(
+        self, run: Path, sealed: Sealed, problems: list[Problem], *, keeps_footer: bool = True
+    ) -> None:
         self.sealed = sealed
-        self._run, self._problems = run, problems
+        self._run, self._problems, self._keeps_footer = run, problems, keeps_footer
         self._metadata: Any = None
+        self._last_step: int | None = None
 
     def num_groups(self) -> int:
         """How many row groups there are; 0 where the file cannot be trusted at all."""
@@ -72,27 +80,33 @@ class SealedTable:
         found = []
         for group in range(self.num_groups()):
             statistics = self._metadata.row_group(group).column(self._column_place("site")).statistics
-            if (
-                statistics is None
-                or not statistics.has_min_max
-                or (statistics.min <= high and statistics.max >= low)
-            ):
+            is_known = statistics is not None and statistics.has_min_max
+            if not is_known or (statistics.min <= high and statistics.max >= low):
                 found.append(group)
         return found
 
     def groups_since(self, first: int) -> _Groups:
         """The row groups that may hold steps from `first` on."""
-        found = []
+        if self._last_step is not None and self._last_step < first:
+            return []  # as whoever follows a run is told by nearly every segment at every look
+        latest = []
         for group in range(self.num_groups()):
             statistics = self._metadata.row_group(group).column(self._column_place("step")).statistics
-            if statistics is None or not statistics.has_min_max or statistics.max >= first:
-                found.append(group)
-        return found
+            is_known = statistics is not None and statistics.has_min_max
+            latest.append(int(statistics.max) if is_known else _EVERY_STEP)
+        self._last_step = max(latest, default=None)
+        self._let_go()
+        return [group for group, last in enumerate(latest) if last >= first]
+
+    def _let_go(self) -> None:
+        """A footer is tens of kilobytes, and a long run has hundreds of files."""
+        if not self._keeps_footer:
+            self._metadata = None
 
     def _column_place(self, name: str) -> int:
         return list(self._metadata.schema.names).index(name)
 
-    def read(self, groups: _Groups, columns: Sequence[str]) -> Any | None:
+    def read(self, groups: _Groups, columns: Iterable[str]) -> Any | None:
         """These columns of these groups as an Arrow table; None where a block of them is damaged."""
         import pyarrow as pa
         import pyarrow.parquet as pq
@@ -110,6 +124,7 @@ class SealedTable:
                     return source.read_row_groups(groups, columns=list(columns), use_threads=False)
                 finally:
                     self._note(file.damage)
+                    self._let_go()
         except FileNotFoundError:
             raise
         except (OSError, pa.ArrowException) as error:
@@ -168,15 +183,28 @@ class SegmentPiece:
         self.key, self.part, self.segment = segment.key, segment.parts[0], segment
         self.problems: list[Problem] = []
         self._numbers, self._cache = numbers, cache
-        self._tables = {name: SealedTable(run, file, self.problems) for name, file in segment.files.items()}
+        self._tables = {
+            name: SealedTable(run, file, self.problems, keeps_footer=not cache.is_small)
+            for name, file in segment.files.items()
+        }
         self._steps = unpack_runs(segment.steps)
         self._sites = unpack_runs(segment.sites)
         self._events: list[tuple[int, Event]] | None = None
-        self._names: set[str] | None = None
+        self._scalars = SegmentScalars(self._tables.get("scalars"), cache)
 
     def steps(self) -> IntArray:
         """The steps that have rows, rising."""
         return self._steps
+
+    @property
+    def numbers(self) -> IntArray:
+        """The run-wide number of each site of the manifest."""
+        return self._numbers
+
+    @property
+    def site_numbers(self) -> IntArray:
+        """The run-wide numbers of the sites that have rows here."""
+        return self._numbers[self._sites]
 
     def verify(self) -> None:
         """Tests every block of every file."""
@@ -187,12 +215,10 @@ class SegmentPiece:
         self, places: tuple[int, ...], wanted: npt.NDArray[np.bool_], first: int, last: int
     ) -> Iterator[Chunk]:
         """The rows of the wanted sites and steps, with these columns."""
+        if "rows" not in self._tables or not len(self._steps) or self._steps[0] > last or self._steps[-1] < first:
+            return
         here = wanted[self._numbers[self._sites]]
-        if (
-            "rows" not in self._tables
-            or not here.any()
-            or not ((self._steps >= first) & (self._steps <= last)).any()
-        ):
+        if not here.any() or not ((self._steps >= first) & (self._steps <= last)).any():
             return
         names = [COLUMNS[place] for place in places] + (["calls"] if places == ALL_COLUMNS else [])
         if not self.segment.is_dense:
@@ -289,44 +315,37 @@ class SegmentPiece:
 
     def metric_names(self) -> set[str]:
         """The names of the scalars."""
-        if self._names is None:
-            read = self._scalars(["name"], FIRST_STEP)
-            if read is None:
-                return set()
-            self._names = {untext(name) for name in read.column("name").unique().to_pylist()}
-        return self._names
-
-    def _scalars(self, columns: list[str], first: int) -> Any | None:
-        table = self._tables.get("scalars")
-        groups = table.groups_since(first) if table else []
-        return table.read(groups, columns) if table and groups else None
+        return self._scalars.names()
 
     def metric(self, name: str, first: int = FIRST_STEP) -> tuple[IntArray, FloatArray]:
-        """Steps and values of one scalar in order of writing; row groups before `first` are left out."""
-        import pyarrow.compute as pc
+        """Steps and values of one scalar in order of writing; row groups before `first` may be left out."""
+        return self._scalars.metric(name, first)
 
-        read = self._scalars(["step", "name", "value"], first)
-        if read is None:
-            return np.empty(0, np.int64), np.empty(0)
-        kept = read.filter(pc.equal(read.column("name").cast("string"), text(name)))
-        return kept.column("step").to_numpy(), kept.column("value").to_numpy()
-
-    def events(self, first: int = FIRST_STEP) -> Iterator[tuple[int, Event]]:
-        """Serials and events in order, none where all are before `first`."""
+    def events(self, first: int = FIRST_STEP, kind: str | None = None) -> Iterator[tuple[int, Event]]:
+        """Serials and events in order, none where all are before `first`; of one kind no others are taken apart."""
         if self._events is not None:
-            yield from self._events
+            yield from (entry for entry in self._events if kind in (None, entry[1].kind))
             return
         table = self._tables.get("events")
         groups = table.groups_since(first) if table else []
-        read = table.read(groups, ["step", "serial", "time", "json"]) if table and groups else None
-        found = []
-        for row in read.to_pylist() if read is not None else ():
-            body = json.loads(row["json"])
-            event = Event(row["step"], body["kind"], body["body"], self.key.rank, row["time"])
-            found.append((row["serial"], event))
-        if first == FIRST_STEP:
+        read = table.read(groups, ["step", "serial", "time", "kind", "json"]) if table and groups else None
+        if read is None:
+            return
+        found = list(self._unpacked(read, kind))
+        if first == FIRST_STEP and kind is None:
             self._events = found
         yield from found
+
+    def _unpacked(self, read: Any, kind: str | None) -> Iterator[tuple[int, Event]]:
+        steps, serials, times, kinds, bodies = (
+            read.column(name).to_pylist() for name in ("step", "serial", "time", "kind", "json")
+        )
+        wanted = None if kind is None else text(kind)
+        for place, name in enumerate(kinds):
+            if wanted in (None, name):
+                body = json.loads(bodies[place])
+                event = Event(steps[place], body["kind"], body["body"], self.key.rank, times[place])
+                yield serials[place], event
 
     def vectors(self, name: str, site: int) -> Iterator[tuple[int, npt.NDArray[Any]]]:
         """Steps and vectors of one site, in order."""
@@ -343,6 +362,16 @@ class SegmentPiece:
                     int(steps[place]),
                     read.column("values")[int(place)].values.to_numpy(zero_copy_only=False),
                 )
+
+    def read_pyramid(
+        self, begin: int, end: int, stats: Sequence[str], lost: Sequence[str]
+    ) -> dict[str, npt.NDArray[Any]] | None:
+        """Stored buckets of the sites begin..end-1 of the manifest: `step`, `site`, `norm_min`, ...; None where damaged."""
+        table = self._tables["pyramid"]
+        names = ["step", "site", "count_count", *(f"{name}_max" for name in lost)]
+        names += [f"{stat}_{part}" for stat in stats for part in ("min", "max", "mean")]
+        read = table.read(table.groups_of_site(begin, end - 1), dict.fromkeys(names))
+        return None if read is None else {name: read.column(name).to_numpy() for name in dict.fromkeys(names)}
 
     def pyramid(self, site: int, stat: str) -> Pyramid | None:
         """One statistic of one site in buckets of the stored level; None where there are none."""

@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from stethoscope.record import ROOT_NAME, Kind, Site, SiteInfo, select
+from stethoscope.record import Kind, Site, SiteInfo, select
 
 _WILD: Final = frozenset("*?[")
 
@@ -35,7 +35,7 @@ class SiteTable:
         if number is None:
             number = self._numbers[info.site] = len(self.infos)
             self.infos.append(info)
-            for path in {info.site.path, info.site.module or ROOT_NAME}:
+            for path in info.site.names:
                 self._by_path.setdefault(path, []).append(number)
         else:
             self.infos[number] = info

@@ -25,6 +25,8 @@ from stethoscope.store.locate import journal_name
 _log: Final = logging.getLogger("stethoscope.store")
 ROTATE_BYTES: Final = 4 << 20
 ROTATE_STEPS: Final = 512
+_FILES_A_SHARE: Final = 32
+_LEAST_BYTES: Final = 64 << 10
 _WAITS_FOR_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 """Errors after which the same file can go on; after any other one a new file is begun."""
 
@@ -39,9 +41,16 @@ class Spool:
         head: Mapping[str, Any],
         counters: dict[str, int],
         prepare: Callable[[], int],
+        *,
+        share_bytes: int | None = None,
     ) -> None:
-        """`prepare` makes the folder and returns which start of the run this is; it is tried until it succeeds."""
+        """`prepare` makes the folder and returns which start of the run this is; it is tried until it succeeds.
+
+        `share_bytes` is what the rank may have of the disk: only closed files can be sealed and thinned, so of little room a
+        file gets a small part.
+        """
         self.folder, self.token = folder, token
+        self._most_bytes = ROTATE_BYTES if share_bytes is None else max(share_bytes // _FILES_A_SHARE, _LEAST_BYTES)
         self.ordinal = 0
         self._prepare: Callable[[], int] | None = prepare
         self.trouble = ""
@@ -185,7 +194,8 @@ class Spool:
 
     def _is_full(self) -> bool:
         journal = self._journal
-        return journal is not None and (journal.num_bytes >= ROTATE_BYTES or len(self._steps) >= ROTATE_STEPS)
+        most = min(ROTATE_BYTES, self._most_bytes)
+        return journal is not None and (journal.num_bytes >= most or len(self._steps) >= ROTATE_STEPS)
 
     def _rotate(self) -> bool:
         """Closes a full file with a frame that says so."""

@@ -10,7 +10,9 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
-from collections.abc import Sequence
+import sys
+from array import array
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -142,36 +144,46 @@ def to_parquet(table: Any, *, row_group_rows: int = ROW_GROUP_ROWS) -> bytes:
     return sink.getvalue()
 
 
-def scalars_table(scalars: Sequence[tuple[int, dict[str, float]]], ordinal: int) -> Any:
+def scalars_table(scalars: Iterable[tuple[int, dict[str, float]]], ordinal: int) -> Any:
     """The Arrow table of scalars, one number a row, in order of writing."""
     import pyarrow as pa
 
-    steps, names, values = [], [], []
+    steps, codes, values = array("q"), array("i"), array("d")
+    names: dict[str, int] = {}
     for step, numbers in scalars:
         for name, value in numbers.items():
             steps.append(step)
-            names.append(text(name))
+            codes.append(names.setdefault(name, len(names)))
             values.append(value)
+    words = pa.array([text(name) for name in names], pa.string())
     columns = {
-        "step": pa.array(steps, pa.int64()),
-        "name": pa.array(names, pa.string()).dictionary_encode(),
+        "step": pa.array(np.array(steps, np.int64)),
+        "name": pa.DictionaryArray.from_arrays(pa.array(np.array(codes, np.int32)), words),
         "start": pa.array(np.full(len(steps), ordinal, np.int32)),
-        "value": pa.array(values, pa.float64()),
+        "value": pa.array(np.array(values, np.float64)),
     }
     return pa.table(columns)
 
 
-def events_table(events: Sequence[tuple[int, Event]], ordinal: int) -> Any:
+def events_table(events: Iterable[tuple[int, Event]], ordinal: int) -> Any:
     """The Arrow table of events; `json` holds kind and body exactly."""
     import pyarrow as pa
 
-    bodies = [json.dumps({"kind": e.kind, "body": e.body}, ensure_ascii=True) for _, e in events]
+    steps, serials, times = array("q"), array("q"), array("d")
+    kinds: list[str] = []
+    bodies: list[str] = []
+    for serial, event in events:
+        steps.append(event.step)
+        serials.append(serial)
+        times.append(event.time)
+        kinds.append(sys.intern(text(event.kind)))
+        bodies.append(json.dumps({"kind": event.kind, "body": event.body}, ensure_ascii=True))
     columns = {
-        "step": pa.array([e.step for _, e in events], pa.int64()),
-        "serial": pa.array([serial for serial, _ in events], pa.int64()),
-        "start": pa.array(np.full(len(events), ordinal, np.int32)),
-        "time": pa.array([e.time for _, e in events], pa.float64()),
-        "kind": pa.array([text(e.kind) for _, e in events], pa.string()),
+        "step": pa.array(np.array(steps, np.int64)),
+        "serial": pa.array(np.array(serials, np.int64)),
+        "start": pa.array(np.full(len(steps), ordinal, np.int32)),
+        "time": pa.array(np.array(times, np.float64)),
+        "kind": pa.array(kinds, pa.string()),
         "json": pa.array(bodies, pa.string()),
     }
     return pa.table(columns)

@@ -1,36 +1,52 @@
 """Thinning: keeping a run inside its disk budget.
 
-Old segments first: of every bucket of steps only the last row of each site stays, exact as it was, and the
-stored minimum, maximum, mean and last of each bucket stay too. Steps around findings are kept whole. Scalars
-and events are never thinned. Each pass makes buckets four times larger. What went is counted in the manifest.
-As in sealing, a file goes only after the manifest that names its replacement is durable.
+Of every bucket of old steps only the last row of each site stays, exact as it was, and the stored minimum, maximum, mean and last of
+each bucket stay too; what stays of the other tables says `slim`. Steps around findings are kept whole. Each pass takes the oldest
+few segments among those that take up most room at their bucket's size, writes them as one with buckets four times larger, and
+so touches a step a few times in a run, however long that is: recent steps stay exact, older ones get ever coarser, and
+segments do not become many. What went is counted in the manifest. As in sealing, a file goes only after the manifest that
+names its replacement is durable.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
 from stethoscope.kernels.columns import COLUMNS, NUM_COLUMNS
-from stethoscope.record import IntArray, SiteInfo
+from stethoscope.record import SiteInfo
 from stethoscope.store.locate import rank_folders
 from stethoscope.store.manifest import Manifest, Segment
-from stethoscope.store.pieces import ALL_COLUMNS
+from stethoscope.store.pieces import ALL_COLUMNS, Chunk
 from stethoscope.store.pyramid import BASE_LEVEL, Buckets, buckets_table, refold
 from stethoscope.store.scan import Problem
 from stethoscope.store.seal import PYRAMID_GROUP_ROWS, describe_segment, only_one, sweep
 from stethoscope.store.segment import ColumnCache, SealedTable, SegmentPiece
-from stethoscope.store.sums import write_sealed
+from stethoscope.store.slim import Kept, kept_rows, slim_events, slim_scalars, slim_vectors
+from stethoscope.store.sums import Sealed, write_sealed
 from stethoscope.store.tables import SortedRows, rows_table, sort_rows, to_parquet
 
 FIRST_BUCKET: Final = 16
 LARGEST_BUCKET: Final = 1 << 16
 _FACTOR: Final = 4
+_TOGETHER: Final = 4
+_MOST_ROWS: Final = 64 << 10
+"""Segments are joined up to so many rows that remain."""
+_LADDER_SHARE: Final = 4
+"""The part of the budget that the ladder may have."""
+_COLUMNS: Final = {
+    "scalars": ("step", "name", "start", "value"),
+    "events": ("step", "serial", "start", "time", "kind", "json"),
+    "vectors": ("step", "site", "module", "kind", "name", "start", "values"),
+}
+
+
+class _DamagedError(Exception):
+    """A segment of which a block cannot be trusted: it is left as it is."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -44,19 +60,27 @@ class ThinReport:
     is_within_budget: bool = True
 
 
-def thin(folder: Path, disk_bytes: int, keep_steps: Iterable[tuple[int, int]] = ()) -> ThinReport:
-    """Thins the oldest segments until the run fits in `disk_bytes`; `keep_steps` (first, last) stay whole."""
+def thin(
+    folder: Path, disk_bytes: int, keep_steps: Iterable[tuple[int, int]] = (), *, upto: int | None = None
+) -> ThinReport:
+    """Thins old segments until the run fits in `disk_bytes`; `keep_steps` (first, last) stay whole.
+
+    Segments that reach beyond `upto` are left alone: somebody has yet to read them.
+    """
     run, kept = Path(folder), list(keep_steps)
     report = ThinReport(bytes_before=folder_bytes(run))
     report.bytes_after = report.bytes_before
     folders = rank_folders(run)
+    damaged: set[str] = set()
     while report.bytes_after > disk_bytes:
         progress = False
         for rank, place in folders.items():
-            if report.bytes_after <= disk_bytes:
+            too_much = report.bytes_after - disk_bytes
+            if too_much <= 0:
                 break
+            one = _Pass(run, rank, place, kept, upto, damaged, disk_bytes // len(folders) // _LADDER_SHARE)
             with only_one(place) as is_mine:
-                if is_mine and _thin_one(run, rank, place, kept, report):
+                if is_mine and one.run_once(too_much, report):
                     progress = True
             report.bytes_after = folder_bytes(run)
         if not progress:
@@ -76,89 +100,203 @@ def folder_bytes(run: Path) -> int:
     return total
 
 
-def _thin_one(run: Path, rank: int, place: Path, kept: list[tuple[int, int]], report: ThinReport) -> bool:
-    """Thins the least thinned segment and, among those, the oldest. False where nothing is left to thin."""
-    manifest = Manifest.load(place)
-    sweep(run, rank, place, manifest)
-    todo = [n for n, s in enumerate(manifest.segments) if "rows" in s.files and s.thinned < LARGEST_BUCKET]
-    todo.sort(key=lambda n: (manifest.segments[n].thinned, manifest.segments[n].first_step or 0))
-    for number in todo:
-        old = manifest.segments[number]
-        new = _thinner(run, old, manifest.sites, kept)
-        if new is None:
-            continue
-        manifest.segments[number] = new
-        manifest.save(place)
-        sweep(run, rank, place, manifest)
-        report.segments += 1
-        report.rows_dropped += new.rows_dropped - old.rows_dropped
-        return True
-    return False
+@dataclasses.dataclass(slots=True)
+class _Pass:
+    """One rewriting of a few segments of a rank."""
+
+    run: Path
+    rank: int
+    place: Path
+    kept: Kept
+    upto: int | None
+    damaged: set[str]
+    ladder_bytes: int
+
+    def run_once(self, too_much: int, report: ThinReport) -> bool:
+        """Thins some segments. False where nothing is left to thin."""
+        manifest = Manifest.load(self.place)
+        sweep(self.run, self.rank, self.place, manifest)
+        if self._drop_rung(manifest):
+            return True
+        for group in _candidates(manifest, too_much, self._is_ready):
+            try:
+                new = _thinner(self.run, group, manifest.sites, self.kept)
+            except _DamagedError:
+                self.damaged |= {segment.files["rows"].path for segment in group}
+                continue
+            at = manifest.segments.index(group[0])
+            manifest.segments[at : at + len(group)] = [new]
+            manifest.save(self.place)
+            sweep(self.run, self.rank, self.place, manifest)
+            report.segments += len(group)
+            report.rows_dropped += new.rows_dropped - sum(old.rows_dropped for old in group)
+            return True
+        return False
+
+    def _drop_rung(self, manifest: Manifest) -> bool:
+        """Of a ladder that takes up too much room its finest, oldest rung goes; segments have the same buckets."""
+        if sum(rung.file.num_bytes for rung in manifest.ladder) <= self.ladder_bytes:
+            return False
+        for rung in sorted(manifest.ladder, key=lambda one: (one.height, one.key, one.parts)):
+            # The newest of a height says up to where there are some: without it they would be made again.
+            if any((o.key, o.height) == (rung.key, rung.height) and o.parts > rung.parts for o in manifest.ladder):
+                manifest.ladder.remove(rung)
+                manifest.save(self.place)
+                sweep(self.run, self.rank, self.place, manifest)
+                return True
+        return False
+
+    def _is_ready(self, segment: Segment) -> bool:
+        """Whether there is something to thin, everybody has read it, and it can be trusted."""
+        if "rows" not in segment.files or segment.thinned >= LARGEST_BUCKET:
+            return False
+        is_read = self.upto is None or (segment.last_step or 0) <= self.upto
+        return is_read and segment.files["rows"].path not in self.damaged
 
 
-def _thinner(run: Path, old: Segment, infos: list[SiteInfo], kept: list[tuple[int, int]]) -> Segment | None:
-    """The segment with larger buckets, written beside the old one; None where the old one is damaged."""
-    bucket = max(old.thinned * _FACTOR, FIRST_BUCKET)
-    piece = SegmentPiece(run, old, np.arange(len(infos)), ColumnCache(0))
-    chunks = list(piece.chunks(ALL_COLUMNS, np.ones(len(infos), bool), -(2**63), 2**63 - 1))
-    buckets = _read_buckets(run, old)
-    if piece.problems or buckets is None:
-        return None
-    rows = _flat(chunks)
-    slim = rows.keep(_kept_rows(rows, bucket, kept))
-    files = {name: file for name, file in old.files.items() if name not in ("rows", "pyramid")}
-    parts = f"{old.parts[0]:06d}-{old.parts[-1]:06d}"
-    stem = f"part-{old.key.ordinal:04d}-{old.key.token}-{parts}-t{old.version + 1}"
+def _rungs_over(manifest: Manifest, segment: Segment) -> list[list[int]]:
+    """The rungs of the ladder that stand for a segment too."""
+    part = segment.parts[0]
+    return [rung.parts for rung in manifest.ladder if rung.key == segment.key and rung.parts[0] <= part <= rung.parts[1]]
 
-    def write(table: str, data: Any, **options: int) -> None:
-        path = f"{table}/rank={old.key.rank}/{stem}.parquet"
-        files[table] = write_sealed(run, path, to_parquet(data, **options))
 
-    write("rows", rows_table(slim, infos, old.key.ordinal))
-    level = max(BASE_LEVEL, bucket.bit_length() - 1)
-    folded = buckets_table(refold(buckets, level), infos, old.key.ordinal)
-    write("pyramid", folded, row_group_rows=PYRAMID_GROUP_ROWS)
-    new = describe_segment(old.key, old.parts, slim, files)
-    new.thinned, new.version = bucket, old.version + 1
-    new.rows_dropped = old.rows_dropped + len(rows) - len(slim)
+def _candidates(
+    manifest: Manifest, too_much: int, is_ready: Callable[[Segment], bool]
+) -> Iterator[list[Segment]]:
+    """Groups to thin, the best first: of the bucket size that takes up most room, the oldest neighbours."""
+    segments = manifest.segments
+    sizes: dict[int, int] = {}
+    for segment in segments:
+        if is_ready(segment):
+            sizes[segment.thinned] = sizes.get(segment.thinned, 0) + segment.num_bytes
+    for level in sorted(sizes, key=lambda one: -sizes[one]):
+        at = next(n for n, one in enumerate(segments) if one.thinned == level and is_ready(one))
+        group = [segments[at]]
+        factor = FIRST_BUCKET if level == 0 else _FACTOR
+        for segment in segments[at + 1 :]:
+            last = group[-1]
+            is_next = segment.key == last.key and segment.parts[0] == last.parts[-1] + 1
+            is_next = is_next and _rungs_over(manifest, segment) == _rungs_over(manifest, last)
+            rows = (sum(one.num_rows for one in group) + segment.num_rows) // factor
+            is_enough = sum(one.num_bytes for one in group) * (factor - 1) // factor >= too_much
+            if not is_next or segment.thinned != level or not is_ready(segment) or rows > _MOST_ROWS:
+                break
+            # Small ones are joined even where fewer would do: every file has a price of its own.
+            if len(group) >= _TOGETHER or (is_enough and level == 0):
+                break
+            group.append(segment)
+        yield group
+
+
+def _thinner(run: Path, group: list[Segment], infos: list[SiteInfo], kept: Kept) -> Segment:
+    """The segments as one with larger buckets, written beside the old ones."""
+    first, level = group[0], group[0].thinned
+    bucket = max(level * _FACTOR, FIRST_BUCKET)
+    parts = [part for segment in group for part in segment.parts]
+    version = max(segment.version for segment in group) + 1
+    stem = f"part-{first.key.ordinal:04d}-{first.key.token}-{parts[0]:06d}-{parts[-1]:06d}-t{version}"
+    files: dict[str, Sealed] = {}
+
+    def write(label: str, data: Any, suffix: str = "", **options: int) -> None:
+        path = f"{label.partition(':')[0]}/rank={first.key.rank}/{stem}{suffix}.parquet"
+        files[label] = write_sealed(run, path, to_parquet(data, **options))
+
+    slim, num_rows = _slim_rows(run, group, infos, bucket, kept)
+    write("rows", rows_table(slim, infos, first.key.ordinal))
+    buckets = refold(_joined_buckets(run, group), max(BASE_LEVEL, bucket.bit_length() - 1))
+    write("pyramid", buckets_table(buckets, infos, first.key.ordinal), row_group_rows=PYRAMID_GROUP_ROWS)
+    for name in ("scalars", "events"):
+        tables = [_read(run, one.files[name], _COLUMNS[name]) for one in group if name in one.files]
+        if tables:
+            cut = slim_scalars if name == "scalars" else slim_events
+            write(name, cut(_joined(tables), bucket, kept))
+    factor = FIRST_BUCKET if level == 0 else _FACTOR
+    for number, (name, table) in enumerate(_vectors(run, group, factor, kept)):
+        write(f"vectors:{number}:{name}", table, f"-{number}")
+    new = describe_segment(first.key, parts, slim, files)
+    new.thinned, new.version = bucket, version
+    new.rows_dropped = sum(segment.rows_dropped for segment in group) + num_rows - len(slim)
     return new
 
 
-def _kept_rows(rows: SortedRows, bucket: int, kept: list[tuple[int, int]]) -> npt.NDArray[np.bool_]:
-    """The last row of each site's bucket, and every row of the steps to keep."""
-    starts = rows.steps // bucket
-    mask = np.ones(len(rows), bool)
-    mask[:-1] = (starts[1:] != starts[:-1]) | (rows.sites[1:] != rows.sites[:-1])
-    for first, last in kept:
-        mask |= (rows.steps >= first) & (rows.steps <= last)
-    return mask
+def _slim_rows(
+    run: Path, group: list[Segment], infos: list[SiteInfo], bucket: int, kept: Kept
+) -> tuple[SortedRows, int]:
+    """What remains of the segments' rows, and how many there were. One segment at a time is in memory."""
+    parts, total = [], 0
+    for segment in group:
+        piece = SegmentPiece(run, segment, np.arange(len(infos)), ColumnCache(0))
+        for chunk in piece.chunks(ALL_COLUMNS, np.ones(len(infos), bool), -(2**63), 2**63 - 1):
+            rows = _flat(chunk)
+            total += len(rows)
+            parts.append(rows.keep(kept_rows(rows, bucket, kept)))
+        if piece.problems:
+            raise _DamagedError
+    rows = sort_rows(
+        np.concatenate([part.steps for part in parts]),
+        np.concatenate([part.sites for part in parts]),
+        np.concatenate([part.table for part in parts]),
+        np.concatenate([part.calls for part in parts]),
+    )
+    return rows.keep(kept_rows(rows, bucket, kept)), total
 
 
-def _flat(chunks: list[Any]) -> SortedRows:
-    steps: list[IntArray] = []
-    sites: list[IntArray] = []
-    for chunk in chunks:
-        if chunk.is_dense:
-            sites.append(np.repeat(chunk.sites, len(chunk.steps)))
-            steps.append(np.tile(chunk.steps, len(chunk.sites)))
-        else:
-            sites.append(chunk.sites)
-            steps.append(chunk.steps)
-    table = np.concatenate([chunk.values.reshape(-1, NUM_COLUMNS) for chunk in chunks])
-    calls = np.concatenate([chunk.calls.reshape(-1) for chunk in chunks])
-    return sort_rows(np.concatenate(steps), np.concatenate(sites), table, calls)
+def _flat(chunk: Chunk) -> SortedRows:
+    """A segment's rows, which lie sorted by site, then step."""
+    steps, sites = np.asarray(chunk.steps), chunk.sites
+    if chunk.is_dense:
+        steps, sites = np.tile(steps, len(chunk.sites)), np.repeat(sites, len(steps))
+    return SortedRows(steps, sites, chunk.values.reshape(-1, NUM_COLUMNS), chunk.calls.reshape(-1))
 
 
-def _read_buckets(run: Path, segment: Segment) -> Buckets | None:
-    """The stored buckets of a segment; None where they cannot be trusted."""
-    problems: list[Problem] = []
-    table = SealedTable(run, segment.files["pyramid"], problems)
+def _joined_buckets(run: Path, group: list[Segment]) -> Buckets:
+    """The stored buckets of the segments, sorted by site, then step."""
+    parts = [_read_buckets(run, segment) for segment in group]
+    sites, steps = (np.concatenate([getattr(part, name) for part in parts]) for name in ("sites", "steps"))
+    order = np.lexsort((np.arange(len(steps)), steps, sites))
+
+    def column(name: str) -> Any:
+        return np.concatenate([getattr(part, name) for part in parts])[order]
+
+    return Buckets(
+        sites[order], steps[order], column("low"), column("high"), column("mean"), column("last"), column("count")
+    )  # fmt: skip
+
+
+def _read_buckets(run: Path, segment: Segment) -> Buckets:
     names = [f"{column}_{part}" for part in ("min", "max", "mean", "last", "count") for column in COLUMNS]
-    read = table.read(list(range(table.num_groups())), ["site", "step", *names])
-    if read is None or problems:
-        return None
+    read = _read(run, segment.files["pyramid"], ("site", "step", *names))
     columns = [read.column(name).to_numpy() for name in names]
     stacked = [np.stack(columns[k : k + NUM_COLUMNS], 1) for k in range(0, len(names), NUM_COLUMNS)]
     sites, steps = read.column("site").to_numpy().astype(np.int64), read.column("step").to_numpy()
     low, high, mean, last = (part.astype(np.float64) for part in stacked[:4])
     return Buckets(sites, steps, low, high, mean, last, stacked[4].astype(np.int64))
+
+
+def _read(run: Path, sealed: Sealed, columns: tuple[str, ...]) -> Any:
+    """A whole sealed table, or _DamagedError."""
+    problems: list[Problem] = []
+    table = SealedTable(run, sealed, problems)
+    read = table.read(list(range(table.num_groups())), columns)
+    if read is None or problems:
+        raise _DamagedError
+    return read
+
+
+def _joined(tables: list[Any]) -> Any:
+    import pyarrow as pa
+
+    return tables[0] if len(tables) == 1 else pa.concat_tables(tables).unify_dictionaries().combine_chunks()
+
+
+def _vectors(run: Path, group: list[Segment], factor: int, kept: Kept) -> Iterator[tuple[str, Any]]:
+    """The vectors of the segments by name and type of number, thinned, sorted by site, then step."""
+    found: dict[tuple[str, str], list[Any]] = {}
+    for segment in group:
+        for label in sorted(segment.files):
+            if label.startswith("vectors:"):
+                table = slim_vectors(_read(run, segment.files[label], _COLUMNS["vectors"]), factor, kept)
+                found.setdefault((label.split(":", 2)[2], str(table.schema.field("values").type)), []).append(table)
+    for (name, _), tables in sorted(found.items()):
+        table = _joined(tables)
+        yield name, table.sort_by([("site", "ascending"), ("step", "ascending")]) if len(tables) > 1 else table

@@ -147,9 +147,10 @@ class RunWriter:
                 describe_run(folder, info, world_size, disk_bytes)
             return next_ordinal(folder, rank)
 
-        spool = Spool(rank_folder(folder, rank), token, head, counters, prepare)
+        share = disk_bytes // max(world_size, 1)
+        spool = Spool(rank_folder(folder, rank), token, head, counters, prepare, share_bytes=share)
         trouble = "" if spool.open() else spool.trouble
-        budget = DiskBudget(folder, rank, disk_bytes // max(world_size, 1))
+        budget = DiskBudget(folder, rank, share)
         writer = cls(folder, spool, ByteQueue(queue_bytes, counters), counters, trouble, budget)
         if spool.ordinal > 1:
             writer.event(0, "start", {"ordinal": spool.ordinal, "info": info})

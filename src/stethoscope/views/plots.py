@@ -6,14 +6,13 @@ and Inf are hatched, never blank; names are drawn as they are, not as markup.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from stethoscope.record import FloatArray, IntArray, MissingExtraError, printable
+from stethoscope.record import FloatArray, IntArray, printable
 from stethoscope.views.plot_data import Heatmap, Histogram, Lines, Plot, number
 from stethoscope.views.style import (
     HISTORY_RANGE,
@@ -312,13 +311,14 @@ def history_heatmap(grid: HeatGrid, *, title: str, dark: bool = False) -> Any:
     with figure_style(dark):
         figure = new_figure(8.0, min(max(1.4 + 0.18 * len(grid.labels), 2.4), 11.0))
         axis = figure.subplots()
-        _draw_history(axis, grid, dark)
+        draw_history(axis, grid, dark)
         axis.set_title(plain_text(title))
         axis.set_xlabel("step")
     return figure
 
 
-def _draw_history(axis: Any, grid: HeatGrid, dark: bool) -> None:
+def draw_history(axis: Any, grid: HeatGrid, dark: bool) -> None:
+    """The same on an axis of the caller's."""
     limits = (-HISTORY_RANGE, HISTORY_RANGE)
     cells = np.clip(log_ratio(grid.norms), *limits)
     cells = np.where(grid.state == 0, cells, np.nan)
@@ -326,60 +326,3 @@ def _draw_history(axis: Any, grid: HeatGrid, dark: bool) -> None:
     _label_rows(axis, grid.labels)
     _label_columns(axis, grid.first_steps)
     _key(axis, image, history=True, dark=dark)
-
-
-def flow_pictures(grid: HeatGrid, max_pictures: int, *, dark: bool = False) -> list[npt.NDArray[np.uint8]]:
-    """RGB pictures, one a step or every few: the heatmap with a cursor, and bars of the norms at it."""
-    look = tokens(dark)
-    count = len(grid.first_steps)
-    places = np.unique(np.linspace(0, max(count - 1, 0), min(max_pictures, count)).round().astype(int))
-    out = []
-    with figure_style(dark):
-        figure = new_figure(9.6, min(max(1.6 + 0.2 * len(grid.labels), 2.6), 8.0))
-        heat, bars = figure.subplots(1, 2, width_ratios=(3, 1), sharey=True)
-        _draw_history(heat, grid, dark)
-        heat.set_xlabel("step")
-        cursor = heat.axvline(0, color=look.ink, linewidth=1.2)
-        lengths = _bar_lengths(grid)
-        usual = np.nanmedian(np.where(np.isnan(lengths), 0.0, lengths), axis=1)
-        rows = np.arange(len(grid.labels))
-        bars.grid(False)
-        bars.set_xlim(0, max(float(np.nanmax(lengths, initial=0.0)), 1e-9) * 1.05)
-        bars.set_xticks([])
-        bars.tick_params(labelleft=False)
-        shown = bars.barh(rows, np.zeros(len(rows)), height=0.62, color=look.series[1])
-        bars.vlines(usual, rows - 0.42, rows + 0.42, color=look.ink, linewidth=1.2)
-        bars.set_xlabel("norm (log), tick: usual")
-        for place in places:
-            cursor.set_xdata([place, place])
-            heat.set_title(f"Gradient flow at step {int(grid.first_steps[place]):,}")
-            for bar, length, state in zip(shown, lengths[:, place], grid.state[:, place], strict=True):
-                bar.set_width(0.0 if math.isnan(length) else length)
-                bar.set_color(look.crit if state >= 2 else look.series[1])
-            figure.canvas.draw()
-            out.append(np.asarray(figure.canvas.buffer_rgba())[..., :3].copy())
-    return out
-
-
-def _bar_lengths(grid: HeatGrid) -> FloatArray:
-    """Decades over the smallest positive norm, at most twelve of them."""
-    positive = np.where((grid.norms > 0) & np.isfinite(grid.norms), grid.norms, np.nan)
-    if np.isnan(positive).all():
-        return np.zeros(grid.norms.shape)
-    floor = max(float(np.nanmin(positive)), float(np.nanmax(positive)) * 1e-12)
-    lengths: FloatArray = np.maximum(np.log10(positive / floor), 0.0) + 0.05
-    return lengths
-
-
-def save_gif(pictures: Sequence[npt.NDArray[np.uint8]], file: BinaryIO, frames_per_second: float) -> None:
-    """One palette for all pictures, looping for ever; the last picture stays for two seconds."""
-    try:
-        from PIL import Image
-    except ImportError as error:
-        raise MissingExtraError("pillow", "plots", "Writing a GIF") from error
-    images = [Image.fromarray(picture) for picture in pictures] or [Image.new("RGB", (8, 8), "white")]
-    palette = images[-1].quantize(colors=255, dither=Image.Dither.NONE)
-    frames = [image.quantize(palette=palette, dither=Image.Dither.NONE) for image in images]
-    duration = round(1000 / max(frames_per_second, 0.1))
-    durations = [duration] * (len(frames) - 1) + [max(duration, 2000)]
-    frames[0].save(file, format="GIF", save_all=True, append_images=frames[1:], duration=durations, loop=0)

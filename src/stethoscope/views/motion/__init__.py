@@ -7,7 +7,6 @@ scripts it shows the heatmap as text.
 from __future__ import annotations
 
 import base64
-import hashlib
 import html
 import json
 from pathlib import Path
@@ -15,8 +14,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from stethoscope.record import FloatArray, StethoscopeError
+from stethoscope.record import FloatArray
 from stethoscope.views.plots import HeatGrid
+from stethoscope.views.standalone import one_file
 from stethoscope.views.style import Tokens, log_ratio, tokens
 
 _HERE: Final = Path(__file__).parent
@@ -25,17 +25,7 @@ _NAN: Final = 3
 _FAR: Final = 2.0
 """Powers of two from usual that make a row the one to look at first."""
 
-_PAGE: Final = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{policy}">
-<title>{title}</title>
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<style>{style}</style>
-</head>
-<body>
+_BODY: Final = """
 <h1>{title}</h1>
 <p>{note}</p>
 <div id="bar"><button id="play" type="button">Play</button><span id="step"></span>
@@ -47,32 +37,23 @@ _PAGE: Final = """<!doctype html>
 <span>slanted lines: NaN</span><span>upright lines: Inf</span><span>dots: missing</span><span>bar: norm now, log; tick: usual</span>
 <span>space plays, arrows step, Shift ten at a time, j k rows</span></div>
 <noscript><pre>{plain}</pre></noscript>
-<script type="application/json" id="carried">{data}</script>
-<script>{script}</script>
-</body>
-</html>
-"""
+<script type="application/json" id="carried">{data}</script>"""
 
 
 def motion_html(grid: HeatGrid, *, title: str, plain: str, last_step: int, speed: float = 8.0) -> str:
     """The page of a grid of layers by steps; `plain` is what it shows where scripts do not run."""
-    script, style = ((_HERE / name).read_text("utf-8").strip() for name in ("motion.js", "motion.css"))
-    if "</script" in script.lower() or "<!--" in script or "</style" in style.lower():
-        raise StethoscopeError("The page's own script cannot be put into a file", do="Install Stethoscope again")
     # `<` is never written as itself: no name can end the block that carries it.
     data = json.dumps(motion_data(grid, last_step, speed), allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
     num_rows, num_columns = grid.norms.shape
     note = f"{num_rows:,} layers, steps {int(grid.first_steps[0]):,} to {last_step:,}, each against its own median."
     label = f"Gradient norm of {num_rows:,} layers over {num_columns:,} steps; the line under it says the chosen layer's value"
-    policy = (
-        f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; base-uri 'none'; form-action 'none'; "
-        "require-trusted-types-for 'script'; trusted-types 'none'"
-    )
     speeds = "".join(f'<option value="{number}">{number} a second</option>' for number in SPEEDS)
-    return _PAGE.format(
-        policy=policy, title=html.escape(title), note=html.escape(note), label=html.escape(label, quote=True), speeds=speeds,
-        style=style, script=script, data=data, plain=html.escape(plain),
+    body = _BODY.format(
+        title=html.escape(title), note=html.escape(note), label=html.escape(label, quote=True), speeds=speeds, data=data,
+        plain=html.escape(plain),
     )  # fmt: skip
+    style, script = ((_HERE / name).read_text("utf-8") for name in ("motion.css", "motion.js"))
+    return one_file(title, body, style=style, script=script)
 
 
 def motion_data(grid: HeatGrid, last_step: int, speed: float) -> dict[str, Any]:
@@ -117,7 +98,3 @@ def _look(look: Tokens) -> dict[str, Any]:
         "sheet": look.sheet, "sunken": look.sunken, "mark": look.mark, "ink": look.ink, "ink2": look.ink2, "ink3": look.ink3,
         "crit": look.crit, "tint": look.crit_tint, "series": look.series[1], "history": list(look.history),
     }  # fmt: skip
-
-
-def _hash(text: str) -> str:
-    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode('ascii')}"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from stethoscope.analyse.history import grid
-from stethoscope.analyse.tree import node_history
 from stethoscope.explain.diagnosis import Diagnosis
 from stethoscope.explain.headline import headline
 from stethoscope.record import Evidence, Finding, Series, Severity
@@ -20,9 +19,10 @@ from stethoscope.views.notebook.markup import (
     muted,
     sheet,
 )
+from stethoscope.views.pagedata.cells import history_of
 from stethoscope.views.pagedata.desk import Desk
 from stethoscope.views.pagedata.heat import opened_rows, troubled
-from stethoscope.views.pagedata.overview import heat_kind, span
+from stethoscope.views.pagedata.overview import heat_kind
 from stethoscope.views.pagedata.verdict import window_around
 from stethoscope.views.terminal import facts, numbers
 from stethoscope.views.terminal.glyphs import UNICODE
@@ -164,7 +164,7 @@ def heat_html(desk: Desk) -> str:
     tree = desk.tree(kind)
     places = opened_rows(desk, tree)[:400]
     signs = troubled(tree, desk.diagnosis.causes)
-    whole = node_history(desk.histories, kind, "norm", [tree[at] for at in places], usual_before=desk.usual_before())
+    whole = history_of(desk, kind, "norm", [tree[at] for at in places])
     troubled_names = {tree[at].path: severity for at, severity in signs.items()}
     shown, hidden = shortened(whole.window(*window_around(desk.run, desk.diagnosis)), Picture(troubled_names, limit=_MAX_ROWS))
     if not len(shown.steps) or not shown.rows:
@@ -176,7 +176,7 @@ def heat_html(desk: Desk) -> str:
     width = _PLOT_WIDTH / max(1, len(cells.bins))
     levels = np.asarray(cell_levels(cells, raw=False))
     picture = cells_svg(levels, cells.marks, cells.bins, words, cell=width, event=causes[0].first_step if causes else None)
-    names = "".join(_name(row.name, troubled_names.get(row.name)) for row in shown.rows)
+    names = "".join(_name(row.label, troubled_names.get(row.name)) for row in shown.rows)
     axis = f'<div style="display:flex;justify-content:space-between">{muted(f"{begin:,}")}{muted(f"{end:,}")}</div>'
     note = f"orange larger, blue smaller than usual, red no number{f'; {hidden} rows nearer to usual not shown' if hidden else ''}"
     head = f"<div>{muted(escaped(str(kind).replace('_', ' ')))}</div>"
@@ -205,7 +205,7 @@ def _row(label: str, picture: str, value: str) -> str:
 
 def _foot(desk: Desk) -> str:
     parts = facts.status_parts(desk.run, desk.diagnosis.looked_at)
-    first, last = span(desk.run)
+    first, last = desk.span
     note = escaped(" · ".join([*parts, f"steps {first:,} to {last:,}"]), 600)
     return f'<div style="font-size:11px;line-height:16px;margin-top:4px">{muted(note)}</div>{_path_html(desk.run)}'
 

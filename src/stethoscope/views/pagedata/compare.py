@@ -9,12 +9,14 @@ import numpy as np
 
 from stethoscope.analyse.bins import Mark, bins_over
 from stethoscope.analyse.history import History
-from stethoscope.analyse.tree import Node, node_history
+from stethoscope.analyse.tree import Node
 from stethoscope.explain.headline import headline
 from stethoscope.record import Kind, Series
 from stethoscope.store import Run
 from stethoscope.views.pagedata import facts, overview
+from stethoscope.views.pagedata.cells import history_of
 from stethoscope.views.pagedata.desk import Desk
+from stethoscope.views.pagedata.directions import cosine_data
 from stethoscope.views.pagedata.heat import MAX_CELLS, MAX_ROWS, opened_rows, tree_data, troubled
 from stethoscope.views.pagedata.packing import binned, floats, number, plain, small, text
 
@@ -27,14 +29,22 @@ _NO_SETTING: Final = frozenset({"dir", "name"})
 
 def common_span(a: Desk, b: Desk) -> tuple[int, int]:
     """From the first step of either to the last of either."""
-    spans = [overview.span(a.run), overview.span(b.run)]
+    spans = [a.span, b.span]
     return min(span[0] for span in spans), max(span[1] for span in spans)
 
 
 def compare_data(
-    a: Desk, b: Desk, kind: Kind, stat: str, view: tuple[int, int, int], rows: Sequence[int] | None = None
+    a: Desk,
+    b: Desk,
+    kind: Kind,
+    stat: str,
+    view: tuple[int, int, int],
+    rows: Sequence[int] | None = None,
+    *,
+    with_angles: bool = True,
 ) -> dict[str, Any]:
-    """Everything of the compare screen."""
+    """Everything of the compare screen; the angles between the two take most of the time."""
+    is_examining = [desk.examine_later() for desk in (a, b)]
     tree = a.tree(kind)
     there = {node.path for node in b.tree(kind)}
     places = list(opened_rows(a, tree)) if rows is None else [at for at in rows if 0 <= at < len(tree)]
@@ -47,7 +57,9 @@ def compare_data(
     first = min(parted, key=lambda pair: (pair[0], pair[1]), default=None)
     cells = _cells(a, b, kind, stat, [tree[at] for at in places], view)
     return {
-        "version": a.version + b.version, "a": _side(a), "b": _side(b), "kind": str(kind), "stat": stat,
+        "version": a.version + b.version, "isExamining": any(is_examining), "a": _side(a), "b": _side(b),
+        "cosine": cosine_data(a.run, b.run, kind, [tree[at] for at in places], view[:2]) if with_angles else None,
+        "kind": str(kind), "stat": stat,
         "span": list(common_span(a, b)), "window": _window(a, b, first[0] if first else None),
         "kinds": [str(one) for one in a.kinds() if one in b.kinds()],
         "first": None if first is None else {"step": first[0], "path": text(tree[first[1]].path, 10_000),
@@ -60,6 +72,9 @@ def compare_data(
 
 def _side(desk: Desk) -> dict[str, Any]:
     causes = desk.diagnosis.causes
+    if not causes and not desk.was_examined and desk.run.state != "live":
+        words = desk.trouble or "Nobody has examined this run yet; it is being looked through"
+        return facts.identity(desk.run) | {"verdict": text(words, 300), "severity": ""}
     return facts.identity(desk.run) | {
         "verdict": text(headline(desk.diagnosis, desk.run).text.rstrip("."), 300) + ("." if causes else ""),
         "severity": str(causes[0].severity) if causes else "",
@@ -68,7 +83,7 @@ def _side(desk: Desk) -> dict[str, Any]:
 
 def _window(a: Desk, b: Desk, parted: int | None) -> list[int]:
     begin, end = common_span(a, b)
-    ends = sorted((overview.span(a.run)[1], overview.span(b.run)[1]))
+    ends = sorted((a.span[1], b.span[1]))
     if parted is None:
         return [begin, end]
     lead = max(32, (ends[0] - parted) // 3)
@@ -76,10 +91,7 @@ def _window(a: Desk, b: Desk, parted: int | None) -> list[int]:
 
 
 def _pairs(a: Desk, b: Desk, kind: Kind, stat: str, nodes: Sequence[Node]) -> tuple[History, History]:
-    return (
-        node_history(a.histories, kind, stat, nodes, usual_before=a.usual_before()),
-        node_history(b.histories, kind, stat, nodes, usual_before=b.usual_before()),
-    )
+    return history_of(a, kind, stat, nodes), history_of(b, kind, stat, nodes)
 
 
 def _first_difference(a: History, b: History) -> list[int | None]:

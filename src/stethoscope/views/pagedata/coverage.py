@@ -55,6 +55,8 @@ class Coverage:
         parts = [new] if len(new) <= 2 * room else [new[:room], new[len(new) - room :]]
         if len(self._seen) < num_sites:
             self._seen = np.concatenate([self._seen, np.zeros(num_sites - len(self._seen), dtype=bool)])
+        if not self._seen.all():
+            self._seen[self._run.reporting()] = True
         for part in parts:
             if len(part) and not self._seen.all():
                 found = self._run.matrix(None, "count", first=int(part[0]), last=int(part[-1]))

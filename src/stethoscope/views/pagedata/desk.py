@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from typing import Final, cast
 
+from stethoscope.analyse.overview import Overview
 from stethoscope.analyse.tree import Histories, Node, module_tree
 from stethoscope.explain import Diagnosis, diagnose
 from stethoscope.explain.circumstances import circumstances
@@ -18,6 +19,7 @@ from stethoscope.explain.verdict import looked_at
 from stethoscope.record import Finding, Kind, RunNotFoundError, StethoscopeError
 from stethoscope.store import Run, open_run
 from stethoscope.views.pagedata.coverage import Coverage
+from stethoscope.views.pagedata.oneseries import run_span
 
 REFRESH_S: Final = 0.25
 """A live run is looked at again no more often than this."""
@@ -35,11 +37,13 @@ class Desk:
         self.lock = threading.RLock()
         self.run: Run = run if run is not None else open_run(path)
         self.histories = Histories(self.run)
+        self.overview = Overview(self.run)
         self.version = 1
         """Grows whenever anything of the run changed: the cursor of a stream."""
         self.read_at = time.time()
         self._state = self.run.state
         self._looked_at = time.monotonic()
+        self._span: tuple[int, tuple[int, int]] | None = None
         self._trees: dict[Kind, tuple[int, tuple[Node, ...]]] = {}
         self._diagnosis: tuple[int, Diagnosis] | None = None
         self._coverage = Coverage(self.run)
@@ -88,7 +92,7 @@ class Desk:
     @property
     def was_examined(self) -> bool:
         """Whether anything has looked for findings: while the run was written, or since."""
-        return self._examined is not None or (self.path / "findings").is_dir()
+        return self._examined is not None or self.run.was_examined
 
     def examine(self) -> None:
         """Looks for findings now, and returns when that is done."""
@@ -120,6 +124,13 @@ class Desk:
         if kept is None or kept[0] != num_sites:
             kept = self._trees[kind] = (num_sites, module_tree(self.run, kind))
         return kept[1]
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """First and last step with rows or a loss."""
+        if self._span is None or self._span[0] != self.version:
+            self._span = (self.version, run_span(self.run))
+        return self._span[1]
 
     def kinds(self) -> list[Kind]:
         """The kinds a heatmap can show of this run."""

@@ -14,9 +14,9 @@ from typing import Any, Final
 import numpy as np
 
 from stethoscope.analyse.graph import Graph, graph_of
-from stethoscope.analyse.history import Grid, grid
-from stethoscope.analyse.tree import Node, node_history
-from stethoscope.record import FloatArray, Kind
+from stethoscope.analyse.tree import Node
+from stethoscope.record import Kind
+from stethoscope.views.pagedata.cells import Cells, cells_of
 from stethoscope.views.pagedata.desk import Desk
 from stethoscope.views.pagedata.heat import troubled
 from stethoscope.views.pagedata.packing import floats, small, text
@@ -48,7 +48,7 @@ def flow_data(desk: Desk, kind: Kind, view: tuple[int, int, int]) -> dict[str, A
         shown, edges = chain(tree, opened)
     else:
         shown, edges = condensed(graph, tree, opened)
-    at, cells, usual = measured_cells(desk, kind, [node.path for node in shown], view)
+    at, cells = measured_cells(desk, kind, [node.path for node in shown], view)
     layers = [node for node in tree if node.parent == -1]
     return {
         "version": desk.version, "kind": str(kind), "hasGraph": graph is not None,
@@ -62,7 +62,7 @@ def flow_data(desk: Desk, kind: Kind, view: tuple[int, int, int]) -> dict[str, A
         "edges": edges, "numSites": len(desk.run.sites), "numEdges": len(graph.edges) if graph else len(edges),
         "start": int(cells.bins.starts[0]) if len(cells.bins) else view[0], "size": cells.bins.size,
         "count": len(cells.bins), "numRows": len(at), "values": floats(cells.levels),
-        "marks": small(cells.marks), "usual": floats(usual), "layers": layer_bars(desk, kind, layers, view),
+        "marks": small(cells.marks), "usual": floats(cells.usual), "layers": layer_bars(desk, kind, layers, view),
         "signs": {text(tree[n].path, 10_000): str(s) for n, s in troubled(tree, desk.diagnosis.causes).items()},
         "thresholds": {"dying": _DYING, "exploding": _EXPLODING, "fading": _FADING},
     }  # fmt: skip
@@ -70,40 +70,38 @@ def flow_data(desk: Desk, kind: Kind, view: tuple[int, int, int]) -> dict[str, A
 
 def measured_cells(
     desk: Desk, kind: Kind, paths: Sequence[str], view: tuple[int, int, int]
-) -> tuple[dict[str, int], Grid, FloatArray]:
+) -> tuple[dict[str, int], Cells]:
     """Rows, values in bins and what is usual of the nodes; one without parameters shows its output's gradient."""
-    width, before = min(view[2], MAX_STEPS), desk.usual_before()
+    seen = (view[0], view[1], min(view[2], MAX_STEPS))
 
-    def of(which: Kind, wanted: Sequence[str]) -> tuple[list[str], Grid, FloatArray]:
+    def of(which: Kind, wanted: Sequence[str]) -> tuple[list[str], Cells]:
         known = {node.path: node for node in desk.tree(which)}
         nodes = [known[path] for path in wanted if path in known]
-        history = node_history(desk.histories, which, "norm", nodes, usual_before=before)
-        return [node.path for node in nodes], grid(history.window(view[0], view[1]), width, raw=True), history.usual
+        return [node.path for node in nodes], cells_of(desk, which, "norm", nodes, seen, raw=True, exact=False)
 
-    names, cells, usual = of(kind, paths)
+    names, cells = of(kind, paths)
     rest = [path for path in paths if path not in set(names)]
     if kind is Kind.GRADIENT and rest and Kind.ACTIVATION_GRADIENT in desk.kinds():
-        more, other, own = of(Kind.ACTIVATION_GRADIENT, rest)
+        more, other = of(Kind.ACTIVATION_GRADIENT, rest)
         if more and np.array_equal(other.bins.starts, cells.bins.starts):
             names += more
-            usual = np.concatenate([usual, own])
             cells = dataclasses.replace(
                 cells,
+                usual=np.concatenate([cells.usual, other.usual]),
                 levels=np.concatenate([cells.levels, other.levels]),
                 marks=np.concatenate([cells.marks, other.marks]),
             )
-    return {path: place for place, path in enumerate(names)}, cells, usual
+    return {path: place for place, path in enumerate(names)}, cells
 
 
 def layer_bars(desk: Desk, kind: Kind, layers: Sequence[Node], view: tuple[int, int, int]) -> dict[str, Any]:
     """The top rows over the same steps: bars below the graph, and the small heatmap of the scrubber."""
     layers = [node for node in layers if not node.frozen][:MAX_NODES]
-    history = node_history(desk.histories, kind, "norm", layers, usual_before=desk.usual_before())
-    cells = grid(history.window(view[0], view[1]), min(view[2], MAX_STEPS), raw=True)
+    cells = cells_of(desk, kind, "norm", layers, (view[0], view[1], min(view[2], MAX_STEPS)), raw=True, exact=False)
     return {
         "paths": [text(node.path, 10_000) for node in layers], "labels": [text(node.label, 200) for node in layers],
         "count": len(cells.bins), "values": floats(cells.levels), "marks": small(cells.marks),
-        "usual": floats(history.usual),
+        "usual": floats(cells.usual),
     }  # fmt: skip
 
 

@@ -7,9 +7,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from stethoscope.analyse.history import grid
-from stethoscope.analyse.tree import Node, node_history
+from stethoscope.analyse.tree import Node
 from stethoscope.record import Finding, Kind, Severity, StethoscopeError
+from stethoscope.views.pagedata.cells import cells_of
 from stethoscope.views.pagedata.desk import Desk
 from stethoscope.views.pagedata.packing import floats, small, text
 
@@ -30,6 +30,7 @@ def heat_data(
     rows: Sequence[int] | None = None,
     *,
     with_tree: bool = True,
+    exact: bool = True,
 ) -> dict[str, Any]:
     """The heatmap of some rows of the tree (by default those open at first) over first..last in `width` bins."""
     first, last, width = view
@@ -38,14 +39,12 @@ def heat_data(
     places = places[:MAX_ROWS]
     nodes = [tree[at] for at in places]
     width = max(8, min(width, MAX_CELLS // max(1, len(nodes)), 4096))
-    before = desk.usual_before()
-    shown = node_history(desk.histories, kind, stat, nodes, usual_before=before).window(first, last)
-    cells = grid(shown, width, raw=True)
+    cells = cells_of(desk, kind, stat, nodes, (first, last, width), raw=True, exact=exact)
     out: dict[str, Any] = {
         "version": desk.version, "kind": str(kind), "stat": stat, "first": first, "last": last,
         "start": int(cells.bins.starts[0]) if len(cells.bins) else first, "size": cells.bins.size,
         "count": len(cells.bins), "rows": places, "values": floats(cells.levels), "marks": small(cells.marks),
-        "usual": floats(shown.usual),
+        "usual": floats(cells.usual), "exact": cells.is_exact,
     }  # fmt: skip
     if with_tree:
         out["tree"] = tree_data(tree, troubled(tree, desk.diagnosis.causes))
@@ -127,8 +126,7 @@ def thumbnail(desk: Desk, width: int = 58, max_rows: int = 15) -> dict[str, Any]
         top = [node for node in tree if node.indent <= 1]
     if len(top) > max_rows:
         top = [top[int(at)] for at in np.linspace(0, len(top) - 1, max_rows)]
-    shown = node_history(desk.histories, kinds[0], "norm", top, usual_before=desk.usual_before())
-    cells = grid(shown, width)
+    cells = cells_of(desk, kinds[0], "norm", top, (*desk.span, width), raw=False, exact=False)
     levels = np.clip(np.nan_to_num(cells.levels, nan=0.0, posinf=6.0, neginf=-6.0), -6, 6)
     return {
         "rows": len(top), "count": len(cells.bins), "levels": small(np.round(levels * 16) + 128),

@@ -10,11 +10,23 @@ import numpy as np
 
 from stethoscope.analyse.bins import bins_over
 from stethoscope.kernels.histogram import MIN_EXPONENT, NUM_EXPONENTS, ZERO_BIN
-from stethoscope.record import Finding, FloatArray, IntArray, Kind, Series, Site, SiteInfo
+from stethoscope.record import (
+    OUTPUT_KINDS,
+    ROOT_NAME,
+    Finding,
+    FloatArray,
+    IntArray,
+    Kind,
+    Series,
+    Site,
+    SiteInfo,
+)
 from stethoscope.store import Run
 from stethoscope.views.pagedata.desk import Desk
 from stethoscope.views.pagedata.eventseries import attention_modules, entropy
 from stethoscope.views.pagedata.heat import BadQuestionError
+from stethoscope.views.pagedata.layer_parts import heads_data, units_data
+from stethoscope.views.pagedata.oneseries import series_of
 from stethoscope.views.pagedata.packing import binned, floats, number, plain, text
 from stethoscope.views.pagedata.verdict import evidence_series, finding_row
 
@@ -23,6 +35,8 @@ MAX_PICTURES: Final = 384
 MAX_TENSORS: Final = 64
 _TABLE_STATS: Final = ("abs_max", "mean_abs", "kurtosis", "zero_fraction", "num_nonfinite", "num_tiny")
 _RARE, _MIN_POWERS, _MAX_POWERS = 0.002, 6, 24
+_RETURNED: Final = (Kind.ACTIVATION, Kind.OUTPUT)
+_MAX_OUTPUTS: Final = 3
 _LARGEST: Final = {"float16": 65504.0, "bfloat16": 3.3895e38, "float32": 3.4028e38}
 
 
@@ -38,6 +52,7 @@ def layer_data(desk: Desk, path: str, view: tuple[int, int, int], tensor_at: int
         "tensor": text(tensor.site.path, 10_000) if tensor else "",
         "tracks": layer_tracks(desk, path, inside, tensor, view),
         "pictures": picture_data(run, inside, tensor, view), "findings": findings_here(desk, path),
+        "heads": heads_data(run, path, view[:2]), "units": units_data(run, inside, tensor, view[:2]),
         "numSites": len(inside), "histogramEvery": histogram_every(run),
     }  # fmt: skip
 
@@ -52,9 +67,15 @@ def sites_of(run: Run, path: str) -> tuple[list[SiteInfo], list[SiteInfo]]:
 
 
 def real_path(run: Run, shown: str) -> str:
-    """The module path that is shown like this: names with control characters are not shown as they are."""
+    """The module path that is shown like this, or that holds the tensor of this name.
+
+    Names with control characters are not shown as they are.
+    """
     if any(_within(info.site, shown) for info in run.sites):
         return shown
+    for info in run.sites:
+        if shown in info.site.names:
+            return info.site.module or ROOT_NAME
     for info in run.sites:
         parts = (info.site.module or info.site.path).split(".")
         for cut in range(1, len(parts) + 1):
@@ -65,16 +86,29 @@ def real_path(run: Run, shown: str) -> str:
 
 
 def _within(site: Site, path: str) -> bool:
-    return site.module == path or site.module.startswith(path + ".") or (not site.module and site.path == path)
+    """Whether a site is the layer's or of a part of it; of the model as a whole only what is its own."""
+    if not site.module:
+        return path == ROOT_NAME or (site.path == path and site.kind not in OUTPUT_KINDS)
+    return site.module == path or site.module.startswith(path + ".")
+
+
+def _holds(path: str, site: str) -> bool:
+    """Whether what is named so is in the layer."""
+    return path == ROOT_NAME or site == path or site.startswith(path + ".")
+
+
+def _outputs(path: str, inside: list[SiteInfo]) -> list[SiteInfo]:
+    """What the layer itself returns."""
+    return [info for info in inside if info.site.kind in _RETURNED and (info.site.module or ROOT_NAME) == path]
 
 
 def head_data(run: Run, path: str, inside: list[SiteInfo]) -> dict[str, Any]:
     """Type, parameters, shape of the output."""
     model: Any = run.info.get("model")
     modules = model.get("modules", []) if isinstance(model, Mapping) else []
-    own = [m for m in modules if isinstance(m, Mapping) and str(m.get("path", "")) == path]
-    under = [m for m in modules if isinstance(m, Mapping) and f"{m.get('path', '')}.".startswith(path + ".")]
-    outputs = [i for i in inside if i.site.kind is Kind.ACTIVATION and i.site.module == path]
+    own = [m for m in modules if isinstance(m, Mapping) and (str(m.get("path", "")) or ROOT_NAME) == path]
+    under = [m for m in modules if isinstance(m, Mapping) and _holds(path, str(m.get("path", "")))]
+    outputs = _outputs(path, inside)
     return {
         "type": text(str(own[0].get("type", "")), 80) if own else "",
         "detail": text(str(own[0].get("detail", "")), 200) if own else "",
@@ -101,43 +135,65 @@ def layer_tracks(
     desk: Desk, path: str, inside: list[SiteInfo], tensor: SiteInfo | None, view: tuple[int, int, int]
 ) -> list[dict[str, Any]]:
     """The lines of `layer_series` over the steps that are looked at; those without a value there are left out."""
-    out = [_line(track, view) for track in layer_series(desk, path, inside, tensor)]
+    out = [_line(track, view) for track in layer_series(desk, path, inside, tensor, view[:2])]
     return [track for track in out if track["series"]["count"]][:8]
 
 
-def layer_series(desk: Desk, path: str, inside: list[SiteInfo], tensor: SiteInfo | None) -> list[Track]:
-    """The lines: what the findings speak of, the output, update over weight, the weight's norm."""
+def layer_series(
+    desk: Desk, path: str, inside: list[SiteInfo], tensor: SiteInfo | None, window: tuple[int, int] | None = None
+) -> list[Track]:
+    """The lines: what the findings speak of, the output, update over weight, the weight's norm.
+
+    With a window, of a long run only that is sure to be there.
+    """
     run = desk.run
-    out = evidence_tracks(desk, path)
+    out = evidence_tracks(desk, path, window)
     for module in attention_modules(run, path)[:1]:
         note = text(module.removeprefix(path + "."), 60) if module != path else ""
         out.append(Track("Attention entropy", entropy(run, module), f"{note}, nats".lstrip(", "), "s3"))
-    shown = {(track.site, track.stat) for track in out}
-    for info in inside:
-        own = info.site.kind is Kind.ACTIVATION and info.site.module == path
-        if own and (info.site.path, "abs_max") not in shown:
-            series = _one(run, info.site, "abs_max")
-            out.append(Track("Largest output", series, text(info.site.name, 60), "s1", _limit(info)))
-            break
+    out += _output_tracks(desk, _outputs(path, inside), {(track.site, track.stat) for track in out}, window)
     if tensor is not None:
         of = f"of {text(tensor.site.path.removeprefix(path + '.'), 60)}"
-        gradient = _one(run, Site(tensor.site.module, Kind.GRADIENT, tensor.site.name), "norm")
-        update = _one(run, Site(tensor.site.module, Kind.UPDATE, tensor.site.name), "norm")
-        weight = _one(run, tensor.site, "norm")
+        gradient = _one(run, Site(tensor.site.module, Kind.GRADIENT, tensor.site.name), "norm", window)
+        update = _one(run, Site(tensor.site.module, Kind.UPDATE, tensor.site.name), "norm", window)
+        weight = _one(run, tensor.site, "norm", window)
         out.append(Track("Gradient norm", gradient, of, "s2"))
         out.append(Track("Update / weight", _quotient(update, weight), of, "s2"))
         out.append(Track("Weight norm", weight, of, "s4"))
     return out
 
 
-def evidence_tracks(desk: Desk, path: str) -> list[Track]:
+def _output_tracks(
+    desk: Desk, outputs: list[SiteInfo], shown: set[tuple[str, str]], window: tuple[int, int] | None
+) -> list[Track]:
+    """The largest values of what a layer returns; of several tensors first those that a finding names."""
+    named = {site for finding in desk.diagnosis.findings for site in finding.sites}
+    left = [info for info in outputs if (info.site.path, "abs_max") not in shown]
+    left.sort(key=lambda info: named.isdisjoint({info.site.path, info.site.name} - {""}))
+    return [
+        Track("Largest output", _largest(desk.run, info.site, window), text(info.site.name, 60), "s1", _limit(info))
+        for info in left[:_MAX_OUTPUTS]
+    ]
+
+
+def _largest(run: Run, site: Site, window: tuple[int, int] | None) -> Series:
+    """The largest size in a tensor; NaN or Inf at the steps where it held one."""
+    series = _one(run, site, "abs_max", window)
+    values = series.values.copy()
+    for stat, value in (("num_posinf", np.inf), ("num_neginf", np.inf), ("num_nan", np.nan)):
+        counts = _one(run, site, stat, window)
+        values[np.isin(series.steps, counts.steps[counts.values > 0])] = value
+    return Series(series.steps, values)
+
+
+def evidence_tracks(desk: Desk, path: str, window: tuple[int, int] | None = None) -> list[Track]:
     """Lines of the quantities that findings about this layer rest on."""
     out: list[Track] = []
     for finding in desk.diagnosis.findings:
         for e in finding.evidence:
-            if not e.site or not e.kind or not (e.site == path or e.site.startswith(path + ".")):
+            if not e.site or not e.kind or not _holds(path, e.site):
                 continue
-            series = evidence_series(e, desk.run)
+            series = evidence_series(e, desk.run, window)
             known = {(track.site, track.stat) for track in out}
             if series is None or (e.site, e.stat) in known or e.stat == "num_nonfinite":
                 continue
@@ -164,16 +220,16 @@ def _line(track: Track, view: tuple[int, int, int]) -> dict[str, Any]:
     finite = inside[np.isfinite(inside)]
     log = bool(len(finite) and finite.min() > 0 and finite.max() / finite.min() > 30)
     return {
-        "key": track.label, "label": track.label, "note": ", ".join(part for part in (track.note, "log" if log else "") if part),
+        "key": f"{track.label} {track.note}".rstrip(), "label": track.label,
+        "note": ", ".join(part for part in (track.note, "log" if log else "") if part),
         "color": track.color, "tall": True, "log": log, "limits": [track.limit] if track.limit else [], "unit": "",
         "site": track.site, "stat": track.stat, "series": binned(series, *view),
         "last": number(float(series.values[-1])) if len(series) else None,
     }  # fmt: skip
 
 
-def _one(run: Run, site: Site, stat: str) -> Series:
-    pattern = "".join(f"[{char}]" if char in "*?[" else char for char in site.path)
-    found = run.series(pattern, site.kind, stat)
+def _one(run: Run, site: Site, stat: str, window: tuple[int, int] | None = None) -> Series:
+    found = series_of(run, site.path, site.kind, stat, window)
     return found[site] if site in found else Series(np.empty(0, np.int64), np.empty(0))
 
 
@@ -190,7 +246,7 @@ def histograms(
     wanted: list[Site] = []
     if tensor is not None:
         wanted = [Site(tensor.site.module, kind, tensor.site.name) for kind in (Kind.GRADIENT, Kind.WEIGHT)]
-    wanted += [info.site for info in inside if info.site.kind is Kind.ACTIVATION]
+    wanted += [info.site for info in inside if info.site.kind in _RETURNED]
     for site in wanted[:32]:
         steps, table = run.vectors("histogram", site)
         if len(steps):
@@ -226,7 +282,7 @@ def _picture(
     negative = table[:, NUM_EXPONENTS - 1 - (top - 1 - MIN_EXPONENT) : NUM_EXPONENTS - (bottom - MIN_EXPONENT)]
     positive = table[:, ZERO_BIN + 1 + bottom - MIN_EXPONENT : ZERO_BIN + 1 + top - MIN_EXPONENT]
     near = table.sum(axis=1) - negative.sum(axis=1) - positive.sum(axis=1)
-    rows = {name: _one(run, site, name) for name in _TABLE_STATS}
+    rows = {name: _one(run, site, name, view[:2]) for name in _TABLE_STATS}
     all_steps = rows["abs_max"].steps
     bins = bins_over(all_steps[(all_steps >= view[0]) & (all_steps <= view[1])], view[2])
     return {

@@ -7,11 +7,12 @@ from typing import Any, Final
 import numpy as np
 
 from stethoscope.analyse.bins import Mark, bins_over
-from stethoscope.analyse.tree import node_history
 from stethoscope.kernels.columns import COLUMNS, DERIVED
 from stethoscope.record import Kind, Series, Severity
 from stethoscope.store import Run
 from stethoscope.views.pagedata import facts
+from stethoscope.views.pagedata.cells import cells_of
+from stethoscope.views.pagedata.checkup import checkup_data
 from stethoscope.views.pagedata.desk import Desk
 from stethoscope.views.pagedata.heat import opened_rows
 from stethoscope.views.pagedata.packing import binned, number, reduced, small, text
@@ -28,7 +29,7 @@ def run_data(desk: Desk) -> dict[str, Any]:
     """Everything of the run screen that does not depend on what part of it is looked at."""
     is_examining = desk.examine_later()
     run, diagnosis = desk.run, desk.diagnosis
-    first, last = span(run)
+    first, last = desk.span
     window = window_around(run, diagnosis)
     assert set(STATS) <= set(COLUMNS) | set(DERIVED)
     return {
@@ -39,17 +40,8 @@ def run_data(desk: Desk) -> dict[str, Any]:
                    "log": num_log_entries(desk)},
         "status": facts.status_parts(desk, diagnosis), "closing": facts.closing_words(run),
         "readAt": desk.read_at, "delay": delay(desk), "usualBefore": desk.usual_before(),
-        "metrics": [text(name, 200) for name in run.metrics()[:512]],
+        "metrics": [text(name, 200) for name in run.metrics()[:512]], "checkup": checkup_data(run),
     }  # fmt: skip
-
-
-def span(run: Run) -> tuple[int, int]:
-    """First and last step with rows or a loss."""
-    known = [run.steps] + ([run.metric("loss").steps] if "loss" in run.metrics() else [])
-    known = [steps for steps in known if len(steps)]
-    if not known:
-        return 0, 0
-    return min(int(steps[0]) for steps in known), max(int(steps[-1]) for steps in known)
 
 
 def num_modules(run: Run) -> int:
@@ -117,7 +109,7 @@ def tracks_data(desk: Desk, first: int, last: int, width: int, extra: tuple[str,
 def _track(
     key: str, label: str, note: str, color: str, series: Series, view: tuple[int, int, int], *, tall: bool = False
 ) -> dict[str, Any]:
-    inside = series.values[(series.steps >= view[0]) & (series.steps <= view[1])]
+    inside = series.values[slice(*np.searchsorted(series.steps, [view[0], view[1] + 1]).tolist())]
     finite = inside[np.isfinite(inside)]
     log = bool(len(finite) and tall and finite.min() > 0 and finite.max() / finite.min() > 100)
     note = ", ".join(part for part in (note, "log" if log else "") if part)
@@ -134,6 +126,10 @@ def gradient_norm(desk: Desk) -> tuple[Series, str]:
         return run.metric("grad_norm"), "before clipping"
     if Kind.GRADIENT not in desk.kinds():
         return Series(np.empty(0, np.int64), np.empty(0)), ""
+    if desk.overview.is_large(Kind.GRADIENT, desk.span):
+        found = _coarse_total(desk)
+        if found is not None:
+            return found, "all layers together"
     whole = desk.histories.at(Kind.GRADIENT, "norm", 1)
     with np.errstate(invalid="ignore"):
         total = np.sqrt(np.nansum(np.square(whole.values), axis=1))
@@ -141,6 +137,18 @@ def gradient_norm(desk: Desk) -> tuple[Series, str]:
         total[(whole.marks == mark).any(axis=1)] = value
     seen = (whole.marks != Mark.MISSING).any(axis=1)
     return Series(whole.steps[seen], total[seen]), "all layers together"
+
+
+def _coarse_total(desk: Desk) -> Series | None:
+    """The norm over all gradients of a long run, one number a bucket."""
+    whole = desk.overview.whole(Kind.GRADIENT, "norm", desk.span)
+    if whole is None:
+        return None
+    seen = whole.rows.any(axis=0)
+    total = np.sqrt(np.square(np.nan_to_num(whole.mean.astype(np.float64))).sum(axis=0))
+    worst = whole.broken.max(axis=0, initial=0)
+    total[worst == 1], total[worst == 2] = np.inf, np.nan
+    return Series(whole.starts[seen], total[seen])
 
 
 def clip_limit(run: Run) -> float | None:
@@ -163,7 +171,7 @@ def step_rate(run: Run) -> Series:
 def minimap_data(desk: Desk) -> dict[str, Any]:
     """The whole run: loss, and how much is wrong in each of its parts (0 none, 1 unusual, 2 far off, 3 broken)."""
     run = desk.run
-    first, last = span(run)
+    first, last = desk.span
     steps = run.steps
     series = run.metric("loss") if "loss" in run.metrics() else Series(steps, np.full(len(steps), np.nan))
     bins = bins_over(np.array([first, last], np.int64), 2)
@@ -190,11 +198,11 @@ def trouble_strip(desk: Desk, bins: Any) -> np.ndarray[tuple[int], np.dtype[np.u
     tree = desk.tree(kind)
     top = [tree[at] for at in opened_rows(desk, tree) if not tree[at].frozen][:512]
     if top:
-        whole = node_history(desk.histories, kind, "norm", top, usual_before=desk.usual_before())
-        place = bins.index(whole.steps)
-        far = np.nanmax(np.abs(np.where(np.isfinite(whole.ratios), whole.ratios, 0.0)), axis=1, initial=0.0)
+        cells = cells_of(desk, kind, "norm", top, (*desk.span, MINIMAP_BINS), raw=False, exact=False)
+        place = bins.index(cells.bins.starts)
+        far = np.nanmax(np.abs(np.where(np.isfinite(cells.levels), cells.levels, 0.0)), axis=0, initial=0.0)
         score = np.where(far > 4, 2, np.where(far > 2.5, 1, 0)).astype(np.uint8)
-        score[(whole.marks >= Mark.INF).any(axis=1)] = 3
+        score[(cells.marks >= Mark.INF).any(axis=0)] = 3
         inside = (place >= 0) & (place < len(bins))
         np.maximum.at(level, place[inside], score[inside])
     for finding in desk.diagnosis.causes:

@@ -61,8 +61,8 @@ def text(value: str, limit: int = MAX_TEXT) -> str:
 
 def binned(series: Series, first: int, last: int, width: int, bins: Bins | None = None) -> dict[str, Any]:
     """A series over first..last in at most `width` bins: mean, lowest, highest, and what is no number."""
-    keep = (series.steps >= first) & (series.steps <= last)
-    steps, values = series.steps[keep], series.values[keep]
+    inside = slice(*np.searchsorted(series.steps, [first, last + 1]).tolist())
+    steps, values = series.steps[inside], series.values[inside]
     bins = bins_over(steps, width) if bins is None else bins
     if not len(bins):
         return {"start": first, "size": 1, "count": 0, "mean": "", "marks": ""}
@@ -81,18 +81,26 @@ def reduced(
     """Mean, lowest and highest finite value of each bin, and its mark: NaN over Inf over plain."""
     count = len(bins)
     place = bins.index(steps)
-    inside = (place >= 0) & (place < count)
-    place, values = place[inside], values[inside]
-    finite = np.isfinite(values)
-    total = np.bincount(place[finite], weights=values[finite], minlength=count)
-    num = np.bincount(place[finite], minlength=count)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        mean = np.where(num > 0, total / num, np.nan)
-    low, high = np.full(count, np.nan), np.full(count, np.nan)
-    np.fmin.at(low, place[finite], values[finite])
-    np.fmax.at(high, place[finite], values[finite])
+    if len(place) and (place[0] < 0 or place[-1] >= count or bool((np.diff(place) < 0).any())):
+        inside = np.flatnonzero((place >= 0) & (place < count))
+        inside = inside[np.argsort(place[inside], kind="stable")]
+        place, values = place[inside], values[inside]
+    mean, low, high = (np.full(count, np.nan) for _ in range(3))
     marks = np.full(count, Mark.MISSING, dtype=np.uint8)
-    marks[place] = Mark.PLAIN
-    marks[place[np.isinf(values)]] = Mark.INF
-    marks[place[np.isnan(values)]] = Mark.NAN
+    if not len(place):
+        return mean, low, high, marks
+    edges = np.flatnonzero(np.diff(place, prepend=-1))
+    at = place[edges]
+    finite = np.isfinite(values)
+    marks[at] = Mark.PLAIN
+    num = np.diff(np.append(edges, len(place)))
+    total = values
+    if not finite.all():
+        marks[place[np.isinf(values)]] = Mark.INF
+        marks[place[np.isnan(values)]] = Mark.NAN
+        num = np.add.reduceat(finite.astype(np.int64), edges)
+        total, values = np.where(finite, values, 0.0), np.where(finite, values, np.nan)
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        mean[at] = np.add.reduceat(total, edges) / num
+    low[at], high[at] = np.fmin.reduceat(values, edges), np.fmax.reduceat(values, edges)
     return mean, low, high, marks

@@ -14,6 +14,7 @@ from stethoscope.record import Evidence, Finding, Kind, Series, Severity, Stetho
 from stethoscope.store import Run
 from stethoscope.views.pagedata.desk import Desk
 from stethoscope.views.pagedata.eventseries import entropy
+from stethoscope.views.pagedata.oneseries import series_of
 from stethoscope.views.pagedata.packing import binned, number, text
 from stethoscope.views.terminal import numbers
 
@@ -120,13 +121,13 @@ def evidence_data(evidence: Evidence, cause: Finding, desk: Desk) -> dict[str, A
     return out
 
 
-def evidence_series(evidence: Evidence, run: Run) -> Series | None:
+def evidence_series(evidence: Evidence, run: Run, window: tuple[int, int] | None = None) -> Series | None:
     """The recorded series that shows this number, None where it names none that is there."""
     if evidence.site and evidence.kind in list(Kind):
         with contextlib.suppress(KeyError, ValueError, StethoscopeError):
-            found = run.series(_escaped(evidence.site), evidence.kind, evidence.stat or "norm")
+            found = series_of(run, evidence.site, evidence.kind, evidence.stat or "norm", window)
             for site, series in found.items():
-                if evidence.site in (site.path, site.module):
+                if evidence.site in site.names:
                     return series
         return None
     known = run.metrics()
@@ -134,11 +135,6 @@ def evidence_series(evidence: Evidence, run: Run) -> Series | None:
         if name in known:
             return run.metric(name)
     return None
-
-
-def _escaped(path: str) -> str:
-    """A path as a pattern that names only itself."""
-    return "".join(f"[{char}]" if char in "*?[" else char for char in path)
 
 
 def followed_entries(run: Run, cause: Finding, followed: Sequence[Finding]) -> list[dict[str, Any]]:

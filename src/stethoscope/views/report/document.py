@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import base64
 import gzip
-import hashlib
 import html
 import json
 import time
 from pathlib import Path
 from typing import Any, Final
 
-from stethoscope.record import Kind, StethoscopeError
+from stethoscope.record import ROOT_NAME, Kind, StethoscopeError
 from stethoscope.views.pagedata import flow, layer, log, overview
 from stethoscope.views.pagedata.desk import Desk
 from stethoscope.views.pagedata.heat import heat_data
 from stethoscope.views.pagedata.ranks import profile_data, ranks_data
+from stethoscope.views.standalone import one_file
 
 WEB: Final = Path(__file__).parents[1] / "web"
 SCHEMA_VERSION: Final = 1
@@ -23,22 +23,8 @@ _HEAT_BINS, _TRACK_BINS, _WHOLE_BINS = 400, 300, 400
 _MAX_FLOW_BINS: Final = 1
 """The report shows the flow at one step: its history stays in the run."""
 
-_PAGE: Final = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{policy}">
-<title>{title}</title>
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<style>{style}</style>
-</head>
-<body><div id="app"></div><noscript><pre>{plain}</pre></noscript>
-<script type="application/octet-stream" id="carried">{data}</script>
-<script>{script}</script>
-</body>
-</html>
-"""
+_BODY: Final = """<div id="app"></div><noscript><pre>{plain}</pre></noscript>
+<script type="application/octet-stream" id="carried">{data}</script>"""
 
 
 def report_data(desk: Desk, version: str) -> dict[str, Any]:
@@ -62,14 +48,15 @@ def report_data(desk: Desk, version: str) -> dict[str, Any]:
 
 
 def _layer(desk: Desk, view: tuple[int, int, int]) -> dict[str, Any] | None:
-    """The layer of the first cause, without its distributions."""
+    """The layer of the first cause, without its distributions; the model's own outputs where the loss went wrong."""
     for cause in desk.diagnosis.causes[:1]:
         for site in cause.sites[:1]:
-            for path in (site, site.rpartition(".")[0]):
+            for path in (site, site.rpartition(".")[0] or ROOT_NAME):
                 try:
-                    return layer.layer_data(desk, path, view) | {"pictures": None}
+                    found = layer.layer_data(desk, path, view)
                 except StethoscopeError:
                     continue
+                return found | {"pictures": None, "heads": None, "units": None} if found["tracks"] else None
     return None
 
 
@@ -97,20 +84,9 @@ def report_html(desk: Desk, version: str) -> str:
     """The file."""
     from stethoscope.views.report.markdown import report_markdown
 
-    script, style = (WEB / "app.js").read_text("utf-8").strip(), (WEB / "app.css").read_text("utf-8").strip()
-    if "</script" in script.lower() or "<!--" in script or "</style" in style.lower():
-        raise StethoscopeError("The page's own script cannot be put into a file", do="Build the page again")
     body = json.dumps(report_data(desk, version), allow_nan=False, separators=(",", ":")).encode()
     data = base64.b64encode(gzip.compress(body, compresslevel=9, mtime=0)).decode("ascii")
-    policy = (
-        f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; img-src data: blob:; "
-        "base-uri 'none'; form-action 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
-    )
-    return _PAGE.format(
-        policy=policy, title=html.escape(f"{desk.run.name} {desk.run.id}, stethoscope"), style=style, script=script,
-        data=data, plain=html.escape(report_markdown(desk)),
+    return one_file(
+        f"{desk.run.name} {desk.run.id}, stethoscope", _BODY.format(data=data, plain=html.escape(report_markdown(desk))),
+        style=(WEB / "app.css").read_text("utf-8"), script=(WEB / "app.js").read_text("utf-8"), images="data: blob:",
     )  # fmt: skip
-
-
-def _hash(text: str) -> str:
-    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode('ascii')}"

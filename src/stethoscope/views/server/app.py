@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any, Final
@@ -40,7 +41,7 @@ Answer = Callable[[Desk, Words], Any]
 
 def _view(desk: Desk, words: Words) -> tuple[int, int, int]:
     """First and last step and the width in pixels of what is looked at."""
-    begin, end = overview.span(desk.run)
+    begin, end = desk.span
     first, last = words.whole("first", begin), words.whole("last", end)
     if last < first:
         raise BadQuestionError("The last step lies before the first", where=f"{first} to {last}")
@@ -57,6 +58,7 @@ def _heatmap(desk: Desk, words: Words) -> Any:
     return heat_data(
         desk, words.kind(overview.heat_kind(desk)), words.stat(), _view(desk, words),
         parse_rows(rows) if rows else None, with_tree=words.flag("tree", default=True),
+        exact=words.flag("exact"),
     )  # fmt: skip
 
 
@@ -157,6 +159,7 @@ def build(base: Path, gate: Gate) -> Any:
 
     @contextlib.asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        threading.Thread(target=page.shelf.warm_up, name="stethoscope-warm-up", daemon=True).start()
         yield
         page.streams.close()
 

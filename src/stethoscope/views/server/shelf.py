@@ -6,6 +6,7 @@ not listed.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import threading
 from collections import OrderedDict
@@ -42,6 +43,10 @@ class Shelf:
         """The run of this id, open and up to date; RunNotFoundError where there is none."""
         path = self.folders().get(run_id)
         if path is None:
+            with self._lock:
+                was_here = run_id in self._desks
+            if was_here:
+                raise RunNotFoundError("The run's folder is gone", do="What you see is the last it said. Go back to the list of runs")
             raise RunNotFoundError("There is no such run", do="It may have been removed: go back to the list of runs")
         with self._lock:
             desk = self._desks.pop(run_id, None)
@@ -57,6 +62,15 @@ class Shelf:
                 self._desks.pop(run_id, None)
             raise
         return desk
+
+    def warm_up(self) -> None:
+        """Opens the newest run beside whatever else goes on: it is what is looked at first, while the browser starts."""
+        newest = next(iter(self.folders()), None)
+        if newest is not None:
+            with contextlib.suppress(StethoscopeError, OSError, ValueError, KeyError):
+                desk = self.desk(newest)
+                with desk.lock:
+                    run_row(desk)
 
     def rows(self) -> list[dict[str, Any]]:
         """Every run as the list shows it; one that cannot be read says why."""

@@ -71,14 +71,10 @@ class Streams:
         self._open += 1
         cursor = request.query_params.get("cursor", "")
 
-        async def events() -> AsyncIterator[bytes]:
-            try:
-                async for piece in self._events(request, look, every_s, cursor):
-                    yield piece
-            finally:
-                self._open -= 1
+        return _LimitedStream(self._events(request, look, every_s, cursor), self._ended)
 
-        return _LimitedStream(events(), media_type="text/event-stream")
+    def _ended(self) -> None:
+        self._open -= 1
 
     async def _events(
         self, request: Request, look: Callable[[], dict[str, Any]], every_s: float, cursor: str
@@ -105,6 +101,10 @@ class Streams:
 class _LimitedStream(StreamingResponse):
     """A stream that is cut where the client does not take what is sent."""
 
+    def __init__(self, events: AsyncIterator[bytes], ended: Callable[[], None]) -> None:
+        super().__init__(events, media_type="text/event-stream")
+        self._ended = ended
+
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         async def sending(message: Any) -> None:
             await asyncio.wait_for(send(message), SEND_S)
@@ -113,6 +113,8 @@ class _LimitedStream(StreamingResponse):
             await super().__call__(scope, receive, sending)
         except (TimeoutError, ClientDisconnect):
             return
+        finally:
+            self._ended()  # here, not in the events: a client that leaves at once never began them
 
 
 def _event(kind: str, body: dict[str, Any]) -> bytes:

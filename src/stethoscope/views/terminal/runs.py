@@ -7,7 +7,9 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from stethoscope.record import Finding, Series, Severity
+from stethoscope.explain.circumstances import circumstances
+from stethoscope.explain.ranking import silence, split
+from stethoscope.record import Finding, Series
 from stethoscope.views.terminal import ink, numbers
 from stethoscope.views.terminal.facts import started_at
 from stethoscope.views.terminal.glyphs import SEVERITY_STYLE, STATE_STYLE, Screen
@@ -28,7 +30,7 @@ class RunRow:
     last_step: int | None
     loss: Series | None
     finding: Finding | None
-    """The worst of what was found while it ran, the earliest of those."""
+    """The first cause of what was found while it ran, as everything else that shows the run names it."""
     trouble: str = ""
     """Why it cannot be read, where it cannot."""
     was_examined: bool = False
@@ -37,8 +39,9 @@ class RunRow:
 
 def run_row(run: Run) -> RunRow:
     """What the list needs of a run."""
-    found = sorted(run.findings(), key=lambda f: (-f.severity.rank, f.first_step))
-    found = [finding for finding in found if finding.severity != Severity.INFO]
+    config = run.info.get("config", {})
+    heard = silence(run.findings(), config.get("ignore", ()), config.get("expect", ()))
+    causes, _ = split(heard, circumstances(run) if len(heard) > 1 else None)
     loss = run.metric("loss") if "loss" in run.metrics() else None
     return RunRow(
         run.id,
@@ -47,7 +50,7 @@ def run_row(run: Run) -> RunRow:
         started_at(run),
         run.last_step,
         loss,
-        found[0] if found else None,
+        causes[0] if causes else None,
         was_examined=(run.path / "findings").is_dir(),
     )
 
@@ -59,8 +62,12 @@ def runs_lines(rows: Sequence[RunRow], screen: Screen) -> list[ink.Line]:
     id_cells = min(id_cells, 12)
     trend = 16 if screen.width >= 110 else 0
     fixed = 2 + 2 + id_cells + 2 + 16 + 2 + 7 + 2 + 8 + 2 + (trend + 2 if trend else 0)
+    # The year gives way to what was found.
+    codes = max([0, *(ink.cell_width(screen.text(row.finding.code)) + 2 for row in rows if row.finding is not None)])
+    begun = 16 if fixed + name_cells + codes <= screen.width else 11
+    fixed -= 16 - begun
     name_cells = max(8, min(name_cells, screen.width - fixed - 16, 40))
-    lines: list[ink.Line] = [_head(name_cells, id_cells, trend)]
+    lines: list[ink.Line] = [_head(name_cells, id_cells, begun, trend)]
     for row in rows:
         state: ink.Line = [
             (ink.pad(screen.glyphs.state.get(row.state, "?"), 2), STATE_STYLE.get(row.state, "")),
@@ -70,13 +77,14 @@ def runs_lines(rows: Sequence[RunRow], screen: Screen) -> list[ink.Line]:
         if row.trouble:
             lines.append(ink.fit([*state, (screen.text(row.trouble), ink.WARNING)], screen.width))
             continue
-        lines.append(ink.fit(state + _numbers(row, trend, screen) + _verdict(row, screen), screen.width))
+        line = state + _numbers(row, begun, trend, screen)
+        lines.append(ink.fit(line + _verdict(row, screen, screen.width - ink.line_width(line)), screen.width))
     return lines
 
 
-def _head(name_cells: int, id_cells: int, trend: int) -> ink.Line:
+def _head(name_cells: int, id_cells: int, begun: int, trend: int) -> ink.Line:
     cells = [
-        "  " + ink.pad("run", name_cells), ink.pad("id", id_cells), ink.pad("begun", 16),
+        "  " + ink.pad("run", name_cells), ink.pad("id", id_cells), ink.pad("begun", begun),
         ink.pad("step", 7, right=True), ink.pad("loss", 8, right=True),
     ]  # fmt: skip
     if trend:
@@ -84,15 +92,15 @@ def _head(name_cells: int, id_cells: int, trend: int) -> ink.Line:
     return [("  ".join([*cells, "found"]), ink.NOTE)]
 
 
-def _numbers(row: RunRow, trend: int, screen: Screen) -> ink.Line:
-    begun = time.strftime("%Y-%m-%d %H:%M", time.localtime(row.started_at)) if row.started_at else ""
+def _numbers(row: RunRow, begun: int, trend: int, screen: Screen) -> ink.Line:
+    written = time.strftime("%Y-%m-%d %H:%M", time.localtime(row.started_at)) if row.started_at else ""
     step = numbers.count(row.last_step) if row.last_step is not None else ""
     loss = float(row.loss.values[-1]) if row.loss is not None and len(row.loss) else None
     text = numbers.number(loss, ascii=screen.ascii)
     if ink.cell_width(text) > 8 and loss is not None:
         text = f"{loss:.1e}"
     line: ink.Line = [
-        (f"{ink.pad(begun, 16)}  {ink.pad(step, 7, right=True)}  ", ink.PLAIN),
+        (f"{ink.pad(written[-begun:], begun)}  {ink.pad(step, 7, right=True)}  ", ink.PLAIN),
         (ink.pad(text, 8, right=True) + "  ", ink.BROKEN if text in ("NaN", "Inf", "-Inf") else ink.PLAIN),
     ]
     if trend:
@@ -101,9 +109,9 @@ def _numbers(row: RunRow, trend: int, screen: Screen) -> ink.Line:
     return line
 
 
-def _verdict(row: RunRow, screen: Screen) -> ink.Line:
+def _verdict(row: RunRow, screen: Screen, room: int) -> ink.Line:
     if row.finding is None:
         return [(screen.glyphs.clear if row.was_examined else "not diagnosed yet", ink.NOTE)]
     sign = screen.glyphs.severity[row.finding.severity]
-    text = screen.text(row.finding.code)
+    text = screen.name(row.finding.code, max(8, room - 2))
     return [(f"{sign} ", SEVERITY_STYLE[row.finding.severity]), (text, ink.PLAIN)]

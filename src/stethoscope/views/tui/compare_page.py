@@ -29,10 +29,10 @@ def compare_page(a: Desk, b: Desk, view: View, screen: Screen, height: int) -> P
     gutter = min(28, screen.width // 4)
     room = max(8, screen.width - gutter - 4 - _DIFFERS)
     first, last = view.window if isinstance(view.window, tuple) else span
-    found = compare_data(a, b, kind, "norm", (first, last, room))
+    found = compare_data(a, b, kind, "norm", (first, last, room), with_angles=False)
     if view.window == "cause" and found["first"] is not None:
         first, last = found["window"]
-        found = compare_data(a, b, kind, "norm", (first, last, room))
+        found = compare_data(a, b, kind, "norm", (first, last, room), with_angles=False)
     bins = Bins(found["start"] + np.arange(found["count"], dtype=np.int64) * found["size"], found["size"])
     cursor = column_of(bins.starts, _cursor(view, found, last))
     frame = Frame(bins, room, gutter, cursor)
@@ -69,7 +69,7 @@ def _head(a: Desk, b: Desk, found: dict[str, Any], screen: Screen) -> list[ink.L
     parts: list[ink.Line] = []
     for row in found["outcome"]:
         was, now = (_number(row[side], screen) for side in ("a", "b"))
-        parts.append([(f"{screen.text(str(row['label']))} ", ink.NOTE), (f"{was} ", ink.PLAIN), (now, ink.STRONG)])
+        parts.append([(f"{screen.text(str(row['label']))}: ", ink.NOTE), (f"{was} / ", ink.PLAIN), (now, ink.STRONG)])
     lines += ink.flow(parts, screen.width, ("   ", ""))
     settings = found["settings"]
     differ: list[ink.Line] = [
@@ -149,7 +149,7 @@ def _axis(frame: Frame, kind: Kind) -> ink.Line:
 
 def _key(screen: Screen) -> str:
     heat = screen.glyphs.heat
-    return f"A over B: = the same to the bit, {heat[0]} near, {heat[3]} yellow A larger, blue B larger; d: first difference"
+    return f"A over B: = the same to the bit, {heat[0]} near, {heat[3]} yellow A larger, blue B larger"
 
 
 def _cut(series: Series, window: tuple[int, int]) -> Series:

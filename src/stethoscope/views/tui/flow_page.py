@@ -6,7 +6,6 @@ import numpy as np
 
 from stethoscope.analyse.bins import Mark
 from stethoscope.record import Kind, Series
-from stethoscope.views.pagedata import overview
 from stethoscope.views.pagedata.desk import Desk
 from stethoscope.views.terminal import ink, numbers
 from stethoscope.views.terminal.glyphs import SEVERITY_STYLE, Screen
@@ -54,7 +53,7 @@ def flow_page(desk: Desk, view: View, screen: Screen, height: int) -> Page:
     lines = [*lines[:room], *([[]] * (room - len(lines))), foot]
     top = 3 + head_rows
     return page_of(
-        [ink.fit(line, screen.width) for line in lines], heat, overview.span(run), event_steps(desk), kinds, top
+        [ink.fit(line, screen.width) for line in lines], heat, desk.span, event_steps(desk), kinds, top
     )
 
 

@@ -9,11 +9,11 @@ import numpy as np
 
 from stethoscope.analyse.bins import Mark
 from stethoscope.analyse.history import Grid, History, grid
-from stethoscope.analyse.tree import Node, node_history
+from stethoscope.analyse.tree import Node
 from stethoscope.record import FloatArray, Kind, Severity
+from stethoscope.views.pagedata.cells import history_of
 from stethoscope.views.pagedata.desk import Desk
 from stethoscope.views.pagedata.heat import opened_rows, troubled
-from stethoscope.views.pagedata.overview import span
 from stethoscope.views.terminal import ink, numbers
 from stethoscope.views.terminal.glyphs import SEVERITY_STYLE, Screen
 from stethoscope.views.terminal.heatmap import cell_levels, cell_spans, direction, key_parts
@@ -66,8 +66,8 @@ def heat_of(desk: Desk, view: View, screen: Screen, kind: Kind, window: tuple[in
     gutter = _gutter([tree[place] for place in shown[:2000]], screen, bool(view.pattern))
     room = screen.width - gutter - 4 - (VALUE + RATIO if with_values else RATIO)
     room -= 2 if screen.glyphs.marks_direction else 0
-    window = filled(window, span(desk.run), desk.run.steps, max(room, 8))
-    source = node_history(desk.histories, kind, "norm", nodes, usual_before=desk.usual_before()).window(*window)
+    window = filled(window, desk.span, desk.run.steps, max(room, 8))
+    source = history_of(desk, kind, "norm", nodes, window)
     cells = grid(source, max(room, 8), raw=view.raw)
     other = grid(source, max(room, 8), raw=not view.raw).levels
     values = cells.levels if view.raw else other
@@ -85,7 +85,7 @@ def cursor_of(desk: Desk, view: View) -> int:
     causes = desk.diagnosis.causes
     if view.cursor == "cause" and causes and desk.run.state != "live":
         return causes[0].first_step
-    return span(desk.run)[1]
+    return desk.span[1]
 
 
 def first_opened(desk: Desk, tree: Sequence[Node]) -> frozenset[str]:

@@ -8,9 +8,8 @@ from stethoscope.analyse.bins import bins_over
 from stethoscope.kernels.histogram import MIN_EXPONENT, NUM_EXPONENTS, ZERO_BIN
 from stethoscope.record import Finding, FloatArray, IntArray, Series, SiteInfo
 from stethoscope.store import Run
-from stethoscope.views.pagedata import overview
 from stethoscope.views.pagedata.desk import Desk
-from stethoscope.views.pagedata.layer import head_data, histograms, layer_series, sites_of
+from stethoscope.views.pagedata.layer import head_data, histograms, layer_series, real_path, sites_of
 from stethoscope.views.terminal import ink, numbers
 from stethoscope.views.terminal.glyphs import Screen
 from stethoscope.views.terminal.verdict import rows_lines
@@ -30,9 +29,10 @@ _MAX_POWERS = 24
 def layer_page(desk: Desk, path: str, view: View, screen: Screen, height: int) -> Page:
     """Everything of one layer, scrolled to where the view says."""
     run = desk.run
+    path = real_path(run, path)
     inside, weights = sites_of(run, path)
     tensor = weights[0] if weights else None
-    span = overview.span(run)
+    span = desk.span
     is_wide = screen.width >= 130
     room = screen.width - _GUTTER - 4 - _RIGHT - (_SIDE if is_wide else 0)
     window = filled(window_of(desk, view), span, run.steps, max(8, room))

@@ -46,7 +46,7 @@ def run_page(desk: Desk, view: View, screen: Screen, height: int) -> Page:
     foot = [readout(heat, screen), *key_line(heat, screen, raw=view.raw)[:1], *status]
     room = height - len(foot)
     lines = [ink.fit(line, screen.width) for line in [*lines[:room], *([[]] * (room - len(lines))), *foot]]
-    return page_of(lines, heat, overview.span(run), events, kinds, top)
+    return page_of(lines, heat, desk.span, events, kinds, top)
 
 
 def page_of(
@@ -90,7 +90,7 @@ def _grown(charts: list[tuple[str, Series, int]], room: int) -> list[tuple[str, 
 
 def window_of(desk: Desk, view: View) -> tuple[int, int]:
     """The steps to show: a window somebody chose, the whole run, or what is around the first cause."""
-    whole = overview.span(desk.run)
+    whole = desk.span
     if isinstance(view.window, tuple):
         return max(whole[0], view.window[0]), min(whole[1], view.window[1])
     return window_around(desk.run, desk.diagnosis) if view.window == "cause" else whole

@@ -243,7 +243,7 @@ class CompareScreen(DeskScreen):
     def draw(self, view: View, paper: Paper, height: int) -> Page | None:
         """Draws where either run, the view or the size changed."""
         a, b = self.holder.fresh(), self._other.fresh()
-        seen = (id(a), id(b), a.version, b.version, view, paper, height)
+        seen = (id(a), id(b), a.version, b.version, a.trouble, b.trouble, view, paper, height)
         if seen == self._drawn_of:
             return None
         page = compare_page(a, b, view, paper, height)

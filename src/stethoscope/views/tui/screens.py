@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 TICK_S = 0.5
 """How often a screen looks whether anything is new: a live run shows a step within a second."""
+PATIENCE_S = 0.3
+"""How long a new screen may stay empty before it says why."""
+READING = "Reading what was recorded"
 _APP_ACTIONS = ("quit", "command_palette")
 
 
@@ -70,6 +73,7 @@ class PageScreen(TextualScreen[None]):
         """Starts drawing."""
         self.sheet.focus()
         self.set_interval(TICK_S, self.tick)
+        self.set_timer(PATIENCE_S, self.be_patient)
         self.run_worker(self._draw_forever(), exclusive=True)
         self.redraw()
 
@@ -85,6 +89,11 @@ class PageScreen(TextualScreen[None]):
         """Looks whether anything is new."""
         if self.is_current:
             self.redraw()
+
+    def be_patient(self) -> None:
+        """A line instead of an empty screen, where the first page takes its time."""
+        if not self.sheet.lines:
+            self.sheet.show([[(READING, ink.NOTE)]], self.view.color)
 
     def redraw(self) -> None:
         """Asks for the page to be drawn; several requests while one is drawn are one."""

@@ -1,0 +1,93 @@
+"""Averages of the weights that the user keeps: the one that was given, and averaged models of the same make that are alive."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Callable
+from typing import Any, Final
+
+import torch
+
+from stethoscope.capture.census import same
+from stethoscope.capture.looks import Looks, Values, can_look
+from stethoscope.capture.sites import Names
+
+SAMPLE: Final = 64
+"""Values of each tensor that are compared."""
+
+
+class Averages:
+    """Whether they move."""
+
+    def __init__(self, names: Names) -> None:
+        self._names = names
+        self.given: Any = None
+        """The average that the user told us of."""
+        self._initial: torch.Tensor | None = None
+        self._known: dict[int, tuple[Any, torch.Tensor | None]] = {}
+        self._searched = False
+
+    def begin(self) -> None:
+        """Before the first step: what the weights are now."""
+        self._initial = sample(self._names.root)
+
+    def ask(self, looks: Looks, *, search: bool) -> Callable[[], dict[str, Any] | None]:
+        """Compares each with what it was; what is returned says which moved, when that has come."""
+        if search and not self._searched:
+            self._searched = True
+            self._find()
+        moved: list[tuple[str, bool, bool, bool]] = []
+        for average, before in self._known.values():
+            now = sample(average)
+            given, name = average is self.given, type(average).__name__
+            if now is None or before is None or now.shape != before.shape or now.device != before.device:
+                continue
+            initial = self._initial
+            is_like = initial is not None and initial.shape == now.shape and initial.device == now.device
+            flags = [same(now, before), same(now, initial) if is_like and initial is not None else now.new_zeros(()).float()]
+            looks.ask(torch.stack(flags), _note, moved, name, given)
+
+        def told() -> dict[str, Any] | None:
+            # An average that still equals our first weights is ours, and nobody has updated it.
+            found = [
+                {"type": name, "moved": not stayed, "given": given}
+                for name, given, stayed, untouched in moved
+                if given or untouched or not stayed
+            ]
+            return {"averages": found} if found else None
+
+        return told
+
+    def _find(self) -> None:
+        found = [self.given] if self.given is not None else []
+        swa = sys.modules.get("torch.optim.swa_utils")
+        if swa is not None:
+            root = type(self._names.root)
+            objects = gc.get_objects()
+            # The types first, at C's speed: nearly always there is none, and nobody has to look at a million objects.
+            kinds = {kind for kind in set(map(type, objects)) if issubclass(kind, swa.AveragedModel)}
+            if kinds:
+                found += [o for o in objects if type(o) in kinds and isinstance(o.module, root)]
+        for average in found:
+            self._known.setdefault(id(average), (average, sample(average)))
+
+
+def sample(average: Any) -> torch.Tensor | None:
+    """A few values of each tensor of an average, whatever kind of object it is; None where nothing can be looked at."""
+    if isinstance(average, torch.nn.Module):
+        tensors = list(average.parameters())
+    else:
+        held = getattr(average, "shadow_params", None) or getattr(average, "shadow", None) or average
+        tensors = list(held.values()) if isinstance(held, dict) else list(held) if isinstance(held, (list, tuple)) else []
+    some = [t.detach().flatten()[:SAMPLE] for t in tensors if isinstance(t, torch.Tensor) and can_look(t)]
+    # Of a model on several devices, what lies on the first.
+    return torch.cat([_real(t) for t in some if t.device == some[0].device]) if some else None
+
+
+def _real(values: torch.Tensor) -> torch.Tensor:
+    return (torch.view_as_real(values).flatten() if values.is_complex() else values).double()
+
+
+def _note(moved: list[tuple[str, bool, bool, bool]], name: str, given: bool, values: Values) -> None:
+    moved.append((name, given, bool(values[0]), bool(values[1])))

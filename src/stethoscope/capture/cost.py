@@ -1,0 +1,53 @@
+"""What looking costs: gathered by part while a Step is open, told to the schedule when it closes."""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+from stethoscope.capture.intake import Intake
+from stethoscope.capture.notes import Notes
+from stethoscope.capture.ring import StepRows
+from stethoscope.capture.schedule import Schedule
+from stethoscope.capture.sites import Sink
+from stethoscope.capture.taps import Taps
+
+OWN_PARTS: Final = ("gradients", "boundary", "ledger")
+"""The parts that the watcher looks at itself; taps, batches and units keep their own account."""
+
+
+class Cost:
+    """Seconds spent in the open Step."""
+
+    def __init__(self, schedule: Schedule, taps: Taps, intake: Intake, notes: Notes) -> None:
+        self._schedule, self._taps, self._intake, self._notes = schedule, taps, intake, notes
+        self._spent = dict.fromkeys(OWN_PARTS, 0.0)
+        self.step_began = time.perf_counter()
+
+    def add(self, part: str, began: float) -> float:
+        """What has passed since `began` was spent on this part; returns the time it is now."""
+        now = time.perf_counter()
+        self._spent[part] += now - began
+        return now
+
+    def begin(self) -> None:
+        """A Step begins: nothing is spent yet."""
+        self._spent = dict.fromkeys(OWN_PARTS, 0.0)
+        self._taps.spent = self._intake.spent = 0.0
+        self._notes.spent = dict.fromkeys(self._notes.spent, 0.0)
+
+    def close(self, step: int, rows: StepRows, sink: Sink) -> None:
+        """A Step is over: note what it cost among its numbers, and let the governor learn from it."""
+        spent = {**self._spent, "modules": self._taps.spent, "batches": self._intake.spent}
+        for part, seconds in self._notes.spent.items():
+            spent[part] -= seconds
+        spent["units"] = sum(self._notes.spent.values())
+        rows.scalars["overhead_ms"] = sum(spent.values()) * 1e3
+        on_device = self._schedule.device_ms(step)
+        if on_device:
+            rows.scalars["overhead_device_ms"] = on_device
+        # A device that has not come this far yet is the slower one: what the host does meanwhile costs nothing.
+        self._schedule.behind = not rows.ready()
+        self._schedule.step_cost(step, {part: seconds * 1e3 for part, seconds in spent.items()})
+        if self._schedule.step_took(rows.scalars["step_ms"]):
+            sink.event(step, "governor", {"every": self._schedule.periods()})

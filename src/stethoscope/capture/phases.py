@@ -1,0 +1,46 @@
+"""How long the parts of a step take on the host: forward pass with the loss, backward pass, optimizer.
+
+Two readings of a clock a part; what our own taps spend inside is left out, and so is a part that runs inside another (a
+closure's passes inside the optimizer's step). On a device these are the times of launching, not of computing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Final
+
+PARTS: Final = ("forward_ms", "backward_ms", "optimizer_ms")
+
+
+class Phases:
+    """The clock of one step's parts."""
+
+    def __init__(self, ours: Callable[[], float]) -> None:
+        self._ours = ours
+        """Seconds that we have spent ourselves in the step under way."""
+        self._open: dict[str, tuple[float, float]] = {}
+        self._counted = 0.0
+        self.on_end: Callable[[str], None] | None = None
+        """Told which part has ended."""
+
+    def begin(self, part: str) -> None:
+        """A part begins; one that is under way goes on."""
+        if part not in self._open:
+            self._open[part] = time.perf_counter() - self._ours(), self._counted
+
+    def end(self, part: str, scalars: dict[str, float]) -> None:
+        """A part ends: its milliseconds are added to the step's named numbers."""
+        begun = self._open.pop(part, None)
+        if begun is None:
+            return
+        at, counted = begun
+        spent = max(time.perf_counter() - self._ours() - at - (self._counted - counted), 0.0)
+        self._counted += spent
+        scalars[part] = scalars.get(part, 0.0) + spent * 1e3
+        if self.on_end is not None:
+            self.on_end(part)
+
+    def forget(self) -> None:
+        """The step is over: what did not end belongs to none."""
+        self._open.clear()

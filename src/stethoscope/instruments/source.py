@@ -1,0 +1,23 @@
+"""Where an instrument of a session gets what the session measured: when somebody asks, and once at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+
+class Source:
+    """Fills an instrument with what came since the last question; filling may itself ask."""
+
+    def __init__(self, fill: Callable[[Any], None] | None) -> None:
+        self._fill, self._is_filling = fill, False
+
+    def into(self, instrument: Any) -> None:
+        """Take in what there is, where there is a session and the instrument is enabled."""
+        if self._fill is None or not instrument.enabled or self._is_filling:
+            return
+        self._is_filling = True
+        try:
+            self._fill(instrument)
+        finally:
+            self._is_filling = False

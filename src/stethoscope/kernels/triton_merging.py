@@ -1,0 +1,114 @@
+"""The device code that makes one line per tensor of what its spans left, in float64."""
+
+# mypy: ignore-errors
+# ruff: noqa: N803
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from stethoscope.kernels.triton_kernels import moments
+
+NUM_SUMS = tl.constexpr(16)
+"""What a tensor leaves: the same, with every span brought to the tensor's own scale."""
+
+
+@triton.jit
+def _common_scale(partials, apart, begin, end, WIDE: tl.constexpr, LANES: tl.constexpr):
+    """A scale in which no span's fourth powers overflow: the smallest one, which belongs to the largest values.
+
+    What fits into float32 has fourth powers that fit into float64 as they are.
+    """
+    least = tl.zeros([LANES], dtype=tl.float64) + float("inf")
+    if WIDE:
+        for first in range(begin, end, LANES):
+            place = first + tl.arange(0, LANES)
+            inside = place < end
+            here = tl.load(partials + place, mask=inside, other=0.0) > 0
+            scale = tl.load(partials + 10 * apart + place, mask=inside, other=1.0)
+            least = tl.minimum(least, tl.where(here, scale, float("inf")))
+    common = tl.min(least, 0)
+    return tl.where(common < float("inf"), common, 1.0)
+
+
+@triton.jit
+def tensor_sums(partials, starts, sums, WIDE: tl.constexpr, LANES: tl.constexpr):
+    """One program per tensor: its spans starts[i] .. starts[i + 1] combined; sums is float64 [n, NUM_SUMS].
+
+    Moments are added up about the mean of the first span, which is never many standard deviations away, and
+    moved to the tensor's mean at the end: so the spans are read once.
+    """
+    tensor = tl.program_id(0)
+    begin = tl.load(starts + tensor)
+    end = tl.load(starts + tensor + 1)
+    lanes = tl.arange(0, LANES)
+    apart = tl.load(starts + tl.num_programs(0)).to(tl.int64)  # the number of all spans
+    infinity = float("inf")
+    # Numbers of one kind are reduced together: a reduction's price is in its barriers, not in its additions.
+    kinds = tl.arange(0, 8)
+    ends = tl.arange(0, 4)
+    counts = tl.zeros([8, LANES], dtype=tl.float64)
+    extremes = tl.zeros([4, LANES], dtype=tl.float64) + infinity
+    powers = tl.zeros([8, LANES], dtype=tl.float64)
+    common = _common_scale(partials, apart, begin, end, WIDE, LANES)
+    some = begin < end
+    shift = tl.load(partials + 11 * apart + begin, mask=some, other=0.0)
+    shift = shift * common / tl.load(partials + 10 * apart + begin, mask=some, other=1.0)
+    for first in range(begin, end, LANES):
+        place = first + lanes
+        inside = place < end
+        each = place[None, :]
+        counts += tl.load(
+            partials + kinds[:, None] * apart + each, mask=inside[None, :] & (kinds[:, None] < 7), other=0.0
+        )
+        found = tl.load(
+            partials + (7 + ends[:, None]) * apart + each, mask=inside[None, :] & (ends[:, None] < 3), other=infinity
+        )
+        # The maximum, as a minimum.
+        found = tl.where(ends[:, None] == 1, tl.where(inside[None, :], -found, infinity), found)
+        extremes = tl.minimum(extremes, found)
+        powers += _span_powers(partials, apart, place, inside, common, shift, kinds)
+    totals = tl.sum(counts, 1)
+    least = tl.min(extremes, 1)
+    added = tl.sum(powers, 1)
+    total = tl.sum(tl.where(kinds == 0, totals, 0.0), 0)
+    mean, m2, m3, m4 = moments(_pick(added, kinds, 0), _pick(added, kinds, 1), _pick(added, kinds, 2),
+                               _pick(added, kinds, 3), shift, total)  # fmt: skip
+    out = sums + tensor.to(tl.int64) * NUM_SUMS
+    tl.store(out + kinds, totals, mask=kinds < 7)
+    tl.store(out + 7 + ends, tl.where(ends == 1, -least, least), mask=ends < 3)
+    tl.store(out + 10, common)
+    tl.store(out + 11, mean)
+    tl.store(out + 12, _pick(added, kinds, 4))
+    tl.store(out + 13, m2)
+    tl.store(out + 14, m3)
+    tl.store(out + 15, m4)
+
+
+@triton.jit
+def _pick(values, kinds, which: tl.constexpr):
+    """One of a few numbers."""
+    return tl.sum(tl.where(kinds == which, values, 0.0), 0)
+
+
+@triton.jit
+def _span_powers(partials, apart, place, inside, common, shift, kinds):
+    """Of each span, in the common scale: sums of the first four powers of the distance from the shift, and of
+    magnitudes; as lines of a table."""
+    n = tl.load(partials + place, mask=inside, other=0.0)
+    ratio = tl.where(n > 0, common / tl.load(partials + 10 * apart + place, mask=inside, other=1.0), 0.0)
+    own_mean = tl.load(partials + 11 * apart + place, mask=inside, other=0.0)
+    total_abs = tl.load(partials + 12 * apart + place, mask=inside, other=0.0) * ratio
+    two = tl.load(partials + 13 * apart + place, mask=inside, other=0.0) * ratio * ratio
+    three = tl.load(partials + 14 * apart + place, mask=inside, other=0.0) * ratio * ratio * ratio
+    four = tl.load(partials + 15 * apart + place, mask=inside, other=0.0) * ratio * ratio * ratio * ratio
+    off = tl.where(n > 0, own_mean * ratio - shift, 0.0)
+    square = off * off
+    s1 = n * off
+    s2 = two + n * square
+    s3 = three + 3.0 * two * off + n * square * off
+    s4 = four + 4.0 * three * off + 6.0 * two * square + n * square * square
+    line = kinds[:, None]
+    table = tl.where(line == 0, s1[None, :], tl.where(line == 1, s2[None, :], 0.0))
+    table = tl.where(line == 2, s3[None, :], tl.where(line == 3, s4[None, :], table))
+    return tl.where(line == 4, total_abs[None, :], table)

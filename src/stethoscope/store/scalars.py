@@ -1,0 +1,83 @@
+"""The scalars of a sealed segment: loss, learning rate and the like, taken apart by name."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from stethoscope.record import FloatArray, IntArray
+from stethoscope.store.pieces import FIRST_STEP
+from stethoscope.store.tables import untext
+
+if TYPE_CHECKING:
+    from stethoscope.store.segment import ColumnCache, SealedTable
+
+
+class SegmentScalars:
+    """The scalars of one segment: read once, kept by name."""
+
+    def __init__(self, table: SealedTable | None, cache: ColumnCache) -> None:
+        self._table, self._cache = table, cache
+        self._names: set[str] | None = None
+
+    def names(self) -> set[str]:
+        """The names of the scalars."""
+        if self._names is None and self._table is not None:
+            if self._cache.is_small:
+                read = self._read(["name"], FIRST_STEP)
+                self._names = None if read is None else _names(read)
+            else:
+                self._everything()
+        return self._names or set()
+
+    def metric(self, name: str, first: int) -> tuple[IntArray, FloatArray]:
+        """Steps and values of one scalar; of whoever wants the latest steps only those are read and none kept."""
+        nothing = np.empty(0, np.int64), np.empty(0)
+        if self._table is None or name not in self.names():
+            return nothing
+        path = self._table.sealed.path
+        steps, values = (self._cache.get(path, f"{part} of {name}") for part in ("step", "value"))
+        if steps is not None and values is not None:
+            return steps, values
+        if first == FIRST_STEP:
+            return self._everything().get(name, nothing)
+        read = self._read(["step", "name", "value"], first)
+        return nothing if read is None else _by_name(read).get(name, nothing)
+
+    def _everything(self) -> dict[str, tuple[IntArray, FloatArray]]:
+        """All of them, kept as far as there is room: who wants one mostly wants the others too."""
+        read = self._read(["step", "name", "value"], FIRST_STEP)
+        found = {} if read is None else _by_name(read)
+        if read is not None:
+            self._names = set(found)
+        assert self._table is not None
+        for name, (steps, values) in found.items():
+            self._cache.put(self._table.sealed.path, f"step of {name}", steps)
+            self._cache.put(self._table.sealed.path, f"value of {name}", values)
+        return found
+
+    def _read(self, columns: list[str], first: int) -> Any | None:
+        groups = self._table.groups_since(first) if self._table is not None else []
+        return self._table.read(groups, columns) if self._table is not None and groups else None
+
+
+def _names(read: Any) -> set[str]:
+    """The names in a table of scalars."""
+    chunks = read.unify_dictionaries().column("name").chunks
+    return {untext(name) for chunk in chunks for name in chunk.dictionary.to_pylist()}
+
+
+def _by_name(read: Any) -> dict[str, tuple[IntArray, FloatArray]]:
+    """A table of scalars taken apart, each in order of writing."""
+    whole = read.unify_dictionaries().combine_chunks()
+    column = whole.column("name").chunk(0) if whole.num_rows else None
+    if column is None:
+        return {}
+    codes = column.indices.to_numpy()
+    steps, values = whole.column("step").to_numpy(), whole.column("value").to_numpy()
+    out = {}
+    for code, name in enumerate(column.dictionary.to_pylist()):
+        mine = codes == code
+        out[untext(name)] = steps[mine], values[mine]
+    return out

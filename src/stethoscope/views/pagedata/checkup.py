@@ -1,0 +1,30 @@
+"""The checkup screen: what the experiments before training found, where the run was watched after them."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from stethoscope.explain.diagnosis import Diagnosis
+from stethoscope.record import Finding
+from stethoscope.store import Run
+from stethoscope.views.pagedata.packing import text
+from stethoscope.views.pagedata.verdict import finding_row
+
+MAX_ROWS: Final = 100
+
+
+def checkup_data(run: Run) -> dict[str, Any] | None:
+    """The latest checkup that was recorded with the run, None where there is none."""
+    events = run.events("checkup")
+    if not events:
+        return None
+    body = events[-1].body
+    found = [Finding.from_json(one) for one in body.get("findings", ())]
+    found.sort(key=lambda finding: -finding.severity.rank)
+    return {
+        "findings": [finding_row(finding, Diagnosis()) for finding in found[:MAX_ROWS]],
+        "numExperiments": int(body.get("num_experiments", 0)),
+        "notExamined": [text(str(note), 300) for note in body.get("not_examined", ())][:MAX_ROWS],
+        "seconds": float(body.get("seconds", 0.0)),
+        "time": float(body.get("time", 0.0)),
+    }

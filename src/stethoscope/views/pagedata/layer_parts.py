@@ -1,0 +1,63 @@
+"""What a layer is made of, where it was recorded: its attention heads over steps, its units at a step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+
+from stethoscope.record import Kind, Site, SiteInfo
+from stethoscope.store import Run
+from stethoscope.views.pagedata.eventseries import attention_modules
+from stethoscope.views.pagedata.packing import floats, text
+
+MAX_LOOKS: Final = 256
+MAX_UNIT_LOOKS: Final = 32
+MAX_UNITS: Final = 4096
+
+
+def heads_data(run: Run, path: str, window: tuple[int, int]) -> dict[str, Any] | None:
+    """The entropy of each head of the layer's attention at each look; None where heads were not told apart."""
+    for module in attention_modules(run, path)[:8]:
+        looks: dict[int, list[float]] = {}
+        for event in run.events("attention"):
+            modules = event.body.get("modules")
+            body = modules.get(module) if isinstance(modules, Mapping) else None
+            heads = body.get("heads") if isinstance(body, Mapping) else None
+            if isinstance(heads, list) and all(isinstance(one, int | float) for one in heads):
+                looks[event.step] = [float(one) for one in heads]
+        width = max((len(one) for one in looks.values()), default=0)
+        steps = [step for step in sorted(looks) if len(looks[step]) == width]
+        # The look before the window holds until the first one inside it.
+        before = [step for step in steps if step < window[0]][-1:]
+        steps = before + [step for step in steps if window[0] <= step <= window[1]]
+        steps = steps[:: -(-len(steps) // MAX_LOOKS)] if steps else []
+        if steps and width > 1:
+            return {
+                "module": text(module, 10_000), "steps": steps, "num": width,
+                "values": floats(np.array([looks[step] for step in steps])),
+            }  # fmt: skip
+    return None
+
+
+def units_data(run: Run, inside: list[SiteInfo], tensor: SiteInfo | None, window: tuple[int, int]) -> dict[str, Any] | None:
+    """Each unit's largest gradient, or how strongly it fired, at the looks in the window."""
+    wanted: list[tuple[str, str, Site]] = []
+    if tensor is not None:
+        site = Site(tensor.site.module, Kind.GRADIENT, tensor.site.name)
+        wanted.append(("unit_gradient", "without a gradient", site))
+    wanted += [("unit_activity", "silent", info.site) for info in inside if info.site.kind in (Kind.ACTIVATION, Kind.OUTPUT)]
+    for name, word, site in wanted[:16]:
+        steps, table = run.vectors(name, site)
+        if not len(steps) or not 1 < table.shape[1] <= MAX_UNITS:
+            continue
+        keep = np.flatnonzero((steps >= window[0]) & (steps <= window[1]))
+        keep = keep if len(keep) else np.flatnonzero(steps <= window[1])[-1:]
+        keep = keep[:: -(-len(keep) // MAX_UNIT_LOOKS)] if len(keep) else keep
+        if len(keep):
+            return {
+                "site": text(site.path, 10_000), "what": name, "word": word, "steps": steps[keep].tolist(),
+                "num": int(table.shape[1]), "values": floats(table[keep]),
+            }  # fmt: skip
+    return None

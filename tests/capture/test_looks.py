@@ -1,0 +1,205 @@
+"""Close looks neither wait for a device nor read more of it than they say; their numbers come later and are the same."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import torch.nn.functional as F  # noqa: E402
+from torch import nn  # noqa: E402
+
+import stethoscope  # noqa: E402
+from stethoscope.capture import attention, averages, census, looks, routing, units  # noqa: E402
+from stethoscope.capture.sites import Names  # noqa: E402
+
+
+@pytest.fixture
+def no_values(monkeypatch: pytest.MonkeyPatch) -> torch.device:
+    """A device whose values nobody can read: whatever would wait for a GPU raises there."""
+    monkeypatch.setattr(looks, "DEVICES", ("cpu", "meta"))
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    return torch.device("meta")
+
+
+def test_a_read_value_would_be_noticed(no_values: torch.device) -> None:
+    ones = torch.ones(3, device=no_values)
+    for read in (lambda: bool(ones.all()), ones.tolist, lambda: ones[ones > 0], lambda: torch.bincount(ones.long())):
+        with pytest.raises((RuntimeError, NotImplementedError)):
+            read()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_looks_at_units_never_read_a_value(no_values: torch.device, dtype: torch.dtype) -> None:
+    wide = torch.empty(64, 512, 96, device=no_values, dtype=dtype)
+    image = torch.empty(8, 16, 128, 128, device=no_values, dtype=dtype)
+    for value, num_units in ((wide, 96), (image, 16)):
+        found = units.activity(value)
+        assert found is not None
+        assert found.shape == (num_units,)
+        squashed = units.saturation(value)
+        assert squashed is not None
+        assert squashed.shape == (4,)
+    rows = units.rows_with_gradient(torch.empty(40, 7, 3, device=no_values, dtype=dtype))
+    assert rows is not None
+    assert rows.shape == (40,)
+    assert units.logits(torch.empty(4096, 50_257, device=no_values, dtype=dtype)).shape == (4,)
+    assert units.logits(torch.empty(64, 1, device=no_values, dtype=dtype)).shape == (1,)
+
+
+@pytest.mark.parametrize("how", ["written out", "fused", "shared keys"])
+def test_looks_at_attention_never_read_a_value(no_values: torch.device, how: str) -> None:
+    queries = torch.empty(4, 8, 256, 16, device=no_values, requires_grad=True)
+    keys = torch.empty(4, 2 if how == "shared keys" else 8, 256, 16, device=no_values, requires_grad=True)
+    if how == "written out":
+        loss = ((queries @ keys.transpose(-1, -2)).softmax(-1) @ keys).sum()
+        found = list(attention.look(loss).values())
+    else:
+        node = type("Node", (), {"name": lambda self: "ScaledDotProductFlashAttentionBackward0", "_saved_is_causal": True})()
+        node._saved_query, node._saved_key = queries.detach(), keys.detach()
+        found = [attention._numbers(node)]
+    assert [one.shape for one in found] == [(5 + 8,)]
+
+
+def test_looks_at_the_model_never_read_a_value(no_values: torch.device) -> None:
+    model = nn.Sequential(nn.Linear(6, 4), nn.Linear(4, 6))
+    names = Names(model)
+    twins, copies, kept = census.Twins(names), census.Copies(names), averages.Averages(names)
+    twins.pairs = [("0", torch.empty(9, 3, device=no_values), "1", torch.empty(9, 3, device=no_values))]
+    weight = nn.Parameter(torch.empty(8, 3, device=no_values))
+    copies._suspects, copies._before = [weight], [weight.detach().clone()]
+    names.parameters[id(weight)] = ("0", "weight")
+    other = nn.Linear(3, 3).to(no_values)
+    kept._known, kept._searched = {1: (other, averages.sample(other))}, True
+    under_way = looks.Looks()
+    for one in (twins, copies):
+        one.ask(under_way)
+    kept.ask(under_way, search=False)
+    best = torch.empty(64, 4, device=no_values, dtype=torch.long)
+    candidate = routing.Candidate(("a", "b", "c", "d", "e"), None, 64, best)
+    under_way.ask(candidate.count(), lambda values: None)
+    assert sum(len(asked) for asked in under_way._asked.values()) == 5
+    joined = looks._joined([numbers for numbers, _, _ in under_way._asked[no_values]])
+    assert joined.shape == (1 + 1 + 1 + 2 + 4 * 5,)
+
+
+def test_sharded_tensors_and_sparse_ones_are_left_alone() -> None:
+    class Sharded(torch.Tensor):
+        pass
+
+    assert looks.can_look(torch.ones(3))
+    assert looks.can_look(nn.Parameter(torch.ones(3)))
+    assert not looks.can_look(torch.ones(3).as_subclass(Sharded))
+    assert not looks.can_look(torch.eye(3).to_sparse())
+    assert not looks.can_look(torch.empty(3, device="meta"))
+
+
+def test_numbers_of_units_by_another_way() -> None:
+    torch.manual_seed(0)
+    gradient = torch.randn(7, 5, 3)
+    gradient[2] = 0
+    assert np.array_equal(units.rows_with_gradient(gradient), gradient.abs().amax((1, 2)))
+    bias = torch.tensor([0.0, 2.0, 3.0, 0.0, 0.0, 0.0, 0.0])
+    with_bias = torch.maximum(gradient.abs().amax((1, 2)), bias)
+    assert np.array_equal(units.rows_with_gradient(gradient, bias), with_bias)
+    for value in (torch.tanh(3 * torch.randn(40, 9)), torch.sigmoid(6 * torch.randn(40, 9)), 2 * torch.randn(40, 9)):
+        ends = value.abs() > 0.99
+        if float(value.min()) >= 0:
+            ends |= value < 0.01
+        expected = float(ends.double().mean()) if float(value.abs().max()) <= 1 else None
+        assert units.saturated_share(*units.saturation(value).tolist()) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("shape", [(64, 32, 12), (4096, 12), (8, 12, 32, 32), (64, 12)])
+def test_rows_that_are_read_are_spread_over_the_whole(shape: tuple[int, ...]) -> None:
+    value = torch.zeros(shape)
+    value[-len(value) // 8 :] = 1.0
+    some = units.spread(value, 256)
+    assert some.numel() // 12 <= 300
+    assert some.max() == 1.0
+    assert some.min() == 0.0
+    assert some.data_ptr() == value.data_ptr()
+
+
+def test_checkpointing_is_not_made_to_compute_again() -> None:
+    from torch.utils.checkpoint import checkpoint
+
+    calls = []
+
+    def attend(x: torch.Tensor) -> torch.Tensor:
+        calls.append(1)
+        return (x @ x.transpose(-1, -2)).softmax(-1) @ x
+
+    x = torch.randn(2, 3, 8, 4, requires_grad=True)
+    loss = checkpoint(attend, x, use_reentrant=False).sum()
+    assert attention.look(loss) == {}
+    assert len(calls) == 1
+    assert len(attention.look(attend(x).sum())) == 1
+
+
+class Slow(looks.Fetched):
+    """Numbers that take a while, as a device's do."""
+
+    def __init__(self, *args: object, **kwargs: object) -> None:
+        super().__init__(*args, **kwargs)
+        self._from = time.monotonic() + 0.02
+
+    def ready(self) -> bool:
+        return time.monotonic() >= self._from
+
+
+class Attending(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.act, self.outer = nn.Linear(8, 24), nn.Tanh(), nn.Linear(8, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = self.inner(x).view(4, 6, 3, 2, 4).permute(2, 0, 3, 1, 4)
+        mixed = (q @ k.transpose(-1, -2)).softmax(-1) @ v
+        return self.outer(self.act(mixed.transpose(1, 2).reshape(4, 6, 8)))
+
+
+def test_a_layer_that_gets_only_zeros_is_not_the_dead_one(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 12), nn.ReLU(), nn.Linear(12, 5))
+    nn.init.constant_(model[0].bias, -50.0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with stethoscope.watch(model, optimizer, run=tmp_path / "run", companion="off", quiet=True, every=1):
+        for _ in range(20):
+            optimizer.zero_grad()
+            F.cross_entropy(model(torch.randn(8, 6)), torch.zeros(8, dtype=torch.long)).backward()
+            optimizer.step()
+    silent = [event.body["silent"] for event in stethoscope.open_run(tmp_path / "run").events("units")]
+    assert [sorted(layers) for layers in silent] == [["0.weight"]] * 3
+
+
+def told(folder: Path) -> tuple[list[object], dict[str, list[float]]]:
+    torch.manual_seed(0)
+    model = Attending()
+    optimizer = torch.optim.AdamW(model.parameters())
+    with stethoscope.watch(model, optimizer, run=folder, companion="off", quiet=True, every=1) as session:
+        for _ in range(24):
+            loss = F.cross_entropy(model(torch.randn(4, 6, 8)).flatten(0, 1), torch.zeros(24, dtype=torch.long))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        session.flush()
+        assert not session._watcher.guard.errors
+    run = stethoscope.open_run(folder)
+    kinds = ("units", "attention")
+    events = [(event.step, event.kind, event.body) for event in run.events() if event.kind in kinds]
+    numbers = {name: run.metric(name).values.tolist() for name in run.metrics() if name.startswith("output/")}
+    return events, numbers
+
+
+def test_what_comes_later_is_told_of_the_step_it_is_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    at_once = told(tmp_path / "a")
+    monkeypatch.setattr(looks, "Fetched", Slow)
+    later = told(tmp_path / "b")
+    assert at_once == later
+    assert [step for step, kind, _ in at_once[0] if kind == "attention"] == [0, 8, 16]
+    assert len(at_once[1]["output/log_z"]) == 3
