@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -196,6 +197,27 @@ def test_layers_added_and_replaced(tmp_path: Path) -> None:
     assert len(run.series("2", "gradient")["2.weight"].steps) == STEPS
     assert 6 in run.series("3", "activation")["3"].steps
     assert bench.session.diagnosis.causes == ()
+
+
+def test_layer_at_the_address_of_one_that_is_gone(tmp_path: Path) -> None:
+    """Python gives a new layer the address of a replaced one at times: it is a layer of its own all the same."""
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    bench = Bench(tmp_path)
+    bench.watch(model, optimizer, hooks=False)
+    gone = nn.Linear(3, 3)
+    model.append(nn.Linear(3, 3))
+    bench.session._watcher.taps._tapped[id(model[3])] = weakref.ref(gone)
+    del gone
+    optimizer.add_param_group({"params": list(model[3].parameters())})
+    for step in range(STEPS):
+        x, y = batch(step)
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        bench.tick(loss)
+    assert 1 in bench.finish().series("3", "activation")["3"].steps
 
 
 def test_functional_call(tmp_path: Path) -> None:

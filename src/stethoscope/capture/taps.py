@@ -291,7 +291,8 @@ class Taps:
         self._parts: list[OutputTap] = []
         self.wants_graphs = False
         """Whether outputs were asked for under torch.compile too, which has not shown itself yet."""
-        self._tapped: set[int] = set()
+        self._tapped: dict[int, weakref.ref[torch.nn.Module]] = {}
+        """Modules that have theirs, by address; a new one may come to stand where a replaced one stood."""
 
     @property
     def recording(self) -> bool:
@@ -310,15 +311,14 @@ class Taps:
         if self.wants_graphs and (is_compiled or any_compiled(self._names.root)):
             self.open_graphs()
         self.can_make_way = outputs and not compiled_too
-        self._tapped &= {id(module) for module in self._names.root.modules()}
         for path, module in self._names.root.named_modules():
-            if id(module) in self._tapped or isinstance(module, torch.jit.ScriptModule):
+            if self._is_tapped(module) or isinstance(module, torch.jit.ScriptModule):
                 continue
             is_root = path in self._names.roots
             if is_root:
                 tap = InputTap(self, path, self._on_call)
                 self._handles.append(module.register_forward_pre_hook(tap, with_kwargs=True))
-            self._tapped.add(id(module))
+            self._tapped[id(module)] = weakref.ref(module)
             if not outputs or not self._worth_tapping(path, module, is_root=is_root):
                 continue
             if len(self._handles) + len(self._part_handles) > self._limit:
@@ -333,6 +333,10 @@ class Taps:
                     output_tap.places = self.graphs.places(output_tap)
             handle = module.register_forward_hook(output_tap)
             (self._handles if is_root else self._part_handles).append(handle)
+
+    def _is_tapped(self, module: torch.nn.Module) -> bool:
+        known = self._tapped.get(id(module))
+        return known is not None and known() is module
 
     def open_graphs(self) -> None:
         """The model is compiled, and its outputs were asked for: from now on it has two graphs."""
