@@ -295,6 +295,58 @@ def test_a_sample_that_is_not_finite(tmp_path: Path) -> None:
     assert "sample 8" in finding.message
 
 
+def test_a_sample_that_is_not_finite_between_two_looks(tmp_path: Path) -> None:
+    """How often batches are looked at is the governor's to say; a loss that is lost is asked for its batch all the same."""
+    data = table(3200)
+    data.tensors[0][32 * 70 + 8, 3] = float("nan")
+    run = watched(DataLoader(data, batch_size=32), tmp_path, every=64)
+    assert [s for s in run.series("0", "activation", "norm")["0"].steps if s < 70] == [0, 64]
+    (finding,) = [f for f in find(run) if f.code.startswith("nonfinite")]
+    assert (finding.code, finding.first_step) == ("nonfinite_batch", 70)
+    assert "sample 8" in finding.message
+
+
+def regression(data: TensorDataset, folder: Path, lose: Callable[..., torch.Tensor], **settings: Any) -> Any:
+    """A plain loop with numbers as targets."""
+    torch.manual_seed(0)
+    model = net(out=1)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    settings = {"dir": str(folder), "quiet": True, "companion": "off"} | settings
+    session = stethoscope.watch(model, optimizer, **settings)
+    for step, (x, y) in enumerate(DataLoader(data, batch_size=32)):
+        optimizer.zero_grad()
+        lose(model(torch.nan_to_num(x)).squeeze(1), y, step).backward()
+        optimizer.step()
+    session.stop()
+    return session.run
+
+
+@pytest.mark.parametrize("every", [1, 64])
+def test_a_target_that_is_not_finite(tmp_path: Path, every: int) -> None:
+    x = table(3200).tensors[0]
+    y = x.sum(1)
+    y[32 * 70 + 5] = float("nan")
+    run = regression(TensorDataset(x, y), tmp_path, lambda out, y, _: F.mse_loss(out, y), every=every)
+    (finding,) = [f for f in find(run) if f.code.startswith("nonfinite")]
+    assert (finding.code, finding.first_step) == ("nonfinite_batch", 70)
+    assert "target" in finding.message
+    assert "sample 5" in finding.message
+
+
+def test_gaps_in_the_data_that_are_marked_by_nan(tmp_path: Path) -> None:
+    """Features and targets that are missing on purpose did not cause what happens in the loss later."""
+    x = table(1024).tensors[0]
+    y = x.sum(1)
+    x, y = x.masked_fill(torch.rand_like(x) < 0.05, float("nan")), y.masked_fill(torch.rand_like(y) < 0.1, float("nan"))
+
+    def lose(out: torch.Tensor, y: torch.Tensor, step: int) -> torch.Tensor:
+        known = ~y.isnan()
+        return F.mse_loss(out[known], y[known]) / (0.0 if step >= 20 else 1.0)
+
+    (finding,) = [f for f in find(regression(TensorDataset(x, y), tmp_path, lose, every=1)) if f.code.startswith("nonfinite")]
+    assert (finding.code, finding.sites, finding.first_step) == ("nonfinite_origin", ("(loss)",), 20)
+
+
 def test_unscaled_data_and_data_scaled_in_the_loop(tmp_path: Path) -> None:
     x, y = table().tensors
     loader = DataLoader(TensorDataset(400 * x, y), batch_size=32, shuffle=True)

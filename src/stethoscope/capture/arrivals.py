@@ -98,6 +98,12 @@ class Arrival:
         if value is not None:
             self.facts.update(batches.of_values(value, step, MAX_ELEMENTS))
 
+    def suspect(self) -> None:
+        """Note which samples' targets are not finite."""
+        value = self.target.tensor() if self.target is not None else None
+        if value is not None:
+            self.facts.update(batches.lost_targets(value))
+
     def body(self) -> dict[str, Any]:
         """What is told of it."""
         told = dict(self.facts)

@@ -60,7 +60,17 @@ class BatchFacts:
         counts = class_counts(label) if label is not None else None
         if counts is not None:
             body["class_counts"] = counts
+        elif label is not None:
+            body.update(lost_targets(label))
         return body
+
+
+def lost_targets(label: torch.Tensor) -> dict[str, Any]:
+    """The samples whose targets are not finite, where there are any."""
+    if label.device.type != "cpu" or not label.is_floating_point() or not 0 < label.numel() <= MAX_ELEMENTS or not label.dim():
+        return {}
+    finite = torch.isfinite(label.detach().reshape(len(label), -1)).all(1)
+    return {} if bool(finite.all()) else {"nonfinite_targets": torch.nonzero(~finite).flatten()[:8].tolist()}
 
 
 def of_values(first: torch.Tensor, step: int, limit: int = MAX_ELEMENTS) -> dict[str, Any]:

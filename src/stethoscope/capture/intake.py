@@ -30,6 +30,8 @@ VALIDATION_SHARE: Final = 0.005
 VALIDATION_ALLOWANCE_SECONDS: Final = 0.05
 MAX_VALIDATED: Final = 1024
 """Batches of validation that are looked at in a whole run: it comes back to the same ones."""
+MAX_SUSPECTED: Final = 16
+"""Batches that are looked at for a loss that is not finite: once it is lost, it stays so."""
 
 
 class Intake:
@@ -47,6 +49,9 @@ class Intake:
         self._recent: deque[Arrival] = deque(maxlen=MAX_RECENT)
         self._pending: deque[Arrival] = deque(maxlen=MAX_PENDING)
         self._confirmed: list[Arrival] = []
+        self._passed: tuple[int, list[tuple[str, weakref.ref[torch.Tensor]]]] | None = None
+        """The last batch that a loader yielded and nobody looked at: the number of its data, its tensors."""
+        self._num_suspected = 0
         self._waited_ms: float | None = None
         self._logged = {False: False, True: False}
         self._last_call: Callable[[], Any] = _nothing
@@ -73,6 +78,8 @@ class Intake:
             if threading.get_ident() == self._thread:
                 self._waited_ms = (self._waited_ms or 0.0) + seconds * 1e3
         wanted = self._due() if is_training else self._may_validate(began)
+        if is_training:
+            self._passed = None if wanted else (source, [(name, weakref.ref(t)) for name, t in tensors_in(batch)])
         if not wanted or self._logged[not is_training]:
             return
         table = self._table if is_training else None
@@ -114,6 +121,31 @@ class Intake:
         del self._confirmed[:-MAX_PENDING]
         self._pending.clear()
         self._recent.clear()
+
+    def suspect(self, inputs: list[torch.Tensor]) -> None:
+        """The loss is not finite: a batch that nobody looked at is looked at after all, sample by sample, its targets too."""
+        self._num_suspected += 1
+        if self._logged[False] or self._num_suspected > MAX_SUSPECTED:
+            return
+        known = [t for t in inputs if is_readable(t) and not t.requires_grad]
+        if not self._confirmed:
+            found = self._passed_batch(known) or (Arrival.of_call(known, self._step()) if known else None)
+            self._confirmed += [found] if found is not None else []
+        for arrival in self._confirmed:
+            arrival.suspect()
+
+    def _passed_batch(self, inputs: list[torch.Tensor]) -> Arrival | None:
+        """What a loader yielded last, where it was let pass and is still there."""
+        if self._passed is None:
+            return None
+        source, parts = self._passed
+        alive = {name: tensor for name, kept in parts if (tensor := kept()) is not None}
+        arrival = Arrival.of(alive, source, is_training=True, table=self._table)
+        if arrival is None or (inputs and not arrival.closeness(inputs)):
+            return None
+        arrival.facts["number"] = self._numbers[source]
+        arrival.reach(inputs, self._step())
+        return arrival
 
     def close(self, rows: StepRows, *, measured: bool) -> None:
         """The Step is over: tell of its batches, with rows of their targets where the Step is measured at all."""

@@ -222,6 +222,16 @@ class InputTap(Inert):
         self._taps.guard(self._on_call, values, module.training)
         if self._taps.recording or self._taps.inputs_due:
             self._taps.guard(self._look, values)
+        elif self._taps.keeping:
+            self._taps.guard(self._keep, values)
+
+    def index(self, name: str, tensor: torch.Tensor) -> int:
+        """The number of this input's site."""
+        return self._taps.table.index(Site(self._path, Kind.INPUT, name), tensor)
+
+    def _keep(self, values: Any) -> None:
+        found = [(n, t) for n, t in tensors_in(values) if t.is_cpu and t.layout is torch.strided]
+        self._taps.kept += [(self, n, weakref.ref(t)) for n, t in found[:MAX_TENSORS_PER_OUTPUT]]
 
     def _look(self, values: Any) -> None:
         began = time.perf_counter()
@@ -230,8 +240,7 @@ class InputTap(Inert):
             # Between the steps whose outputs are looked at, what goes in is worth a look where it costs no launch.
             found = [(n, t) for n, t in found if t.device.type == "cpu"]
         if found:
-            table = self._taps.table
-            indices = [table.index(Site(self._path, Kind.INPUT, name), tensor) for name, tensor in found]
+            indices = [self.index(name, tensor) for name, tensor in found]
             pending = start([tensor.detach() for _, tensor in found])
             self._taps.collect(Batch(np.array(indices, dtype=np.uint32), pending))
         self._taps.spent += time.perf_counter() - began
@@ -263,9 +272,9 @@ class Taps:
         self._recording = False
         self.keeping = False
         """Whether outputs of a step that is not looked at are kept until its loss is known."""
-        self.kept: list[tuple[OutputTap, str, weakref.ref[torch.Tensor]]] = []
-        """Outputs of such a step. Only known, not held: most live until the backward because autograd holds them, and
-        memory that is free for the next layer is worth more than the rest."""
+        self.kept: list[tuple[OutputTap | InputTap, str, weakref.ref[torch.Tensor]]] = []
+        """Inputs and outputs of such a step. Only known, not held: most live until the backward because autograd holds them,
+        and memory that is free for the next layer is worth more than the rest."""
         self.on_output: Callable[..., None] | None = None
         """Told of every output that is looked at, for facts beyond the row."""
         self.on_evaluation: Callable[[Any, bool], None] | None = None
@@ -364,8 +373,11 @@ class Taps:
         self.waiting.flush()
         self.kept.clear()
 
-    def measure_kept(self) -> None:
-        """The loss was not finite: look at this step's outputs after all, to see who began it."""
+    def measure_kept(self) -> list[torch.Tensor]:
+        """The loss was not finite: look at this step's outputs after all, to see who began it.
+
+        Returns what went into the model, where that was not looked at before.
+        """
         alive = [(tap, name, tensor) for tap, name, kept in self.kept if (tensor := kept()) is not None]
         found = [
             (tap.index(name, tensor), tensor.detach())
@@ -377,6 +389,7 @@ class Taps:
             pending = start([tensor for _, tensor in found])
             self.collect(Batch(np.array(indices, dtype=np.uint32), pending))
         self.forget()
+        return [tensor for tap, _, tensor in alive if isinstance(tap, InputTap)]
 
     def _worth_tapping(self, path: str, module: torch.nn.Module, *, is_root: bool) -> bool:
         # A Sequential's output is its last child's: the same numbers twice would only cost twice.

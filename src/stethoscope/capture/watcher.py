@@ -281,7 +281,7 @@ class Watcher:
             pending = start([tensor.detach() if scale is None else tensor.detach() / scale])
             self._rows.pending_scalars.append(("loss", pending))
             if tensor.device.type == "cpu" and not math.isfinite(scalar_of(pending)):
-                self.taps.measure_kept()
+                self.intake.suspect(self.taps.measure_kept())
             self.guard(self.notes.backward_begins, tensor, first_of_step=self._rows.num_backwards == 0)
         self.taps.forget()
         self.taps.keeping = False  # checkpointing computes again: its outputs were there before

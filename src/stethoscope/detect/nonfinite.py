@@ -1,8 +1,9 @@
 """Where the first NaN or Inf came from: the batch, a module's forward, its backward, the optimizer, or a buffer.
 
 A non-finite value spreads to everything within a step or two, so only the first bad step is asked, and there the order
-in which things happen: inputs, module outputs in the order they ran, the loss, gradients from the loss backwards, then
-weights. A module whose output holds Inf while loss and gradients stay finite is masking on purpose and is not blamed.
+in which things happen: inputs, module outputs in the order they ran, targets, the loss, gradients from the loss backwards,
+then weights. What holds Inf or NaN while loss and gradients stay finite does so on purpose and is not blamed: a mask, a
+feature or a target that is missing.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ SYMPTOMS: Final = (Kind.GRADIENT, Kind.WEIGHT, Kind.UPDATE, Kind.OPTIMIZER_STATE
 EXP_LIMIT: Final = 88.7
 """The logarithm of the largest float32 number."""
 FORWARD: Final = (Kind.ACTIVATION, Kind.OUTPUT)
+GIVEN: Final = (Kind.INPUT, Kind.TARGET)
 
 
 class Nonfinite:
@@ -34,7 +36,8 @@ class Nonfinite:
     )
 
     def __init__(self) -> None:
-        self._habitual: set[str] = set()
+        self._habitual: set[tuple[Kind, str]] = set()
+        """Sites that held NaN or Inf while all was well: masks, and data whose gaps are marked by NaN."""
         self._origin: Finding | None = None
         self._buffer: Finding | None = None
         self._buffer_sites: list[str] = []
@@ -53,6 +56,7 @@ class Nonfinite:
         skipped = np.nan_to_num(span.metric("found_inf")) > 0
         symptoms = np.isin([str(s.site.kind) for s in span.sites], [str(k) for k in SYMPTOMS])
         forward = np.isin([str(s.site.kind) for s in span.sites], [str(k) for k in FORWARD])
+        passive = forward | np.isin([str(s.site.kind) for s in span.sites], [str(k) for k in GIVEN])
         buffers = span.places(Kind.BUFFER)
         for place, step in enumerate(span.steps):
             if skipped[place]:
@@ -70,7 +74,7 @@ class Nonfinite:
                     self._first_size = {
                         span.sites[n].site.path: float(sizes[n]) for n in np.flatnonzero(forward)
                     }
-                self._habitual.update(span.sites[n].site.path for n in np.flatnonzero(bad[place] & forward))
+                self._habitual.update(_key(span, int(n)) for n in np.flatnonzero(bad[place] & passive))
                 self._look_at_buffers(span, place, buffers[bad[place, buffers]] if len(buffers) else buffers)
                 if has_loss[place]:
                     self._previous_loss = float(loss[place])
@@ -103,13 +107,13 @@ class Nonfinite:
         step = int(span.steps[place])
         of_kind = {kind: [n for n in span.places(kind) if bad[n]] for kind in Kind}
         evidence = [Evidence("loss", loss, self._previous_loss)] if loss is not None else []
-        if of_kind[Kind.INPUT]:
-            return self._in_batch(span, place, of_kind[Kind.INPUT], evidence)
-        outputs = [
-            n for kind in FORWARD for n in of_kind[kind] if span.sites[n].site.path not in self._habitual
-        ]
-        if outputs:
-            return self._in_forward(span, place, min(outputs), evidence)
+        inputs, targets, *outputs = (self._unusual(span, of_kind[kind]) for kind in (*GIVEN, *FORWARD))
+        if inputs:
+            return self._in_batch(span, place, inputs, evidence)
+        if any(outputs):
+            return self._in_forward(span, place, min(n for found in outputs for n in found), evidence)
+        if targets:
+            return self._in_batch(span, place, targets, evidence)
         if loss is not None and not np.isfinite(loss):
             looked = bool(span.present[place, span.places(Kind.OUTPUT)].any())
             where = (
@@ -136,27 +140,32 @@ class Nonfinite:
             "torch.optim.AdamW(..., eps=1e-8)  # and a smaller learning rate",
         )
 
+    def _unusual(self, span: Span, places: list[int]) -> list[int]:
+        return [n for n in places if _key(span, n) not in self._habitual]
+
     def _in_batch(self, span: Span, place: int, sites: list[int], evidence: list[Evidence]) -> Finding:
         step = int(span.steps[place])
         name = span.sites[sites[0]].site.path
+        of_targets = span.sites[sites[0]].site.kind is Kind.TARGET
+        what, told = ("target", "nonfinite_targets") if of_targets else ("input", "nonfinite_samples")
         samples = [
             sample
             for event in span.events
             if event.kind == "batch" and event.step == step
-            for sample in event.body.get("nonfinite_samples", ())
+            for sample in event.body.get(told, ())
         ]
         where = f", sample {samples[0]} of the batch" if samples else ""
         indexed = [Evidence("index in the batch", float(samples[0]))] if samples else []
         return Finding(
             code="nonfinite_batch",
             severity=Severity.CRITICAL,
-            message=f"The batch of step {step:,} holds {_kind_of(span, place, sites[0])} in input {name}{where}, before the "
+            message=f"The batch of step {step:,} holds {_kind_of(span, place, sites[0])} in {what} {name}{where}, before the "
             "model touched it.",
             first_step=step,
             last_step=step,
             sites=(name,),
             evidence=(*indexed, *evidence, *_counts(span, place, sites)),
-            remedy="assert torch.isfinite(inputs).all()  # in the data pipeline, and drop or mend the sample",
+            remedy=f"assert torch.isfinite({what}s).all()  # in the data pipeline, and drop or mend the sample",
         )
 
     def _in_forward(self, span: Span, place: int, first: int, evidence: list[Evidence]) -> Finding:
@@ -256,6 +265,10 @@ class Nonfinite:
             evidence=tuple(_counts(span, place, [int(bad[0])])),
             remedy="module.reset_running_stats()  # and keep non-finite batches away from it",
         )
+
+
+def _key(span: Span, place: int) -> tuple[Kind, str]:
+    return span.sites[place].site.kind, span.sites[place].site.path
 
 
 def _origin(
