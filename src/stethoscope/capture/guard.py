@@ -6,12 +6,13 @@ counted; after `LIMIT` errors of one entry that entry is switched off.
 
 from __future__ import annotations
 
+import functools
 import sys
 import traceback
 import warnings
 from collections import Counter
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
 
 from stethoscope.record import StethoscopeWarning, StopTraining
 
@@ -81,3 +82,22 @@ class Guard:
 
 
 never_compiled(Guard.__call__)
+
+
+class _HasGuard(Protocol):
+    guard: Guard
+
+
+Owner = TypeVar("Owner", bound=_HasGuard)
+Given = ParamSpec("Given")
+
+
+def guarded(method: Callable[Concatenate[Owner, Given], None]) -> Callable[Concatenate[Owner, Given], None]:
+    """For methods that the framework calls: they run inside their owner's guard."""
+
+    @functools.wraps(method)
+    def inside(self: Owner, /, *args: Given.args, **kwargs: Given.kwargs) -> None:
+        self.guard(method, self, *args, **kwargs)
+
+    never_compiled(inside)
+    return inside

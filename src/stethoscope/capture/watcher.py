@@ -17,7 +17,7 @@ from stethoscope.capture import batches, replicas
 from stethoscope.capture.boundary import Boundary
 from stethoscope.capture.clock import Clock
 from stethoscope.capture.cost import Cost
-from stethoscope.capture.guard import Guard
+from stethoscope.capture.guard import Guard, guarded
 from stethoscope.capture.intake import Intake
 from stethoscope.capture.lineage import Lineage
 from stethoscope.capture.notes import Notes
@@ -74,6 +74,7 @@ class Watcher:
         self.scaling = Scaling(self.names)
         self._counts = Totals(sink)
         self._num_idle = 0
+        self._stepped_in_backward = False
         self._extras: Extras | None = None
         self.taps = Taps(
             self.names,
@@ -171,51 +172,154 @@ class Watcher:
 
     # ---- the seams ----
 
+    @guarded
     def backward_begins(self, loss: Any, *, retain: bool, create: bool) -> None:
         """Note the loss and what became of the last gradients."""
-        self.guard(self._backward_begins, loss, retain, create)
+        self.taps.inside.clear()
+        self._num_idle = 0
+        self.lineage.settle()
+        if self.evaluating:
+            return
+        self.phases.end("forward_ms", self._rows.scalars)
+        self.guard(self.intake.backward)
+        began = time.perf_counter()
+        for tensor in [loss] if isinstance(loss, torch.Tensor) else list(loss):
+            if tensor.is_meta:  # no number: neither finite nor not
+                continue
+            scale = self.scaling.scale_of(tensor)
+            self.taps.gradient_scale = pending_scale(scale)
+            pending = start([tensor.detach() if scale is None else tensor.detach() / scale])
+            self._rows.pending_scalars.append(("loss", pending))
+            if tensor.device.type == "cpu" and not math.isfinite(scalar_of(pending)):
+                self.guard(self._look_back)
+            self.guard(self.notes.backward_begins, tensor, first_of_step=self._rows.num_backwards == 0)
+        self.taps.forget()
+        self.taps.keeping = False  # checkpointing computes again: its outputs were there before
+        for ledger in self.owners.ledgers:
+            if ledger.backward_begins():
+                self._counts.discarded(self.clock.step)
+                break
+        if retain or create:
+            self._rows.accounts["retain_graph"] = float(retain)
+            self._rows.accounts["create_graph"] = float(create)
+        self.cost.add("ledger", began)
+        self.phases.begin("backward_ms")
 
+    @guarded
     def backward_ends(self) -> None:
         """Note what arrived."""
-        self.guard(self._backward_ends)
+        if self.evaluating:
+            return
+        self.phases.end("backward_ms", self._rows.scalars)
+        self._flush_taps()
+        if self.taps.graphs is not None:
+            self.guard(self.taps.graphs.collect)
+        self.taps.keeping = not self.taps.recording
+        self.taps.gradient_scale = None
+        self._rows.num_backwards += 1
+        self._counts.num_backwards += 1
+        for ledger in self.owners.ledgers:
+            ledger.backward_ends()
+        # Optimizers that step inside backward end their round with it.
+        if self.clock.anything_stepped and self._stepped_in_backward:
+            self._close_step()
 
+    @guarded
     def gradient_asked(self) -> None:
         """Count it: a graph that was kept for it is used."""
         self._rows.scalars["num_grads"] = self._rows.scalars.get("num_grads", 0.0) + 1.0
 
+    @guarded
     def step_begins(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         """Measure the gradients the optimizer is about to use."""
-        self.guard(self._step_begins, optimizer, args, kwargs)
+        edge = self.owners.meet(optimizer)
+        if edge is None:
+            return
+        self._flush_taps()
+        if self.clock.repeats(optimizer):
+            self._close_step(whole=False)
+        began = time.perf_counter()
+        # With a closure the gradients at this moment are those of the last step: read them after it.
+        edge.used_closure = _has_closure(args, kwargs)
+        if not edge.used_closure:
+            self._rows.account(self.owners.ledger(optimizer).step_begins())
+        self.cost.add("ledger", began)
+        if not edge.used_closure:
+            self._take_gradients(edge, optimizer)
+        if self.schedule.due("boundary", self.clock.step):
+            began = time.perf_counter()
+            edge.remember()
+            self.cost.add("boundary", began)
+        self.phases.begin("optimizer_ms")
 
+    @guarded
     def step_ends(self, optimizer: torch.optim.Optimizer) -> None:
         """Measure what it did."""
-        self.guard(self._step_ends, optimizer)
+        edge = self.owners.boundary(optimizer)
+        if edge is None:
+            return
+        self.phases.end("optimizer_ms", self._rows.scalars)
+        if edge.used_closure:
+            self._rows.account(self.owners.ledger(optimizer).step_begins())
+            self._take_gradients(edge, optimizer)
+        self.owners.ledger(optimizer).step_ends()
+        if len(self.clock.optimizers) > 1:
+            self._rows.own_losses(self.clock.optimizers.index(optimizer), self._settled)
+        if self.schedule.due("boundary", self.clock.step):
+            began = time.perf_counter()
+            for batch in (edge.update(self.clock.step), edge.weights(self._extras), edge.state()):
+                if batch is not None:
+                    self._collect(batch)
+            self.cost.add("boundary", began)
+        self.owners.note_rates(optimizer, self._rows)
+        found_inf = getattr(optimizer, "found_inf", None)
+        if isinstance(found_inf, torch.Tensor):
+            self._rows.pending_scalars.append(("found_inf", start([found_inf.detach()])))
+        complete = self.clock.stepped(optimizer)
+        self._stepped_in_backward = torch._C._current_graph_task_id() != -1
+        if self._stepped_in_backward:
+            return
+        if complete:
+            self._close_step()
+        else:
+            self._settle()
 
+    @guarded
     def clipped_norm(self, gradients: Any, max_norm: Any, total_norm: torch.Tensor) -> None:
         """Note the norm before clipping and the limit."""
-        note = self.scaling.clipped_norm
-        self.guard(note, gradients, max_norm, total_norm, self._rows, self.clock.optimizers)
+        self.scaling.clipped_norm(gradients, max_norm, total_norm, self._rows, self.clock.optimizers)
 
+    @guarded
     def clipped_value(self, gradients: Any, clip_value: float) -> None:
         """Note the limit."""
-        self.guard(self.scaling.clipped_value, gradients, clip_value, self._rows)
+        self.scaling.clipped_value(gradients, clip_value, self._rows)
 
+    @guarded
     def loss_scaled(self, scaler: Any, scaled: Any) -> None:
         """Remember by how much."""
-        self.guard(self.scaling.loss_scaled, scaler, scaled, self._rows)
+        self.scaling.loss_scaled(scaler, scaled, self._rows)
 
+    @guarded
     def scaler_stepped(self, scaler: Any, optimizer: torch.optim.Optimizer, ran: bool) -> None:
         """Count a step that the scaler skipped."""
-        self.guard(self._scaler_stepped, scaler, optimizer, ran)
+        if ran or self.owners.meet(optimizer) is None:
+            return
+        self.owners.ledger(optimizer).step_ends()
+        self._counts.skipped(self.clock.step, host_scale(scaler))
+        # What was measured belongs to an attempt that came to nothing.
+        self._rows = StepRows(self.clock.step)
 
+    @guarded
     def batch_arrived(self, dataset: Any, batch: Any, seconds: float) -> None:
         """Note it, until it is known whether it is trained on."""
-        self.guard(self.intake.arrived, dataset, batch, seconds, evaluating=self.evaluating)
+        self.intake.arrived(dataset, batch, seconds, evaluating=self.evaluating)
 
+    @guarded
     def scheduler_stepped(self, scheduler: Any) -> None:
         """Count it; a scheduler's first step is its own constructor's."""
         if getattr(scheduler, "_step_count", 2) > 1:
-            self._counts.num_scheduler_steps += self._mine_scheduler(scheduler)
+            mine = self.owners.boundary(getattr(scheduler, "optimizer", None)) is not None
+            self._counts.num_scheduler_steps += int(mine)
 
     # ---- how ----
 
@@ -264,82 +368,15 @@ class Watcher:
         due = self.schedule.due("batches", step) and self.schedule.due("gradients", step)
         self.taps.inputs_due = due and not self.evaluating
 
-    def _backward_begins(self, loss: Any, retain: bool, create: bool) -> None:
-        self.taps.inside.clear()
-        self._num_idle = 0
-        self.lineage.settle()
-        if self.evaluating:
-            return
-        self.phases.end("forward_ms", self._rows.scalars)
-        self.guard(self.intake.backward)
-        began = time.perf_counter()
-        for tensor in [loss] if isinstance(loss, torch.Tensor) else list(loss):
-            if tensor.is_meta:  # no number: neither finite nor not
-                continue
-            scale = self.scaling.scale_of(tensor)
-            self.taps.gradient_scale = pending_scale(scale)
-            pending = start([tensor.detach() if scale is None else tensor.detach() / scale])
-            self._rows.pending_scalars.append(("loss", pending))
-            if tensor.device.type == "cpu" and not math.isfinite(scalar_of(pending)):
-                self.intake.suspect(self.taps.measure_kept())
-            self.guard(self.notes.backward_begins, tensor, first_of_step=self._rows.num_backwards == 0)
-        self.taps.forget()
-        self.taps.keeping = False  # checkpointing computes again: its outputs were there before
-        for ledger in self.owners.ledgers:
-            if ledger.backward_begins():
-                self._counts.discarded(self.clock.step)
-                break
-        if retain or create:
-            self._rows.accounts["retain_graph"] = float(retain)
-            self._rows.accounts["create_graph"] = float(create)
-        self.cost.add("ledger", began)
-        self.phases.begin("backward_ms")
-
-    def _backward_ends(self) -> None:
-        if self.evaluating:
-            return
-        self.phases.end("backward_ms", self._rows.scalars)
-        self._flush_taps()
-        if self.taps.graphs is not None:
-            self.guard(self.taps.graphs.collect)
-        self.taps.keeping = not self.taps.recording
-        self.taps.gradient_scale = None
-        self._rows.num_backwards += 1
-        self._counts.num_backwards += 1
-        for ledger in self.owners.ledgers:
-            ledger.backward_ends()
-        # Optimizers that step inside backward end their round with it.
-        if self.clock.anything_stepped and self._stepped_in_backward:
-            self._close_step()
-
-    _stepped_in_backward = False
+    def _look_back(self) -> None:
+        """The loss is not finite: look at what was let pass in this step after all."""
+        self.intake.suspect(self.taps.measure_kept())
 
     def _flush_taps(self) -> None:
         """What waits belongs to the rows that are open now."""
         began = time.perf_counter()
         self.taps.waiting.flush()
         self.taps.spent += time.perf_counter() - began
-
-    def _step_begins(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        edge = self.owners.meet(optimizer)
-        if edge is None:
-            return
-        self._flush_taps()
-        if self.clock.repeats(optimizer):
-            self._close_step(whole=False)
-        began = time.perf_counter()
-        # With a closure the gradients at this moment are those of the last step: read them after it.
-        edge.used_closure = _has_closure(args, kwargs)
-        if not edge.used_closure:
-            self._rows.account(self.owners.ledger(optimizer).step_begins())
-        self.cost.add("ledger", began)
-        if not edge.used_closure:
-            self._take_gradients(edge, optimizer)
-        if self.schedule.due("boundary", self.clock.step):
-            began = time.perf_counter()
-            edge.remember()
-            self.cost.add("boundary", began)
-        self.phases.begin("optimizer_ms")
 
     def _take_gradients(self, edge: Boundary, optimizer: Any) -> None:
         if not self.schedule.due("gradients", self.clock.step):
@@ -352,36 +389,6 @@ class Watcher:
         if self.schedule.due("boundary", self.clock.step):
             self.guard(self.notes.unit_gradients, edge.parameters)
             self.cost.add("boundary", began)
-
-    def _step_ends(self, optimizer: torch.optim.Optimizer) -> None:
-        edge = self.owners.boundary(optimizer)
-        if edge is None:
-            return
-        self.phases.end("optimizer_ms", self._rows.scalars)
-        if edge.used_closure:
-            self._rows.account(self.owners.ledger(optimizer).step_begins())
-            self._take_gradients(edge, optimizer)
-        self.owners.ledger(optimizer).step_ends()
-        if len(self.clock.optimizers) > 1:
-            self._rows.own_losses(self.clock.optimizers.index(optimizer), self._settled)
-        if self.schedule.due("boundary", self.clock.step):
-            began = time.perf_counter()
-            for batch in (edge.update(self.clock.step), edge.weights(self._extras), edge.state()):
-                if batch is not None:
-                    self._collect(batch)
-            self.cost.add("boundary", began)
-        self.owners.note_rates(optimizer, self._rows)
-        found_inf = getattr(optimizer, "found_inf", None)
-        if isinstance(found_inf, torch.Tensor):
-            self._rows.pending_scalars.append(("found_inf", start([found_inf.detach()])))
-        complete = self.clock.stepped(optimizer)
-        self._stepped_in_backward = torch._C._current_graph_task_id() != -1
-        if self._stepped_in_backward:
-            return
-        if complete:
-            self._close_step()
-        else:
-            self._settle()
 
     def _settle(self) -> None:
         """Another optimizer may follow in this Step, or this one may step again: then the next Step has begun here."""
@@ -450,19 +457,6 @@ class Watcher:
         self.notes.looks.timed = waiting.timed
         for edge in self.owners.boundaries:
             edge.timed = waiting.timed
-
-    # ---- clipping, scaling, schedules ----
-
-    def _scaler_stepped(self, scaler: Any, optimizer: torch.optim.Optimizer, ran: bool) -> None:
-        if ran or self.owners.meet(optimizer) is None:
-            return
-        self.owners.ledger(optimizer).step_ends()
-        self._counts.skipped(self.clock.step, host_scale(scaler))
-        # What was measured belongs to an attempt that came to nothing.
-        self._rows = StepRows(self.clock.step)
-
-    def _mine_scheduler(self, scheduler: Any) -> int:
-        return int(self.owners.boundary(getattr(scheduler, "optimizer", None)) is not None)
 
 
 def _has_closure(args: Any, kwargs: Any) -> bool:
