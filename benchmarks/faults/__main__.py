@@ -33,6 +33,10 @@ def main() -> int:
         "--live-equals-stored", action="store_true",
         help="instead: whether a companion that listens at random moments, and the stored run in random pieces, say the same",
     )  # fmt: skip
+    parser.add_argument(
+        "--in-passing", action="store_true",
+        help="instead: what a companion that looks after every step would have told and taken back later",
+    )  # fmt: skip
     parser.add_argument("--keep", type=Path, help="keep the run folders here")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
@@ -42,8 +46,8 @@ def main() -> int:
         print(f"No program is called {options.ids}", file=sys.stderr)
         return 2
     seeds = range(options.first_seed, options.first_seed + options.seeds)
-    if options.live_equals_stored:
-        return compare_live(programs, seeds)
+    if options.live_equals_stored or options.in_passing:
+        return compare_live(programs, seeds, moments=options.in_passing)
     verdicts = run(programs, seeds, options.keep)
     table = report.text(verdicts)
     print("\n" + table)
@@ -55,15 +59,15 @@ def main() -> int:
     return 1 if any(v.error for v in verdicts) else 0
 
 
-def compare_live(programs: list[Program], seeds: range) -> int:
-    """Says where live and stored findings differ; 0 where they never do."""
+def compare_live(programs: list[Program], seeds: range, *, moments: bool) -> int:
+    """Says where live and stored findings differ, in the end or at any moment; 0 where they never do."""
     num_runs, differing = 0, []
     with tempfile.TemporaryDirectory(prefix="stethoscope-live-") as scratch:
         for seed in seeds:
             for program in programs:
                 folder = Path(scratch).resolve() / f"{program.key}-{seed}"
                 folder.mkdir()
-                count, lines = live.check(program, seed, folder)
+                count, lines = live.check(program, seed, folder, moments=moments)
                 num_runs += count
                 differing += [program.key] * bool(lines)
                 print(f"{program.key:<6} seed {seed}  " + ("\n    ".join(["differs", *lines]) if lines else "the same"), flush=True)

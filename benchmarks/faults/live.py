@@ -21,7 +21,7 @@ from benchmarks.faults.catalogue import Program
 from stethoscope.analyse.span import spans
 from stethoscope.companion import Companion
 from stethoscope.detect import Detection
-from stethoscope.record import Finding
+from stethoscope.record import Finding, Severity
 from stethoscope.store import Run, RunWriter, find_runs, open_run
 
 LOOKS: Final = 0.1
@@ -30,7 +30,7 @@ MAX_CUTS: Final = 40
 
 
 @contextlib.contextmanager
-def listening(seed: int) -> Iterator[dict[Path, Companion]]:
+def listening(seed: int, how_often: float = LOOKS) -> Iterator[dict[Path, Companion]]:
     """While it lasts, every run that is written here has a companion that looks at random moments."""
     dice = random.Random(seed)
     ears: dict[Path, Companion] = {}
@@ -38,7 +38,7 @@ def listening(seed: int) -> Iterator[dict[Path, Companion]]:
 
     def scalars(writer: RunWriter, step: int, values: Any) -> None:
         plain(writer, step, values)
-        if dice.random() < LOOKS and writer.state == "writing" and writer.flush():
+        if dice.random() < how_often and writer.state == "writing" and writer.flush():
             if writer.path not in ears:
                 ears[writer.path] = Companion(writer.path, disk_bytes=1 << 40)
             ears[writer.path].look()
@@ -70,6 +70,22 @@ def in_pieces(run: Run, seed: int) -> list[Finding]:
     return detection.findings()
 
 
+def passing(run: Run) -> list[str]:
+    """What a companion that looks after every step would have told and then taken back, in words.
+
+    Whoever follows a run reads it in that moment: a healthy run must be silent at every one, not only in the end.
+    """
+    detection, seen, told = Detection(), None, {}
+    for step in run.steps.tolist():
+        detection.observe(spans(run, after=seen, upto=step))
+        seen = step
+        for finding in detection.findings():
+            if finding.severity is not Severity.INFO:
+                told.setdefault(finding.code, (step, finding))
+    last = {finding.code for finding in whole(run)}
+    return [f"told after step {step}: {f.code}: {f.message}" for step, f in told.values() if f.code not in last]
+
+
 def differences(first: list[Finding], second: list[Finding]) -> list[str]:
     """What the one says and the other does not, in words; NaN equals NaN here."""
     told, others = ([json.dumps(f.to_json(), sort_keys=True, default=float) for f in found] for found in (first, second))
@@ -88,21 +104,24 @@ def compare(folder: Path, ear: Companion | None, seed: int) -> list[str]:
     return found
 
 
-def check(program: Program, seed: int, folder: Path) -> tuple[int, list[str]]:
+def check(program: Program, seed: int, folder: Path, *, moments: bool = False) -> tuple[int, list[str]]:
     """Run a program with a companion that listens: how many runs it recorded, and every difference found.
 
-    Ranks of a program with several processes write where no ear is; their runs are compared in pieces only.
+    Ranks of a program with several processes write where no ear is; their runs are compared in pieces only. With
+    `moments`: without a companion, and what would have been told in passing.
     """
     os.environ |= {"STETHOSCOPE_DIR": str(folder), "STETHOSCOPE_COMPANION": "off", "STETHOSCOPE_QUIET": "true"}
     before = Path.cwd()
     try:
         os.chdir(folder)
-        with listening(seed) as ears, warnings.catch_warnings():
+        with listening(seed, 0.0 if moments else LOOKS) as ears, warnings.catch_warnings():
             warnings.simplefilter("ignore")
             program.run(seed)
     finally:
         os.chdir(before)
         gc.collect()
     runs = find_runs(folder)
+    if moments:
+        return len(runs), [line for run in runs for line in passing(open_run(run))]
     heard = {path.resolve(): ear for path, ear in ears.items()}
     return len(runs), [line for run in runs for line in compare(run, heard.get(run.resolve()), seed)]

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import io
+
 import matplotlib
+import matplotlib.figure
 import numpy as np
 import pytest
 from matplotlib.colors import to_hex, to_rgb
 
+from stethoscope.views import style
 from stethoscope.views.style import (
     DARK,
     LIGHT,
@@ -61,6 +65,23 @@ def test_style_does_not_leak() -> None:
         assert library.rcParams["figure.facecolor"] == DARK.sheet
         assert library.rcParams["svg.fonttype"] == "none"
     assert dict(matplotlib.rcParams) == before
+
+
+@pytest.mark.parametrize("first", ["cmss10", "STIXGeneral", "DejaVu Sans"])
+def test_letters_that_a_font_lacks_come_from_another(
+    first: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Which fonts a machine has is not ours to say; a warning of matplotlib's is an error in these tests."""
+    monkeypatch.setattr(style, "SANS", [first, "DejaVu Sans"])
+    monkeypatch.setattr(style, "MONO", ["cmtt10", "DejaVu Sans Mono"])
+    with figure_style() as library:
+        figure = library.figure.Figure()
+        axes = figure.add_subplot(title="5.62 × 10⁻⁴ → q·kᵀ", xlabel="Σ ≥ 1/64")
+        axes.text(0, 0, "blocks.3.ä → 10⁻⁴", fontfamily=style.monospace())
+        figure.savefig(io.BytesIO(), format="svg")
+        figure.savefig(io.BytesIO(), format="png")
+    # cmss10 has one weight, which no font that people set texts in has.
+    assert [record for record in caplog.records if "cmss10" not in record.getMessage()] == []
 
 
 def test_schemes_are_all_different() -> None:

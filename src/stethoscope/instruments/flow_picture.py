@@ -23,7 +23,15 @@ from stethoscope.instruments.flow_types import (
 )
 from stethoscope.record import ConfigError, printable
 from stethoscope.views.plot_data import number
-from stethoscope.views.style import FlowPalette, Tokens, figure_style, flow_palette, heading_weight, tokens
+from stethoscope.views.style import (
+    HEADING_WEIGHT,
+    FlowPalette,
+    Tokens,
+    figure_style,
+    flow_palette,
+    monospace,
+    tokens,
+)
 
 NODE_MARKS = {
     NodeType.BOTTLENECK: "▸◂",
@@ -185,7 +193,7 @@ def draw(shown: GradientFlowVisualization, dark: bool = False) -> Any:
         axis.set_xlim(-0.7, levels - 0.3)
         axis.set_ylim(low, high)
         title = sentences(shown)[0].lstrip("◆▲●✓ ")
-        axis.set_title(plots.plain_text(title), fontweight=heading_weight())
+        axis.set_title(plots.plain_text(title), fontweight=HEADING_WEIGHT)
         if num_hidden:
             note = f"{num_hidden:,} more connections carry less and are not drawn"
             axis.annotate(note, (-0.6, low), fontsize=7, color=look.ink3, va="bottom")
@@ -289,5 +297,5 @@ def _label_node(axis: Any, node: FlowNode, place: Place, look: Tokens, fill: Any
         axis.annotate(mark, (x, y + 0.17), va="bottom", fontsize=7, color=look.ink, bbox=patch, **settings)
     axis.annotate(
         plots.plain_text(shorten(printable(node.layer_name), 16)), (x, y - 0.2), va="top", fontsize=6.5,
-        fontfamily="monospace", color=look.ink2, bbox=patch, **settings,
+        fontfamily=monospace(), color=look.ink2, bbox=patch, **settings,
     )  # fmt: skip

@@ -15,12 +15,13 @@ import numpy.typing as npt
 from stethoscope.record import FloatArray, IntArray, printable
 from stethoscope.views.plot_data import Heatmap, Histogram, Lines, Plot, number
 from stethoscope.views.style import (
+    HEADING_WEIGHT,
     HISTORY_RANGE,
     Tokens,
     colormap,
     figure_style,
-    heading_weight,
     log_ratio,
+    monospace,
     tokens,
 )
 
@@ -86,7 +87,7 @@ def draw(plots: Sequence[Plot], *, dark: bool = False, title: str = "") -> Any:
                 x=0.01,
                 ha="left",
                 fontsize=12,
-                fontweight=heading_weight(),
+                fontweight=HEADING_WEIGHT,
                 color=tokens(dark).ink,
             )
         axes = figure.subplots(rows, columns, squeeze=False).reshape(-1)
@@ -271,7 +272,7 @@ def _label_rows(axis: Any, labels: Sequence[str]) -> None:
     places = range(0, len(labels), every)
     axis.set_yticks(list(places))
     axis.set_yticklabels(
-        [plain_text(_short(labels[i])) for i in places], fontfamily="monospace", fontsize=7.5
+        [plain_text(_short(labels[i])) for i in places], fontfamily=monospace(), fontsize=7.5
     )
 
 

@@ -183,6 +183,9 @@ def colormap(name: str, dark: bool = False) -> Any:
 SANS: Final = ["Inter", "Segoe UI", "Roboto", "Noto Sans", "Liberation Sans", "DejaVu Sans", "sans-serif"]
 MONO: Final = ["SF Mono", "Cascadia Mono", "JetBrains Mono", "Roboto Mono", "DejaVu Sans Mono", "monospace"]
 
+HEADING_WEIGHT: Final = 700
+"""Every family has it; most have no 600, and matplotlib would say so every time."""
+
 
 def style_settings(dark: bool = False) -> dict[str, Any]:
     """The rcParams of a variant: for `matplotlib.rc_context` or `matplotlib.style.use`."""
@@ -194,9 +197,9 @@ def style_settings(dark: bool = False) -> dict[str, Any]:
         "text.color": look.ink2, "axes.labelcolor": look.ink2, "axes.titlecolor": look.ink,
         "xtick.color": look.line2, "ytick.color": look.line2,
         "xtick.labelcolor": look.ink2, "ytick.labelcolor": look.ink2,
-        "font.size": 9, "axes.titlesize": 10, "axes.titleweight": heading_weight(),
+        "font.size": 9, "axes.titlesize": 10, "axes.titleweight": HEADING_WEIGHT,
         "axes.titlelocation": "left",
-        "font.family": "sans-serif", "font.sans-serif": _installed(SANS), "font.monospace": _installed(MONO),
+        "font.family": _installed(SANS), "font.sans-serif": _installed(SANS), "font.monospace": monospace(),
         "axes.spines.top": False, "axes.spines.right": False, "axes.spines.left": False,
         "axes.edgecolor": look.line2, "axes.grid": True, "axes.grid.axis": "y",
         "grid.color": look.line, "grid.linewidth": 0.8, "axes.axisbelow": True,
@@ -208,17 +211,21 @@ def style_settings(dark: bool = False) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def monospace() -> list[str]:
+    """The families for code and names, in the order in which a letter is looked for."""
+    return _installed(MONO)
+
+
 def _installed(families: list[str]) -> list[str]:
-    """Those of the families that this machine has, so that matplotlib does not warn about the rest."""
+    """Those of the families that this machine has, so that matplotlib does not warn about the rest.
+
+    DejaVu, which comes with matplotlib, ends both lists: it has the letters that others lack, a raised minus for one. Only
+    where a text is given the list itself, not its generic name, does matplotlib look further than the first.
+    """
     from matplotlib import font_manager
 
     known = {font.name for font in font_manager.fontManager.ttflist}
     return [name for name in families if name in known] or ["DejaVu Sans"]
-
-
-def heading_weight() -> int:
-    """600, or 700 where only DejaVu is there: it has no 600, and matplotlib would say so every time."""
-    return 700 if _installed(SANS)[0] == "DejaVu Sans" else 600
 
 
 @contextmanager
