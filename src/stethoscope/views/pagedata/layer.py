@@ -9,6 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from stethoscope.analyse.bins import bins_over
+from stethoscope.analyse.eventseries import attention_modules, entropy
 from stethoscope.kernels.histogram import MIN_EXPONENT, NUM_EXPONENTS, ZERO_BIN
 from stethoscope.record import (
     OUTPUT_KINDS,
@@ -23,7 +24,6 @@ from stethoscope.record import (
 )
 from stethoscope.store import Run
 from stethoscope.views.pagedata.desk import Desk
-from stethoscope.views.pagedata.eventseries import attention_modules, entropy
 from stethoscope.views.pagedata.heat import BadQuestionError
 from stethoscope.views.pagedata.layer_parts import heads_data, units_data
 from stethoscope.views.pagedata.oneseries import series_of

@@ -51,9 +51,9 @@ def num_modules(run: Run) -> int:
 
 def num_log_entries(desk: Desk) -> int:
     """Findings and events that the log shows."""
-    from stethoscope.views.pagedata.log import log_events
+    from stethoscope.views.pagedata.log import num_entries
 
-    return len(desk.diagnosis.findings) + len(log_events(desk.run))
+    return num_entries(desk)
 
 
 def delay(desk: Desk) -> float | None:
