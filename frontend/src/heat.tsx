@@ -59,6 +59,8 @@ export interface HeatProps {
   height?: number; onToggle: (path: string) => void; onOpen: (path: string) => void; onRange?: (first: number, last: number) => void;
   draw?: (context: CanvasRenderingContext2D, at: number, x: (step: number) => number, y: number, height: number, t: Tokens, dpr: number, right: number) => void;
   valuesOf?: (row: number, step: number) => [string, string, boolean]; tipOf?: (row: number, step: number) => JSX.Element | null; sign?: (row: number) => string; rowHeight?: number;
+  /** Words on the field left of a line. */
+  band?: { x: number; words: string };
 }
 
 export function HeatGrid(props: HeatProps): JSX.Element {
@@ -94,6 +96,7 @@ export function HeatGrid(props: HeatProps): JSX.Element {
         <canvas ref={canvas} aria-hidden="true" data-panel="heat" />
         <svg class="over plotbox" aria-hidden="true" ref={(el) => { if (el) el.style.top = `${top}px`; }} width={scale.width} height={shownHeight}>
           <Rules scale={scale} height={shownHeight} flags={flags} ends={ends} />
+          {props.band && <text x={props.band.x - 10} y={pitch * 4.5 + 4} text-anchor="end" class="band">{props.band.words}</text>}
           {chosen >= 0 && chosen * pitch >= top - pitch && chosen * pitch < top + seen && <rect x="0.6" y={chosen * pitch - top - 0.5} width={scale.width - 1.2} height={pitch} fill="none" stroke={t.ink} stroke-width="1.25" />}
         </svg>
         <div class="plotbox touch" {...pointer} onMouseMove={(event) => { (pointer.onMouseMove as (e: MouseEvent) => void)(event); const y = event.clientY - (event.currentTarget as Element).getBoundingClientRect().top; setHover(Math.floor(y / pitch)); }}

@@ -40,7 +40,7 @@ def sick(tmp_path):
 
 def test_what_moved_beside_the_cause_is_read_from_the_run(sick):
     found = {e.label: e for e in meanwhile(sick, BARE, 4)}
-    assert list(found) == ["gradient L2 of layers.2.attn.weight", "gradient L2 before clipping", "clip coefficient", "loss"]
+    assert list(found) == ["gradient L2 of layers.2.attn.weight", "gradient before clipping", "clip coefficient", "loss"]
     grown = found["gradient L2 of layers.2.attn.weight"]
     series = next(iter(sick.series("layers.2.attn.weight", Kind.GRADIENT, "norm").values()))
     before = series.values[(series.steps >= 102) & (series.steps < 150)]

@@ -44,7 +44,7 @@ def meanwhile(run: Run, cause: Finding, room: int) -> list[Evidence]:
     said = " ".join(f"{e.label} {e.stat}".lower() for e in cause.evidence)
     known = run.metrics()
     if "grad_norm" in known and "gradient norm" not in said and "grad_norm" not in said:
-        words = "gradient L2 before clipping" if "clip_norm" in known else "gradient L2 of the model"
+        words = "gradient before clipping" if "clip_norm" in known else "gradient L2 of the model"
         out += _of_metric(run, cause, end, "grad_norm", words)
     if "clip" not in said and len(out) < room - 1:
         out += _of_metric(run, cause, end, CLIP, "clip coefficient")

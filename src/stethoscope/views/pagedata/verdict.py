@@ -72,11 +72,12 @@ def cause_data(cause: Finding, run: Run, desk: Desk) -> dict[str, Any]:
     """One cause in full."""
     is_live = run.state == "live"
     own = cause.evidence[:MAX_EVIDENCE]
+    beside = meanwhile(run, cause, MAX_EVIDENCE - len(own))
     return finding_row(cause, desk.diagnosis) | {
-        "why": " ".join(filter(None, (why(cause), loss_words(run, cause)))), "remedy": text(cause.remedy, 1000),
+        "why": " ".join(filter(None, (why(cause, beside), loss_words(run, cause)))), "remedy": text(cause.remedy, 1000),
         "confidence": cause.confidence, "columns": ["before", "now" if is_live else "after"],
         "evidence": [evidence_data(e, cause, desk) for e in own],
-        "meanwhile": [evidence_data(e, cause, desk) for e in meanwhile(run, cause, MAX_EVIDENCE - len(own))],
+        "meanwhile": [evidence_data(e, cause, desk) for e in beside],
     }  # fmt: skip
 
 
@@ -90,10 +91,11 @@ def finding_row(finding: Finding, diagnosis: Diagnosis) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def why(cause: Finding) -> str:
-    """The evidence in one or two sentences."""
+def why(cause: Finding, beside: Sequence[Evidence] = ()) -> str:
+    """The evidence in one or two sentences; what moved most in the layer around it where the cause has one number."""
     parts = []
-    for e in cause.evidence[:3]:
+    near = [e for e in beside if e.site][:1] if len(cause.evidence) < 2 else []
+    for e in (*cause.evidence[:3], *near):
         if e.value is None:
             continue
         label = text(e.label, 120)
@@ -174,17 +176,24 @@ def _site(finding: Finding) -> str:
     return text(finding.sites[0], 10_000) if finding.sites else ""
 
 
+def clause(cause: Finding) -> str:
+    """The cause's sentence up to where it gives its step or its numbers: a sentence of its own, "" where it is none."""
+    words = text(cause.message, 800)
+    for cut in (f" from step {cause.first_step:,}", f" since step {cause.first_step:,}", f" at step {cause.first_step:,}", ": "):
+        words = words.partition(cut)[0]
+    if len(words) > _MAX_CLAUSE:
+        words = words.partition(", ")[0]
+    words = words.rstrip(".")
+    return words if 12 <= len(words) <= _MAX_CLAUSE else ""
+
+
 def _beginning(cause: Finding, where: str) -> str:
-    """The first clause of the cause's sentence, without the step that stands beside it."""
+    """What began, without the step that stands beside it."""
     if cause.code.startswith("nonfinite"):
         for word in ("NaN", "Inf"):
             if word in cause.message:
                 return f"First {word}{where}"
-    words = text(cause.message, 800)
-    for cut in (f" from step {cause.first_step:,}", f" since step {cause.first_step:,}", ": ", ", "):
-        words = words.partition(cut)[0]
-    words = words.rstrip(".")
-    return words if 12 <= len(words) <= _MAX_CLAUSE else f"It begins{where}"
+    return clause(cause) or f"It begins{where}"
 
 
 def signs(run: Run, cause: Finding) -> list[dict[str, Any]]:
