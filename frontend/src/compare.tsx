@@ -68,10 +68,10 @@ const parentsOf = (found: CompareData): string[] => { const out: string[] = []; 
 
 function CompareBar({ found, a, b }: { found: CompareData | null; a: string; b: string }): JSX.Element {
   return (
-    <header class="bar"><a class="home" href="#/" aria-label="All runs"><Logo /></a><a href="#/">Runs</a><i>/</i><b class="title">Compare</b>
-      {found && <><a class="side" href={runLink(a)}><b class="letter a">A</b>{found.a.name} <span class="mono id">{found.a.id}</span><StateSign of={found.a.state} /></a><a class="side" href={runLink(b)}><b class="letter b">B</b>{found.b.name} <span class="mono id">{found.b.id}</span><StateSign of={found.b.state} /></a>
+    <header class="bar"><a class="home" href="#/" aria-label="All runs"><Logo /></a>{!isPhone.value && <><a href="#/">Runs</a><i>/</i><b class="title">Compare</b></>}
+      {found && <><a class="side" href={runLink(a)}><b class="letter a">A</b><span class="cutname">{found.a.name}</span>{!isPhone.value && <span class="mono id">{found.a.id}</span>}<StateSign of={found.a.state} /></a><a class="side" href={runLink(b)}><b class="letter b">B</b><span class="cutname">{found.b.name}</span>{!isPhone.value && <span class="mono id">{found.b.id}</span>}<StateSign of={found.b.state} /></a>
         {!isPhone.value && <><a class="button" href={`#/compare?a=${b}&b=${a}`}>Swap</a><a class="button" href="#/">Choose others</a></>}</>}
-      <div class="tools"><Tools /></div></header>
+      {!isPhone.value && <div class="tools"><Tools /></div>}</header>
   );
 }
 
@@ -96,13 +96,13 @@ function Body({ found, shown, plot, rows, open, a, angled, toggle }: { angled: A
   const ends = found.a.lastStep !== found.b.lastStep ? { step: both, label: `${shorter} ended at ${count(both)}`, live: false } : null;
   const broken = ([["A", found.nan.a], ["B", found.nan.b]] as const).filter((one): one is readonly ["A" | "B", number] => one[1] !== null);
   const together = broken.length === 2 && broken[0][1] === broken[1][1];
-  const flags: Flag[] = [...(found.first && found.first.step >= scale.first ? [{ n: 1, step: found.first.step, chip: `${count(found.first.step)}, they part` }] : []), ...(together ? [{ n: 2, step: broken[0][1], words: `both NaN, ${count(broken[0][1])}` }] : broken.map(([letter, step], n) => ({ n: 2 + n, step, words: `${letter} is NaN, ${count(step)}` })))];
+  const flags: Flag[] = [...(found.first && found.first.step >= scale.first ? [{ n: 1, step: found.first.step, chip: `${count(found.first.step)}${isPhone.value ? "" : ", they part"}` }] : []), ...(together ? [{ n: 2, step: broken[0][1], words: `both NaN, ${count(broken[0][1])}` }] : broken.map(([letter, step], n) => ({ n: 2 + n, step, words: `${letter} is NaN, ${count(step)}` })))];
   const same = found.first ? scale.x(found.first.step) : scale.width;
   return (
     <><section class="verdict"><div class="say"><p class="overline"><span>First difference</span></p><Headline found={found} link={a} /></div>
-      <table class="evidence two"><caption class="hidden">Outcome</caption><thead><tr><th scope="col">Outcome</th><th scope="col"><b class="letter a">A</b></th><th scope="col"><b class="letter b">B</b></th></tr></thead><tbody>{found.outcome.map((one) => <tr><th scope="row" title={one.label}>{one.site ? <>{one.label.slice(0, -one.site.length)}<span class="mono">…{one.site.split(".").slice(-2).join(".")}</span></> : one.label}</th><td class={one.a === "NaN" ? "crit" : ""}>{one.unit === "%" ? percent(real(one.a) ?? 0) : number(one.a)}</td><td class={`now${one.b === "NaN" ? " crit" : ""}`}>{one.unit === "%" ? percent(real(one.b) ?? 0) : number(one.b)}</td></tr>)}</tbody></table>
+      <table class="evidence two"><caption class="hidden">Outcome</caption><thead><tr><th scope="col">Outcome</th><th scope="col"><b class="letter a">A</b></th><th scope="col"><b class="letter b">B</b></th></tr></thead><tbody>{found.outcome.map((one) => <tr><th scope="row" title={one.label}>{one.site ? <>{one.label.slice(0, -one.site.length)}<span class="mono">{one.site.split(".").length > 2 ? "…" : ""}{one.site.split(".").slice(-2).join(".")}</span></> : one.label}</th><td class={one.a === "NaN" ? "crit" : ""}>{one.unit === "%" ? percent(real(one.a) ?? 0) : number(one.a)}</td><td class={`now${one.b === "NaN" ? " crit" : ""}`}>{one.unit === "%" ? percent(real(one.b) ?? 0) : number(one.b)}</td></tr>)}</tbody></table>
       <table class="evidence two settings"><caption class="hidden">Settings</caption><thead><tr><th scope="col">Settings <span class="note">{found.settings.numDiffer ? `${count(found.settings.numDiffer)} of ${count(found.settings.num)} differ` : `all ${count(found.settings.num)} the same`}</span></th><th scope="col"><b class="letter a">A</b></th><th scope="col"><b class="letter b">B</b></th></tr></thead><tbody>{found.settings.rows.slice(0, 5).map((one) => <tr class={one.a === one.b ? "same" : ""}><th scope="row" class="mono">{one.name}</th><td class="mono" title={one.a}>{one.a || "none"}</td><td class="mono now" title={one.b}>{one.b || "none"}</td></tr>)}</tbody></table></section>
-      <Axis scale={scale} flags={flags} left={`Steps ${count(shown[0])} to ${count(shown[1])}`} right=" " />
+      <Axis scale={scale} flags={flags} left={isPhone.value ? "Step" : `Steps ${count(shown[0])} to ${count(shown[1])}`} right=" " />
       {found.tracks.map((one) => <Pair key={one.key} track={one} scale={scale} parted={found.first?.step ?? null} flags={flags} ends={ends} />)}
       <div class="panel toolbar"><div class="gutter"><b>Difference by layer</b></div><div class="plot controls">
         {!isPhone.value && <><div class="segments" role="radiogroup" aria-label="What is shown">{found.kinds.map((one) => <button type="button" role="radio" aria-checked={found.kind === one} class={found.kind === one ? "on" : ""} onClick={() => { kind.value = one; }}>{KIND_NAMES[one] ?? one}</button>)}</div>
@@ -140,13 +140,13 @@ function Pair({ track, scale, parted, flags, ends }: { track: CompareData["track
   return (
     <div class="panel track"><div class="gutter"><b>{track.label}</b>{(track.note || track.log) && <small title={track.note}>{track.key === "parted" ? <><span class="mono">{track.note.split(".").slice(-2).join(".")}</span>{track.log ? ", log" : ""}</> : track.log ? "log" : track.note}</small>}</div>
       <svg class="plot" data-panel={track.key} width={scale.width} height={h} role="img" aria-label={`${sentence(`${track.label} of A`, a, scale, number)}. ${sentence("B", b, scale, number)}`}>
-        {ticks.map((tick) => <g><path d={`M0 ${y(tick).toFixed(1)}H${scale.width}`} stroke={t.line} /><text x="-8" y={y(tick) + 4} text-anchor="end">{tickLabel(tick)}</text></g>)}
+        {ticks.map((tick) => <g><path d={`M0 ${y(tick).toFixed(1)}H${scale.width}`} stroke={t.line} /><text x="-8" y={y(tick) + 4} text-anchor="end" class="tick">{tickLabel(tick)}</text></g>)}
         {[a, b].flatMap((one) => stretches(one, scale, Mark.NAN)).map(([x, w]) => <rect x={x} width={Math.max(2, w)} y="0" height={h} fill="url(#hatch)" />)}
         {[[a, t.s[1]], [b, t.s[0]]].map(([of, color]) => { const drawn = paths(of as typeof a, scale, y, range.log); return <g><path d={drawn.band} fill={color as string} opacity=".16" /><path d={drawn.mean} fill="none" stroke={color as string} stroke-width="1.5" /></g>; })}
         <path d={paths(before, scale, y, range.log).mean} fill="none" stroke={t.ink2} stroke-width="1.5" />
         <Rules scale={scale} height={h} flags={flags} ends={ends} words={track.key === "loss"} />{dot(a, t.s[1])}{dot(b, t.s[0])}
       </svg>
-      <div class="values pair">{now[0] && now[0] === now[1] ? <b class="inkboth">{now[0]}</b> : <><b class="inka">{now[0]}</b><b class="inkb">{now[1]}</b></>}</div></div>
+      <div class={`values pair${now.some((one) => one.includes("×")) && h > 40 ? " over" : ""}`}>{now[0] && now[0] === now[1] ? <b class="inkboth">{now[0]}</b> : <><b class="inka">{now[0]}</b><b class="inkb">{now[1]}</b></>}</div></div>
   );
 }
 

@@ -10,7 +10,7 @@ import { cursor, selected, tokens } from "./state";
 import { Rules, usePointer, type Ends, type Flag } from "./tracks";
 import type { Tokens } from "./tokens";
 
-export const ROW = 16;
+export const ROW = 16; const TALL = 20;
 
 /** The rows to show: those whose parents are all open, and (with a filter) what matches and its parents. */
 export function visibleRows(tree: TreeRow[], open: Set<string>, filter = ""): number[] {
@@ -66,11 +66,12 @@ export interface HeatProps {
 export function HeatGrid(props: HeatProps): JSX.Element {
   const { tree, rows, heat, scale, flags, ends, open } = props;
   const t = tokens.value;
-  const pitch = props.rowHeight ?? ROW;
   const box = useRef<HTMLDivElement>(null);
   const canvas = useRef<HTMLCanvasElement>(null);
   const [top, setTop] = useState(0);
   const [seen, setSeen] = useState(props.height ?? 400);
+  // A small model's rows may be taller: they need not be spared.
+  const pitch = props.rowHeight ?? (rows.length > 0 && rows.length * TALL <= seen ? TALL : ROW);
   const [hover, setHover] = useState<number | null>(null);
   useLayoutEffect(() => {
     const element = box.current!;

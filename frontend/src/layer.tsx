@@ -99,13 +99,13 @@ function Strip({ heat, row }: { heat: RunSession["heat"]["value"]; row: number }
 function LayerHead({ data, found, session, severity }: { data: RunData; found: LayerData; session: RunSession; severity: string }): JSX.Element {
   const { head } = found;
   const place = head.source?.file ? `${head.source.file}:${head.source.line}` : "";
-  const facts = [head.numParameters ? `${amount(head.numParameters)} parameters` : "", head.shape.length ? `output ${head.shape.map(count).join(" × ")}${head.dtype ? ` in ${head.dtype}` : ""}` : "", head.detail].filter(Boolean).join(", ");
+  const facts = [head.numParameters ? `${amount(head.numParameters)} parameters` : "", head.shape.length ? `output ${head.shape.map(count).join(" × ")}${head.dtype ? ` in ${head.dtype}` : ""}` : ""].filter(Boolean).join(", ");
   const [before, after] = neighbors(session, found.path);
   const cause = data.verdict.cause;
   const isCause = cause && found.findings.some((one) => one.code === cause.code);
   const short = (name: string): string => name.split(".").slice(-1)[0];
   return (
-    <header class="layerhead"><div><h1 class="mono">{found.path}</h1><p><b>{head.type}</b>{head.type && facts ? ", " : ""}{facts}{place && <>, <b class="mono">{place}</b></>}</p></div>
+    <header class="layerhead"><div><h1 class="mono">{found.path}</h1><p><b>{head.type}</b>{head.detail && <span class="mono detail">({head.detail})</span>}{head.type && facts ? ", " : ""}{facts}{place && <>, <b class="mono">{place}</b></>}</p></div>
       {found.findings[0] && <p class="finds"><Severity of={severity || found.findings[0].severity} /><span><b>{isCause ? "The cause." : "Found here."}</b> {since(found.findings[0].firstStep, found.findings[0].lastStep)}</span></p>}
       {!isPhone.value && <div class="steps">{before && <button type="button" class="button" title={before} onClick={() => { selected.value = before; }}>{short(before)} <kbd>k</kbd></button>}{after && <button type="button" class="button" title={after} onClick={() => { selected.value = after; }}>{short(after)} <kbd>j</kbd></button>}<a class="button" href={runLink(session.key, "flow")}>Show in flow</a></div>}
     </header>
@@ -118,7 +118,7 @@ function LayerTracks({ data, found, scale, tensor, onTensor }: { data: RunData; 
   const pictures = found.pictures;
   return (
     <div class="layertracks">
-      <Axis scale={scale} flags={flags} ends={ends} left={`Steps ${count(scale.first)} to ${count(Math.min(scale.last, data.span[1]))}`} right=" " />
+      <Axis scale={scale} flags={flags} ends={ends} left={isPhone.value ? "Step" : `Steps ${count(scale.first)} to ${count(Math.min(scale.last, data.span[1]))}`} right=" " />
       {first && <LayerLine track={first} scale={scale} flags={flags} ends={ends} height={96} />}
       {found.heads && <HeadMap heads={found.heads} scale={scale} flags={flags} ends={ends} span={data.span} />}
       {pictures && <><Spectrum pictures={pictures} scale={scale} flags={flags} ends={ends} span={data.span} tensors={found.tensors} tensor={tensor} onTensor={onTensor} />

@@ -48,6 +48,8 @@ function CursorRule({ scale, height }: { scale: Scale; height: number }): JSX.El
 export function placed(flags: Flag[], scale: Scale): number[] {
   const out: number[] = [];
   for (const flag of flags) out.push(Math.max(scale.x(flag.step), out.length ? out[out.length - 1] + 18 : -Infinity));
+  // At the end of the axis they stand before their step rather than outside.
+  for (let n = out.length - 1, most = scale.width + 2; n >= 0; n--, most = out[n + 1] - 18) out[n] = Math.min(out[n], most);
   return out;
 }
 
@@ -67,7 +69,7 @@ export function Axis({ scale, flags, ends, left, right }: { scale: Scale; flags:
   const ticks = stepTicks(scale, Math.max(2, scale.width / 110));
   const free = (x: number): boolean => taken.every(([a, b]) => x < a || x > b) && x > 14 && x < scale.width - 14;
   const labelled = new Set<number>();
-  shown.forEach((flag, n) => { const x = discs[n], next = discs[n + 1]; const cx = at === null ? null : cursorX(scale, at); if ((next === undefined || next - x > 62) && (cx === null || cx < x - 30 || cx > x + 84)) labelled.add(flag.n); });
+  shown.forEach((flag, n) => { const x = discs[n], next = discs[n + 1]; const cx = at === null ? null : cursorX(scale, at); const flips = x > scale.width - 44, start = clusterStart(discs, n), prior = discs[discs.indexOf(start) - 1]; if (flips && (start < 44 || (prior !== undefined && start - prior < 62))) return; if ((next === undefined || next - x > 62) && (cx === null || cx < x - 30 || cx > x + 84)) labelled.add(flag.n); });
   const chip = at === null ? "" : count(at), hasChip = named.some((flag) => flag.chip);
   return (
     <div class="panel axis"><div class="gutter">{left}</div>

@@ -64,8 +64,10 @@ function EvidenceRow({ of, step }: { of: EvidenceData; step: number | null }): J
   );
 }
 
+/** The last part of a name; two where the last is a number and says nothing by itself. */
+const partOf = (path: string): string => { const parts = path.split("."); return parts.slice(/^\d+$/.test(parts[parts.length - 1]) ? -2 : -1).join("."); };
 /** What it is and at which part, where there is no room for the whole name. */
-export const briefly = (of: EvidenceData): string => { const words = of.site && of.label.endsWith(of.site) ? `${of.label.slice(0, -of.site.length).replace(/ (of|in) $/, "")}, ${of.site.replace(/\.(weight|bias)$/, "").split(".").pop()}` : of.label; return words.charAt(0).toUpperCase() + words.slice(1); };
+export const briefly = (of: EvidenceData): string => { const words = of.site && of.label.endsWith(of.site) ? `${of.label.slice(0, -of.site.length).replace(/ (of|in) $/, "")}, ${partOf(of.site.replace(/\.(weight|bias)$/, ""))}` : of.label; return words.charAt(0).toUpperCase() + words.slice(1); };
 
 
 export function CopyButton({ text, label, children, class: name = "button" }: { text: string | (() => string); label: string; children: ComponentChildren; class?: string }): JSX.Element {

@@ -129,6 +129,7 @@ class Track:
     limit: dict[str, Any] | None = None
     site: str = ""
     stat: str = ""
+    kind: str = ""
 
 
 def layer_tracks(
@@ -157,7 +158,8 @@ def layer_series(
         gradient = _one(run, Site(tensor.site.module, Kind.GRADIENT, tensor.site.name), "norm", window)
         update = _one(run, Site(tensor.site.module, Kind.UPDATE, tensor.site.name), "norm", window)
         weight = _one(run, tensor.site, "norm", window)
-        out.append(Track("Gradient norm", gradient, of, "s2"))
+        if (tensor.site.path, "norm", Kind.GRADIENT) not in {(track.site, track.stat, track.kind) for track in out}:
+            out.append(Track("Gradient norm", gradient, of, "s2"))
         out.append(Track("Update / weight", _quotient(update, weight), of, "s2"))
         out.append(Track("Weight norm", weight, of, "s4"))
     return out
@@ -199,7 +201,7 @@ def evidence_tracks(desk: Desk, path: str, window: tuple[int, int] | None = None
                 continue
             info = next((i for i in desk.run.sites if i.site.path == e.site and i.site.kind == e.kind), None)
             label = _capital(text(e.label.replace(e.site, e.site.removeprefix(path + ".")), 80))
-            out.append(Track(label, series, "", "s1", _limit(info) if info else None, e.site, e.stat))
+            out.append(Track(label, series, "", "s1", _limit(info) if info else None, e.site, e.stat, e.kind))
     return out[:3]
 
 
