@@ -204,11 +204,14 @@ function Fan({ pictures, scale, flags, ends, span }: { pictures: Pictures; scale
   const color = t.s[2];
   const near = nearest(pictures, cursor.value ?? span[1]);
   const ticks = [Math.round(low + (high - low) * 0.25), Math.round(low + (high - low) * 0.8)];
+  // A look that found no number at all, as every other line of the layer shows it.
+  const blank = [...pictures.steps.keys()].filter((at) => !stops.includes(at)).map((at): [number, number] => [Math.max(0, x(at)), Math.min(scale.width, scale.x(pictures.steps[at + 1] ?? span[1] + 1))]).filter(([a, b]) => b > a);
   if (!all.length) return <></>;
   return (
     <div class="panel track"><div class="gutter"><b>Percentiles of |x|</b><small>p1 to p99, p5 to p95, p25 to p75, median</small></div>
       <svg class="plot" data-panel="percentiles" width={scale.width} height={FAN} role="img" aria-label={`Percentiles of ${pictures.site}: median ${number(percentiles["50"][near])}, 99th percentile ${number(percentiles["99"][near])} at step ${count(pictures.steps[near] ?? 0)}`}>
         {ticks.map((tick) => <g><path d={`M0 ${y(2 ** tick).toFixed(1)}H${scale.width}`} stroke={t.line} /><text x="-8" y={y(2 ** tick) + 4} text-anchor="end" class="tick">{power(tick)}</text></g>)}
+        {blank.map(([a, b]) => <rect x={a.toFixed(1)} y="0" width={Math.max(2, b - a).toFixed(1)} height={FAN} fill="url(#hatch)" />)}
         <svg width={scale.width} height={FAN}><path d={band("1", "99")} fill={color} opacity=".14" /><path d={band("5", "95")} fill={color} opacity=".18" /><path d={band("25", "75")} fill={color} opacity=".25" />
         <path d={stops.length > 1 ? `M${stops.map((at) => `${x(at).toFixed(1)} ${y(percentiles["50"][at]).toFixed(1)}`).join("L")}` : ""} fill="none" stroke={color} stroke-width="1.5" /></svg>
         <Rules scale={scale} height={FAN} flags={flags} ends={ends} />

@@ -3,7 +3,7 @@ import type { JSX } from "preact";
 import { useEffect, useLayoutEffect, useState } from "preact/hooks";
 import { ask } from "./api";
 import { Empty, TroubleScreen } from "./chrome";
-import type { FindingRow, Packed, Trouble } from "./data";
+import type { Checkup, FindingRow, Packed, Trouble } from "./data";
 import { clock, count, day, number, plural, since } from "./format";
 import { Severity, StateSign } from "./glyphs";
 import { handleKeys } from "./keys";
@@ -51,7 +51,7 @@ export function LogScreen({ session }: { session: RunSession }): JSX.Element {
   );
 }
 function Starts({ starts }: { starts: Start[] }): JSX.Element {
-  return <table class="facts wide"><thead><tr>{["Rank", "Start", "State", "Steps", "Process", "Host", "Began"].map((name) => <th scope="col" class={name === "State" ? "word" : ""}>{name}</th>)}</tr></thead><tbody>{starts.slice(0, 200).map((one) => <tr><th scope="row">{one.rank}</th><td>{one.ordinal}</td><td class="word"><span class="stand"><StateSign of={one.how} />{one.how}{one.ended && one.ended !== one.how ? `, ${one.ended}` : ""}</span></td><td>{one.firstStep !== null && one.lastStep !== null ? `${count(one.firstStep)} to ${count(one.lastStep)}` : ""}</td><td class="mono">{one.pid ?? ""}</td><td class="mono">{one.host}</td><td>{day(one.startedAt)} {clock(one.startedAt, true)}</td></tr>)}</tbody></table>;
+  return <table class="facts wide" tabIndex={isPhone.value ? 0 : undefined}><thead><tr>{["Rank", "Start", "State", "Steps", "Process", "Host", "Began"].map((name) => <th scope="col" class={name === "State" ? "word" : ""}>{name}</th>)}</tr></thead><tbody>{starts.slice(0, 200).map((one) => <tr><th scope="row">{one.rank}</th><td>{one.ordinal}</td><td class="word"><span class="stand"><StateSign of={one.how} />{one.how}{one.ended && one.ended !== one.how ? `, ${one.ended}` : ""}</span></td><td>{one.firstStep !== null && one.lastStep !== null ? `${count(one.firstStep)} to ${count(one.lastStep)}` : ""}</td><td class="mono">{one.pid ?? ""}</td><td class="mono">{one.host}</td><td>{day(one.startedAt)} {clock(one.startedAt, true)}</td></tr>)}</tbody></table>;
 }
 
 interface RanksData { numRanks: number; starts: Start[]; ranks: { rank: number; lastLoss: number | string | null; stepMs: number | null; worstMs: number | null; loss: Packed | null }[] }
@@ -66,7 +66,7 @@ export function RanksScreen({ session }: { session: RunSession }): JSX.Element {
   const heads: [string, string][] = [["Rank", ""], ["State", "word"], ["Last step", ""], ["Last loss", ""], ["Loss", "word"], ["Step, median", ""], ["Step, slowest 1%", ""], ...(several ? [["Against the others", ""] as [string, string]] : []), ["Host", ""]];
   return (
     <main class="screen doc" id="main"><MoreTabs session={session} /><h1>{!several ? "One rank wrote this run." : `${plural(found.numRanks, "rank")} wrote this run.${slow.length ? ` ${slow.length === 1 ? `Rank ${slow[0].rank} is` : `${count(slow.length)} are`} slower than the others.` : ""}`}</h1>
-      <table class="facts wide"><thead><tr>{heads.map(([name, kind]) => <th scope="col" class={kind}>{name}</th>)}</tr></thead>
+      <table class="facts wide" tabIndex={isPhone.value ? 0 : undefined}><thead><tr>{heads.map(([name, kind]) => <th scope="col" class={kind}>{name}</th>)}</tr></thead>
         <tbody>{found.ranks.map((one) => { const start = last(one.rank); const off = one.stepMs && middle ? one.stepMs / middle : 1; return <tr><th scope="row">{one.rank}</th><td class="word"><span class="stand"><StateSign of={start?.how ?? "stale"} />{start?.how}</span></td><td>{start?.lastStep != null ? count(start.lastStep) : ""}</td><td class={one.lastLoss === "NaN" ? "crit" : ""}>{number(one.lastLoss)}</td><td class="word">{one.loss && <Spark packed={one.loss} w={176} h={24} band />}</td><td>{one.stepMs ? `${number(one.stepMs)} ms` : ""}</td><td>{one.worstMs ? `${number(one.worstMs)} ms` : ""}</td>{several && <td>{off > 1.1 ? `×${off.toFixed(2)} slower` : "usual"}</td>}<td class="mono">{start?.host}</td></tr>; })}</tbody></table>
       {!several && <p class="note after">A distributed run has a row for each rank here, its loss and its speed against the others; replicas that disagree are a finding.</p>}</main>
   );
@@ -78,14 +78,20 @@ export function CheckupScreen({ session }: { session: RunSession }): JSX.Element
   const found = data?.checkup;
   if (!found) return <main class="screen doc" id="main"><MoreTabs session={session} /><h1>No checkup was recorded with this run.</h1><p class="note">A checkup tries a few cheap experiments on one batch before training: does the model learn it, does the optimizer reach every weight, does the future leak. Call it on the model before you watch it, and it stands here.</p><Empty title="Examine the training before it starts." text="It takes seconds, on the batch you choose." command="stethoscope checkup train.py:build" /></main>;
   const wrong = found.findings.filter((one) => one.severity !== "Info").length;
-  const done = found.experiments.filter((one) => one.outcome !== "does not apply"), idle = found.experiments.filter((one) => one.outcome === "does not apply");
   return (
     <main class="screen doc" id="main"><MoreTabs session={session} /><h1>{wrong ? `The checkup before training found ${plural(wrong, "fault")}.` : "The checkup before training found nothing wrong."}</h1>
       <p class="note">{plural(found.numExperiments, "experiment")} on one batch, {number(found.seconds)} s, {day(found.time)} {clock(found.time)}.</p>
       {found.findings.length > 0 && <ul class="findings">{found.findings.map((one) => <li class="finding"><Severity of={one.severity} /><div><p><Named text={one.message} names={one.sites.slice(0, 4)} to={(name) => runLink(session.key, "layers", { at: name })} /></p><small><span class="mono">{one.code}</span></small>{one.remedy && <p class="do"><code class="line">{one.remedy}</code></p>}</div></li>)}</ul>}
-      {done.length > 0 && <table class="facts asked"><caption class="hidden">Experiments</caption><thead><tr><th scope="col">Experiment</th><th scope="col" class="word">What it looked at</th></tr></thead><tbody>{done.map((one) => <tr class={one.outcome === "clear" ? "" : "hit"}><th scope="row"><span class="asks"><Severity of={one.outcome === "clear" ? "" : one.outcome === "failed" ? "Warning" : worst(found.findings, one.codes)} size={12} />{one.question}</span></th><td class="word">{one.outcome === "failed" ? `It failed: ${one.lookedAt}` : one.lookedAt.charAt(0).toUpperCase() + one.lookedAt.slice(1)}{one.codes.length > 0 && <>{one.lookedAt ? ", " : ""}found <span class="mono">{one.codes.join(", ")}</span></>}</td></tr>)}</tbody></table>}
-      {idle.length > 0 && <><h2>Nothing to look at</h2><ul class="plainlist idle">{idle.map((one) => <li>{one.question}</li>)}</ul></>}
+      <Experiments of={found} />
       {found.notExamined.length > 0 && <><h2>Not examined</h2><ul class="plainlist">{found.notExamined.map((one) => <li>{one}</li>)}</ul></>}</main>
+  );
+}
+/** Every experiment by what it asks and what it looked at; those that had nothing to look at apart. */
+export function Experiments({ of }: { of: Checkup }): JSX.Element {
+  const done = of.experiments.filter((one) => one.outcome !== "does not apply"), idle = of.experiments.filter((one) => one.outcome === "does not apply");
+  return (
+    <>{done.length > 0 && <table class="facts asked"><caption class="hidden">Experiments</caption><thead><tr><th scope="col">Experiment</th><th scope="col" class="word">What it looked at</th></tr></thead><tbody>{done.map((one) => <tr class={one.outcome === "clear" ? "" : "hit"}><th scope="row"><span class="asks"><Severity of={one.outcome === "clear" ? "" : one.outcome === "failed" ? "Warning" : worst(of.findings, one.codes)} size={12} />{one.question}</span></th><td class="word">{one.outcome === "failed" ? `It failed: ${one.lookedAt}` : one.lookedAt.charAt(0).toUpperCase() + one.lookedAt.slice(1)}{one.codes.length > 0 && <>{one.lookedAt ? ", " : ""}found <span class="mono">{one.codes.join(", ")}</span></>}</td></tr>)}</tbody></table>}
+      {idle.length > 0 && <><h2>Nothing to look at</h2><ul class="plainlist idle">{idle.map((one) => <li>{one.question}</li>)}</ul></>}</>
   );
 }
 const worst = (findings: FindingRow[], codes: string[]): string => { const known = findings.filter((one) => codes.includes(one.code)).map((one) => one.severity); return ["Critical", "Warning", "Info"].find((one) => known.includes(one)) ?? "Info"; };

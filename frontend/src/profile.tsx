@@ -24,7 +24,7 @@ export function ProfileScreen({ session }: { session: RunSession }): JSX.Element
   if (!found.series) return <main class="screen" id="main" ref={measured.ref}><MoreTabs session={session} /><Empty title="No time was recorded." text="A run that watches its optimizer records the time of every step." command="stethoscope demo" /></main>;
   const mean = real(found.meanMs) ?? 0, of = line(found.series);
   const flags = flagsOf(data), ends = endsOf(data), [top, cut] = ceiling(of);
-  const share = (one: Part): number => (mean ? (real(one.ms) ?? 0) / mean : 0);
+  const share = (one: { ms: number | string }): number => (mean ? (real(one.ms) ?? 0) / mean : 0);
   const at = cursor.value, ours = found.parts.find((one) => one.label === "ours");
   return (
     <main class="screen" id="main" ref={measured.ref}><MoreTabs session={session} /><div class="profilehead"><h1>A step takes {number(mean)} ms{ours ? `, ${percent(share(ours))} of it for recording` : ""}.</h1>
@@ -34,11 +34,12 @@ export function ProfileScreen({ session }: { session: RunSession }): JSX.Element
       <Axis scale={scale} flags={flags} ends={ends} left={isPhone.value ? "Step" : `Steps ${count(scale.first)} to ${count(scale.last)}`} />
       <div class="panel track" {...pointer}><div class="gutter"><b>Time of a step</b><small>ms</small></div><LineChart id="step_ms" scale={scale} height={96} lines={[{ of, color: tokens.value.ink2 }]} log={false} flags={flags} ends={ends} label={sentence("Time of a step in ms", of, scale, number)} /><div class="values"><b>{number(at === null ? mean : valueAt(of, at))} ms</b></div></div>
       {found.parts.length > 1 && <div class="panel track"><div class="gutter"><b>Where it goes</b><small>ms, one part on the other{cut ? `, cut at ${number(top)}` : ""}</small></div><Stack parts={found.parts} scale={scale} top={top} flags={flags} ends={ends} /><div class="values parts">{at !== null && found.parts.map((one) => <span><svg width="8" height="8" aria-hidden="true"><rect width="8" height="8" rx="2" fill={colorOf(one.color)} /></svg>{number(valueAt(line(one.series), at))}</span>)}</div></div>}
-      <div class="doc"><h2>Slowest steps</h2><table class="facts slow"><thead><tr><th scope="col">Step</th><th scope="col">ms</th><th scope="col">against the mean</th>{found.parts.length > 1 && found.parts.map((one) => <th scope="col">{one.label}</th>)}</tr></thead><tbody>{found.slowest.map((one) => { const most = one.parts.reduce<number>((best, value, n) => ((real(value) ?? 0) > (real(one.parts[best]) ?? 0) ? n : best), 0); return <tr><th scope="row"><button type="button" class="plain" onClick={() => go(runLink(session.key, "overview", { step: one.step }))}>{count(one.step)}</button></th><td><b>{number(one.ms)}</b></td><td>×{(one.ms / mean).toFixed(1)}</td>{found.parts.length > 1 && one.parts.map((value, n) => <td>{n === most ? <b>{number(value)}</b> : number(value)}</td>)}</tr>; })}</tbody></table></div></main>
+      <div class="doc"><h2>Slowest steps</h2><table class="facts slow" tabIndex={isPhone.value ? 0 : undefined}><thead><tr><th scope="col">Step</th><th scope="col">ms</th><th scope="col">against the mean</th>{found.parts.length > 1 && found.parts.map((one) => <th scope="col">{one.label}</th>)}</tr></thead><tbody>{found.slowest.map((one) => { const most = one.parts.reduce<number>((best, value, n) => ((real(value) ?? 0) > (real(one.parts[best]) ?? 0) ? n : best), 0); return <tr><th scope="row"><button type="button" class="plain" onClick={() => go(runLink(session.key, "overview", { step: one.step }))}>{count(one.step)}</button></th><td><b>{number(one.ms)}</b></td><td>×{(one.ms / mean).toFixed(1)}</td>{found.parts.length > 1 && one.parts.map((value, n) => <td>{n === most ? <b>{number(value)}</b> : number(value)}</td>)}</tr>; })}</tbody></table></div></main>
   );
 }
 
-function MeanBar({ parts, share }: { parts: Part[]; share: (one: Part) => number }): JSX.Element {
+interface Slice { label: string; color: string; ms: number | string }
+export function MeanBar({ parts, share }: { parts: Slice[]; share: (one: Slice) => number }): JSX.Element {
   let x = 0;
   return <svg class="profilebar" data-panel="profile" width="100%" height="18" viewBox="0 0 1000 18" preserveAspectRatio="none" role="img" aria-label={parts.map((one) => `${one.label} ${percent(share(one))}`).join(", ")}>{parts.map((one) => { const w = share(one) * 1000, left = x; x += w; return <rect x={left} width={Math.max(0, w - 1.5)} height="18" fill={colorOf(one.color)} />; })}</svg>;
 }
