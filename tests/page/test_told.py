@@ -14,7 +14,7 @@ import synthetic
 from conftest import HEALTHY, SICK, Watched, run_hash
 
 from stethoscope.record import Evidence, Finding, Severity
-from stethoscope.store import FindingsWriter, RunWriter
+from stethoscope.store import FindingsWriter
 from stethoscope.views.server.shelf import opaque_id
 
 ALONE = "20261116-070000-alone-abcabc"
@@ -130,7 +130,8 @@ def test_the_words_of_the_flow_lie_on_no_node(watched):
     crossed = page.evaluate("""() => {
       const boxes = [...document.querySelectorAll(".graph .node rect")].map((one) => one.getBoundingClientRect());
       return [...document.querySelectorAll(".graph text.halo2")].filter((text) => { const a = text.getBoundingClientRect();
-        return boxes.some((b) => a.left < b.right - 1 && a.right > b.left + 1 && a.top + 3 < b.bottom && a.bottom - 3 > b.top); }).length; }""")
+        return boxes.some((b) => a.left < b.right - 1 && a.right > b.left + 1 && a.top + 3 < b.bottom && a.bottom - 3 > b.top);
+      }).length; }""")
     assert crossed == 0
     watched.check()
 

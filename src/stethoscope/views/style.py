@@ -217,8 +217,12 @@ def _installed(families: list[str]) -> list[str]:
 
 
 def heading_weight() -> int:
-    """600, or 700 where only DejaVu is there: it has no 600, and matplotlib would say so every time."""
-    return 700 if _installed(SANS)[0] == "DejaVu Sans" else 600
+    """600, or 700 where the font in use has no 600: matplotlib would say so every time."""
+    from matplotlib import font_manager
+
+    family = _installed(SANS)[0]
+    weights = {str(font.weight) for font in font_manager.fontManager.ttflist if font.name == family}
+    return 600 if weights & {"600", "semibold", "demibold", "demi"} else 700
 
 
 @contextmanager
