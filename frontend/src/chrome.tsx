@@ -12,6 +12,8 @@ import { offered, saveChoices, type Choice } from "./save";
 const TABS: [string, string, keyof RunData["counts"] | ""][] = [["overview", "Overview", ""], ["layers", "Layers", "modules"], ["flow", "Flow", ""], ["profile", "Profile", ""], ["ranks", "Ranks", "ranks"], ["log", "Log", "log"], ["checkup", "Checkup", ""]];
 const PHONE: [string, string, string][] = [["overview", "Overview", "bars"], ["layers", "Layers", "lines"], ["flow", "Flow", "flow"], ["log", "Log", "list"], ["profile", "More", "more"]];
 
+const MORE = ["ranks", "checkup"];
+
 export function RunBar({ data, name, bare = false }: { data: RunData | null; name: string; bare?: boolean }): JSX.Element {
   const { screen, key } = route.value;
   const run = data?.run;
@@ -34,7 +36,7 @@ export function Tools(): JSX.Element {
 }
 export function PhoneTabs(): JSX.Element {
   const { screen, key } = route.value;
-  return <nav class="phonetabs" aria-label="Screens">{PHONE.map(([id, label, icon]) => <a href={runLink(key, id)} class={screen === id ? "here" : ""} aria-current={screen === id ? "page" : undefined}><Icon name={icon} /><span>{label}</span></a>)}</nav>;
+  return <nav class="phonetabs" aria-label="Screens">{PHONE.map(([id, label, icon]) => <a href={runLink(key, id)} class={screen === id || (id === "profile" && MORE.includes(screen)) ? "here" : ""} aria-current={screen === id ? "page" : undefined}><Icon name={icon} /><span>{label}</span></a>)}</nav>;
 }
 
 export function Status({ parts, right, keys }: { parts: { before?: string; strong: string; rest: string }[]; right?: ComponentChildren; keys: [string[], string][] }): JSX.Element {

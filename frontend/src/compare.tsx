@@ -14,15 +14,16 @@ import { LEFT, RIGHT } from "./run";
 import { offer, withdraw } from "./save";
 import { cursor, go, isPhone, kind, route, runLink, selected, stat, tokens, view, width } from "./state";
 import { historyColor, ramps } from "./tokens";
-import { Axis, cursorX, Rules, type Ends } from "./tracks";
+import { Axis, cursorX, Rules, type Ends, type Flag } from "./tracks";
 
 interface Side extends Identity { verdict: string; severity: string }
 interface CompareData {
   a: Side; b: Side; kind: string; stat: string; span: [number, number]; window: [number, number]; kinds: string[]; first: { step: number; path: string; place: number; numAfter: number } | null; numShared: number; numRows: number; tree: TreeRow[]; rows: number[]; differs: (number | null)[]; common: boolean[];
-  tracks: { key: string; label: string; note: string; log: boolean; a: Packed; b: Packed }[]; outcome: { label: string; a: number | string | null; b: number | string | null; unit?: string }[]; settings: { rows: { name: string; a: string; b: string }[]; numDiffer: number; num: number };
+  tracks: { key: string; label: string; note: string; log: boolean; a: Packed; b: Packed }[]; outcome: { label: string; site?: string; a: number | string | null; b: number | string | null; unit?: string }[]; settings: { rows: { name: string; a: string; b: string }[]; numDiffer: number; num: number };
   start: number; size: number; count: number; levels: string; marks: string; valuesA: string; valuesB: string;
-  isExamining: boolean; cosine: { steps: number[]; values: string } | null;
+  isExamining: boolean; nan: { a: number | null; b: number | null };
 }
+interface Angles { kind: string; rows: number[]; cosine: { steps: number[]; values: string } | null }
 
 export function CompareScreen(): JSX.Element {
   const words = route.value.words, a = words.get("a") ?? "", b = words.get("b") ?? "";
@@ -30,14 +31,18 @@ export function CompareScreen(): JSX.Element {
   const [trouble, setTrouble] = useState<Trouble | null>(null);
   const [open, setOpen] = useState<Set<string> | null>(null);
   const [again, setAgain] = useState(0);
+  const [angles, setAngles] = useState<Angles | null>(null);
+  const turned = useRef<Latest<Angles> | null>(null);
   const latest = useRef<Latest<CompareData> | null>(null);
   const plot = Math.max(160, width.value - (isPhone.value ? 100 : LEFT + RIGHT));
-  useEffect(() => { latest.current = new Latest<CompareData>((value) => { setFound(value); setTrouble(null); }, setTrouble); setFound(null); setOpen(null); return () => latest.current?.stop(); }, [a, b]);
+  useEffect(() => { latest.current = new Latest<CompareData>((value) => { setFound(value); setTrouble(null); }, setTrouble); setFound(null); setOpen(null); setAngles(null); turned.current = new Latest<Angles>(setAngles, () => undefined); return () => { latest.current?.stop(); turned.current?.stop(); }; }, [a, b]);
   const rows = found && open ? visibleRows(found.tree, open) : null;
   const shown = view.value;
   useEffect(() => {
     latest.current?.put(() => ask<CompareData>("compare", { a, b, kind: kind.value || undefined, stat: stat.value, first: shown?.[0], last: shown?.[1], width: Math.ceil(plot / 3), rows: rows ? rangesOf(rows.slice(0, 380)) : undefined }));
   }, [a, b, kind.value, stat.value, shown?.[0], shown?.[1], rows?.join(","), plot, again]);
+  // The directions take longer to read than all the rest: they come by themselves once the rest is there.
+  useEffect(() => { if (found && rows && shown) turned.current?.put(() => ask<Angles>("compare/angles", { a, b, kind: found.kind, first: shown[0], last: shown[1], rows: rangesOf(rows.slice(0, 380)) })); }, [found?.kind, shown?.[0], shown?.[1], rows?.join(",")]);
   useEffect(() => {
     if (!found) return;
     if (!open) setOpen(new Set([...found.rows.filter((row) => found.tree[row][2] >= 0).map((row) => found.tree[found.tree[row][2]][0]), ...parentsOf(found)]));
@@ -54,8 +59,8 @@ export function CompareScreen(): JSX.Element {
   if (trouble && !found) return <div class="app"><CompareBar found={null} a={a} b={b} /><TroubleScreen trouble={trouble} /></div>;
   return (
     <div class="app" data-ready={found && shown ? "1" : undefined}><CompareBar found={found} a={a} b={b} />
-      <main class="screen compare" id="main">{found && shown && <Body found={found} shown={shown} plot={plot} rows={rows ?? found.rows} open={open ?? new Set()} a={a} toggle={(path) => setOpen(toggled(open ?? new Set(), path))} />}</main>
-      {!isPhone.value && <Status parts={found ? [{ strong: `${count(found.numShared)} of ${count(found.numRows)}`, rest: "layers matched by name" }, { before: found.cosine ? "Compared through statistics and sketches," : "Compared through statistics,", strong: "", rest: "no tensors needed" }] : []} keys={[[["j", "k"], "row"], [["←", "→"], "step"], [["d"], "first difference"], [["?"], "keys"]]} />}</div>
+      <main class="screen compare" id="main">{found && shown && <Body found={found} shown={shown} plot={plot} rows={rows ?? found.rows} open={open ?? new Set()} a={a} angled={angles?.kind === found.kind ? angles : null} toggle={(path) => setOpen(toggled(open ?? new Set(), path))} />}</main>
+      {!isPhone.value && <Status parts={found ? [{ strong: `${count(found.numShared)} of ${count(found.numRows)}`, rest: "layers matched by name" }, { before: angles?.cosine ? "Compared through statistics and sketches," : "Compared through statistics,", strong: "", rest: "no tensors needed" }] : []} keys={[[["j", "k"], "row"], [["←", "→"], "step"], [["d"], "first difference"], [["?"], "keys"]]} />}</div>
   );
 }
 const toggled = (set: Set<string>, path: string): Set<string> => { const now = new Set(set); if (!now.delete(path)) now.add(path); return now; };
@@ -63,22 +68,22 @@ const parentsOf = (found: CompareData): string[] => { const out: string[] = []; 
 
 function CompareBar({ found, a, b }: { found: CompareData | null; a: string; b: string }): JSX.Element {
   return (
-    <header class="bar"><a class="home" href="#/" aria-label="All runs"><Logo /></a><a href="#/">Runs</a><i>/</i><b class="title">Compare</b>
-      {found && <><a class="side" href={runLink(a)}><b class="letter a">A</b>{found.a.name} <span class="mono id">{found.a.id}</span><StateSign of={found.a.state} /></a><a class="side" href={runLink(b)}><b class="letter b">B</b>{found.b.name} <span class="mono id">{found.b.id}</span><StateSign of={found.b.state} /></a>
+    <header class="bar"><a class="home" href="#/" aria-label="All runs"><Logo /></a>{!isPhone.value && <><a href="#/">Runs</a><i>/</i><b class="title">Compare</b></>}
+      {found && <><a class="side" href={runLink(a)}><b class="letter a">A</b><span class="cutname">{found.a.name}</span>{!isPhone.value && <span class="mono id">{found.a.id}</span>}<StateSign of={found.a.state} /></a><a class="side" href={runLink(b)}><b class="letter b">B</b><span class="cutname">{found.b.name}</span>{!isPhone.value && <span class="mono id">{found.b.id}</span>}<StateSign of={found.b.state} /></a>
         {!isPhone.value && <><a class="button" href={`#/compare?a=${b}&b=${a}`}>Swap</a><a class="button" href="#/">Choose others</a></>}</>}
-      <div class="tools"><Tools /></div></header>
+      {!isPhone.value && <div class="tools"><Tools /></div>}</header>
   );
 }
 
-function Body({ found, shown, plot, rows, open, a, toggle }: { found: CompareData; shown: [number, number]; plot: number; rows: number[]; open: Set<string>; a: string; toggle: (path: string) => void }): JSX.Element {
+function Body({ found, shown, plot, rows, open, a, angled, toggle }: { angled: Angles | null; found: CompareData; shown: [number, number]; plot: number; rows: number[]; open: Set<string>; a: string; toggle: (path: string) => void }): JSX.Element {
   const scale = scaleOf(shown[0], shown[1], plot);
   const levels = useMemo(() => floats(found.levels), [found]), marks = useMemo(() => small(found.marks), [found]);
   const left = useMemo(() => floats(found.valuesA), [found]), right = useMemo(() => floats(found.valuesB), [found]);
   const place = useMemo(() => new Map(found.rows.map((row, at) => [row, at])), [found]);
   const [byAngle, setByAngle] = useState(false);
-  const cosines = useMemo(() => (found.cosine ? floats(found.cosine.values) : null), [found]);
-  const looks = found.cosine?.steps ?? [];
-  const angleAt = (row: number, step: number): number | null => { const at = place.get(row); if (at === undefined || !cosines) return null; let look = -1; looks.forEach((one, n) => { if (one <= step) look = n; }); const value = look < 0 ? NaN : cosines[at * looks.length + look]; return Number.isFinite(value) ? value : null; };
+  const cosines = useMemo(() => (angled?.cosine ? floats(angled.cosine.values) : null), [angled]);
+  const looks = angled?.cosine?.steps ?? [], turnOf = useMemo(() => new Map(angled?.rows.map((row, at) => [row, at])), [angled]);
+  const angleAt = (row: number, step: number): number | null => { const at = turnOf.get(row); if (at === undefined || !cosines) return null; let look = -1; looks.forEach((one, n) => { if (one <= step) look = n; }); const value = look < 0 ? NaN : cosines[at * looks.length + look]; return Number.isFinite(value) ? value : null; };
   const angles = byAngle && cosines !== null;
   const heat: Heat = { kind: found.kind, stat: found.stat, start: found.start, size: found.size, count: found.count, rows: found.rows, place, values: levels, marks, usual: new Float32Array(found.rows.length).fill(1) };
   const cell = (row: number, step: number): { level: number; mark: number; a: number; b: number; differs: number | null } | null => {
@@ -89,12 +94,15 @@ function Body({ found, shown, plot, rows, open, a, toggle }: { found: CompareDat
   };
   const both = Math.min(found.a.lastStep ?? 0, found.b.lastStep ?? 0), shorter = (found.a.lastStep ?? 0) < (found.b.lastStep ?? 0) ? "A" : "B";
   const ends = found.a.lastStep !== found.b.lastStep ? { step: both, label: `${shorter} ended at ${count(both)}`, live: false } : null;
-  const flags = found.first && found.first.step >= scale.first ? [{ n: 1, step: found.first.step }] : [];
+  const broken = ([["A", found.nan.a], ["B", found.nan.b]] as const).filter((one): one is readonly ["A" | "B", number] => one[1] !== null);
+  const together = broken.length === 2 && broken[0][1] === broken[1][1];
+  const flags: Flag[] = [...(found.first && found.first.step >= scale.first ? [{ n: 1, step: found.first.step, chip: `${count(found.first.step)}${isPhone.value ? "" : ", they part"}` }] : []), ...(together ? [{ n: 2, step: broken[0][1], words: `both NaN, ${count(broken[0][1])}` }] : broken.map(([letter, step], n) => ({ n: 2 + n, step, words: `${letter} is NaN, ${count(step)}` })))];
+  const same = found.first ? scale.x(found.first.step) : scale.width;
   return (
     <><section class="verdict"><div class="say"><p class="overline"><span>First difference</span></p><Headline found={found} link={a} /></div>
-      <table class="evidence two"><caption class="hidden">Outcome</caption><thead><tr><th scope="col">Outcome</th><th scope="col"><b class="letter a">A</b></th><th scope="col"><b class="letter b">B</b></th></tr></thead><tbody>{found.outcome.map((one) => <tr><th scope="row">{one.label}</th><td class={one.a === "NaN" ? "crit" : ""}>{one.unit === "%" ? percent(real(one.a) ?? 0) : number(one.a)}</td><td class={`now${one.b === "NaN" ? " crit" : ""}`}>{one.unit === "%" ? percent(real(one.b) ?? 0) : number(one.b)}</td></tr>)}</tbody></table>
-      <table class="evidence two settings"><caption class="hidden">Settings</caption><thead><tr><th scope="col">Settings <span class="note">{count(found.settings.numDiffer)} of {count(found.settings.num)} differ</span></th><th scope="col"><b class="letter a">A</b></th><th scope="col"><b class="letter b">B</b></th></tr></thead><tbody>{found.settings.rows.slice(0, 5).map((one) => <tr class={one.a === one.b ? "same" : ""}><th scope="row" class="mono">{one.name}</th><td class="mono" title={one.a}>{one.a || "none"}</td><td class="mono now" title={one.b}>{one.b || "none"}</td></tr>)}</tbody></table></section>
-      <Axis scale={scale} flags={flags} left={`Steps ${count(shown[0])} to ${count(shown[1])}`} right=" " />
+      <table class="evidence two"><caption class="hidden">Outcome</caption><thead><tr><th scope="col">Outcome</th><th scope="col"><b class="letter a">A</b></th><th scope="col"><b class="letter b">B</b></th></tr></thead><tbody>{found.outcome.map((one) => <tr><th scope="row" title={one.label}>{one.site ? <>{one.label.slice(0, -one.site.length)}<span class="mono">{one.site.split(".").length > 2 ? "…" : ""}{one.site.split(".").slice(-2).join(".")}</span></> : one.label}</th><td class={one.a === "NaN" ? "crit" : ""}>{one.unit === "%" ? percent(real(one.a) ?? 0) : number(one.a)}</td><td class={`now${one.b === "NaN" ? " crit" : ""}`}>{one.unit === "%" ? percent(real(one.b) ?? 0) : number(one.b)}</td></tr>)}</tbody></table>
+      <table class="evidence two settings"><caption class="hidden">Settings</caption><thead><tr><th scope="col">Settings <span class="note">{found.settings.numDiffer ? `${count(found.settings.numDiffer)} of ${count(found.settings.num)} differ` : `all ${count(found.settings.num)} the same`}</span></th><th scope="col"><b class="letter a">A</b></th><th scope="col"><b class="letter b">B</b></th></tr></thead><tbody>{found.settings.rows.slice(0, 5).map((one) => <tr class={one.a === one.b ? "same" : ""}><th scope="row" class="mono">{one.name}</th><td class="mono" title={one.a}>{one.a || "none"}</td><td class="mono now" title={one.b}>{one.b || "none"}</td></tr>)}</tbody></table></section>
+      <Axis scale={scale} flags={flags} left={isPhone.value ? "Step" : `Steps ${count(shown[0])} to ${count(shown[1])}`} right=" " />
       {found.tracks.map((one) => <Pair key={one.key} track={one} scale={scale} parted={found.first?.step ?? null} flags={flags} ends={ends} />)}
       <div class="panel toolbar"><div class="gutter"><b>Difference by layer</b></div><div class="plot controls">
         {!isPhone.value && <><div class="segments" role="radiogroup" aria-label="What is shown">{found.kinds.map((one) => <button type="button" role="radio" aria-checked={found.kind === one} class={found.kind === one ? "on" : ""} onClick={() => { kind.value = one; }}>{KIND_NAMES[one] ?? one}</button>)}</div>
@@ -103,9 +111,10 @@ function Body({ found, shown, plot, rows, open, a, toggle }: { found: CompareDat
         <span class="space" />{width.value > 1180 && <HeatKey heat={angles ? null : heat} raw={angles} ends={angles ? ["same direction, 1", "0 or opposite"] : ["A smaller", "A larger"]} extra={marks.includes(Mark.EQUAL) ? [["equal", Mark.EQUAL]] : []} />}</div><div class="values head"><span>differs</span><span>{angles ? "cosine" : "A / B"}</span></div></div>
       <HeatGrid tree={found.tree} rows={rows} heat={heat} scale={scale} span={found.span} flags={flags} ends={ends} raw={false} open={open} kind={found.kind} stat={found.stat} onToggle={toggle} onOpen={(path) => go(runLink(a, "layers", { at: path }))}
         draw={(context, row, x, y, height, t, dpr, edge) => { const at = place.get(row); if (at === undefined) return;
-          if (angles) { looks.forEach((step, n) => { const value = cosines![at * looks.length + n], next = looks[n + 1] ?? Math.min(both + 1, step + Math.max(1, step - (looks[n - 1] ?? step - 1))), x0 = Math.max(0, Math.round(x(step))), x1 = Math.min(edge, Math.round(x(next))); if (x1 <= x0 || !Number.isFinite(value)) return; context.fillStyle = ramps(t).value[Math.max(0, Math.min(255, Math.round((1 - value) * 255)))]; context.fillRect(x0, y, x1 - x0, height); }); return; }
+          if (angles) { const turn = turnOf.get(row); if (turn !== undefined) looks.forEach((step, n) => { const value = cosines![turn * looks.length + n], next = looks[n + 1] ?? Math.min(both + 1, step + Math.max(1, step - (looks[n - 1] ?? step - 1))), x0 = Math.max(0, Math.round(x(step))), x1 = Math.min(edge, Math.round(x(next))); if (x1 <= x0 || !Number.isFinite(value)) return; context.fillStyle = ramps(t).value[Math.max(0, Math.min(255, Math.round((1 - value) * 255)))]; context.fillRect(x0, y, x1 - x0, height); }); return; }
           for (let column = 0; column < found.count; column++) { const n = at * found.count + column, start = found.start + column * found.size, x0 = Math.max(0, Math.round(x(start))), x1 = Math.min(edge, Math.round(x(start + found.size))); if (x1 <= x0 || start > both) continue; context.fillStyle = marks[n] === Mark.PLAIN ? historyColor(t, Number.isFinite(levels[n]) ? levels[n] : levels[n] > 0 ? 6 : -6) : texture(context, marks[n], t, dpr); context.fillRect(x0, y, x1 - x0, height); } }}
         valuesOf={(row, step) => { const one = cell(row, step), at = place.get(row); const parted = at === undefined ? null : found.differs[at]; if (!one) return [parted === null ? "" : count(parted), "", false]; if (at !== undefined && !found.common[at]) return ["", "only A", false]; if (angles) { const value = angleAt(row, step); return [parted === null ? "" : count(parted), value === null ? "" : value.toFixed(2), value !== null && value < 0.5]; } return [parted === null ? "" : count(parted), parted === null ? "equal" : one.mark === Mark.EQUAL ? "equal" : one.mark >= Mark.INF ? "NaN" : Number.isFinite(one.level) ? ratioWords(one.level) : "", Math.abs(one.level) > 0.585]; }}
+        band={!angles && same > 150 && rows.length > 4 ? { x: same, words: "bit for bit the same" } : undefined}
         sign={(row) => (row === found.first?.place ? "first" : "")}
         tipOf={(row, step) => { const one = cell(row, step); if (!one || one.mark === Mark.MISSING) return null; return <><p><span class="mono strong">{found.tree[row][0]}</span> {(KIND_NAMES[found.kind] ?? "").toLowerCase()}, step {count(step)}</p><p>{one.mark === Mark.EQUAL ? "equal to the last bit that is kept" : <><b class="inka">A {number(one.a)}</b>, <b class="inkb">B {number(one.b)}</b>{angleAt(row, step) !== null && `, cosine ${angleAt(row, step)!.toFixed(2)}`}{one.differs !== null && `, first differs at ${count(one.differs)}`}</>}</p></>; }} /></>
   );
@@ -117,26 +126,27 @@ function Headline({ found, link }: { found: CompareData; link: string }): JSX.El
   if (!first) return <><h1>{found.numShared ? "No difference in any layer they share." : "The two runs share no layer."}</h1><p class="why">{found.numShared ? `All ${count(found.numShared)} layers agree at every step that both recorded.` : "Layers are matched by name."}</p></>;
   const same = first.step - span[0];
   return <><h1>{same > 0 ? `Identical for ${count(same)} steps, then they part in ` : "They differ from the first step on, first in "}<a class="name" href={runLink(link, "layers", { at: first.path })}>{first.path}</a>{same > 0 ? ` at step ${count(first.step)}.` : "."}</h1>
-    <p class="why">{same > 0 ? `All ${count(found.numShared)} layers agree in every statistic up to step ${count(first.step - 1)}. ` : ""}{first.numAfter > 1 ? `One step later ${count(first.numAfter)} layers differ.` : ""}</p></>;
+    <p class="why">{same > 0 ? `All ${count(found.numShared)} layers agree to the last bit in ${STAT_NAMES[found.stat] ?? found.stat} of the ${(KIND_NAMES[found.kind] ?? found.kind).toLowerCase()} up to step ${count(first.step - 1)}. ` : ""}{first.numAfter > 1 ? `One step later ${count(first.numAfter)} layers differ.` : ""}</p></>;
 }
 
-function Pair({ track, scale, parted, flags, ends }: { track: CompareData["tracks"][0]; scale: Scale; parted: number | null; flags: { n: number; step: number }[]; ends: Ends | null }): JSX.Element {
-  const t = tokens.value, h = track.key === "lr" ? 34 : 72;
+function Pair({ track, scale, parted, flags, ends }: { track: CompareData["tracks"][0]; scale: Scale; parted: number | null; flags: Flag[]; ends: Ends | null }): JSX.Element {
+  const t = tokens.value, h = track.key === "lr" ? 28 : track.key === "loss" ? 72 : 60;
   const a = line(track.a), b = line(track.b);
   const range = rangeOf([a, b], scale, track.log), y = yOf(range, h, 9), ticks = h < 40 ? [] : valueTicks(range, 3);
   const before = parted === null ? a : { ...a, count: Math.max(0, Math.min(a.count, Math.ceil((parted - a.start) / a.size) + 1)) };
   const at = cursor.value;
+  const now = [a, b].map((one) => number(at === null ? null : valueAt(one, at)));
   const dot = (of: typeof a, color: string): JSX.Element | null => { const value = at === null ? null : valueAt(of, at); return value === null || !Number.isFinite(value) ? null : <circle cx={cursorX(scale, at!)} cy={y(value)} r="2.5" fill={color} stroke={t.sheet} stroke-width="1.5" />; };
   return (
-    <div class="panel track"><div class="gutter"><b>{track.label}</b>{track.note && <small>{track.note}</small>}</div>
+    <div class="panel track"><div class="gutter"><b>{track.label}</b>{(track.note || track.log) && <small title={track.note}>{track.key === "parted" ? <><span class="mono">{track.note.split(".").slice(-2).join(".")}</span>{track.log ? ", log" : ""}</> : track.log ? "log" : track.note}</small>}</div>
       <svg class="plot" data-panel={track.key} width={scale.width} height={h} role="img" aria-label={`${sentence(`${track.label} of A`, a, scale, number)}. ${sentence("B", b, scale, number)}`}>
-        {ticks.map((tick) => <g><path d={`M0 ${y(tick).toFixed(1)}H${scale.width}`} stroke={t.line} /><text x="-8" y={y(tick) + 4} text-anchor="end">{tickLabel(tick)}</text></g>)}
+        {ticks.map((tick) => <g><path d={`M0 ${y(tick).toFixed(1)}H${scale.width}`} stroke={t.line} /><text x="-8" y={y(tick) + 4} text-anchor="end" class="tick">{tickLabel(tick)}</text></g>)}
         {[a, b].flatMap((one) => stretches(one, scale, Mark.NAN)).map(([x, w]) => <rect x={x} width={Math.max(2, w)} y="0" height={h} fill="url(#hatch)" />)}
         {[[a, t.s[1]], [b, t.s[0]]].map(([of, color]) => { const drawn = paths(of as typeof a, scale, y, range.log); return <g><path d={drawn.band} fill={color as string} opacity=".16" /><path d={drawn.mean} fill="none" stroke={color as string} stroke-width="1.5" /></g>; })}
         <path d={paths(before, scale, y, range.log).mean} fill="none" stroke={t.ink2} stroke-width="1.5" />
         <Rules scale={scale} height={h} flags={flags} ends={ends} words={track.key === "loss"} />{dot(a, t.s[1])}{dot(b, t.s[0])}
       </svg>
-      <div class="values pair"><b class="inka">{number(at === null ? null : valueAt(a, at))}</b><b class="inkb">{number(at === null ? null : valueAt(b, at))}</b></div></div>
+      <div class={`values pair${now.some((one) => one.includes("×")) && h > 40 ? " over" : ""}`}>{now[0] && now[0] === now[1] ? <b class="inkboth">{now[0]}</b> : <><b class="inka">{now[0]}</b><b class="inkb">{now[1]}</b></>}</div></div>
   );
 }
 

@@ -12,13 +12,14 @@ export interface FindingRow {
   numSites: number; numFollowed: number; remedy: string;
 }
 export interface EvidenceData { label: string; before: number | string | null; after: number | string | null; unit: string; site: string; kind: string; stat: string; trend: Packed | null }
-export interface Cause extends FindingRow { why: string; confidence: number; columns: string[]; evidence: EvidenceData[] }
+export interface Cause extends FindingRow { why: string; confidence: number; columns: string[]; evidence: EvidenceData[]; meanwhile: EvidenceData[] }
 export interface Followed { step: number; text: string; site: string }
 export interface Verdict {
-  healthy: boolean; headline: string; cause: Cause | null; others: FindingRow[]; notes: FindingRow[]; followed: Followed[];
+  healthy: boolean; headline: string; cause: Cause | null; others: FindingRow[]; notes: FindingRow[]; followed: Followed[]; lasting: string[]; course: { rows: EvidenceData[]; columns: string[] } | null;
   lookedAt: { numSites: number; numSitesExpected: number; numSteps: number; numDetectors: number; unmet: string[] };
 }
-export interface Checkup { findings: FindingRow[]; numExperiments: number; notExamined: string[]; seconds: number; time: number }
+export interface ExperimentData { name: string; question: string; outcome: string; lookedAt: string; codes: string[] }
+export interface Checkup { findings: FindingRow[]; numExperiments: number; experiments: ExperimentData[]; notExamined: string[]; seconds: number; time: number }
 export interface RunData {
   version: number; isExamining: boolean; run: Identity; model: { type: string; numParameters: number; precision: string; numRanks: number; optimizers: string[]; versions: Record<string, string> };
   verdict: Verdict; span: [number, number]; window: [number, number]; kinds: string[]; kind: string; stats: string[];
@@ -30,8 +31,8 @@ export interface HeatPacked { version: number; kind: string; stat: string; first
 export interface Heat { kind: string; stat: string; start: number; size: number; count: number; rows: number[]; place: Map<number, number>; values: Float32Array; marks: Uint8Array; usual: Float32Array }
 export interface Minimap { span: [number, number]; loss: Packed; trouble: { start: number; size: number; level: string }; seconds: number | null; numSteps: number }
 export interface RunRow extends Identity {
-  key: string; verdict: { severity: string; message: string; code: string; firstStep: number | null; lastStep?: number; looked: boolean; more?: number; followed?: number; nanAt?: number | null };
-  lastLoss: number | string | null; throughput: number | null; numParameters?: number; precision?: string; numRanks?: number;
+  key: string; verdict: { severity: string; message: string; short?: string; code: string; firstStep: number | null; lastStep?: number; looked: boolean; more?: number; followed?: number; nanAt?: number | null };
+  lastLoss: number | string | null; throughput: number | null; numBytes?: number; numParameters?: number; precision?: string; numRanks?: number;
   loss: Packed | null; heat: { rows: number; count: number; levels: string; marks: string } | null; trouble?: string; do?: string;
 }
 export const Mark = { PLAIN: 0, MISSING: 1, SKIPPED: 2, FROZEN: 3, DEAD: 4, INF: 5, NAN: 6, EQUAL: 7 } as const;

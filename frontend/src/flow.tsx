@@ -9,11 +9,11 @@ import { Icon, Severity } from "./glyphs";
 import { handleKeys } from "./keys";
 import { layOut, type Box, type FlowEdge, type FlowNode, type Layout, type Ribbon } from "./layout";
 import { paintRow } from "./paint";
-import { scaleOf, tickLabel, type Scale } from "./plot";
+import { scaleOf, stepTicks, tickLabel, type Scale } from "./plot";
 import { flagsOf } from "./run";
 import { offer, withdraw } from "./save";
 import type { RunSession } from "./session";
-import { cursor, go, isPhone, kind, reducedMotion, runLink, selected, tokens, view } from "./state";
+import { cursor, go, isPhone, kind, reducedMotion, runLink, selected, tokens, view, width } from "./state";
 import { historyColor, inkOn, MONO } from "./tokens";
 import { placed } from "./tracks";
 
@@ -50,7 +50,7 @@ export function FlowScreen({ session }: { session: RunSession }): JSX.Element {
   const nodes = useMemo<Values | null>(() => found && nodeValues(found), [found]);
   const layers = useMemo<Values | null>(() => found && { start: found.start, size: found.size, count: found.layers.count, values: floats(found.layers.values), marks: small(found.layers.marks), usual: floats(found.layers.usual) }, [found]);
   const [ref, box] = useSize();
-  const layout = useMemo(() => found && box[0] > 40 ? layOut(found.nodes, found.edges, found.opened, box[0], box[1]) : null, [found?.nodes.map((one) => one.path).join("\n"), found?.opened, box[0], box[1]]);
+  const layout = useMemo(() => found && (isPhone.value || box[0] > 40) ? isPhone.value ? layOut(found.nodes, found.edges, found.opened, 1000, 460) : layOut(found.nodes, found.edges, found.opened, box[0], box[1]) : null, [found?.nodes.map((one) => one.path).join("\n"), found?.opened, box[0], box[1]]);
   const step = Math.min(cursor.value ?? data?.verdict.cause?.firstStep ?? data?.span[1] ?? 0, data?.span[1] ?? 0);
   if (trouble && !found) return <TroubleScreen trouble={trouble} />;
   if (!data || !shown) return <main class="screen" id="main" />;
@@ -60,11 +60,11 @@ export function FlowScreen({ session }: { session: RunSession }): JSX.Element {
       <div class="flowhead"><h1>{found && nodes && layers ? <Headline found={found} nodes={nodes} layers={layers} step={step} /> : "Reading the graph."}</h1>
         {!isPhone.value && <div class="segments" role="radiogroup" aria-label="What flows">{["gradient", "activation_gradient", "update"].filter((one) => data.kinds.includes(one)).map((one) => <button type="button" role="radio" aria-checked={what === one} class={what === one ? "on" : ""} onClick={() => { kind.value = one; }}>{KIND_NAMES[one]}</button>)}</div>}</div>
       <div class="flowbody"><div class="flowmain">
-        <p class="note flownote"><Icon name="back" size={22} /> The gradient runs from the loss on the right to the input on the left.{found && !found.hasGraph ? " The graph was not recorded: modules stand in their order." : ""}</p>
-        <div class="canvas" ref={ref}>{found && nodes && layout && <Graph found={found} nodes={nodes} layout={layout} step={step} link={session.key} playing={playing} />}</div>
-        {found && layers && !isPhone.value && <Bars found={found} layers={layers} step={step} layout={layout} w={box[0]} />}
+        <p class="note flownote"><Icon name="back" size={22} /> {isPhone.value ? "The graph itself needs a wider screen; this is what it shows." : <>The gradient runs from the loss on the right to the input on the left.</>}{found && !found.hasGraph ? " The graph was not recorded: modules stand in their order." : ""}</p>
+        <div class="canvas" ref={ref}>{found && nodes && layout && !isPhone.value && <Graph found={found} nodes={nodes} layout={layout} step={step} link={session.key} playing={playing} />}</div>
+        {found && layers && <Bars found={found} layers={layers} step={step} layout={layout} w={isPhone.value ? width.value - 24 : box[0]} />}
       </div>
-      {!isPhone.value && found && nodes && layers && layout && <FlowSide found={found} nodes={nodes} layers={layers} layout={layout} step={step} />}</div>
+      {found && nodes && layers && layout && <FlowSide found={found} nodes={nodes} layers={layers} layout={layout} step={step} />}</div>
       {found && layers && <Scrubber data={data} found={found} layers={layers} step={step} shown={shown} playing={playing} onPlay={() => setPlaying(!playing)} />}
     </main>
   );
@@ -131,12 +131,13 @@ export function Graph({ found, nodes, layout, step, link, playing }: { found: Fl
   const paint = (one: Reading): string => one.mark === Mark.NAN || one.mark === Mark.INF ? "url(#hatch)" : one.value === null ? t.sunken : historyColor(t, one.level);
   const particles = useRef<SVGGElement>(null);
   useParticles(particles, layout, (ribbon) => widthOf(flowing(ribbon, at).value, low, high), t, playing);
-  const regions = regionsOf(found, layout, at), turns = turnsOf(layout, at);
+  const regions = regionsOf(found, layout, at, (path, test) => lastedSince(nodes, rowOf.get(path) ?? -1, step, test)), turns = turnsOf(layout, at);
+  const spots = useMemo(() => freeSpots(layout, turns), [layout, turns.map((one) => `${one.path} ${one.words}`).join()]);
   return (
     <svg class="graph" data-panel="flow" width={layout.width} height={layout.height} role="img" aria-label={`The gradient at step ${count(step)}: ${found.nodes.length} nodes. ${regions.map((one) => `${one.name}: ${one.note}`).join(". ")}`}>
       {layout.opened && <g><rect x={layout.opened.x} y={layout.opened.y} width={layout.opened.w} height={layout.opened.h} rx="6" fill={t.well} stroke={t.line} /><text x={layout.opened.x + 14} y={layout.opened.y + 19} class="mono strong">▾ {found.opened}</text></g>}
       {regions.map((one) => <g>{one.kind === "fading" ? <path d={`M${one.x} ${one.y + 4}v-6h${one.w}v6`} fill="none" stroke={t.mark} /> : <rect x={one.x} y={one.y} width={one.w} height={one.h} rx="8" fill={one.kind === "dying" ? historyColor(t, -3) : "none"} fill-opacity={one.kind === "dying" ? 0.1 : 0} stroke={one.kind === "exploding" ? t.crit : t.ink3} stroke-dasharray={one.kind === "dying" ? "5 4" : undefined} stroke-width={one.kind === "exploding" ? 1.5 : 1.2} />}
-        {one.kind === "exploding" ? <text x={one.x + one.w / 2} y={one.y + one.h + 14} text-anchor="middle" class="strong critical">{one.name}, {one.note}</text> : <><text x={one.x + 2} y={one.y - (one.kind === "fading" ? 24 : 20)} class="strong">{one.name}</text><text x={one.x + 2} y={one.y - (one.kind === "fading" ? 10 : 6)} class="tick">{one.note}</text></>}</g>)}
+        {one.quiet ? null : one.kind === "exploding" ? <text x={one.x + one.w / 2} y={one.y + one.h + 14} text-anchor="middle" class="strong critical">{one.name}, {one.note}</text> : <><text x={one.x + 2} y={one.y - (one.kind === "fading" ? 24 : 20)} class="strong">{one.name}</text><text x={one.x + 2} y={one.y - (one.kind === "fading" ? 10 : 6)} class="tick">{one.note}</text></>}</g>)}
       {layout.lanes.map((one) => <text x="2" y={one.y + 4} class="tick">{one.label}</text>)}
       {layout.columns.map((one) => <text x={one.x} y={layout.height - 6} text-anchor="middle" class={one.strong ? "strong" : "tick"}>{one.label}</text>)}
       {[...layout.ribbons].sort((a, b) => Number(a.straight) - Number(b.straight)).map((ribbon) => { const now = flowing(ribbon, at), w = widthOf(now.value, low, high), cased = critical.has(ribbon.id); return <g fill="none" stroke-linecap="butt">{cased && <path d={ribbon.d} stroke={t.ink} stroke-width={w + 3} />}<path d={ribbon.d} stroke={ribbon.cut ? t.line2 : now.mark === Mark.NAN || now.mark === Mark.INF ? t.crit : now.value === null ? t.line2 : historyColor(t, now.level)} stroke-width={w} stroke-dasharray={ribbon.cut ? "3 4" : undefined} />{!cased && !ribbon.cut && <path d={ribbon.d} stroke={t.mark} stroke-opacity=".25" stroke-width={w + 1.2} class="under" />}</g>; })}
@@ -146,7 +147,7 @@ export function Graph({ found, nodes, layout, step, link, playing }: { found: Fl
           <title>{`${one.path}  ${number(now.value)}`}</title>
           <rect x={one.x - one.w / 2} y={one.y - one.h / 2} width={one.w} height={one.h} rx="4" fill={one.role === "loss" ? t.ink : paint(now)} stroke={selected.value === one.path ? t.ink : sign ? t.crit : t.mark} stroke-width={selected.value === one.path || sign ? 1.5 : 0.8} stroke-opacity={sign ? 1 : 0.6} />
           {one.label && <text x={one.x} y={one.y + 4} text-anchor="middle" class="mono" font-family={MONO} fill={one.role === "loss" ? t.sheet : now.mark >= Mark.INF ? t.crit : now.value === null ? t.ink2 : inkOn(color)}>{one.label}</text>}</g>); })}
-      {turns.map((one) => { const box = layout.boxes.find((other) => other.path === one.path); return box?.label ? <text x={box.x} y={box.y - box.h / 2 - 6} text-anchor="middle" class="strong">{one.words}</text> : null; })}
+      {spots.map((one) => <text x={one.x} y={one.y} text-anchor={one.anchor} class="strong halo2">{one.words}</text>)}
     </svg>
   );
 }
@@ -206,6 +207,42 @@ function useParticles(group: { current: SVGGElement | null }, layout: Layout, wi
   }, [layout, playing, t]);
 }
 
+/** From which step on, up to this one, a node has been so; null where it is not. */
+function lastedSince(of: Values, row: number, step: number, test: (level: number) => boolean): number | null {
+  let found: number | null = null;
+  for (let column = Math.max(0, Math.min(of.count - 1, Math.floor((step - of.start) / of.size))); row >= 0 && column >= 0; column--) {
+    const at = of.start + column * of.size, now = read(of, row, at);
+    if (now.value === null || !Number.isFinite(now.value) || !test(now.level)) break;
+    found = at;
+  }
+  return found;
+}
+
+interface Spot { words: string; x: number; y: number; anchor: "start" | "middle" | "end" }
+/** Where a node's words cover no ribbon and no other node: beside it, over it or under it. */
+function freeSpots(layout: Layout, turns: Turn[]): Spot[] {
+  const drawn = layout.ribbons.filter((one) => !one.straight).map((one) => { const path = document.createElementNS("http://www.w3.org/2000/svg", "path"); path.setAttribute("d", one.d); const length = path.getTotalLength(); return Array.from({ length: Math.max(2, Math.ceil(length / 5)) }, (_, n) => path.getPointAtLength(n * 5)); }).flat();
+  const taken: [number, number, number, number][] = layout.boxes.map((one) => [one.x - one.w / 2, one.y - one.h / 2, one.x + one.w / 2, one.y + one.h / 2]);
+  const frame = layout.opened;
+  return turns.flatMap((turn) => {
+    const box = layout.boxes.find((one) => one.path === turn.path);
+    if (!box?.label) return [];
+    const w = turn.words.length * 6.8, half = box.w / 2, inside = within(frame, box);
+    const choices: Spot[] = [{ words: turn.words, x: box.x + half + 7, y: box.y + 4, anchor: "start" }, { words: turn.words, x: box.x - half - 7, y: box.y + 4, anchor: "end" }, { words: turn.words, x: box.x, y: box.y - box.h / 2 - 6, anchor: "middle" }, { words: turn.words, x: box.x, y: box.y + box.h / 2 + 14, anchor: "middle" }];
+    const cost = (one: Spot): number => {
+      const x0 = one.anchor === "start" ? one.x : one.anchor === "end" ? one.x - w : one.x - w / 2, [x1, y0, y1] = [x0 + w, one.y - 11, one.y + 3];
+      const hits = drawn.filter((point) => point.x > x0 - 4 && point.x < x1 + 4 && point.y > y0 - 3 && point.y < y1 + 3).length;
+      const crossed = taken.filter(([a, b, c, d]) => a < x1 + 3 && c > x0 - 3 && b < y1 && d > y0).length;
+      const out = x0 < 4 || x1 > layout.width - 4 || (inside && frame !== null && (x0 < frame.x + 2 || x1 > frame.x + frame.w - 2)) ? 1 : 0;
+      return hits + 8 * crossed + 6 * out;
+    };
+    const best = choices.map((one) => [one, cost(one)] as const).sort((a, b) => a[1] - b[1])[0][0];
+    const x0 = best.anchor === "start" ? best.x : best.anchor === "end" ? best.x - w : best.x - w / 2;
+    taken.push([x0, best.y - 11, x0 + w, best.y + 3]);
+    return [best];
+  });
+}
+
 interface Turn { path: string; level: number; words: string; note: string }
 /** Where the gradient grows or shrinks far more than usual on its way through a node. */
 function turnsOf(layout: Layout, at: (path: string) => Reading): Turn[] {
@@ -221,26 +258,45 @@ function turnsOf(layout: Layout, at: (path: string) => Reading): Turn[] {
   return out.sort((a, b) => Math.abs(b.level) - Math.abs(a.level)).filter((one, n, all) => all.findIndex((other) => other.path === one.path) === n).slice(0, 3);
 }
 
-interface Region { kind: "dying" | "exploding" | "fading"; name: string; note: string; x: number; y: number; w: number; h: number }
+interface Region { /** Inside the opened module, where words would cover its parts. */ quiet?: boolean; kind: "dying" | "exploding" | "fading"; name: string; since: string; note: string; x: number; y: number; w: number; h: number }
 /** Stretches of neighbors that are all far from usual. */
-function regionsOf(found: FlowData, layout: Layout, at: (path: string) => Reading): Region[] {
+function regionsOf(found: FlowData, layout: Layout, at: (path: string) => Reading, began: (path: string, test: (level: number) => boolean) => number | null): Region[] {
   const out: Region[] = [];
   const { dying, exploding, fading } = found.thresholds;
   const boxes = layout.boxes.filter((one) => one.role === "module" && at(one.path).value !== null && Number.isFinite(at(one.path).value!));
-  const hot = boxes.filter((one) => at(one.path).level >= exploding);
-  if (hot.length) { const b = around(hot, 10); out.push({ kind: "exploding", name: "Exploding", note: `up to ${ratio(2 ** Math.max(...hot.map((one) => at(one.path).level)))}`, ...b }); }
-  const outside = boxes.filter((one) => !one.isOpen).sort((a, b) => a.x - b.x);
+  const inner = boxes.filter((one) => within(layout.opened, one)), outside = boxes.filter((one) => !inner.includes(one)).sort(alongFlow);
+  const name = (run: Box[]): string => { const parts = [...new Set(run.map((one) => (inner.includes(one) ? one.path : one.layer || one.path)))]; return parts.length > 1 ? `${parts[0]} to ${parts[parts.length - 1]}` : parts[0]; };
+  const since = (run: Box[], test: (level: number) => boolean): string => { const steps = run.map((one) => began(one.path, test)).filter((step): step is number => step !== null); return steps.length ? `since step ${count(Math.min(...steps))}` : ""; };
+  const heat = (run: Box[]): void => { if (run.length) out.push({ kind: "exploding", quiet: run.some((one) => inner.includes(one)), name: "Exploding", since: since(run, (level) => level >= exploding), note: `${name(run)}, up to ${ratio(2 ** Math.max(...run.map((one) => at(one.path).level)))}`, ...clear(layout, around(run, 10), run.some((one) => inner.includes(one))) }); };
+  for (const run of stretchesOf(outside, (one) => at(one.path).level >= exploding)) heat(run);
+  heat(inner.filter((one) => at(one.path).level >= exploding));
   for (const [kind, limit] of [["dying", dying], ["fading", fading]] as const) {
-    let run: Box[] = [];
-    const close = (): void => {
-      const layers = new Set(run.map((one) => one.layer));
-      if (layers.size >= 2) { const b = around(run, 14); const worst = Math.min(...run.map((one) => at(one.path).level)); const names = [...layers]; out.push({ kind, name: kind === "dying" ? "Dying" : "Fading", note: `${names[0]} to ${names[names.length - 1]}, ${ratio(2 ** worst)} of usual`, ...b }); }
-      run = [];
-    };
-    for (const box of outside) { const level = at(box.path).level; if (level <= limit && (kind === "dying" || level > dying)) run.push(box); else close(); }
-    close();
+    const is = (level: number): boolean => level <= limit && (kind === "dying" || level > dying);
+    for (const run of stretchesOf(outside, (one) => is(at(one.path).level))) {
+      if (new Set(run.map((one) => one.layer)).size < 2) continue;
+      const worst = Math.min(...run.map((one) => at(one.path).level));
+      out.push({ kind, name: kind === "dying" ? "Dying" : "Fading", since: since(run, (level) => level <= limit), note: `${name(run)}, ${ratio(2 ** worst)} of usual`, ...clear(layout, around(run, 14), false) });
+    }
   }
   return out.slice(0, 4);
+}
+/** In the order in which the picture is read: rows of a folded chain, then from left to right. */
+const alongFlow = (a: Box, b: Box): number => (a.band ?? 0) - (b.band ?? 0) || a.x - b.x;
+/** Neighbors that all pass; a stretch does not go on over the end of a row. */
+function stretchesOf(boxes: Box[], passes: (one: Box) => boolean): Box[][] {
+  const out: Box[][] = [];
+  let open = false;
+  for (const one of boxes) { if (!passes(one)) { open = false; continue; } const last = out[out.length - 1]; if (open && (last[0].band ?? 0) === (one.band ?? 0)) last.push(one); else out.push([one]); open = true; }
+  return out;
+}
+const within = (frame: Layout["opened"], one: Box): boolean => frame !== null && one.x > frame.x && one.x < frame.x + frame.w && one.y > frame.y && one.y < frame.y + frame.h;
+/** A region outside the opened module ends where that begins. */
+function clear<R extends { x: number; y: number; w: number; h: number }>(layout: Layout, region: R, inside: boolean): R {
+  const frame = layout.opened, gap = 6;
+  if (!frame || inside || region.y > frame.y + frame.h || region.x > frame.x + frame.w + gap || region.x + region.w < frame.x - gap) return region;
+  if (region.x < frame.x) return { ...region, w: frame.x - gap - region.x };
+  const x = frame.x + frame.w + gap;
+  return { ...region, x, w: Math.max(20, region.x + region.w - x) };
 }
 function around(boxes: Box[], pad: number): { x: number; y: number; w: number; h: number } {
   const x0 = Math.min(...boxes.map((one) => one.x - one.w / 2)) - pad, x1 = Math.max(...boxes.map((one) => one.x + one.w / 2)) + pad;
@@ -264,7 +320,7 @@ function Bars({ found, layers, step, w }: { found: FlowData; layers: Values; ste
         {kept.map((tick) => <g><path d={`M${left} ${y(tick)}H${w - right}`} stroke={t.line} /><text x={w - right + 6} y={y(tick) + 4} class="tick">{tickLabel(tick)}</text></g>)}
         {found.layers.labels.map((label, row) => { const now = read(layers, row, step), x = left + (row + 0.5) * cell; const usual = layers.usual[row]; return <g><title>{`${label} ${number(now.value)}`}</title>
           {now.value !== null && (Number.isFinite(now.value) ? now.value > 0 && <rect x={x - bar / 2} y={y(now.value)} width={bar} height={h - 12 - y(now.value)} fill={historyColor(t, now.level)} stroke={t.mark} stroke-opacity=".5" stroke-width=".6" /> : <rect x={x - bar / 2} y="8" width={bar} height={h - 20} fill="url(#hatch)" />)}
-          {usual > 0 && <path d={`M${x - bar * 0.65} ${y(usual)}h${bar * 1.3}`} stroke={t.ink} stroke-width="1.25" />}{n <= 40 && <text x={x} y={h - 1} text-anchor="middle" class="tick">{/\d+$/.exec(label)?.[0] ?? (label.length <= 7 ? label : "")}</text>}</g>; })}
+          {usual > 0 && <path d={`M${x - bar * 0.65} ${y(usual)}h${bar * 1.3}`} stroke={t.ink} stroke-width="1.25" />}{n <= 40 && <text x={x} y={h - 1} text-anchor="middle" class="tick">{/\.(\d+)$/.exec(label)?.[1] ?? (label.length * 6 < cell + 8 ? label : "")}</text>}</g>; })}
         <path d={`M${left} ${h - 12}H${w - right}`} stroke={t.line2} />
       </svg></div>
   );
@@ -281,12 +337,12 @@ function FlowSide({ found, nodes, layers, layout, step }: { found: FlowData; nod
   const loud = way.map((path) => ({ path, ...at(path) })).sort((a, b) => Math.abs(b.level) - Math.abs(a.level)).slice(0, 9).map((one) => one.path);
   const kept = way.filter((path) => loud.includes(path));
   const [low, high] = extent(layers);
-  const regions = regionsOf(found, layout, at), turns = turnsOf(layout, at);
+  const regions = regionsOf(found, layout, at, (path, test) => lastedSince(nodes, rowOf.get(path) ?? -1, step, test)), turns = turnsOf(layout, at);
   return (
     <aside class="side flowside">
       <section><h2><span>Critical path</span><small>{(KIND_NAMES[found.kind] ?? "").toLowerCase()} L2, loss to input</small></h2>
         <ul class="path">{kept.map((path) => { const one = at(path); return <li><span class="mono" title={path}>{path}</span><svg width="62" height="9" aria-hidden="true"><rect width="62" height="9" fill={t.sunken} /><rect width={one.value && one.value > 0 && Number.isFinite(one.value) ? Math.max(2, Math.min(62, ((Math.log(one.value) - low) / (high - low || 1)) * 62)) : 62} height="9" fill={one.value !== null && Number.isFinite(one.value) ? historyColor(t, one.level) : "url(#hatch)"} /></svg><b>{number(one.value)}</b></li>; })}</ul></section>
-      <section><h2><span>Regions</span></h2>{regions.length + turns.length ? <ul class="regions">{regions.map((one) => <li><Severity of={one.kind === "exploding" ? "Critical" : "Warning"} size={11} /><div><b>{one.name}</b><p>{one.note}</p></div></li>)}{turns.map((one) => <li><span class="turn">{one.level > 0 ? "◂▸" : "▸◂"}</span><div><b>{one.level > 0 ? "Amplifier" : "Bottleneck"}</b><p><span class="mono">{one.path}</span> {one.note}</p></div></li>)}</ul> : <p class="note">Every layer is near its usual size at this step.</p>}</section>
+      <section><h2><span>Regions</span></h2>{regions.length + turns.length ? <ul class="regions">{regions.map((one) => <li><Severity of={one.kind === "exploding" ? "Critical" : "Warning"} size={11} /><div><b>{one.name}</b> {one.since}<p>{one.note}</p></div></li>)}{turns.map((one) => <li><span class="turn">{one.level > 0 ? "◂▸" : "▸◂"}</span><div><b>{one.level > 0 ? "Amplifier" : "Bottleneck"}</b><p><span class="mono">{one.path}</span> {one.note}</p></div></li>)}</ul> : <p class="note">Every layer is near its usual size at this step.</p>}</section>
       <section><h2><span>How to read it</span></h2><ul class="legend">
         <li><svg width="120" height="20" aria-hidden="true">{[2, 5, 9, 16].map((h, n) => <rect x={n * 31} y={10 - h / 2} width="22" height={h} fill={t.mark} />)}</svg><span>width, L2, log</span></li>
         <li><svg width="120" height="12" aria-hidden="true"><rect width="120" height="10" fill="url(#ramph)" /><path d="M60 0V11" stroke={t.ink} /></svg><span>1/64, usual, ×64</span></li>
@@ -321,7 +377,7 @@ function Scrubber({ data, found, layers, step, shown, playing, onPlay }: { data:
         <canvas ref={canvas} aria-hidden="true" data-panel="scrubber" />
         <svg width={w} height={h + 36} aria-hidden="true">{flags.map((flag, n) => <g><path d={`M${scale.x(flag.step)} 18V${h + 18}`} stroke={t.ink} stroke-dasharray="1 3" /><circle cx={discs[n]} cy="8" r="7.5" fill={t.ink} /><text x={discs[n]} y="11.6" text-anchor="middle" class="flag">{flag.n}</text></g>)}
           <path d={`M${x - 5} 10h10v7l-5 5-5-5Z`} fill={t.ink} /><path d={`M${x} 20V${h + 20}`} stroke={t.ink} stroke-width="2" />
-          {[0.05, 0.28, 0.52, 0.76, 0.97].map((share) => Math.round(scale.first + share * (scale.last - scale.first))).map((tick) => <text x={scale.x(tick)} y={h + 32} text-anchor="middle" class="tick">{count(tick)}</text>)}</svg></div>
+          {stepTicks(scale, Math.max(2, w / 150)).filter((tick) => scale.x(tick) > 12 && scale.x(tick) < w - 12).map((tick) => <text x={scale.x(tick)} y={h + 32} text-anchor="middle" class="tick">{count(tick)}</text>)}</svg></div>
     </div>
   );
 }

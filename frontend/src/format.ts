@@ -73,6 +73,12 @@ export function amount(value: number): string {
   return String(value);
 }
 
+/** Bytes on disk, in powers of a thousand as disks are sold. */
+export function bytes(value: number): string {
+  for (const [size, unit] of [[1e12, "TB"], [1e9, "GB"], [1e6, "MB"], [1e3, "kB"]] as const) if (value >= 0.9995 * size) { const scaled = value / size; return `${scaled >= 99.5 ? scaled.toFixed(0) : Number(scaled.toPrecision(2))} ${unit}`; }
+  return `${value} bytes`;
+}
+
 const two = (value: number): string => String(value).padStart(2, "0");
 export function clock(seconds: number | null, withSeconds = false): string {
   if (!seconds) return "";

@@ -10,7 +10,7 @@ import { cursor, selected, tokens } from "./state";
 import { Rules, usePointer, type Ends, type Flag } from "./tracks";
 import type { Tokens } from "./tokens";
 
-export const ROW = 16;
+export const ROW = 16; const TALL = 20;
 
 /** The rows to show: those whose parents are all open, and (with a filter) what matches and its parents. */
 export function visibleRows(tree: TreeRow[], open: Set<string>, filter = ""): number[] {
@@ -59,16 +59,19 @@ export interface HeatProps {
   height?: number; onToggle: (path: string) => void; onOpen: (path: string) => void; onRange?: (first: number, last: number) => void;
   draw?: (context: CanvasRenderingContext2D, at: number, x: (step: number) => number, y: number, height: number, t: Tokens, dpr: number, right: number) => void;
   valuesOf?: (row: number, step: number) => [string, string, boolean]; tipOf?: (row: number, step: number) => JSX.Element | null; sign?: (row: number) => string; rowHeight?: number;
+  /** Words on the field left of a line. */
+  band?: { x: number; words: string };
 }
 
 export function HeatGrid(props: HeatProps): JSX.Element {
   const { tree, rows, heat, scale, flags, ends, open } = props;
   const t = tokens.value;
-  const pitch = props.rowHeight ?? ROW;
   const box = useRef<HTMLDivElement>(null);
   const canvas = useRef<HTMLCanvasElement>(null);
   const [top, setTop] = useState(0);
   const [seen, setSeen] = useState(props.height ?? 400);
+  // A small model's rows may be taller: they need not be spared.
+  const pitch = props.rowHeight ?? (rows.length > 0 && rows.length * TALL <= seen ? TALL : ROW);
   const [hover, setHover] = useState<number | null>(null);
   useLayoutEffect(() => {
     const element = box.current!;
@@ -94,6 +97,7 @@ export function HeatGrid(props: HeatProps): JSX.Element {
         <canvas ref={canvas} aria-hidden="true" data-panel="heat" />
         <svg class="over plotbox" aria-hidden="true" ref={(el) => { if (el) el.style.top = `${top}px`; }} width={scale.width} height={shownHeight}>
           <Rules scale={scale} height={shownHeight} flags={flags} ends={ends} />
+          {props.band && <text x={props.band.x - 10} y={pitch * 4.5 + 4} text-anchor="end" class="band">{props.band.words}</text>}
           {chosen >= 0 && chosen * pitch >= top - pitch && chosen * pitch < top + seen && <rect x="0.6" y={chosen * pitch - top - 0.5} width={scale.width - 1.2} height={pitch} fill="none" stroke={t.ink} stroke-width="1.25" />}
         </svg>
         <div class="plotbox touch" {...pointer} onMouseMove={(event) => { (pointer.onMouseMove as (e: MouseEvent) => void)(event); const y = event.clientY - (event.currentTarget as Element).getBoundingClientRect().top; setHover(Math.floor(y / pitch)); }}

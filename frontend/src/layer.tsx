@@ -99,13 +99,13 @@ function Strip({ heat, row }: { heat: RunSession["heat"]["value"]; row: number }
 function LayerHead({ data, found, session, severity }: { data: RunData; found: LayerData; session: RunSession; severity: string }): JSX.Element {
   const { head } = found;
   const place = head.source?.file ? `${head.source.file}:${head.source.line}` : "";
-  const facts = [head.numParameters ? `${amount(head.numParameters)} parameters` : "", head.shape.length ? `output ${head.shape.map(count).join(" × ")}${head.dtype ? ` in ${head.dtype}` : ""}` : "", head.detail].filter(Boolean).join(", ");
+  const facts = [head.numParameters ? `${amount(head.numParameters)} parameters` : "", head.shape.length ? `output ${head.shape.map(count).join(" × ")}${head.dtype ? ` in ${head.dtype}` : ""}` : ""].filter(Boolean).join(", ");
   const [before, after] = neighbors(session, found.path);
   const cause = data.verdict.cause;
   const isCause = cause && found.findings.some((one) => one.code === cause.code);
   const short = (name: string): string => name.split(".").slice(-1)[0];
   return (
-    <header class="layerhead"><div><h1 class="mono">{found.path}</h1><p><b>{head.type}</b>{head.type && facts ? ", " : ""}{facts}{place && <>, <b class="mono">{place}</b></>}</p></div>
+    <header class="layerhead"><div><h1 class="mono">{found.path}</h1><p><b>{head.type}</b>{head.detail && <span class="mono detail">({head.detail})</span>}{head.type && facts ? ", " : ""}{facts}{place && <>, <b class="mono">{place}</b></>}</p></div>
       {found.findings[0] && <p class="finds"><Severity of={severity || found.findings[0].severity} /><span><b>{isCause ? "The cause." : "Found here."}</b> {since(found.findings[0].firstStep, found.findings[0].lastStep)}</span></p>}
       {!isPhone.value && <div class="steps">{before && <button type="button" class="button" title={before} onClick={() => { selected.value = before; }}>{short(before)} <kbd>k</kbd></button>}{after && <button type="button" class="button" title={after} onClick={() => { selected.value = after; }}>{short(after)} <kbd>j</kbd></button>}<a class="button" href={runLink(session.key, "flow")}>Show in flow</a></div>}
     </header>
@@ -118,7 +118,7 @@ function LayerTracks({ data, found, scale, tensor, onTensor }: { data: RunData; 
   const pictures = found.pictures;
   return (
     <div class="layertracks">
-      <Axis scale={scale} flags={flags} ends={ends} left={`Steps ${count(scale.first)} to ${count(Math.min(scale.last, data.span[1]))}`} right=" " />
+      <Axis scale={scale} flags={flags} ends={ends} left={isPhone.value ? "Step" : `Steps ${count(scale.first)} to ${count(Math.min(scale.last, data.span[1]))}`} right=" " />
       {first && <LayerLine track={first} scale={scale} flags={flags} ends={ends} height={96} />}
       {found.heads && <HeadMap heads={found.heads} scale={scale} flags={flags} ends={ends} span={data.span} />}
       {pictures && <><Spectrum pictures={pictures} scale={scale} flags={flags} ends={ends} span={data.span} tensors={found.tensors} tensor={tensor} onTensor={onTensor} />
@@ -204,11 +204,14 @@ function Fan({ pictures, scale, flags, ends, span }: { pictures: Pictures; scale
   const color = t.s[2];
   const near = nearest(pictures, cursor.value ?? span[1]);
   const ticks = [Math.round(low + (high - low) * 0.25), Math.round(low + (high - low) * 0.8)];
+  // A look that found no number at all, as every other line of the layer shows it.
+  const blank = [...pictures.steps.keys()].filter((at) => !stops.includes(at)).map((at): [number, number] => [Math.max(0, x(at)), Math.min(scale.width, scale.x(pictures.steps[at + 1] ?? span[1] + 1))]).filter(([a, b]) => b > a);
   if (!all.length) return <></>;
   return (
     <div class="panel track"><div class="gutter"><b>Percentiles of |x|</b><small>p1 to p99, p5 to p95, p25 to p75, median</small></div>
       <svg class="plot" data-panel="percentiles" width={scale.width} height={FAN} role="img" aria-label={`Percentiles of ${pictures.site}: median ${number(percentiles["50"][near])}, 99th percentile ${number(percentiles["99"][near])} at step ${count(pictures.steps[near] ?? 0)}`}>
         {ticks.map((tick) => <g><path d={`M0 ${y(2 ** tick).toFixed(1)}H${scale.width}`} stroke={t.line} /><text x="-8" y={y(2 ** tick) + 4} text-anchor="end" class="tick">{power(tick)}</text></g>)}
+        {blank.map(([a, b]) => <rect x={a.toFixed(1)} y="0" width={Math.max(2, b - a).toFixed(1)} height={FAN} fill="url(#hatch)" />)}
         <svg width={scale.width} height={FAN}><path d={band("1", "99")} fill={color} opacity=".14" /><path d={band("5", "95")} fill={color} opacity=".18" /><path d={band("25", "75")} fill={color} opacity=".25" />
         <path d={stops.length > 1 ? `M${stops.map((at) => `${x(at).toFixed(1)} ${y(percentiles["50"][at]).toFixed(1)}`).join("L")}` : ""} fill="none" stroke={color} stroke-width="1.5" /></svg>
         <Rules scale={scale} height={FAN} flags={flags} ends={ends} />

@@ -4,7 +4,7 @@ import dagre from "@dagrejs/dagre";
 
 export interface FlowNode { path: string; label: string; role: string; layer: string; order: number; isOpen: boolean; row: number }
 export interface FlowEdge { source: string; target: string; kind: string; gradient: string }
-export interface Box { path: string; label: string; role: string; layer: string; isOpen: boolean; x: number; y: number; w: number; h: number }
+export interface Box { path: string; label: string; role: string; layer: string; isOpen: boolean; x: number; y: number; w: number; h: number; /** The row of a folded chain. */ band?: number }
 export interface Ribbon { id: number; d: string; source: string; target: string; measuredBy: string[]; cut: boolean; straight: boolean }
 export interface Layout { width: number; height: number; boxes: Box[]; ribbons: Ribbon[]; lanes: { label: string; y: number }[]; columns: { label: string; x: number; strong: boolean }[]; opened: { x: number; y: number; w: number; h: number } | null; end: string }
 interface Point { x: number; y: number }
@@ -44,7 +44,9 @@ function river(nodes: FlowNode[], edges: FlowEdge[], opened: string, width: numb
 interface RiverParts { by: Map<string, FlowNode>; stations: FlowNode[]; branches: FlowNode[]; layers: string[]; joins: Set<string>; edges: FlowEdge[]; opened: string; width: number; height: number }
 function placeRiver(parts: RiverParts): Layout {
   const { stations, branches, layers, joins, edges, width, height } = parts;
-  const left = 76, right = 56, middle = Math.round(height * 0.66), high = Math.round(height * 0.46), low = Math.round(Math.min(height - 44, height * 0.84));
+  // With an opened module the river lies low, to give it room; without one it lies in the middle.
+  const opens = branches.some((one) => one.isOpen);
+  const left = 76, right = 56, middle = Math.round(height * (opens ? 0.66 : 0.5)), high = Math.round(height * (opens ? 0.46 : 0.22)), low = Math.round(Math.min(height - 44, height * (opens ? 0.84 : 0.78)));
   const openLayer = branches.find((one) => one.isOpen)?.layer ?? "";
   const inside = branches.filter((one) => one.isOpen);
   const heads = stations.filter((one) => one.role === "module" && one.order < (branches[0]?.order ?? 0)), tails = stations.filter((one) => one.role === "module" && one.order > (branches.at(-1)?.order ?? 0));
@@ -104,7 +106,11 @@ function placeOpened(inside: FlowNode[], edges: FlowEdge[], box: { x: number; y:
   dagre.layout(graph);
   const spots = inside.map((one) => ({ one, spot: graph.node(one.path) as unknown as Point }));
   const ranks = [...new Set(spots.map((s) => s.spot.y))].sort((a, b) => b - a);
-  const half = Math.ceil(ranks.length / 2), top = box.y + 66, bottom = box.y + box.h - 34;
+  const half = Math.ceil(ranks.length / 2);
+  // No taller than its parts need, and down to the river, so that what belongs together stands together.
+  const tall = Math.min(box.h, 148 + Math.max(1, half - 1) * 72);
+  box.y += box.h - tall; box.h = tall;
+  const top = box.y + 62, bottom = box.y + box.h - 34;
   const entering = bottom - 44;
   // Data goes up on the left and comes down on the right: the path through the box is an arch.
   for (let rank = 0; rank < ranks.length; rank++) {
@@ -146,7 +152,7 @@ function general(nodes: FlowNode[], edges: FlowEdge[], opened: string, width: nu
   graph.setDefaultEdgeLabel(() => ({}));
   const shown = nodes.filter((one) => one.role !== "input" && one.role !== "output").slice(0, 260);
   const known = new Set(shown.map((one) => one.path));
-  const labelOf = (one: FlowNode): string => (one.role === "join" ? "" : short(one.isOpen || !one.layer || one.layer === one.path ? one.label : `${one.layer.split(".").pop()}.${one.label}`));
+  const labelOf = (one: FlowNode): string => (one.role === "join" ? "" : short(!one.layer || one.layer === one.path ? one.label : `${one.layer.split(".").pop()}.${one.label}`));
   for (const one of shown) graph.setNode(one.path, { width: one.role === "join" ? 8 : boxWidth(labelOf(one)), height: one.role === "join" ? 8 : 24 });
   graph.setNode("(loss)", { width: 42, height: 26 });
   const kept = edges.filter((one) => known.has(one.source) && known.has(one.target));
@@ -157,11 +163,12 @@ function general(nodes: FlowNode[], edges: FlowEdge[], opened: string, width: nu
   dagre.layout(graph);
   const size = graph.graph() as unknown as { width: number; height: number };
   // A long chain is folded into rows that fit, like lines of text.
-  const rows = Math.max(1, Math.min(8, Math.round(Math.sqrt((size.width / Math.max(1, width)) * (height / Math.max(60, size.height))))));
+  const folded = Math.round(Math.sqrt((size.width / Math.max(1, width)) * (height / Math.max(60, size.height))));
+  const rows = size.width <= width * 1.15 ? 1 : Math.max(2, Math.min(8, folded, Math.ceil(size.width / (width * 0.7))));
   const span = size.width / rows;
   const kx = (width - 60) / span, ky = Math.min(1.6, (height / rows - 8) / Math.max(40, size.height));
-  const spot = (path: string): Point & { row: number } => { const one = graph.node(path) as unknown as Point; const row = Math.min(rows - 1, Math.floor(one.x / span)); return { x: 30 + (one.x - row * span) * Math.min(kx, 1.6), y: (row + 0.5) * (height / rows) + (one.y - size.height / 2) * ky, row }; };
-  const boxes: Box[] = shown.map((one) => { const { x, y } = spot(one.path), label = labelOf(one); return { path: one.path, label, role: one.role, layer: one.layer, isOpen: one.isOpen, x, y, w: one.role === "join" ? 8 : boxWidth(label), h: one.role === "join" ? 8 : 22 }; });
+  const spot = (path: string): Point & { row: number } => { const one = graph.node(path) as unknown as Point; const row = Math.min(rows - 1, Math.floor(one.x / span)); return { x: 30 + (one.x - row * span) * Math.min(kx, rows === 1 ? 3 : 1.6), y: (row + 0.5) * (height / rows) + (one.y - size.height / 2) * ky, row }; };
+  const boxes: Box[] = shown.map((one) => { const { x, y, row: band } = spot(one.path), label = labelOf(one); return { band, path: one.path, label, role: one.role, layer: one.layer, isOpen: one.isOpen, x, y, w: one.role === "join" ? 8 : boxWidth(label), h: one.role === "join" ? 8 : 22 }; });
   const end = spot("(loss)");
   boxes.push({ path: "(loss)", label: "loss", role: "loss", layer: "", isOpen: false, x: end.x, y: end.y, w: 42, h: 26 });
   const all: { source: string; target: string; cut: boolean }[] = [...kept.map((one) => ({ source: one.source, target: one.target, cut: one.gradient !== "flows" })), ...ends.map((one) => ({ source: one.path, target: "(loss)", cut: false }))];

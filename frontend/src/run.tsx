@@ -10,7 +10,7 @@ import { offer, withdraw } from "./save";
 import type { RunSession } from "./session";
 import { cursor, following, go, height, isPhone, kind, paused, raw, runLink, say, selected, stat, view, width } from "./state";
 import { Axis, MinimapRow, TrackRow, type Ends, type Flag } from "./tracks";
-import { VerdictBlock } from "./verdict";
+import { briefly, VerdictBlock } from "./verdict";
 
 export const LEFT = 216, RIGHT = 124;
 
@@ -61,7 +61,10 @@ export function Overview({ session }: { session: RunSession }): JSX.Element | nu
 function PhoneNumbers({ data }: { data: RunData }): JSX.Element | null {
   const cause = data.verdict.cause;
   if (!cause) return null;
-  return <div class="three">{cause.evidence.slice(0, 3).map((one) => <div><small>{one.label}</small><b class={one.after === "NaN" ? "crit" : ""}>{fmt(one.after)}</b><small>{one.before !== null ? `from ${fmt(one.before)}` : ""}</small></div>)}</div>;
+  const all = [...cause.evidence, ...cause.meanwhile];
+  // Its own number first, the loss last: what is between gives way.
+  const three = all.length > 3 ? [...all.slice(0, 2), all[all.length - 1]] : all;
+  return <div class="three">{three.map((one) => <div><small class="what2">{briefly(one)}</small><b class={one.after === "NaN" ? "crit" : ""}>{fmt(one.after)}</b><small>{one.before !== null ? `from ${fmt(one.before)}` : ""}</small></div>)}</div>;
 }
 import { number as fmt } from "./format";
 

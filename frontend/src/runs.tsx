@@ -5,7 +5,7 @@ import { useEffect, useLayoutEffect, useMemo, useRef } from "preact/hooks";
 import { ask, Latest, listen } from "./api";
 import { Empty, Status, Tools, TroubleScreen } from "./chrome";
 import { small, type RunRow, type Trouble } from "./data";
-import { amount, clock, count, day, duration, number, plural, since } from "./format";
+import { amount, bytes, clock, count, day, duration, number, plural, since } from "./format";
 import { Icon, Logo, Severity, StateSign } from "./glyphs";
 import { handleKeys } from "./keys";
 import { paintThumb } from "./paint";
@@ -76,7 +76,7 @@ export function Runs(): JSX.Element {
         {all.length > 0 && shown.length === 0 && <p class="note pad">No run matches.</p>}
         {picked.value.length > 0 && <Dock all={all} />}
       </main>
-      {!phone && <Status parts={[{ strong: count(all.length), rest: all.length === 1 ? "run" : "runs" }, { before: "Token required,", strong: "", rest: "this machine only" }]} keys={[[["j", "k"], "move"], [["x"], "select"], [["enter"], "open"], [["?"], "keys"]]} />}
+      {!phone && <Status parts={[{ strong: count(all.length), rest: `${all.length === 1 ? "run" : "runs"}${all.length ? `, ${bytes(all.reduce((sum, row) => sum + (row.numBytes ?? 0), 0))}` : ""}` }, { before: "Token required,", strong: "", rest: "this machine only" }]} keys={[[["j", "k"], "move"], [["x"], "select"], [["enter"], "open"], [["?"], "keys"]]} />}
     </div>
   );
 }
@@ -96,14 +96,14 @@ function RunLine({ row, here }: { row: RunRow; here: boolean }): JSX.Element {
   const chosen = picked.value.includes(row.key);
   const seconds = row.startedAt && row.endedAt ? row.endedAt - row.startedAt : null;
   const tick = row.verdict.severity === "Critical" ? t.crit : row.verdict.severity === "Warning" ? t.warnMark : "";
-  const facts = [row.numParameters ? amount(row.numParameters) : "", row.numRanks ? plural(row.numRanks, "rank") : "", row.precision ?? ""].filter(Boolean).join(", ");
+  const facts = [row.numParameters ? amount(row.numParameters) : "", row.numRanks ? plural(row.numRanks, "rank") : "", row.precision ?? "", row.numBytes ? bytes(row.numBytes) : ""].filter(Boolean).join(", ");
   const bad = row.lastLoss === "NaN" || row.lastLoss === "Infinity";
   return (
     <div class={`runrow${chosen ? " chosen" : ""}${here ? " here" : ""}`} role="row" aria-selected={chosen} ref={ref} onClick={(event) => { if (!(event.target as Element).closest("input, a")) go(runLink(row.key)); }}>
       <div role="gridcell"><input type="checkbox" checked={chosen} aria-label={`Select ${row.name} ${row.id}`} onChange={() => pick(row.key)} /></div>
       <div role="gridcell"><StateSign of={row.state} /></div>
       <div role="rowheader" class="who"><a href={runLink(row.key)}><b>{row.name}</b> <span class="mono">{row.id}</span></a><small>{(row.state === "stale" || row.state === "damaged") && <span class="warn">{row.stateText}{facts ? ", " : ""}</span>}{facts}</small></div>
-      <div role="gridcell" class="what"><Severity of={row.verdict.looked || row.verdict.severity ? row.verdict.severity : "none"} /><div><p class={row.verdict.severity && row.verdict.severity !== "Info" ? "" : "quiet"}>{row.verdict.message}</p>{row.verdict.code && <small><span class="mono">{row.verdict.code}</span> {since(row.verdict.firstStep!, row.verdict.lastStep ?? -1)}{row.verdict.nanAt != null ? `, NaN at ${count(row.verdict.nanAt)}` : ""}{row.verdict.more ? `, ${count(row.verdict.more)} more` : ""}</small>}{row.do && <small>{row.do}</small>}</div></div>
+      <div role="gridcell" class="what"><Severity of={row.verdict.looked || row.verdict.severity ? row.verdict.severity : "none"} /><div><p class={row.verdict.severity && row.verdict.severity !== "Info" ? "" : "quiet"} title={row.verdict.message}>{row.verdict.short || row.verdict.message}</p>{row.verdict.code && <small><span class="mono">{row.verdict.code}</span> {since(row.verdict.firstStep!, row.verdict.lastStep ?? -1)}{row.verdict.nanAt != null ? `, NaN at ${count(row.verdict.nanAt)}` : ""}{row.verdict.more ? `, ${count(row.verdict.more)} more` : ""}</small>}{row.do && <small>{row.do}</small>}</div></div>
       <div role="gridcell">{row.loss && <Spark packed={row.loss} w={176} h={30} step={tick ? row.verdict.firstStep : null} tick={tick || undefined} band />}</div>
       <div role="gridcell">{row.heat && <Thumb heat={row.heat} />}</div>
       <div role="gridcell" class={`num strong${bad ? " crit" : ""}`}>{number(row.lastLoss)}</div>

@@ -51,12 +51,12 @@ export function Spark({ packed, step, w = 72, h = 20, band = false, color, tick 
   );
 }
 
-function EvidenceRow({ of, step }: { of: EvidenceData; step: number }): JSX.Element {
+function EvidenceRow({ of, step }: { of: EvidenceData; step: number | null }): JSX.Element {
   const after = real(of.after);
-  const label = of.label.charAt(0).toUpperCase() + of.label.slice(1);
+  const label = of.label;
   return (
     <tr>
-      <th scope="row" title={label}>{of.site && label.endsWith(of.site) ? <>{label.slice(0, -of.site.length)}<span class="mono">{shortened(of.site)}</span></> : label}</th>
+      <th scope="row" title={label}>{briefly(of)}</th>
       <td>{of.trend && <Spark packed={of.trend} step={step} />}</td>
       <td class="was">{number(of.before)}</td>
       <td class={`now${after !== null && !Number.isFinite(after) ? " crit" : ""}`}>{number(of.after)}{of.unit ? (of.unit === "%" ? "%" : ` ${of.unit}`) : ""}</td>
@@ -64,8 +64,11 @@ function EvidenceRow({ of, step }: { of: EvidenceData; step: number }): JSX.Elem
   );
 }
 
-/** The last parts of a name where the whole is too long for its column. */
-const shortened = (site: string): string => (site.length > 12 && site.includes(".") ? `…${site.split(".").slice(-2).join(".")}` : site);
+/** The last part of a name; two where the last is a number and says nothing by itself. */
+const partOf = (path: string): string => { const parts = path.split("."); return parts.slice(/^\d+$/.test(parts[parts.length - 1]) ? -2 : -1).join("."); };
+/** What it is and at which part, where there is no room for the whole name. */
+export const briefly = (of: EvidenceData): string => { const words = of.site && of.label.endsWith(of.site) ? `${of.label.slice(0, -of.site.length).replace(/ (of|in) $/, "")}, ${partOf(of.site.replace(/\.(weight|bias)$/, ""))}` : of.label; return words.charAt(0).toUpperCase() + words.slice(1); };
+
 
 export function CopyButton({ text, label, children, class: name = "button" }: { text: string | (() => string); label: string; children: ComponentChildren; class?: string }): JSX.Element {
   const [done, setDone] = useState(false);
@@ -90,7 +93,7 @@ export function VerdictBlock({ data, link, buttons = true }: { data: RunData; li
   const cause = verdict.cause;
   if (!cause) return <Healthy data={data} />;
   const to = link ? (name: string): string => runLink(link, "layers", { at: name }) : undefined;
-  const names = [...cause.sites, ...cause.evidence.map((e) => e.site).filter(Boolean)];
+  const names = [...cause.sites, ...[...cause.evidence, ...cause.meanwhile].map((e) => e.site).filter(Boolean)];
   return (
     <section class="verdict" aria-label="Verdict">
       <div class="say">
@@ -122,11 +125,12 @@ export function Overline({ cause }: { cause: Cause | FindingRow }): JSX.Element 
 }
 
 export function EvidenceTable({ cause, state }: { cause: Cause; state: string }): JSX.Element | null {
-  if (!cause.evidence.length) return <div class="evidence" />;
+  if (!cause.evidence.length && !cause.meanwhile.length) return <div class="evidence" />;
   return (
     <table class="evidence"><caption class="hidden">Evidence</caption><colgroup><col /><col class="trend" /><col class="figure" /><col class="figure" /></colgroup>
       <thead><tr><th scope="col" colSpan={2}>Evidence</th><th scope="col" class="was">{cause.columns[0]}</th><th scope="col">{state === "live" ? "now" : cause.columns[1]}</th></tr></thead>
       <tbody>{cause.evidence.map((one) => <EvidenceRow of={one} step={cause.firstStep} />)}</tbody>
+      {cause.meanwhile.length > 0 && <tbody class="meanwhile"><tr class="hidden"><th scope="rowgroup" colSpan={4}>Meanwhile</th></tr>{cause.meanwhile.map((one) => <EvidenceRow of={one} step={cause.firstStep} />)}</tbody>}
     </table>
   );
 }
@@ -141,7 +145,8 @@ export function FollowedList({ data, link }: { data: RunData; link?: string }): 
           <button type="button" class="plain" onClick={() => show(data, one.step, one.site)} aria-label={`Go to step ${count(one.step)}`}><b>{count(one.step)}</b></button>
           <span><Named text={one.text} names={names} to={link ? (name) => runLink(link, "layers", { at: name }) : undefined} /></span>
         </li>))}
-        {data.run.state !== "live" && followed.length === 1 && <li class="open"><span /><b /><span class="note">Nothing else was found to follow from it</span></li>}
+        {followed.length === 1 && data.verdict.lasting.map((words) => <li class="open"><span class="dot" /><b /><span>{words}</span></li>)}
+        {data.run.state !== "live" && followed.length === 1 && <li class="open"><span class="dot" /><b /><span class="note">Nothing else was found to follow from it</span></li>}
         {data.run.state === "live" && <li class="open"><Disc n={followed.length + 1} hollow /><b /><span>Nothing more so far</span></li>}
       </ol>
     </div>
@@ -185,8 +190,9 @@ function Healthy({ data }: { data: RunData }): JSX.Element {
         <p class="overline">{!crashed && !notes.length && <Severity of="" size={12} />}<span>{plural(lookedAt.numDetectors, "detector")} looked at {count(lookedAt.numSites)} of {plural(lookedAt.numSitesExpected, "site")}, {plural(lookedAt.numSteps, "step")}</span></p>
         <h1>{empty ? "Nothing recorded yet." : data.isExamining ? "Nothing was reported while it ran." : headline}</h1>
         <p class="why">{empty ? (data.run.state === "live" ? "The first step will appear here by itself." : "The run ended before its first step.") : data.run.state === "live" ? "Every detector is quiet so far." : data.isExamining ? `All ${count(lookedAt.numSteps)} steps are being looked through once more.` : crashed ? "No detector says why: the exception itself may." : notes.length ? "Worth knowing:" : "Every detector stayed quiet."}</p>
+        {notes.length > 0 && <ul class="findings">{notes.slice(0, 4).map((one) => <FindingLine of={one} />)}</ul>}
       </div>
-      {notes.length > 0 && <ul class="findings evidence">{notes.slice(0, 4).map((one) => <FindingLine of={one} />)}</ul>}
+      {data.verdict.course && !empty && <table class="evidence"><caption class="hidden">How it went</caption><colgroup><col /><col class="trend" /><col class="figure" /><col class="figure" /></colgroup><thead><tr><th scope="col" colSpan={2}>How it went</th><th scope="col" class="was">{data.verdict.course.columns[0]}</th><th scope="col">{data.run.state === "live" ? "now" : data.verdict.course.columns[1]}</th></tr></thead><tbody>{data.verdict.course.rows.map((one) => <EvidenceRow of={one} step={null} />)}</tbody></table>}
       {lookedAt.unmet.length > 0 && <div class="followed"><h2>What one more line would show</h2><ul class="unmet">{lookedAt.unmet.map((words) => <li>{words}</li>)}</ul></div>}
     </section>
   );

@@ -48,6 +48,33 @@ def test_clean_exits_0(script: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert "Nothing to report" in capsys.readouterr().out
 
 
+def test_a_clean_checkup_names_its_experiments(script: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for width in ("80", "140"):
+        assert main(["checkup", script, "--width", width]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert max(map(len, lines)) <= int(width)
+        ticked = [line for line in lines if line.startswith("✓ ")]
+        assert len(ticked) > 12
+        assert any("the first loss is" in line for line in lines)
+        idle = next(line for line in lines if line.startswith("nothing to look at here"))
+        # What had nothing to look at is not said to have found nothing wrong.
+        assert "causality" in idle
+        assert not any("causality" in line or "the future" in line for line in ticked)
+
+
+def test_each_experiment_says_what_came_of_it(script: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["checkup", f"{script}:summed", "--json"]) == 1
+    looked = json.loads(capsys.readouterr().out)["looked_at"]
+    done = {one["name"]: one for one in looked["experiments"]}
+    assert len(done) == looked["num_detectors"]
+    assert done["loss: batch size"]["outcome"] == "found"
+    assert done["loss: batch size"]["codes"] == ["loss_scales_with_batch"]
+    assert done["frozen parts"]["outcome"] == "clear"
+    assert done["frozen parts"]["looked_at"]
+    assert {one["outcome"] for one in looked["experiments"]} <= {"clear", "found", "does not apply", "failed"}
+    assert all(one["looked_at"] for one in looked["experiments"] if one["outcome"] == "clear")
+
+
 def test_findings_exit_1(script: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["checkup", f"{script}:summed", "--width", "100"]) == 1
     out = capsys.readouterr().out

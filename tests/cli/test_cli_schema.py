@@ -25,6 +25,7 @@ OBJECTS = {
     "evidence": _fields("### evidence"),
     "looked at": _fields("### looked at"),
     "run": _fields("### run"),
+    "experiment": _fields("### experiment"),
     "need": _fields("### need"),
     "reading": _fields("### reading"),
 }

@@ -18,7 +18,7 @@ from rich.console import Console
 
 from stethoscope.instruments import GradientFlowAnimator
 from stethoscope.instruments.animator import GradientHealth
-from stethoscope.instruments.animator_grid import natural_key
+from stethoscope.instruments.animator_grid import build_grid, natural_key
 from stethoscope.instruments.intake import ArrayError
 from stethoscope.record import ConfigError, StethoscopeError
 
@@ -285,3 +285,13 @@ def test_a_layer_that_turned_nan_is_usually_what_it_was_before() -> None:
     _, ticks = _draw_bars(new_figure(2, 2).subplots(), lengths, tokens(dark=False))
     places = [segment[0][0] for segment in ticks.get_segments() if len(segment)]
     assert places == [3.0]
+
+
+def test_tensors_of_one_module_share_a_row():
+    names = [f"layers.{n}.{part}.{kind}" for n in range(12) for part in ("attn", "mlp") for kind in ("weight", "bias")]
+    names = ["wte.weight", *names]
+    columns = [(step, tuple(names), np.ones(len(names)), np.zeros(len(names)), {}) for step in range(3)]
+    assert build_grid(columns, 30, None, as_given=True).labels[:3] == ("wte.weight", "layers.0.attn (2)", "layers.0.mlp (2)")
+    assert build_grid(columns, 20, None, as_given=True).labels[:3] == ("wte.weight", "layers.0 (4)", "layers.1 (4)")
+    # No depth fits: neighbors share a row, and it says which.
+    assert build_grid(columns, 8, None, as_given=True).labels[0] == "wte.weight … layers.1.mlp.weight (8)"

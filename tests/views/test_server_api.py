@@ -175,8 +175,47 @@ def test_two_runs_part_where_the_fault_begins(client):
     assert same["first"] is None
 
 
+def test_what_parted_two_runs_has_a_line_and_a_number_of_its_own(client):
+    body = client.get("/api/compare", params={"a": key(SICK), "b": key(HEALTHY), "kind": "gradient"}).json()
+    line = next(track for track in body["tracks"] if track["key"] == "parted")
+    assert (line["label"], line["note"]) == ("Gradient L2", "layers.2.attn")
+    grown, usual = (floats(line[side]["mean"]) for side in ("a", "b"))
+    at = 185 - line["a"]["start"]
+    assert grown[at] / usual[at] == pytest.approx(2 ** (35 / 6), rel=1e-3)
+    number = next(row for row in body["outcome"] if row["label"] == "Gradient L2 of layers.2.attn")
+    assert number["a"] > 10 * number["b"]
+    assert body["nan"] == {"a": 190, "b": None}
+
+
 def test_a_run_with_itself_in_compare_does_not_lock_up(client):
     assert client.get("/api/compare", params={"a": key(LIVE), "b": key(LIVE)}).status_code == 200
+    angles = client.get("/api/compare/angles", params={"a": key(LIVE), "b": key(LIVE)})
+    assert angles.status_code == 200
+    assert angles.json()["cosine"] is None  # no sketch was written
+
+
+def test_the_list_says_what_each_run_takes_on_disk(client, base):
+    rows = {row["name"]: row for row in client.get("/api/runs").json()["runs"]}
+    taken = sum(path.stat().st_size for path in (base / HEALTHY).rglob("*"))
+    assert rows["gpt-small"]["numBytes"] == taken
+    assert rows["gpt-fp16"]["verdict"]["short"] == "The gradient of layers.2.attn grew without bound"
+
+
+def test_a_healthy_run_says_how_it_went(client):
+    verdict = client.get(f"/api/runs/{key(HEALTHY)}").json()["verdict"]
+    rows = {row["label"]: row for row in verdict["course"]["rows"]}
+    assert verdict["course"]["columns"] == ["at 1", "at 200"]
+    assert rows["loss"]["before"] == pytest.approx(synthetic.default_metrics(1)["loss"])
+    assert rows["loss"]["after"] == pytest.approx(synthetic.default_metrics(200)["loss"])
+    assert client.get(f"/api/runs/{key(SICK)}").json()["verdict"]["course"] is None
+
+
+def test_the_slowest_steps_are_told_by_their_parts(client):
+    body = client.get(f"/api/runs/{key(HEALTHY)}/profile").json()
+    assert [part["label"] for part in body["parts"]] == ["ours", "other"]
+    assert body["slowest"][0]["ms"] == pytest.approx(120.0)
+    assert body["slowest"][0]["parts"] == pytest.approx([0.84, 119.16])
+    assert sum(part["ms"] for part in body["parts"]) == pytest.approx(body["meanMs"])
 
 
 @pytest.mark.parametrize(

@@ -25,10 +25,13 @@ class Row:
     type: str = ""
     """The module's type, where its name is a number: a place in a Sequential says nothing by itself."""
 
+    short: str = ""
+    """What to call it where the row above says the rest of its name."""
+
     @property
     def label(self) -> str:
         """What to call it before people."""
-        return f"{self.name} {self.type}" if self.type else self.name
+        return self.short or (f"{self.name} {self.type}" if self.type else self.name)
 
 
 def row_name(site: Site, depth: int) -> str:

@@ -52,6 +52,7 @@ def examine(exam: Examination) -> Iterator[Finding]:
             exam.notes.append(f"the loss cannot be taken of a repeated batch: {type(error).__name__}")
             return
         ratios.append(float(loss.detach()) / one)
+    exam.saw(f"the batch twice and three times over: {ratios[0]:.3g} and {ratios[1]:.3g} times the loss")
     if any(abs(ratio / times - 1) > TOLERANCE for ratio, times in zip(ratios, (2, 3), strict=True)):
         return
     # The sum of a reconstruction and a divergence is an evidence bound as it is written; Adam does not mind its size.

@@ -30,7 +30,9 @@ def examine(exam: Examination) -> Iterator[Finding]:
     shifted = _shifted_inputs(exam)
     if exam.causal is None and not shifted:
         return
-    for moment in sorted({length // 4, length // 2, length - 2}):
+    moments = sorted({length // 4, length // 2, length - 2})
+    exam.saw(f"positions up to {', '.join(map(str, moments))} of {length} with another future")
+    for moment in moments:
         inputs = _with_other_future(exam, moment, length, shifted)
         other = exam.run(inputs)
         worst = max((differ(a[:, : moment + 1], b[:, : moment + 1])

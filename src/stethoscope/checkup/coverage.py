@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from stethoscope.checkup.examination import Examination
-from stethoscope.checkup.findings import CRITICAL, INFO, found, listed
+from stethoscope.checkup.findings import CRITICAL, INFO, counted, found, listed
 from stethoscope.record import Finding
 
 
@@ -20,6 +20,8 @@ def examine(exam: Examination) -> Iterator[Finding]:
         exam.notes.append("no optimizer was given: pass optimizer= to see whether it reaches every weight")
         return
     held = subject.optimized()
+    learning = sum(p.requires_grad for p in subject.model.parameters())
+    exam.saw(f"{counted(len(held), 'tensor')} in the optimizer, {counted(learning, 'parameter')} of the model that can learn")
     gradients = exam.first.gradients
     # A parameter that no gradient reaches (a teacher, an idle part) is no business of the optimizer.
     missing = [name for name, p in subject.model.named_parameters()

@@ -25,6 +25,7 @@ def examine(exam: Examination) -> Iterator[Finding]:
     with torch.no_grad(), observer:
         twin.forward(seed=SEED + 1)
     other = exam.run(seed=SEED + 2)
+    exam.saw("two passes over the batch with different seeds, in evaluation mode")
     apart = max((differ(a, b, times=50) for a, b in zip(exam.evaluated, other, strict=True)), default=0.0)
     if apart <= 1:
         return

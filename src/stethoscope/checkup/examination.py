@@ -63,6 +63,12 @@ class Examination:
         """What could not be examined, and why."""
         self.findings: list[Finding] = []
         """What the experiments before this one found."""
+        self.seen = ""
+        """What the experiment that runs now has looked at; "" where it had nothing to look at."""
+
+    def saw(self, words: str) -> None:
+        """The experiment looked at this: said where it did, so that silence is told from not having looked."""
+        self.seen = words
 
     @functools.cached_property
     def first(self) -> Pass:

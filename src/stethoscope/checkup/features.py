@@ -34,6 +34,7 @@ def examine(exam: Examination) -> Iterator[Finding]:
     for layer in _first_layers(exam):
         if not math.isfinite(layer.max_abs_in):
             continue
+        exam.saw(f"what goes into {layer.path}: rms {layer.rms_in:.3g}, largest {layer.max_abs_in:.3g}")
         columns = layer.column_rms
         worst = float(columns.max()) if columns is not None else layer.rms_in
         if layer.rms_in > MAX_RMS or worst > MAX_COLUMN_RMS:

@@ -30,6 +30,7 @@ def examine(exam: Examination) -> Iterator[Finding]:
     trained = sum(p.numel() for p in parameters if p.requires_grad)
     if not total:
         return
+    exam.saw(f"{trained:,} of {total:,} numbers can learn")
     if not trained:
         yield found(
             "frozen_params", CRITICAL, "Every parameter of the model is frozen: nothing can learn.",

@@ -24,6 +24,7 @@ def examine(exam: Examination) -> Iterator[Finding]:
     if not inputs or not exam.finite:
         return
     alike = constant_inputs(exam)
+    exam.saw("whether the samples of the batch differ")
     if alike is not None:
         yield found(
             "inputs_ignored", CRITICAL, f"{alike}: there is nothing to learn from.", sites=["(input)"],
@@ -35,6 +36,7 @@ def examine(exam: Examination) -> Iterator[Finding]:
         # Behind units that are all off or all equal nothing is seen; that is said already.
         return
     before = _answers(exam, None)
+    exam.saw("outputs and gradients for the batch, for zeros and for other inputs")
     # Zeros, then the samples in another order with their targets left in place: the loss may not stay the same.
     for change in (_zeros, _noise):
         if not _equal(before, _answers(exam, map_tensors(change, subject.inputs))):

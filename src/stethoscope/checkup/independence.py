@@ -13,7 +13,7 @@ import torch
 
 from stethoscope.capture.lineage_mode import tensors_in
 from stethoscope.checkup.examination import Examination, differ
-from stethoscope.checkup.findings import CRITICAL, INFO, found
+from stethoscope.checkup.findings import CRITICAL, INFO, counted, found
 from stethoscope.checkup.places import first_affected
 from stethoscope.checkup.structure import is_open, select, tensors
 from stethoscope.record import Finding
@@ -49,6 +49,7 @@ def examine(exam: Examination) -> Iterator[Finding]:
         )
         if apart > worst:
             worst, changed, kept = apart, rows, same
+    exam.saw(f"each half of {counted(size, 'sample')} beside other samples")
     if worst > 1:
         unsure = _may_be_time_first(exam, size)
         yield found(

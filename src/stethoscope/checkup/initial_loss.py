@@ -35,6 +35,7 @@ def examine(exam: Examination) -> Iterator[Finding]:
     loss = float(exam.first.loss.detach())
     if chance is None or chance <= 0 or loss <= 0:
         return
+    exam.saw(f"the first loss is {loss:.3g}; knowing nothing gives {chance:.3g}")
     names = {s.name for s in exam.first.observer.softmaxes if s.path == LOSS_PLACE}
     is_classifier = bool(
         names & {"_log_softmax", "binary_cross_entropy_with_logits", "log_sigmoid_forward", "logsumexp"}

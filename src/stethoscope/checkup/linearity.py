@@ -13,7 +13,7 @@ import torch
 
 from stethoscope.capture.lineage_mode import QUIET
 from stethoscope.checkup.examination import Examination
-from stethoscope.checkup.findings import WARNING, found, listed
+from stethoscope.checkup.findings import WARNING, counted, found, listed
 from stethoscope.record import Finding
 
 TRANSPARENT: Final = (
@@ -31,6 +31,8 @@ def examine(exam: Examination) -> Iterator[Finding]:
         for a in modules
         if (b := _only_reader(exam.graph, a, modules)) and _collapses(modules[a], modules[b])
     ]
+    if exam.graph.get("edges"):
+        exam.saw(f"what stands between {counted(sum(not list(m.children()) for m in modules.values()), 'module')}")
     for run in _runs(pairs):
         yield found(
             "linear_collapse", WARNING,

@@ -15,7 +15,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from stethoscope.checkup.examination import Examination
-from stethoscope.checkup.findings import CRITICAL, found
+from stethoscope.checkup.findings import CRITICAL, found, listed
 from stethoscope.checkup.structure import clone, tensors
 from stethoscope.record import Finding
 
@@ -80,6 +80,10 @@ ELEMENTWISE: Final = frozenset(
 )  # fmt: skip
 
 
+def _shapes(value: Any) -> str:
+    return listed(["×".join(map(str, t.shape)) or "one number" for t in tensors(value)])
+
+
 def examine(exam: Examination) -> Iterator[Finding]:
     """loss_broadcast."""
     targets = clone(exam.subject.targets)
@@ -91,6 +95,7 @@ def examine(exam: Examination) -> Iterator[Finding]:
     with warnings.catch_warnings(), mode:
         warnings.simplefilter("ignore")
         exam.subject.call_loss(twin.loss_fn, twin.model, output, targets, clone(exam.subject.inputs))
+    exam.saw(f"output {_shapes(output)} against target {_shapes(targets)}")
     if mode.spread is not None:
         name, a, b, shape = mode.spread
         yield found(

@@ -6,7 +6,7 @@ import time
 import weakref
 from typing import Any
 
-from stethoscope.explain.diagnosis import Diagnosis
+from stethoscope.explain.diagnosis import Diagnosis, experiment_json
 
 _last: weakref.WeakKeyDictionary[Any, dict[str, Any]] = weakref.WeakKeyDictionary()
 
@@ -16,6 +16,7 @@ def remember(model: Any, diagnosis: Diagnosis, seconds: float) -> None:
     _last[model] = {
         "findings": [finding.to_json() for finding in diagnosis.findings],
         "num_experiments": diagnosis.looked_at.num_detectors,
+        "experiments": [experiment_json(one) for one in diagnosis.looked_at.experiments],
         "not_examined": list(diagnosis.looked_at.unmet_needs),
         "seconds": round(seconds, 3),
         "time": time.time(),

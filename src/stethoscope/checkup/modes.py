@@ -25,6 +25,7 @@ def examine(exam: Examination) -> Iterator[Finding]:
     with torch.no_grad():
         loss = float(twin.loss(twin.forward()))
     train = float(exam.first.loss.detach())
+    exam.saw(f"the loss is {train:.3g} in training and {loss:.3g} in evaluation mode")
     if loss > MIN_RATIO * train > 0:
         yield found(
             "train_eval_gap", INFO,

@@ -30,7 +30,9 @@ def examine(exam: Examination) -> Iterator[Finding]:
     made_by = next(iter(history_of(output)), "").removesuffix("Backward0").removesuffix("Backward1")
     limits = RANGES.get(made_by)
     if limits is None:
+        exam.saw("the last operation sets no limit to the output")
         return
+    exam.saw(f"the output of {made_by.lower()} against the range of the targets")
     low, high = limits
     numbers = output.detach().float()
     if made_by in ("Clamp", "Hardtanh"):

@@ -13,7 +13,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from stethoscope.checkup.examination import Examination, differ
-from stethoscope.checkup.findings import CRITICAL, INFO, found
+from stethoscope.checkup.findings import CRITICAL, INFO, counted, found
 from stethoscope.checkup.places import first_affected
 from stethoscope.checkup.structure import is_open, tensors
 from stethoscope.record import Finding
@@ -66,6 +66,7 @@ def examine(exam: Examination) -> Iterator[Finding]:
     if not mode.num_lookups:
         exam.notes.append("padding was not examined: no embedding of the padded ids was seen")
         return
+    exam.saw(f"other numbers in {counted(int(padded.sum()), 'padded place')}")
     worst = 0.0
     for a, b in zip(exam.evaluated, other, strict=True):
         if a.shape[:2] == padded.shape:

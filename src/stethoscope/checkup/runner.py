@@ -45,34 +45,34 @@ from stethoscope.checkup.isolation import modules_of, undisturbed
 from stethoscope.checkup.memory import remember
 from stethoscope.checkup.structure import CheckupError, clone, split_batch
 from stethoscope.checkup.subject import Subject, unwrapped
-from stethoscope.explain.diagnosis import Diagnosis, LookedAt
+from stethoscope.explain.diagnosis import Diagnosis, Experiment, LookedAt
 from stethoscope.explain.ranking import split
 from stethoscope.record import Finding
 
-EXPERIMENTS: Final[tuple[tuple[str, Callable[[Examination], Iterator[Finding]]], ...]] = (
-    ("values", nonfinite.examine),
-    ("optimizer", coverage.examine),
-    ("frozen parts", freezing.examine),
-    ("gradients reach", reach.examine),
-    ("inputs", features.examine),
-    ("labels", leaks.examine),
-    ("loss: shapes", loss_shapes.examine),
-    ("loss: activations", double_activation.examine),
-    ("loss: batch size", batch_scaling.examine),
-    ("loss: chance", initial_loss.examine),
-    ("outputs", outputs.examine),
-    ("symmetry", symmetry.examine),
-    ("tied weights", tying.examine),
-    ("scale by depth", scale.examine),
-    ("dead and saturated units", units.examine),
-    ("inputs used", ignoring.examine),
-    ("linear layers", linearity.examine),
-    ("samples independent", independence.examine),
-    ("causality", causality.examine),
-    ("padding", padding.examine),
-    ("repeatable", determinism.examine),
-    ("train and eval", modes.examine),
-    ("one batch", overfit.examine),
+EXPERIMENTS: Final[tuple[tuple[str, str, Callable[[Examination], Iterator[Finding]]], ...]] = (
+    ("values", "Are batch, weights, loss and gradients numbers?", nonfinite.examine),
+    ("optimizer", "Does the optimizer hold every weight that can learn?", coverage.examine),
+    ("frozen parts", "Is anything frozen that should learn?", freezing.examine),
+    ("gradients reach", "Does the gradient reach every weight?", reach.examine),
+    ("inputs", "Are the inputs of a size a first layer can work with?", features.examine),
+    ("labels", "Does one feature give the label away?", leaks.examine),
+    ("loss: shapes", "Do output and target fit in the loss?", loss_shapes.examine),
+    ("loss: activations", "Is softmax or sigmoid applied twice?", double_activation.examine),
+    ("loss: batch size", "Does the loss grow with the batch?", batch_scaling.examine),
+    ("loss: chance", "Is the first loss worse than knowing nothing?", initial_loss.examine),
+    ("outputs", "Can the output take the values of the targets?", outputs.examine),
+    ("symmetry", "Are units copies of each other?", symmetry.examine),
+    ("tied weights", "Are tied weights one tensor?", tying.examine),
+    ("scale by depth", "Do numbers grow or fade from layer to layer?", scale.examine),
+    ("dead and saturated units", "Are units off or at their limits?", units.examine),
+    ("inputs used", "Does the model use its inputs?", ignoring.examine),
+    ("linear layers", "Are two linear layers one?", linearity.examine),
+    ("samples independent", "Does a sample see the others of its batch?", independence.examine),
+    ("causality", "Does the model see the future?", causality.examine),
+    ("padding", "Does the padding reach the output?", padding.examine),
+    ("repeatable", "Is evaluation repeatable?", determinism.examine),
+    ("train and eval", "Are training and evaluation mode far apart?", modes.examine),
+    ("one batch", "Can it learn this one batch?", overfit.examine),
 )
 """In the order in which they run; what is cheap and fatal comes first."""
 
@@ -123,32 +123,42 @@ def checkup(
             raise
         except Exception as error:
             raise failed(error) from error
-        _all(exam)
+        done = _all(exam)
     findings = exam.findings
     causes, followed = ranked(findings)
     num_parameters = len(subject.names)
     looked = LookedAt(
         num_sites=num_parameters, num_sites_expected=num_parameters, num_steps=0, num_detectors=len(EXPERIMENTS),
-        unmet_needs=tuple(dict.fromkeys(exam.notes)),
+        unmet_needs=tuple(dict.fromkeys(exam.notes)), experiments=done,
     )  # fmt: skip
     found = Diagnosis(causes=causes, findings=tuple(findings), followed=followed, looked_at=looked)
     remember(root, found, time.monotonic() - began)
     return found
 
 
-def _all(exam: Examination) -> None:
-    """Every experiment's findings; one that fails leaves a note."""
+def _all(exam: Examination) -> tuple[Experiment, ...]:
+    """Every experiment's findings, and what came of each; one that fails leaves a note."""
     began = time.monotonic()
+    done: list[Experiment] = []
     with _progress() as advance:
-        for number, (name, examine) in enumerate(EXPERIMENTS):
+        for number, (name, question, examine) in enumerate(EXPERIMENTS):
             advance(name, number)
             if time.monotonic() - began > MAX_SECONDS:
                 exam.notes.append(f"not examined for want of time: {name}")
+                done.append(Experiment(name, question, "failed", "there was no time left for it"))
                 continue
+            exam.seen = ""
             try:
-                exam.findings += list(examine(exam))
+                told = list(examine(exam))
             except Exception as error:
                 exam.notes.append(f"{name} could not be examined: {type(error).__name__}: {error}"[:300])
+                done.append(Experiment(name, question, "failed", f"{type(error).__name__}: {error}"[:200]))
+                continue
+            exam.findings += told
+            outcome = "found" if told else "clear" if exam.seen else "does not apply"
+            codes = tuple(dict.fromkeys(finding.code for finding in told))
+            done.append(Experiment(name, question, outcome, exam.seen, codes))
+    return tuple(done)
 
 
 def ranked(findings: list[Finding]) -> tuple[tuple[Finding, ...], dict[str, tuple[Finding, ...]]]:

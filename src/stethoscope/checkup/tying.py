@@ -12,7 +12,7 @@ from typing import Final
 import torch
 
 from stethoscope.checkup.examination import Examination
-from stethoscope.checkup.findings import WARNING, found
+from stethoscope.checkup.findings import WARNING, counted, found
 from stethoscope.record import Finding
 
 LOOKED_UP: Final = (torch.nn.Embedding, torch.nn.EmbeddingBag)
@@ -27,6 +27,8 @@ def examine(exam: Examination) -> Iterator[Finding]:
     named = [
         (name, p) for name, p in model.named_parameters() if p.ndim == 2 and p.requires_grad and _is_random(p)
     ]
+    if len(named) > 1:
+        exam.saw(f"{counted(len(named), 'matrix', 'matrices')}, each against the others")
     for place, (name, p) in enumerate(named):
         for other_name, other in named[place + 1 :]:
             if p.device != other.device or p.dtype != other.dtype:

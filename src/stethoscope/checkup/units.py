@@ -8,7 +8,7 @@ from typing import Final
 import torch
 
 from stethoscope.checkup.examination import Examination
-from stethoscope.checkup.findings import CRITICAL, WARNING, found, listed
+from stethoscope.checkup.findings import CRITICAL, WARNING, counted, found, listed
 from stethoscope.checkup.ignoring import constant_inputs
 from stethoscope.checkup.observation import LIMITS, ZERO_BELOW, Activation
 from stethoscope.checkup.structure import tensors
@@ -30,6 +30,9 @@ def examine(exam: Examination) -> Iterator[Finding]:
     seen = [a for a in exam.first.observer.activations
             if a.num_rows >= MIN_ROWS and a.num_units >= MIN_UNITS and a.place not in outputs
             and a.path != "(loss)"]  # fmt: skip
+    if seen:
+        units = sum(a.num_units for a in seen)
+        exam.saw(f"{counted(units, 'unit')} behind {counted(len(seen), 'activation')}")
     dead = [a for a in seen if a.name in ZERO_BELOW and a.share_dead >= MANY_DEAD]
     if dead:
         # A layer behind a dead one sees nothing: the first is the cause.

@@ -156,6 +156,7 @@ def _module(place: str) -> Any:
 def checkup_lines(diagnosis: Diagnosis, screen: Screen, *, full: bool) -> list[Line]:
     """The verdict, and how much was examined."""
     from stethoscope.views.terminal import ink, numbers
+    from stethoscope.views.terminal.experiments import experiment_lines
     from stethoscope.views.terminal.verdict import verdict_lines
 
     looked = diagnosis.looked_at
@@ -170,4 +171,6 @@ def checkup_lines(diagnosis: Diagnosis, screen: Screen, *, full: bool) -> list[L
             lines[0] = [(f"No cause found. {examined}. Worth knowing:", ink.NOTE)]
         else:
             lines += [[], [(f"{examined}; nothing was changed", ink.NOTE)]]
+    if full or diagnosis.healthy:
+        lines += [[], *experiment_lines(looked.experiments, screen)]
     return [*lines, *([note] for note in notes)]

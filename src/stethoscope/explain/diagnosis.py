@@ -12,6 +12,19 @@ SCHEMA_VERSION = 1
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Experiment:
+    """One experiment of a checkup: what it asks, what came of it, what it looked at."""
+
+    name: str
+    question: str
+    outcome: str
+    """"clear", "found", "does not apply" (there was nothing it could look at) or "failed"."""
+    looked_at: str = ""
+    codes: tuple[str, ...] = ()
+    """What it found."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class LookedAt:
     """What the diagnosis rests on, so that silence is never mistaken for health."""
 
@@ -24,6 +37,8 @@ class LookedAt:
     num_detectors: int = 0
     unmet_needs: tuple[str, ...] = ()
     """What one more line in the script would unlock, in plain sentences."""
+    experiments: tuple[Experiment, ...] = ()
+    """Of a checkup: each experiment, in the order in which they ran."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, repr=False)
@@ -65,5 +80,13 @@ class Diagnosis(Drawn):
             ],
             "findings": [finding.to_json() for finding in self.findings],
             "looked_at": dataclasses.asdict(self.looked_at)
-            | {"unmet_needs": list(self.looked_at.unmet_needs)},
+            | {
+                "unmet_needs": list(self.looked_at.unmet_needs),
+                "experiments": [experiment_json(one) for one in self.looked_at.experiments],
+            },
         }
+
+
+def experiment_json(one: Experiment) -> dict[str, Any]:
+    """As plain JSON values."""
+    return dataclasses.asdict(one) | {"codes": list(one.codes)}

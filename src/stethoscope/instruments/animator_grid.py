@@ -29,7 +29,7 @@ class Grid:
     """Layers in rows, steps in columns."""
 
     labels: tuple[str, ...]
-    """A layer's name, or "first … last (n)" where n layers share a row."""
+    """A layer's name, or where n layers share a row "module (n)", of no one module "first … last (n)"."""
     first_steps: IntArray
     """The first step of each column."""
     last_step: int
@@ -64,7 +64,7 @@ def build_grid(
     names = list(known) if as_given else sorted(known, key=natural_key) if natural else sorted(known)
     steps = np.array([step for step, *_ in columns], dtype=np.int64)
     row_of = {name: place for place, name in enumerate(names)}
-    row_starts, col_starts = _starts(len(names), max_rows), _starts(len(columns), max_columns)
+    row_starts, col_starts = _row_starts(names, max_rows), _starts(len(columns), max_columns)
     row_bin = _bin_of(row_starts, len(names))
     shape = (len(row_starts), len(col_starts))
     norms, intensities = np.full(shape, np.nan), np.full(shape, np.nan)
@@ -109,6 +109,20 @@ def _starts(count: int, limit: int | None) -> IntArray:
     return np.arange(0, count, size, dtype=np.int64)
 
 
+def _row_starts(names: Sequence[str], limit: int | None) -> IntArray:
+    """Where each row begins: tensors of one module share a row, of as small a module as lets all rows fit."""
+    if limit is None or len(names) <= limit:
+        return np.arange(len(names), dtype=np.int64)
+    parts = [name.split(".") for name in names]
+    for depth in range(max(map(len, parts)) - 1, 0, -1):
+        heads = [tuple(part[:depth]) for part in parts]
+        starts = [place for place, head in enumerate(heads) if place == 0 or head != heads[place - 1]]
+        if len(starts) <= limit:
+            # A model that is all one module would be one row, which says nothing.
+            return np.array(starts, dtype=np.int64) if len(starts) >= min(4, limit) else _starts(len(names), limit)
+    return _starts(len(names), limit)
+
+
 def _bin_of(starts: IntArray, count: int) -> IntArray:
     bins: IntArray = np.searchsorted(starts, np.arange(count), side="right").astype(np.int64) - 1
     return bins
@@ -116,11 +130,24 @@ def _bin_of(starts: IntArray, count: int) -> IntArray:
 
 def _labels(names: Sequence[str], starts: IntArray) -> tuple[str, ...]:
     ends = [*starts[1:].tolist(), len(names)]
+    homes = [_shared(names[start:end]) for start, end in zip(starts.tolist(), ends, strict=False)]
     labels = []
-    for start, end in zip(starts.tolist(), ends, strict=False):
+    for start, end, home in zip(starts.tolist(), ends, homes, strict=False):
         first, last, count = names[start], names[end - 1], end - start
-        labels.append(printable(first if count == 1 else f"{first} … {last} ({count})"))
+        shared = home if homes.count(home) == 1 else ""  # a name that two rows would have names neither
+        words = first if count == 1 else f"{shared} ({count})" if shared else f"{first} … {last} ({count})"
+        labels.append(printable(words))
     return tuple(labels)
+
+
+def _shared(names: Sequence[str]) -> str:
+    """The module that all of them are in, "" where there is none."""
+    common: list[str] = []
+    for parts in zip(*(name.split(".")[:-1] for name in names), strict=False):
+        if len(set(parts)) > 1:
+            break
+        common.append(parts[0])
+    return ".".join(common)
 
 
 def draw_rows(grid: Grid, label_width: int | None = None) -> str:

@@ -93,7 +93,12 @@ def save_gif(pictures: Sequence[npt.NDArray[np.uint8]], file: BinaryIO, frames_p
     except ImportError as error:
         raise MissingExtraError("pillow", "plots", "Writing a GIF") from error
     images = [Image.fromarray(picture) for picture in pictures] or [Image.new("RGB", (8, 8), "white")]
-    palette = images[-1].quantize(colors=255, dither=Image.Dither.NONE)
+    # Colors of the beginning, the middle and the end: what only one of them shows would else turn into something near it.
+    chosen = [images[0], images[len(images) // 2], images[-1]]
+    sheet = Image.new("RGB", (chosen[0].width, sum(image.height for image in chosen)))
+    for place, image in enumerate(chosen):
+        sheet.paste(image, (0, place * chosen[0].height))
+    palette = sheet.quantize(colors=255, dither=Image.Dither.NONE)
     frames = [image.quantize(palette=palette, dither=Image.Dither.NONE) for image in images]
     duration = round(1000 / max(frames_per_second, 0.1))
     durations = [duration] * (len(frames) - 1) + [max(duration, 2000)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -11,20 +13,24 @@ from stethoscope.analyse.bins import Mark, bins_over
 from stethoscope.analyse.history import History
 from stethoscope.analyse.tree import Node
 from stethoscope.explain.headline import headline
+from stethoscope.explain.meanwhile import CLIP, metric_series
 from stethoscope.record import Kind, Series
 from stethoscope.store import Run
 from stethoscope.views.pagedata import facts, overview
 from stethoscope.views.pagedata.cells import history_of
 from stethoscope.views.pagedata.desk import Desk
-from stethoscope.views.pagedata.directions import cosine_data
+from stethoscope.views.pagedata.directions import cosine_data, sketches_of
 from stethoscope.views.pagedata.heat import MAX_CELLS, MAX_ROWS, opened_rows, tree_data, troubled
 from stethoscope.views.pagedata.packing import binned, floats, number, plain, small, text
+from stethoscope.views.pagedata.runlist import nan_at
 
 EQUAL: Final = 7
 """The mark of a cell in which both runs say the same to the last bit that is kept."""
 _MAX_SETTINGS: Final = 60
 _TRACKS: Final = (("loss", "Loss"), ("grad_norm", "Gradient norm"), ("lr", "Learning rate"))
 _NO_SETTING: Final = frozenset({"dir", "name"})
+_KIND_WORDS: Final = {Kind.ACTIVATION: "output", Kind.ACTIVATION_GRADIENT: "output gradient"}
+_STAT_WORDS: Final = {"norm": "L2", "abs_max": "largest |x|", "mean_abs": "mean |x|"}
 
 
 def common_span(a: Desk, b: Desk) -> tuple[int, int]:
@@ -40,10 +46,8 @@ def compare_data(
     stat: str,
     view: tuple[int, int, int],
     rows: Sequence[int] | None = None,
-    *,
-    with_angles: bool = True,
 ) -> dict[str, Any]:
-    """Everything of the compare screen; the angles between the two take most of the time."""
+    """Everything of the compare screen but the angles between the two, which take longer than all the rest."""
     is_examining = [desk.examine_later() for desk in (a, b)]
     tree = a.tree(kind)
     there = {node.path for node in b.tree(kind)}
@@ -55,10 +59,10 @@ def compare_data(
     leaves = [at for at in shared if not tree[at].num_children]
     parted = [(step, at) for at in leaves if (step := differs[at]) is not None]
     first = min(parted, key=lambda pair: (pair[0], pair[1]), default=None)
+    parted_pair = None if first is None else _parted(tree[first[1]].path, kind, stat, all_pairs, shared.index(first[1]))
     cells = _cells(a, b, kind, stat, [tree[at] for at in places], view)
     return {
         "version": a.version + b.version, "isExamining": any(is_examining), "a": _side(a), "b": _side(b),
-        "cosine": cosine_data(a.run, b.run, kind, [tree[at] for at in places], view[:2]) if with_angles else None,
         "kind": str(kind), "stat": stat,
         "span": list(common_span(a, b)), "window": _window(a, b, first[0] if first else None),
         "kinds": [str(one) for one in a.kinds() if one in b.kinds()],
@@ -66,8 +70,54 @@ def compare_data(
                                              "place": first[1], "numAfter": sum(s <= first[0] + 1 for s, _ in parted)},
         "numShared": len(shared), "numRows": len(tree), "tree": tree_data(tree, troubled(tree, a.diagnosis.causes)),
         "rows": places, "differs": [differs.get(at) for at in places], "common": [at in differs for at in places],
-        "tracks": _tracks(a, b, view), "outcome": _outcome(a.run, b.run), "settings": _settings(a.run, b.run), **cells,
+        "tracks": _tracks(a, b, view, parted_pair), "outcome": _outcome(a.run, b.run, parted_pair),
+        "settings": _settings(a.run, b.run), "nan": {"a": nan_at(a.run), "b": nan_at(b.run)}, **cells,
     }  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Parted:
+    """The quantity in which two runs first differ, over the steps of each."""
+
+    path: str
+    label: str
+    series: tuple[Series, Series]
+
+
+def _parted(path: str, kind: Kind, stat: str, pair: tuple[History, History], column: int) -> Parted:
+    words = f"{_KIND_WORDS.get(kind, str(kind).replace('_', ' '))} {_STAT_WORDS.get(stat, stat.replace('_', ' '))}"
+    return Parted(path, words, (_column(pair[0], column), _column(pair[1], column)))
+
+
+def _column(source: History, column: int) -> Series:
+    """One row of a history as a series, NaN and Inf where it was marked so."""
+    values, marks = source.values[:, column].copy(), source.marks[:, column]
+    values[marks == Mark.INF], values[marks == Mark.NAN] = np.inf, np.nan
+    seen = marks != Mark.MISSING
+    return Series(source.steps[seen], values[seen])
+
+
+def angles_data(
+    a: Desk, b: Desk, kind: Kind, window: tuple[int, int], rows: Sequence[int] | None = None
+) -> dict[str, Any]:
+    """The cosine between the two, of the rows that the screen shows. Takes the desks' locks itself, for each tensor anew.
+
+    Whoever looks at one of the runs meanwhile waits for one tensor, not for all of them.
+    """
+    first, second = sorted((a, b), key=id)
+
+    def locked() -> contextlib.ExitStack:
+        held = contextlib.ExitStack()
+        for desk in (first, second):
+            held.enter_context(desk.lock)
+        return held
+
+    found = sketches_of(a, b, kind, locked)
+    with locked():
+        tree = a.tree(kind)
+        places = list(opened_rows(a, tree)) if rows is None else [at for at in rows if 0 <= at < len(tree)]
+        places = places[:MAX_ROWS]
+        return {"kind": str(kind), "rows": places, "cosine": cosine_data(found, [tree[at] for at in places], window)}
 
 
 def _side(desk: Desk) -> dict[str, Any]:
@@ -139,18 +189,21 @@ def _cells(
     }  # fmt: skip
 
 
-def _tracks(a: Desk, b: Desk, view: tuple[int, int, int]) -> list[dict[str, Any]]:
-    """Loss, gradient norm and learning rate of both."""
+def _tracks(a: Desk, b: Desk, view: tuple[int, int, int], parted: Parted | None) -> list[dict[str, Any]]:
+    """Loss of both, the quantity in which they part, gradient norm and learning rate."""
+    told = [(name, label, "", [_metric(desk, name) for desk in (a, b)]) for name, label in _TRACKS]
+    if parted is not None:
+        told.insert(1, ("parted", parted.label[:1].upper() + parted.label[1:], parted.path, list(parted.series)))
     out = []
-    for name, label in _TRACKS:
-        pair = [_metric(desk, name) for desk in (a, b)]
+    for name, label, note, pair in told:
         if not all(len(one) for one in pair):
             continue
         whole = np.concatenate([one.values[(one.steps >= view[0]) & (one.steps <= view[1])] for one in pair])
         finite = whole[np.isfinite(whole) & (whole > 0)]
-        log = bool(len(finite) and name == "grad_norm" and finite.max() / finite.min() > 100)
+        decades = {"grad_norm": 100, "parted": 16}.get(name)
+        log = bool(len(finite) and decades and finite.max() / finite.min() > decades)
         out.append({
-            "key": name, "label": label, "note": "log" if log else "", "log": log,
+            "key": name, "label": text(label, 80), "note": text(note, 10_000), "log": log,
             "a": binned(pair[0], *view), "b": binned(pair[1], *view),
         })  # fmt: skip
     return out
@@ -162,22 +215,40 @@ def _metric(desk: Desk, name: str) -> Series:
     return desk.run.metric(name) if name in desk.run.metrics() else Series(np.empty(0, np.int64), np.empty(0))
 
 
-def _outcome(a: Run, b: Run) -> list[dict[str, Any]]:
-    """A few numbers of both: loss at the last common step, last loss, steps, speed, cost."""
+def _outcome(a: Run, b: Run, parted: Parted | None) -> list[dict[str, Any]]:
+    """A few numbers of both: loss at the last common step, last loss, what parted them, clipping, speed."""
     out: list[dict[str, Any]] = []
+    step = None
     if "loss" in a.metrics() and "loss" in b.metrics():
         left, right = a.metric("loss"), b.metric("loss")
-        common = np.intersect1d(left.steps[np.isfinite(left.values)], right.steps[np.isfinite(right.values)])
-        if len(common):
-            step = int(common[-1])
+        step = _last_common(left, right)
+        if step is not None:
             out.append({"label": f"Loss at step {step:,}", "a": number(left.at(step)), "b": number(right.at(step))})
         out.append({"label": "Last loss", "a": facts.last_loss(a), "b": facts.last_loss(b)})
-    out.append({"label": "Steps", "a": len(a.steps), "b": len(b.steps)})
+    if parted is not None:
+        left, right = parted.series
+        at = _last_common(left, right, step)
+        if at is not None:
+            label = f"{parted.label[:1].upper()}{parted.label[1:]} of {text(parted.path, 200)}"
+            out.append({"label": label, "site": text(parted.path, 200), "a": number(left.at(at)), "b": number(right.at(at))})
+    clipped = [_num_clipped(run) for run in (a, b)]
+    if None not in clipped:
+        out.append({"label": "Steps clipped", "a": clipped[0], "b": clipped[1]})
     out.append({"label": "Throughput, steps/s", "a": number(facts.throughput(a)), "b": number(facts.throughput(b))})
-    shares = facts.cost_share(a), facts.cost_share(b)
-    if None not in shares:
-        out.append({"label": "Recording, share of a step", "a": number(shares[0]), "b": number(shares[1]), "unit": "%"})
     return out
+
+
+def _last_common(left: Series, right: Series, until: int | None = None) -> int | None:
+    """The last step at which both are finite."""
+    common = np.intersect1d(left.steps[np.isfinite(left.values)], right.steps[np.isfinite(right.values)])
+    common = common if until is None else common[common <= until]
+    return int(common[-1]) if len(common) else None
+
+
+def _num_clipped(run: Run) -> int | None:
+    """At how many steps clipping left less than the whole gradient; None where nothing clips."""
+    series = metric_series(run, CLIP)
+    return None if series is None else int((series.values < 1.0).sum())
 
 
 def _settings(a: Run, b: Run) -> dict[str, Any]:
@@ -201,9 +272,14 @@ def _flat(run: Run) -> dict[str, str]:
             where = "optimizer" if number_ == 0 else f"optimizer.{number_}"
             out[where] = text(str(group.get("optimizer", "")), 40)
             settings = group.get("settings", {})
-            out |= {f"{where}.{key}": text(str(value), 40) for key, value in list(settings.items())[:24]}
+            out |= {f"{where}.{key}": _words(value) for key, value in list(settings.items())[:24]}
     for part in ("versions", "config"):
         found = plain(info.get(part, {}), 60)
         if isinstance(found, Mapping):
-            out |= {(key if part == "versions" else f"watch.{key}"): text(str(v), 40) for key, v in found.items()}
+            out |= {(key if part == "versions" else f"watch.{key}"): _words(value) for key, value in found.items()}
     return out
+
+
+def _words(value: Any) -> str:
+    """A setting as it is read: the members of a list without its brackets."""
+    return text(", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value), 40)

@@ -49,6 +49,8 @@ class Desk:
         self._coverage = Coverage(self.run)
         self._examined: list[Finding] | None = None
         self._examination: threading.Thread | None = None
+        self.angles: tuple[object, object] | None = None
+        """What the comparison with another run last read, and of which: sketches take longer to read than all else."""
         self.trouble = ""
         """Why the run could not be examined, where it could not."""
 

@@ -6,8 +6,9 @@ sketch of 64 numbers gives a cosine within about 0.12; a layer's is taken over a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Final, cast
 
 import numpy as np
 
@@ -15,26 +16,45 @@ from stethoscope.analyse.grouping import row_name
 from stethoscope.analyse.tree import Node
 from stethoscope.record import Kind, Site, SiteInfo, select
 from stethoscope.store import Run
+from stethoscope.views.pagedata.desk import Desk
 from stethoscope.views.pagedata.packing import floats
 
+Pair = tuple[dict[int, int], Any, Any]
+"""The looks that both runs took of a tensor, each with its place, and the sketches of both there."""
+Pairs = dict[Site, tuple[SiteInfo, Pair]]
 MAX_SITES: Final = 400
 MAX_LOOKS: Final = 64
 
 
-def cosine_data(a: Run, b: Run, kind: Kind, nodes: Sequence[Node], window: tuple[int, int]) -> dict[str, Any] | None:
+def sketches_of(a: Desk, b: Desk, kind: Kind, locked: Callable[[], AbstractContextManager[Any]]) -> Pairs:
+    """The sketches of every tensor that both runs have; kept with the first of the two until one of them changes."""
+    key = (str(b.path), a.version, b.version, str(kind))
+    if a.angles is not None and a.angles[0] == key:
+        return cast(Pairs, a.angles[1])
+    with locked():
+        other = {info.site: info for info in select(b.run.sites, "*", kind)}
+        mine = select(a.run.sites, "*", kind)
+        shared = [info for info in mine if info.site in other and other[info.site].shape == info.shape]
+    found: Pairs = {}
+    for info in shared if len(shared) <= MAX_SITES else ():
+        with locked():
+            pair = _sketches(a.run, b.run, info.site)
+        if pair is not None:
+            found[info.site] = (info, pair)
+    with locked():
+        a.angles = (key, found)
+    return found
+
+
+def cosine_data(found: Pairs, nodes: Sequence[Node], window: tuple[int, int]) -> dict[str, Any] | None:
     """Looks that both runs took, and the cosine of each row there; None where no sketch can be compared."""
-    other = {info.site: info for info in select(b.sites, "*", kind)}
-    shared = [info for info in select(a.sites, "*", kind) if info.site in other and other[info.site].shape == info.shape]
-    if not shared or len(shared) > MAX_SITES:
-        return None
-    found = {info.site: pair for info in shared if (pair := _sketches(a, b, info.site)) is not None}
-    steps = sorted({int(step) for known, _, _ in found.values() for step in known if window[0] <= step <= window[1]})
+    steps = sorted({int(step) for _, pair in found.values() for step in pair[0] if window[0] <= step <= window[1]})
     steps = steps[:: -(-len(steps) // MAX_LOOKS)] if steps else []
     if not steps:
         return None
     table = np.full((len(nodes), len(steps)), np.nan)
     for row, node in enumerate(nodes):
-        mine = [found[info.site] for info in shared if info.site in found and _is_in(info, node)]
+        mine = [pair for info, pair in found.values() if _is_in(info, node)]
         for column, step in enumerate(steps):
             table[row, column] = _cosine([pair for pair in mine if step in pair[0]], step)
     return {"steps": steps, "values": floats(table)}
@@ -44,7 +64,7 @@ def _is_in(info: SiteInfo, node: Node) -> bool:
     return row_name(info.site, node.depth) == node.path
 
 
-def _sketches(a: Run, b: Run, site: Site) -> tuple[dict[int, int], Any, Any] | None:
+def _sketches(a: Run, b: Run, site: Site) -> Pair | None:
     """The looks both runs took of a site, each with its place, and the sketches of both there."""
     (steps_a, left), (steps_b, right) = a.vectors("sketch", site), b.vectors("sketch", site)
     if not len(steps_a) or not len(steps_b) or left.shape[1] != right.shape[1]:
@@ -54,7 +74,7 @@ def _sketches(a: Run, b: Run, site: Site) -> tuple[dict[int, int], Any, Any] | N
     return places, left[at_a].astype(np.float64), right[at_b].astype(np.float64)
 
 
-def _cosine(pairs: Sequence[tuple[dict[int, int], Any, Any]], step: int) -> float:
+def _cosine(pairs: Sequence[Pair], step: int) -> float:
     """Of several tensors as if they were one; NaN where one side is zero or no number."""
     dot = size_a = size_b = 0.0
     for places, left, right in pairs:

@@ -9,6 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from stethoscope.analyse.bins import bins_over
+from stethoscope.analyse.eventseries import attention_modules, entropy
 from stethoscope.kernels.histogram import MIN_EXPONENT, NUM_EXPONENTS, ZERO_BIN
 from stethoscope.record import (
     OUTPUT_KINDS,
@@ -23,7 +24,6 @@ from stethoscope.record import (
 )
 from stethoscope.store import Run
 from stethoscope.views.pagedata.desk import Desk
-from stethoscope.views.pagedata.eventseries import attention_modules, entropy
 from stethoscope.views.pagedata.heat import BadQuestionError
 from stethoscope.views.pagedata.layer_parts import heads_data, units_data
 from stethoscope.views.pagedata.oneseries import series_of
@@ -129,6 +129,7 @@ class Track:
     limit: dict[str, Any] | None = None
     site: str = ""
     stat: str = ""
+    kind: str = ""
 
 
 def layer_tracks(
@@ -157,7 +158,8 @@ def layer_series(
         gradient = _one(run, Site(tensor.site.module, Kind.GRADIENT, tensor.site.name), "norm", window)
         update = _one(run, Site(tensor.site.module, Kind.UPDATE, tensor.site.name), "norm", window)
         weight = _one(run, tensor.site, "norm", window)
-        out.append(Track("Gradient norm", gradient, of, "s2"))
+        if (tensor.site.path, "norm", Kind.GRADIENT) not in {(track.site, track.stat, track.kind) for track in out}:
+            out.append(Track("Gradient norm", gradient, of, "s2"))
         out.append(Track("Update / weight", _quotient(update, weight), of, "s2"))
         out.append(Track("Weight norm", weight, of, "s4"))
     return out
@@ -199,7 +201,7 @@ def evidence_tracks(desk: Desk, path: str, window: tuple[int, int] | None = None
                 continue
             info = next((i for i in desk.run.sites if i.site.path == e.site and i.site.kind == e.kind), None)
             label = _capital(text(e.label.replace(e.site, e.site.removeprefix(path + ".")), 80))
-            out.append(Track(label, series, "", "s1", _limit(info) if info else None, e.site, e.stat))
+            out.append(Track(label, series, "", "s1", _limit(info) if info else None, e.site, e.stat, e.kind))
     return out[:3]
 
 

@@ -7,9 +7,9 @@ from typing import Any, Final
 
 import numpy as np
 
+from stethoscope.analyse.eventseries import attention_modules
 from stethoscope.record import Kind, Site, SiteInfo
 from stethoscope.store import Run
-from stethoscope.views.pagedata.eventseries import attention_modules
 from stethoscope.views.pagedata.packing import floats, text
 
 MAX_LOOKS: Final = 256

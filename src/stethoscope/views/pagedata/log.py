@@ -2,53 +2,105 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from typing import Any, Final
 
+from stethoscope.explain.headline import ending
 from stethoscope.store import Event, Run
+from stethoscope.views.pagedata import facts
 from stethoscope.views.pagedata.desk import Desk
 from stethoscope.views.pagedata.packing import plain, text
+from stethoscope.views.pagedata.sayings import saying, says_something
 from stethoscope.views.pagedata.verdict import finding_row
+from stethoscope.views.terminal import numbers
 
 MAX_ENTRIES: Final = 1000
 _BOOKKEEPING: Final = frozenset({
-    "ownership", "graph", "coverage", "ledger", "totals", "attention", "units", "loss_graph", "modes", "logits",
+    "ownership", "graph", "coverage", "ledger", "totals", "attention", "units", "loss_graph", "logits", "batch", "eval_batch",
 })  # fmt: skip
 """Events that other screens are made of; as lines of a log they say nothing."""
+Told = tuple[Event, Event | None]
 _SERIES_FROM: Final = 200
 """A kind with more events than this is a series, not a log."""
 
 
-def log_events(run: Run) -> list[Event]:
-    """The events a person would want to read."""
-    found = [event for event in run.events() if event.kind not in _BOOKKEEPING]
-    often = {kind for kind, amount in Counter(event.kind for event in found).items() if amount > _SERIES_FROM}
-    return [event for event in found if event.kind not in often]
+def num_entries(desk: Desk) -> int:
+    """How many lines the log has."""
+    findings = desk.diagnosis.findings
+    return len(findings) + len(_grouped(_told(desk.run), sorted(finding.first_step for finding in findings)))
+
+
+def _told(run: Run) -> list[Told]:
+    """Events to read, each with the one of its kind and rank before it."""
+    last: dict[tuple[str, int | None], Event] = {}
+    found: list[Told] = []
+    for event in run.events():
+        if event.kind in _BOOKKEEPING:
+            continue
+        before = last.get((event.kind, event.rank))
+        last[event.kind, event.rank] = event
+        if says_something(event, before):
+            found.append((event, before))
+    often = {kind for kind, amount in Counter(event.kind for event, _ in found).items() if amount > _SERIES_FROM}
+    return [pair for pair in found if pair[0].kind not in often]
+
+
+def _grouped(told: list[Told], stops: list[int]) -> list[list[Told]]:
+    """Turns of the governor one after the other are one line, up to the next finding; all else stands alone."""
+    out: list[list[Told]] = []
+    for pair in told:
+        last = out[-1][-1][0] if out else None
+        joins = last is not None and pair[0].kind == last.kind == "governor" and pair[0].rank == last.rank
+        if joins and last is not None and bisect_left(stops, last.step) == bisect_left(stops, pair[0].step):
+            out[-1].append(pair)
+        else:
+            out.append([pair])
+    return out
 
 
 def log_data(desk: Desk) -> dict[str, Any]:
-    """Findings and events by step, starts and problems beside them."""
+    """Findings and events by step between how the run began and how it ended, starts and problems beside them."""
     run, diagnosis = desk.run, desk.diagnosis
     causes = {id(cause) for cause in diagnosis.causes}
     entries: list[dict[str, Any]] = [
         {"type": "finding", "step": f.first_step, "isCause": id(f) in causes, **finding_row(f, diagnosis)}
         for f in diagnosis.findings
     ]
-    events = log_events(run)
-    entries += [
-        {"type": "event", "step": e.step, "kind": text(e.kind, 80), "rank": e.rank, "time": e.time,
-         "body": plain(e.body, 200)}
-        for e in events[-MAX_ENTRIES:]
-    ]  # fmt: skip
+    stops = sorted(finding.first_step for finding in diagnosis.findings)
+    for group in _grouped(_told(run), stops)[-MAX_ENTRIES:]:
+        (first, before), (event, _) = group[0], group[-1]
+        words, note = saying(event, before)
+        if len(group) > 1:
+            note = f"changed {len(group):,} times from here to step {event.step:,}"
+        entries.append({"type": "event", "step": first.step, "kind": text(first.kind, 80), "rank": first.rank,
+                        "time": first.time, "words": words, "note": note})  # fmt: skip
     entries.sort(key=lambda entry: (entry["step"], entry["type"] == "event"))
     return {
         "version": desk.version, "entries": entries[-MAX_ENTRIES:], "numEntries": len(entries),
-        "starts": starts_data(run), "losses": plain(run.losses),
+        "began": _began(run), "ended": _ended(run), "starts": starts_data(run), "losses": plain(run.losses),
         "problems": [
             {"file": text(p.file, 200), "offset": p.offset, "what": text(p.what, 300), "framesLost": p.frames_lost}
             for p in run.problems[:200]
         ],
     }  # fmt: skip
+
+
+def _began(run: Run) -> dict[str, Any]:
+    """What was watched, and when that began."""
+    model = facts.model_facts(run)
+    words = f"Recording begins: {model['type'] or 'a model'}, {numbers.plural(model['numParameters'], 'parameter')}"
+    held = ", ".join(dict.fromkeys(str(g.get("optimizer", "")) for e in run.events("ownership")[:1] for g in e.body.get("groups", ())))
+    started = facts.identity(run)["startedAt"]
+    return {"words": text(f"{words}, {held}" if held else words, 300), "time": started}
+
+
+def _ended(run: Run) -> dict[str, Any] | None:
+    """How it ended, None while it has not."""
+    if run.state in ("live", "stale"):
+        return None
+    words = ending(run) if run.state == "crashed" else facts.state_words(run)
+    return {"words": text(words.rstrip("."), 400), "time": facts.ended_at(run), "step": run.last_step, "state": run.state}
 
 
 def starts_data(run: Run) -> list[dict[str, Any]]:

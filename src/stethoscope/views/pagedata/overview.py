@@ -7,6 +7,7 @@ from typing import Any, Final
 import numpy as np
 
 from stethoscope.analyse.bins import Mark, bins_over
+from stethoscope.explain.meanwhile import CLIP, metric_series
 from stethoscope.kernels.columns import COLUMNS, DERIVED
 from stethoscope.record import Kind, Series, Severity
 from stethoscope.store import Run
@@ -34,7 +35,7 @@ def run_data(desk: Desk) -> dict[str, Any]:
     assert set(STATS) <= set(COLUMNS) | set(DERIVED)
     return {
         "version": desk.version, "isExamining": is_examining, "run": facts.identity(run), "model": facts.model_facts(run),
-        "verdict": verdict_data(desk), "span": [first, last], "window": list(window),
+        "verdict": verdict_data(desk) | {"course": course(desk)}, "span": [first, last], "window": list(window),
         "kinds": [str(kind) for kind in desk.kinds()], "kind": str(heat_kind(desk)), "stats": list(STATS),
         "counts": {"sites": len(run.sites), "modules": num_modules(run), "ranks": len(run.ranks),
                    "log": num_log_entries(desk)},
@@ -44,6 +45,24 @@ def run_data(desk: Desk) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def course(desk: Desk) -> dict[str, Any] | None:
+    """How a run without a cause went: a few quantities at its first step and at its last, each with its line."""
+    if desk.diagnosis.causes:
+        return None
+    run = desk.run
+    first, last = desk.span
+    gradient, note = gradient_norm(desk)
+    told = [("loss", metric_series(run, "loss"), ""), (f"gradient norm, {note}", gradient, ""),
+            ("clip coefficient", metric_series(run, CLIP), ""), ("learning rate", metric_series(run, "lr"), ""),
+            ("time of a step, ms", metric_series(run, "step_ms"), "")]  # fmt: skip
+    rows = [
+        {"label": label, "before": number(float(series.values[0])), "after": number(float(series.values[-1])), "unit": unit,
+         "site": "", "kind": "", "stat": "", "trend": binned(series, first, last, 96) | {"first": first, "last": last}}
+        for label, series, unit in told if series is not None and len(series) > 1
+    ]  # fmt: skip
+    return {"rows": rows[:5], "columns": [f"at {first:,}", f"at {last:,}"]} if rows else None
+
+
 def num_modules(run: Run) -> int:
     """Modules that report anything."""
     return len({info.site.module for info in run.sites if info.site.module})
@@ -51,9 +70,9 @@ def num_modules(run: Run) -> int:
 
 def num_log_entries(desk: Desk) -> int:
     """Findings and events that the log shows."""
-    from stethoscope.views.pagedata.log import log_events
+    from stethoscope.views.pagedata.log import num_entries
 
-    return len(desk.diagnosis.findings) + len(log_events(desk.run))
+    return num_entries(desk)
 
 
 def delay(desk: Desk) -> float | None:

@@ -10,7 +10,7 @@ from stethoscope.record import FloatArray, IntArray, Series
 from stethoscope.views.pagedata import facts
 from stethoscope.views.pagedata.desk import Desk
 from stethoscope.views.pagedata.log import starts_data
-from stethoscope.views.pagedata.packing import binned, number, text
+from stethoscope.views.pagedata.packing import binned, number
 
 MAX_RANKS: Final = 256
 _PARTS: Final = (
@@ -58,26 +58,40 @@ def profile_data(desk: Desk, view: tuple[int, int, int]) -> dict[str, Any]:
     steps = run.metric("step_ms")
     inside = _window(steps, view)
     mean = float(np.nanmean(inside.values)) if len(inside) else float("nan")
-    parts, rest = [], mean
-    for label, name, color in _PARTS:
-        if name in known:
-            part = _window(run.metric(name), view)
-            value = float(np.nanmean(part.values)) if len(part) else 0.0
-            rest -= value
-            parts.append({"label": label, "color": color, "ms": number(value)})
-    label = "other" if len(parts) > 1 else "training"
-    parts.append({"label": label, "color": "mark" if len(parts) > 1 else "s1", "ms": number(max(0.0, rest))})
+    found = [(label, color, _window(run.metric(name), view)) for label, name, color in _PARTS if name in known]
+    other = inside.values.copy()
+    for _, _, part in found:
+        other -= np.nan_to_num(_at(part, inside.steps))
+    label, color = ("other", "mark") if len(found) > 0 else ("training", "s1")
+    found.append((label, color, Series(inside.steps, np.maximum(0.0, other))))
+    parts = [
+        {"label": label, "color": color, "ms": number(float(np.nanmean(part.values)) if len(part) else 0.0),
+         "series": binned(part, *view)}
+        for label, color, part in found
+    ]  # fmt: skip
     order = np.argsort(-np.nan_to_num(inside.values))[:10]
+    slowest = [
+        {"step": int(inside.steps[at]), "ms": number(float(inside.values[at])),
+         "parts": [number(float(_at(part, inside.steps[at : at + 1])[0])) for _, _, part in found]}
+        for at in order.tolist()
+    ]  # fmt: skip
     return {
         "version": desk.version, "parts": parts, "meanMs": number(mean), "numSteps": len(inside),
-        "series": binned(steps, *view), "cost": facts.cost_share(run),
-        "slowest": [{"step": int(inside.steps[at]), "ms": number(float(inside.values[at]))} for at in order],
-        "recorded": [text(name, 80) for name in known if name.endswith("_ms")],
+        "medianMs": number(float(np.nanmedian(inside.values))) if len(inside) else None,
+        "series": binned(steps, *view), "cost": facts.cost_share(run), "slowest": slowest,
     }  # fmt: skip
+
+
+def _at(series: Series, steps: IntArray) -> FloatArray:
+    """The values at these steps, NaN where there is none."""
+    out = np.full(len(steps), np.nan)
+    if len(series):
+        place = np.minimum(np.searchsorted(series.steps, steps), len(series) - 1)
+        there = series.steps[place] == steps
+        out[there] = series.values[place[there]]
+    return out
 
 
 def _window(series: Series, view: tuple[int, int, int]) -> Series:
     keep = (series.steps >= view[0]) & (series.steps <= view[1])
     return Series(series.steps[keep], series.values[keep])
-
-

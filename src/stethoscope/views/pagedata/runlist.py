@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -16,6 +18,7 @@ from stethoscope.views.pagedata import facts
 from stethoscope.views.pagedata.desk import Desk
 from stethoscope.views.pagedata.heat import thumbnail
 from stethoscope.views.pagedata.packing import binned, text
+from stethoscope.views.pagedata.verdict import clause
 
 _TREND_BINS: Final = 176
 
@@ -27,7 +30,7 @@ def run_row(desk: Desk) -> dict[str, Any]:
     out = facts.identity(run) | {
         "verdict": list_verdict(desk), "lastLoss": facts.last_loss(run), "throughput": facts.throughput(run),
         "numParameters": model["numParameters"], "precision": model["precision"], "numRanks": model["numRanks"],
-        "loss": None, "heat": thumbnail(desk),
+        "loss": None, "heat": thumbnail(desk), "numBytes": folder_bytes(run.path),
     }  # fmt: skip
     if "loss" in run.metrics():
         series = run.metric("loss")
@@ -53,10 +56,19 @@ def list_verdict(desk: Desk) -> dict[str, Any]:
                 "looked": True}  # fmt: skip
     first = causes[0]
     return {
-        "severity": str(first.severity), "message": text(first.message, 300), "code": text(first.code, 80),
+        "severity": str(first.severity), "message": text(first.message, 300), "short": clause(first), "code": text(first.code, 80),
         "firstStep": first.first_step, "lastStep": first.last_step, "looked": True,
         "more": len(causes) - 1, "followed": len(followed.get(first.code, ())), "nanAt": nan_at(run),
     }  # fmt: skip
+
+
+def folder_bytes(path: Path) -> int:
+    """What the run takes on disk, as far as it can be read."""
+    total = 0
+    for file in path.rglob("*"):
+        with contextlib.suppress(OSError):
+            total += file.lstat().st_size
+    return total
 
 
 def nan_at(run: Run) -> int | None:

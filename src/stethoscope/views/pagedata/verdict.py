@@ -8,12 +8,13 @@ from typing import Any, Final
 
 import numpy as np
 
+from stethoscope.analyse.eventseries import entropy
 from stethoscope.explain.diagnosis import Diagnosis
 from stethoscope.explain.headline import headline
+from stethoscope.explain.meanwhile import loss_words, meanwhile, metric_series
 from stethoscope.record import Evidence, Finding, Kind, Series, Severity, StethoscopeError
 from stethoscope.store import Run
 from stethoscope.views.pagedata.desk import Desk
-from stethoscope.views.pagedata.eventseries import entropy
 from stethoscope.views.pagedata.oneseries import series_of
 from stethoscope.views.pagedata.packing import binned, number, text
 from stethoscope.views.terminal import numbers
@@ -57,22 +58,26 @@ def verdict_data(desk: Desk) -> dict[str, Any]:
         "notes": [finding_row(f, diagnosis) for f in diagnosis.findings if f.severity == Severity.INFO][:MAX_ROWS],
     }  # fmt: skip
     if not diagnosis.causes:
-        return base | {"cause": None, "others": [], "followed": []}
+        return base | {"cause": None, "others": [], "followed": [], "lasting": []}
     cause, *others = diagnosis.causes
     return base | {
         "cause": cause_data(cause, run, desk),
         "others": [finding_row(other, diagnosis) for other in others[:MAX_ROWS]],
         "followed": followed_entries(run, cause, diagnosis.followed.get(cause.code, ())),
+        "lasting": lasting(run, cause),
     }
 
 
 def cause_data(cause: Finding, run: Run, desk: Desk) -> dict[str, Any]:
     """One cause in full."""
     is_live = run.state == "live"
+    own = cause.evidence[:MAX_EVIDENCE]
+    beside = meanwhile(run, cause, MAX_EVIDENCE - len(own))
     return finding_row(cause, desk.diagnosis) | {
-        "why": why(cause), "remedy": text(cause.remedy, 1000),
+        "why": " ".join(filter(None, (why(cause, beside), loss_words(run, cause)))), "remedy": text(cause.remedy, 1000),
         "confidence": cause.confidence, "columns": ["before", "now" if is_live else "after"],
-        "evidence": [evidence_data(e, cause, desk) for e in cause.evidence[:MAX_EVIDENCE]],
+        "evidence": [evidence_data(e, cause, desk) for e in own],
+        "meanwhile": [evidence_data(e, cause, desk) for e in beside],
     }  # fmt: skip
 
 
@@ -86,10 +91,11 @@ def finding_row(finding: Finding, diagnosis: Diagnosis) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def why(cause: Finding) -> str:
-    """The evidence in one or two sentences."""
+def why(cause: Finding, beside: Sequence[Evidence] = ()) -> str:
+    """The evidence in one or two sentences; what moved most in the layer around it where the cause has one number."""
     parts = []
-    for e in cause.evidence[:3]:
+    near = [e for e in beside if e.site][:1] if len(cause.evidence) < 2 else []
+    for e in (*cause.evidence[:3], *near):
         if e.value is None:
             continue
         label = text(e.label, 120)
@@ -126,15 +132,12 @@ def evidence_series(evidence: Evidence, run: Run, window: tuple[int, int] | None
     if evidence.site and evidence.kind in list(Kind):
         with contextlib.suppress(KeyError, ValueError, StethoscopeError):
             found = series_of(run, evidence.site, evidence.kind, evidence.stat or "norm", window)
-            for site, series in found.items():
+            for site, one in found.items():
                 if evidence.site in site.names:
-                    return series
+                    return one
         return None
-    known = run.metrics()
-    for name in (evidence.stat, evidence.site, evidence.label):
-        if name in known:
-            return run.metric(name)
-    return None
+    names = (evidence.stat, evidence.site, evidence.label)
+    return next((series for name in names if (series := metric_series(run, name)) is not None), None)
 
 
 def followed_entries(run: Run, cause: Finding, followed: Sequence[Finding]) -> list[dict[str, Any]]:
@@ -143,30 +146,54 @@ def followed_entries(run: Run, cause: Finding, followed: Sequence[Finding]) -> l
     entries = signs(run, cause)
     entries.append({"step": cause.first_step, "text": _beginning(cause, where), "site": _site(cause)})
     entries += [
-        {"step": f.first_step, "text": text(f.message, 300), "site": _site(f)} for f in followed[: MAX_FOLLOWED - 1]
+        {"step": f.first_step, "text": text(f.message, 300).rstrip("."), "site": _site(f)}
+        for f in followed[: MAX_FOLLOWED - 1]
     ]
     seen = " ".join(str(entry["text"]) for entry in entries).lower()
     if "loss" not in seen:
         entries += loss_entries(run, cause.first_step)
+    if len(entries) == 1:  # the sentence stands beside it, and need not be said twice
+        entries[0]["text"] = f"It begins{where}"
     entries.sort(key=lambda entry: entry["step"])
     return entries[:MAX_FOLLOWED]
+
+
+def lasting(run: Run, cause: Finding) -> list[str]:
+    """How long it went on, and what the loss made of it: what can be said where nothing followed."""
+    end = run.last_step
+    span = cause.last_step - cause.first_step + 1
+    if span < 2:
+        out = ["It is seen at this one step"]
+    elif end is not None and cause.last_step >= end:
+        out = [f"It still goes on, for {span:,} steps now" if run.state == "live" else f"It lasts to the end, {span:,} steps"]
+    else:
+        out = [f"It is last seen at step {cause.last_step:,}, {span - 1:,} steps later"]
+    said = loss_words(run, cause)
+    return [*out, *([said.rstrip(".")] if said.startswith("The loss does") else [])]
 
 
 def _site(finding: Finding) -> str:
     return text(finding.sites[0], 10_000) if finding.sites else ""
 
 
+def clause(cause: Finding) -> str:
+    """The cause's sentence up to where it gives its step or its numbers: a sentence of its own, "" where it is none."""
+    words = text(cause.message, 800)
+    for cut in (f" from step {cause.first_step:,}", f" since step {cause.first_step:,}", f" at step {cause.first_step:,}", ": "):
+        words = words.partition(cut)[0]
+    if len(words) > _MAX_CLAUSE:
+        words = words.partition(", ")[0]
+    words = words.rstrip(".")
+    return words if 12 <= len(words) <= _MAX_CLAUSE else ""
+
+
 def _beginning(cause: Finding, where: str) -> str:
-    """The first clause of the cause's sentence, without the step that stands beside it."""
+    """What began, without the step that stands beside it."""
     if cause.code.startswith("nonfinite"):
         for word in ("NaN", "Inf"):
             if word in cause.message:
                 return f"First {word}{where}"
-    words = text(cause.message, 800)
-    for cut in (f" from step {cause.first_step:,}", f" since step {cause.first_step:,}", ": ", ", "):
-        words = words.partition(cut)[0]
-    words = words.rstrip(".")
-    return words if 12 <= len(words) <= _MAX_CLAUSE else f"It begins{where}"
+    return clause(cause) or f"It begins{where}"
 
 
 def signs(run: Run, cause: Finding) -> list[dict[str, Any]]:

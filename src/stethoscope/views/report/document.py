@@ -41,7 +41,10 @@ def report_data(desk: Desk, version: str) -> dict[str, Any]:
     return {
         "schema_version": SCHEMA_VERSION, "run": run, "tracks": overview.tracks_data(desk, first, last, _TRACK_BINS),
         "whole": whole, "heat": heat_data(desk, kind, "norm", (first, last, _HEAT_BINS)) if kinds else None,
-        "layer": _layer(desk, (first, last, _TRACK_BINS)), "profile": {"parts": profile["parts"], "meanMs": profile["meanMs"]},
+        "layer": _layer(desk, (first, last, _TRACK_BINS)),
+        "profile": {
+            "parts": [{k: part[k] for k in ("label", "color", "ms")} for part in profile["parts"]], "meanMs": profile["meanMs"],
+        },
         "ranks": [{k: row[k] for k in ("rank", "lastLoss", "stepMs")} for row in ranks_data(desk)["ranks"]],
         "madeAt": time.time(), "version": version, **_flow(desk, kinds), **_log(desk),
     }  # fmt: skip

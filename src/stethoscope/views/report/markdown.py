@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 
 from stethoscope.explain.headline import headline
-from stethoscope.record import Finding, Severity, printable
+from stethoscope.explain.meanwhile import meanwhile
+from stethoscope.record import Evidence, Finding, Severity, printable
 from stethoscope.views.pagedata import facts
 from stethoscope.views.pagedata.desk import Desk
-from stethoscope.views.pagedata.verdict import followed_entries, why
+from stethoscope.views.pagedata.verdict import MAX_EVIDENCE, followed_entries, why
 from stethoscope.views.terminal import numbers
 
 _SIGNS = {Severity.CRITICAL: "◆", Severity.WARNING: "▲", Severity.INFO: "●"}
@@ -20,7 +21,7 @@ def report_markdown(desk: Desk) -> str:
     lines = [f"# {_text(run.name)} `{_code(run.id)}`", "", f"{_text(facts.state_words(run))}.", ""]
     if diagnosis.causes:
         cause, *others = diagnosis.causes
-        lines += _cause_lines(cause)
+        lines += _cause_lines(cause, meanwhile(run, cause, MAX_EVIDENCE - len(cause.evidence)))
         lines += ["## What followed", ""]
         for place, entry in enumerate(followed_entries(run, cause, diagnosis.followed.get(cause.code, ())), 1):
             lines.append(f"{place}. **{entry['step']:,}** {_text(str(entry['text']))}")
@@ -38,11 +39,11 @@ def report_markdown(desk: Desk) -> str:
     return "\n".join(lines)
 
 
-def _cause_lines(cause: Finding) -> list[str]:
+def _cause_lines(cause: Finding, beside: list[Evidence]) -> list[str]:
     lines = [f"## {_SIGNS[cause.severity]} {_text(cause.message)}", ""]
     sure = f", {numbers.percent(cause.confidence)} sure" if cause.confidence < 0.995 else ""
-    lines += [f"{cause.severity}, `{_code(cause.code)}`{sure}. {_text(why(cause))}", ""]
-    shown = [e for e in cause.evidence if e.value is not None or e.before is not None]
+    lines += [f"{cause.severity}, `{_code(cause.code)}`{sure}. {_text(why(cause, beside))}", ""]
+    shown = [e for e in (*cause.evidence, *beside) if e.value is not None or e.before is not None]
     if shown:
         lines += ["| evidence | before | after |", "| --- | ---: | ---: |"]
         for e in shown:

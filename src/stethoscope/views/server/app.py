@@ -133,6 +133,22 @@ class Page:
 
         return await self.answered(request, work)
 
+    async def angled(self, request: Request) -> Response:
+        """The angles between two runs."""
+        words = Words(dict(request.query_params))
+
+        def work() -> Any:
+            a, b = self.shelf.desk(words.words("a", 64)), self.shelf.desk(words.words("b", 64))
+            first, second = sorted((a, b), key=id)
+            with first.lock, second.lock:
+                begin, end = compare.common_span(a, b)
+                kind = words.kind(overview.heat_kind(a))
+            rows = words.words("rows")
+            window = (words.whole("first", begin), words.whole("last", end))
+            return compare.angles_data(a, b, kind, window, parse_rows(rows) if rows else None)
+
+        return await self.answered(request, work)
+
     def question(self, answer: Answer) -> Callable[[Request], Any]:
         """A route that answers one question about one run."""
 
@@ -153,7 +169,7 @@ def build(base: Path, gate: Gate) -> Any:
     """The application behind its gate."""
     page = Page(base)
     routes = [Route(path, _file(name, kind), methods=["GET"]) for path, (name, kind) in FILES.items()]
-    routes += [Route("/api/runs", page.runs), Route("/api/compare", page.compared)]
+    routes += [Route("/api/runs", page.runs), Route("/api/compare", page.compared), Route("/api/compare/angles", page.angled)]
     routes += [Route(f"/api/runs/{{run}}{tail}", page.question(answer)) for tail, answer in QUESTIONS.items()]
     routes += [Route("/api/runs/{run}/stream", page.streams.run), Route("/api/stream", page.streams.list)]
 

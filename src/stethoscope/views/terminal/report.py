@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,6 +24,7 @@ HEAT_KINDS = (
     Kind.GRADIENT, Kind.ACTIVATION, Kind.ACTIVATION_GRADIENT, Kind.UPDATE, Kind.WEIGHT, Kind.OPTIMIZER_STATE,
 )  # fmt: skip
 """What a picture can show, the most telling first."""
+_MAX_PARTS = 8
 
 
 def diagnosis_lines(
@@ -38,15 +40,47 @@ def diagnosis_lines(
 def cause_picture(diagnosis: Diagnosis, run: Run, screen: Screen) -> list[ink.Line]:
     """Layers by steps around the first cause, against what was usual before it."""
     cause = diagnosis.causes[0]
-    kind = heat_kind(run, [e.kind for e in cause.evidence])
+    kind = heat_kind(run, [*(e.kind for e in cause.evidence), *_kinds_at(run, cause)])
     whole = history(run, kind, usual_before=cause.first_step)
     if not len(whole.steps):
         return []
-    shown = whole.window(*window_around(cause, whole.steps))
+    shown = _opened(whole, run, cause).window(*window_around(cause, whole.steps))
     followed = diagnosis.followed.get(cause.code, ())
     events = [cause.first_step, *(f.first_step for f in followed)] if followed else [cause.first_step]
     picture = Picture(troubled_rows(shown, [cause]), events, limit=24)
     return heatmap_lines(shown, screen, picture)
+
+
+def _kinds_at(run: Run, cause: Finding) -> list[str]:
+    """Kinds recorded at the cause's first site: a module without weights has no gradient of its own to see it in."""
+    site = next((one for one in cause.sites if not one.startswith("(")), "")
+    at = {info.site.kind for info in run.sites if site and site in info.site.names}
+    return [str(kind) for kind in HEAT_KINDS if kind in at]
+
+
+def _opened(whole: History, run: Run, cause: Finding) -> History:
+    """The rows with the parts of the module around the cause's first site under the row that holds it."""
+    site = next((one for one in cause.sites if not one.startswith("(")), "")
+    home = next((info.site.module for info in run.sites if site and site in info.site.names), "")
+    around = home.rpartition(".")[0]
+    place = next((at for at, row in enumerate(whole.rows) if around == row.name or around.startswith(row.name + ".")), None)
+    if not around or place is None:
+        return whole
+    pattern = "".join(f"[{char}]" if char in "*?[" else char for char in around) + ".*"
+    parts = history(run, whole.kind, whole.stat, pattern=pattern, depth=around.count(".") + 2, usual_before=cause.first_step)
+    if not 1 < len(parts.rows) <= _MAX_PARTS or not np.array_equal(parts.steps, whole.steps):
+        return whole
+    lead = whole.rows[place].name + "."
+    rows = [dataclasses.replace(row, short=f"  {row.name.removeprefix(lead)}") for row in parts.rows]
+    order = [*whole.rows[: place + 1], *rows, *whole.rows[place + 1 :]]
+    return dataclasses.replace(
+        whole, rows=tuple(order), values=_between(whole.values, parts.values, place),
+        marks=_between(whole.marks, parts.marks, place), usual=_between(whole.usual, parts.usual, place),
+    )  # fmt: skip
+
+
+def _between(rows: Any, parts: Any, place: int) -> Any:
+    return np.concatenate([rows[..., : place + 1], parts, rows[..., place + 1 :]], axis=-1)
 
 
 def heat_kind(run: Run, wanted: Sequence[str]) -> Kind:

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from stethoscope.analyse.eventseries import entropy
 from stethoscope.explain.diagnosis import Diagnosis, LookedAt
 from stethoscope.explain.headline import headline
+from stethoscope.explain.meanwhile import meanwhile, metric_series
 from stethoscope.record import Evidence, Finding, Kind, Series, Severity, StethoscopeError
 from stethoscope.views.terminal import ink, numbers
 from stethoscope.views.terminal.glyphs import SEVERITY_STYLE, Screen
@@ -22,6 +24,8 @@ READING_WIDTH = 96
 _TREND = 32
 """Sentences are not set wider than this, however wide the screen is."""
 
+_FIGURES = 3
+"""Numbers that a verdict rests on, at least: where the detector names fewer, what else moved stands beside them."""
 _MAX_FOLLOWED = 8
 _LEAD = 48
 """Steps shown before a fault begins, at least: enough to see what was usual."""
@@ -138,6 +142,8 @@ def _sites_text(sites: Sequence[str], screen: Screen) -> str:
 def evidence_lines(cause: Finding, run: Run | None, screen: Screen) -> list[ink.Line]:
     """The numbers that show it: what, before, after, and a small trend where a series is known."""
     shown = [e for e in cause.evidence if e.value is not None or e.before is not None]
+    if run is not None:
+        shown += _beside(cause, run, _FIGURES - len(shown))
     if not shown:
         return []
     labels = [screen.text(e.label) for e in shown]
@@ -164,6 +170,14 @@ def evidence_lines(cause: Finding, run: Run | None, screen: Screen) -> list[ink.
     return lines
 
 
+def _beside(cause: Finding, run: Run, room: int) -> list[Evidence]:
+    """What else moved meanwhile; nothing where that cannot be read."""
+    try:
+        return meanwhile(run, cause, room)
+    except (StethoscopeError, KeyError, ValueError):
+        return []
+
+
 def _with_unit(evidence: Evidence, screen: Screen) -> str:
     text = numbers.quantity(evidence.value, evidence.before, unit=evidence.unit, ascii=screen.ascii)
     unit = screen.text(evidence.unit)
@@ -173,7 +187,11 @@ def _with_unit(evidence: Evidence, screen: Screen) -> str:
 def _evidence_trend(
     evidence: Evidence, cause: Finding, run: Run | None, room: int, screen: Screen
 ) -> ink.Line:
-    series = evidence_series(evidence, run) if run is not None and room >= 8 else None
+    if run is None or room < 8:
+        return []
+    series = evidence_series(evidence, run)
+    if series is None and "entropy" in evidence.label.lower() and cause.sites:
+        series = entropy(run, cause.sites[0])
     if series is None or len(series) < 2:
         return []
     first, last = window_around(cause, series.steps)
@@ -186,15 +204,12 @@ def evidence_series(evidence: Evidence, run: Run) -> Series | None:
     if evidence.site and evidence.kind in list(Kind):
         with contextlib.suppress(KeyError, ValueError, StethoscopeError):
             found = run.series(evidence.site, evidence.kind, evidence.stat or "norm")
-            for site, series in found.items():
+            for site, one in found.items():
                 if evidence.site in (site.path, site.module):
-                    return series
+                    return one
         return None
-    known = run.metrics()
-    for name in (evidence.stat, evidence.site, evidence.label):
-        if name in known:
-            return run.metric(name)
-    return None
+    names = (evidence.stat, evidence.site, evidence.label)
+    return next((series for name in names if (series := metric_series(run, name)) is not None), None)
 
 
 def window_around(cause: Finding, steps: np.ndarray[tuple[int], np.dtype[np.int64]]) -> tuple[int, int]:

@@ -29,10 +29,10 @@ def compare_page(a: Desk, b: Desk, view: View, screen: Screen, height: int) -> P
     gutter = min(28, screen.width // 4)
     room = max(8, screen.width - gutter - 4 - _DIFFERS)
     first, last = view.window if isinstance(view.window, tuple) else span
-    found = compare_data(a, b, kind, "norm", (first, last, room), with_angles=False)
+    found = compare_data(a, b, kind, "norm", (first, last, room))
     if view.window == "cause" and found["first"] is not None:
         first, last = found["window"]
-        found = compare_data(a, b, kind, "norm", (first, last, room), with_angles=False)
+        found = compare_data(a, b, kind, "norm", (first, last, room))
     bins = Bins(found["start"] + np.arange(found["count"], dtype=np.int64) * found["size"], found["size"])
     cursor = column_of(bins.starts, _cursor(view, found, last))
     frame = Frame(bins, room, gutter, cursor)

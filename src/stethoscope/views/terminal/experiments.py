@@ -1,0 +1,50 @@
+"""The experiments of a checkup as rows: what each asked, what came of it, what it looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stethoscope.explain.diagnosis import Experiment
+from stethoscope.record import Severity
+from stethoscope.views.terminal import ink
+from stethoscope.views.terminal.glyphs import Screen
+
+_GAP = 2
+_MIN_LOOKED = 52
+"""Columns for what was looked at; with fewer the experiment's name stands for its question."""
+_WIDEST = 124
+
+
+def experiment_lines(experiments: Sequence[Experiment], screen: Screen) -> list[ink.Line]:
+    """One row each; those that had nothing to look at are named together at the end."""
+    asked = [one for one in experiments if one.outcome != "does not apply"]
+    if not asked:
+        return []
+    widest = max(ink.cell_width(screen.text(one.question)) for one in asked)
+    by_name = min(screen.width, _WIDEST) - 2 - widest - _GAP < _MIN_LOOKED
+    names = [screen.text(one.name if by_name else one.question) for one in asked]
+    width = max(ink.cell_width(name) for name in names)
+    room = max(20, min(screen.width, _WIDEST) - 2 - width - _GAP)
+    lines: list[ink.Line] = []
+    for one, name in zip(asked, names, strict=True):
+        sign, style = _sign(one, screen)
+        first, *rest = ink.wrap(screen.text(_looked(one)), room) or [""]
+        lines.append([(ink.pad(sign, 2), style), (ink.pad(name, width + _GAP), ink.PLAIN), (first, ink.NOTE)])
+        lines += [[(" " * (2 + width + _GAP), ""), (piece, ink.NOTE)] for piece in rest]
+    idle = [one.name for one in experiments if one.outcome == "does not apply"]
+    if idle:
+        words = f"nothing to look at here: {', '.join(idle)}"
+        lines += [[(piece, ink.NOTE)] for piece in ink.wrap(screen.text(words), min(screen.width, _WIDEST))]
+    return lines
+
+
+def _looked(one: Experiment) -> str:
+    if one.outcome == "found":
+        return f"found {', '.join(one.codes)}"
+    return f"failed: {one.looked_at}" if one.outcome == "failed" else one.looked_at
+
+
+def _sign(one: Experiment, screen: Screen) -> tuple[str, str]:
+    if one.outcome == "clear":
+        return screen.glyphs.clear, ink.NOTE
+    return screen.glyphs.severity[Severity.WARNING if one.outcome == "failed" else Severity.CRITICAL], ink.PLAIN
