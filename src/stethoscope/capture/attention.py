@@ -13,18 +13,12 @@ import numpy.typing as npt
 import torch
 
 from stethoscope.capture.looks import can_look
-from stethoscope.capture.lossgraph import kind, parents, shape
+from stethoscope.capture.nodes import kind, owner, parents, shape
 
 MAX_NODES: Final = 20_000
 MAX_FOUND: Final = 256
 MAX_ROWS: Final = 64
 MAX_HEADS: Final = 64
-_OWNER: Final = "stethoscope_owner"
-
-
-def own(node: Any, path: str) -> None:
-    """This node is a module's output. Noted on the node itself: a table of nodes would keep their graphs alive."""
-    node.metadata.setdefault(_OWNER, path)
 
 
 def look(loss: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -33,17 +27,17 @@ def look(loss: torch.Tensor) -> dict[str, torch.Tensor]:
     waiting: list[tuple[Any, str]] = [(loss.grad_fn, "")]
     seen: set[Any] = set()
     while waiting and len(seen) < MAX_NODES and len(found) < MAX_FOUND:
-        node, owner = waiting.pop()
+        node, above = waiting.pop()
         if node is None or node in seen:
             continue
         seen.add(node)
-        itself = node.metadata.get(_OWNER)
-        owner = itself if itself is not None else owner
+        itself = owner(node)
+        above = itself if itself is not None else above
         numbers = _numbers(node)
         if numbers is not None:
-            path = itself if itself is not None else owner.rpartition(".")[0] or owner
+            path = itself if itself is not None else above.rpartition(".")[0] or above
             found.setdefault(path, numbers)
-        waiting.extend((parent, owner) for parent in parents(node))
+        waiting.extend((parent, above) for parent in parents(node))
     return found
 
 

@@ -44,6 +44,8 @@ class Ledger:
         self.num_backwards = 0
         """Backward passes since this optimizer's last step."""
         self.num_steps = 0
+        self.kept: list[Any] = []
+        """At the latest step, the parameters whose gradients of the step before were still in, where others' were cleared."""
 
     def is_outdated(self, parameters: list[Any]) -> bool:
         """Whether other ones would be looked at by now, because some were frozen or unfrozen."""
@@ -77,15 +79,16 @@ class Ledger:
         """The accounts of this step, as counts over the parameters looked at."""
         now = [state_of(p) for p in self.parameters]
         arrived = [place for place, state in enumerate(self._after_backward) if state != ABSENT]
-        accounts = {
+        kept = [p for p in arrived if self._held_after_step[p] and not self._cleared[p]] if self.num_backwards else []
+        self.kept = [self.parameters[p] for p in kept] if len(kept) < len(arrived) else []
+        return {
             "num_backwards": float(self.num_backwards),
             "looked_at": float(len(now)),
             "arrived": float(len(arrived)),
-            "kept": float(sum(self._held_after_step[p] and not self._cleared[p] for p in arrived)),
+            "kept": float(len(kept)),
             "vanished": float(sum(now[p] == ABSENT for p in arrived)),
             "touched": float(sum(now[p] != self._after_backward[p] for p in arrived)),
         }
-        return accounts if self.num_backwards else accounts | {"kept": 0.0}
 
     def step_ends(self) -> None:
         """A new account begins with what the step left."""

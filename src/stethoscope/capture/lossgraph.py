@@ -12,58 +12,31 @@ from typing import Any, Final
 
 import torch
 
-MAX_NODES: Final = 48
-PASSING: Final = (
-    "View", "UnsafeView", "ReshapeAlias", "Squeeze", "Unsqueeze", "Transpose", "T", "Permute", "Slice", "Select", "Clone",
-    "ToCopy", "Alias", "AsStrided", "Flatten", "Index", "Contiguous",
-)  # fmt: skip
-"""Operations that move values without changing them."""
+from stethoscope.capture.nodes import (
+    MAX_NODES,
+    PASSING,
+    dimension,
+    kind,
+    maker,
+    nearest,
+    only_parent,
+    parents,
+    saved,
+    shape,
+    through,
+)
+from stethoscope.capture.squashing import squashed_by
+
 REDUCING: Final = ("Mean", "Sum", "Div", "Mul", "Add", "Neg")
 PAIRWISE: Final = ("MseLoss", "L1Loss", "SmoothL1Loss", "HuberLoss")
+DISTANCES: Final = ("Pow", "Mul", "Abs")
+"""Operations that make a loss of a difference: its square, its product with itself, its size."""
+KEEPING_ORDER: Final = ("View", "UnsafeView", "ReshapeAlias", "Squeeze", "Unsqueeze", "Clone", "Alias", "Flatten", "Contiguous")
+"""Operations after which the values still come one after the other as before."""
 NEVER_NEGATIVE: Final = ("Relu", "Threshold", "Sigmoid", "Softplus", "Softmax", "Exp", "Abs", "ClampMin", "Clamp", "Hardtanh")
 """Operations whose result has a floor at zero; the last three where their lower limit says so."""
 SUM: Final = 2
 """A loss function's `reduction` that adds up."""
-
-
-def kind(node: Any) -> str:
-    """A node's operation without decoration: "MseLoss" for MseLossBackward0."""
-    name: str = node.name().rpartition("::")[2]
-    return name.partition("Backward")[0]
-
-
-def shape(node: Any) -> tuple[int, ...]:
-    """The shape of what the node produced."""
-    metadata = node._input_metadata
-    return tuple(int(n) for n in metadata[0].shape) if metadata else ()
-
-
-def parents(node: Any) -> list[Any]:
-    """The nodes that fed it, in the order of its arguments; None where an argument needs no gradient."""
-    return [parent for parent, _ in node.next_functions]
-
-
-def through(node: Any, passing: tuple[str, ...] = PASSING) -> Any:
-    """The first node at or before this one that changes values."""
-    for _ in range(16):
-        if node is None or kind(node) not in passing:
-            break
-        found = [parent for parent in parents(node) if parent is not None]
-        node = found[0] if found else None
-    return node
-
-
-def nearest(root: Any) -> Iterator[Any]:
-    """Nodes from the loss down, breadth first, the nearest ones only."""
-    waiting: list[Any] = [root]
-    seen: set[Any] = set()
-    while waiting and len(seen) < MAX_NODES:
-        node = waiting.pop(0)
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        yield node
-        waiting.extend(parents(node))
 
 
 def facts(loss: torch.Tensor) -> dict[str, Any]:
@@ -72,19 +45,42 @@ def facts(loss: torch.Tensor) -> dict[str, Any]:
     if root is None:
         return {}
     body: dict[str, Any] = {"operations": []}
+    terms = set(_terms(root))
     for node in nearest(root):
         name = kind(node)
         body["operations"].append([name, list(shape(node))])
         if name in ("NllLoss", "NllLoss2D", "CrossEntropyLoss"):
             _classification(node, body)
+        elif name == "LogSoftmax":
+            twice = squashed_by(parents(node)[0], dimension(int(node._saved_dim), len(shape(node))))
+            _note(body, "double_softmax", twice, parents(node)[0])
         elif name == "BinaryCrossEntropyWithLogits":
-            before = through(parents(node)[0])
-            if before is not None and kind(before) in ("Sigmoid", "Softmax"):
-                body["double_sigmoid"] = kind(before)
+            _note(body, "double_sigmoid", squashed_by(parents(node)[0]), parents(node)[0])
         elif name in PAIRWISE or name == "Sub":
             _comparison(node, body)
+        elif name in DISTANCES and node in terms:
+            _distance(node, body)
     _clamped(root, body)
     return body
+
+
+def _note(body: dict[str, Any], name: str, fact: Any, node: Any) -> None:
+    """A fact where there is one, and the module that made the values it is about."""
+    if fact is not None:
+        body[name] = fact
+        if path := maker(node):
+            body.setdefault("made_by", {})[name] = path
+
+
+def _terms(root: Any) -> Iterator[Any]:
+    """The nodes that the loss is a sum or mean of, each times what it may."""
+    waiting, seen = [root], 0
+    while waiting and seen < MAX_NODES:
+        node = waiting.pop(0)
+        seen += 1
+        yield node
+        if kind(node) in (*REDUCING, *PASSING, "Sqrt"):
+            waiting.extend(parent for parent in parents(node) if parent is not None)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -101,8 +97,7 @@ def reading(loss: torch.Tensor) -> Reading | None:
     for node in nearest(loss.grad_fn):
         name = kind(node)
         if name == "LogSoftmax":
-            dim = int(node._saved_dim)
-            return Reading(shape(node), dim if dim < 2**31 else dim - 2**64)
+            return Reading(shape(node), dimension(int(node._saved_dim), len(shape(node))))
         if name == "BinaryCrossEntropyWithLogits":
             logits = getattr(node, "_saved_self", None)
             return Reading(tuple(logits.shape), None) if isinstance(logits, torch.Tensor) else None
@@ -151,12 +146,9 @@ def _classification(node: Any, body: dict[str, Any]) -> None:
     if before is None or kind(before) != "LogSoftmax":
         return
     size = shape(before)
-    dim = int(before._saved_dim)
-    if size and -len(size) <= (dim if dim < 2**31 else dim - 2**64) < len(size):
-        body["num_classes"] = size[dim if dim < 2**31 else dim - 2**64]
-    earlier = through(parents(before)[0])
-    if earlier is not None and kind(earlier) in ("Softmax", "Sigmoid"):
-        body["double_softmax"] = kind(earlier)
+    dim = dimension(int(before._saved_dim), len(size))
+    if 0 <= dim < len(size):
+        body["num_classes"] = size[dim]
 
 
 def _comparison(node: Any, body: dict[str, Any]) -> None:
@@ -168,17 +160,46 @@ def _comparison(node: Any, body: dict[str, Any]) -> None:
         return
     (first,) = with_gradient
     grown = _broadcast(first, out, kind(node))
-    if grown:
-        body.setdefault("broadcast", grown)
+    if "broadcast" not in body:
+        _note(body, "broadcast", grown, first)
     source = through(first, (*PASSING, "Expand"))
     if source is None or not _is_never_negative(source):
         return
     target = getattr(node, "_saved_target", None)
     if isinstance(target, torch.Tensor) and target.device.type == "cpu":
         share = float((target < 0).double().mean())
-        body["output_cut"] = {"by": kind(source), "negative_targets": share}
-    elif kind(node) == "Sub":
-        body["output_cut"] = {"by": kind(source), "negative_targets": None}
+        _note(body, "output_cut", {"by": kind(source), "negative_targets": share}, source)
+    elif kind(node) == "Sub" and "output_cut" not in body:
+        _note(body, "output_cut", {"by": kind(source), "negative_targets": None}, source)
+
+
+def _distance(node: Any, body: dict[str, Any]) -> None:
+    """A loss written out: what is squared is the difference of a prediction and a target, and with the prediction gives the target."""
+    below = parents(node)[0]
+    if below is None or any(other is not below for other in parents(node)) or kind(below) != "Sub":
+        return
+    first = only_parent(below)
+    source = through(first, KEEPING_ORDER)
+    difference = saved(node, "_saved_self")
+    if difference is None or source is None or not _is_never_negative(source):
+        return
+    prediction = _result(source)
+    if prediction is None or shape(first) != tuple(difference.shape) or prediction.numel() != difference.numel():
+        return
+    prediction, difference = prediction.detach().reshape(difference.shape), difference.detach()
+    target = prediction - difference if parents(below)[0] is not None else prediction + difference
+    # What rounding leaves of a target of zero is not below zero.
+    rounding = 1e-5 * torch.maximum(prediction.abs(), difference.abs())
+    share = float((target < -rounding).double().mean())
+    _note(body, "output_cut", {"by": kind(source), "negative_targets": share}, source)
+
+
+def _result(node: Any) -> torch.Tensor | None:
+    """What a node with a floor produced, where that can be read."""
+    if kind(node) in ("Clamp", "ClampMin"):
+        given = saved(node, "_saved_self")
+        return None if given is None else given.detach().clamp(_limit(node, "_saved_min"), _limit(node, "_saved_max"))
+    return saved(node, "_saved_result")
 
 
 def _is_never_negative(node: Any) -> bool:
@@ -217,10 +238,14 @@ def _clamped(root: Any, body: dict[str, Any]) -> None:
         flipped ^= kind(node) == "Neg"
         known = [parent for parent in parents(node) if parent is not None]
         node = known[0] if known else None
-    if node is None or kind(node) not in ("Clamp", "ClampMax", "ClampMin", "Minimum", "Hardtanh"):
+    if node is None:
         return
-    values = getattr(node, "_saved_self", None)
-    if not isinstance(values, torch.Tensor) or values.device.type != "cpu" or not values.numel():
+    if kind(node) == ("Maximum" if flipped else "Minimum"):
+        _limited(node, body)
+    if kind(node) not in ("Clamp", "ClampMax", "ClampMin", "Hardtanh"):
+        return
+    values = saved(node, "_saved_self")
+    if values is None:
         return
     low, high = (_limit(node, name) for name in ("_saved_min", "_saved_max"))
     limit = low if flipped else high
@@ -228,6 +253,19 @@ def _clamped(root: Any, body: dict[str, Any]) -> None:
         return
     outside = values < limit if flipped else values > limit
     body["clamped"] = {"share": float(outside.double().mean()), "min": low, "max": high}
+
+
+def _limited(node: Any, body: dict[str, Any]) -> None:
+    """The smaller of a loss and a constant is a clamp too; of two losses it is not."""
+    values, limits = saved(node, "_saved_self"), saved(node, "_saved_other")
+    if values is None or limits is None or only_parent(node) is None:
+        return
+    if parents(node)[0] is None:
+        values, limits = limits, values
+    outside = values < limits if kind(node) == "Maximum" else values > limits
+    limit = float(limits.max())
+    ends = {"min": limit, "max": None} if kind(node) == "Maximum" else {"min": None, "max": limit}
+    body["clamped"] = {"share": float(outside.double().mean()), **ends}
 
 
 def _limit(node: Any, name: str) -> float | None:

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import torch
 
-from stethoscope.capture import attention, census, lossgraph, routing, units
+from stethoscope.capture import attention, census, lossgraph, nodes, routing, units
 from stethoscope.capture.averages import Averages
 from stethoscope.capture.looks import Letter, Looks, can_look
 from stethoscope.capture.seen import Seen
@@ -112,7 +112,7 @@ class Notes:
         """A module returned, in a step whose outputs are looked at."""
         first = tensors[0][1]
         if first.grad_fn is not None:
-            attention.own(first.grad_fn, path)
+            nodes.own(first.grad_fn, path)
             self._owned = True
             if not path:
                 self._mark_output(first.grad_fn)

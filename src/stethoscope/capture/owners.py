@@ -23,6 +23,7 @@ from stethoscope.capture.schedule import Schedule
 from stethoscope.capture.sites import Names, Sink, SiteTable
 from stethoscope.config import DebugConfig
 from stethoscope.kernels import start
+from stethoscope.record import Kind
 
 RESCAN_EVERY: Final = 256
 
@@ -89,6 +90,14 @@ class Owners:
             self._foreign[id(optimizer)] = weakref.ref(optimizer)
             return None
         return self._take(optimizer, parameters)
+
+    def settle_accounts(self, optimizer: torch.optim.Optimizer, rows: StepRows) -> None:
+        """The ledger's counts of this step; at steps that are powers of two, whose gradients were kept where not all were."""
+        ledger, step = self.ledger(optimizer), self._clock.step
+        rows.account(ledger.step_begins())
+        if ledger.kept and step & (step - 1) == 0:
+            sites = [site.path for p in ledger.kept if (site := self._names.site(p, Kind.GRADIENT)) is not None]
+            self._sink.event(step, "gradients_kept", {"sites": sites})
 
     def note_rates(self, optimizer: torch.optim.Optimizer, rows: StepRows) -> None:
         """The learning rate of each of its groups, numbered over all optimizers."""

@@ -242,7 +242,7 @@ class Watcher:
         # With a closure the gradients at this moment are those of the last step: read them after it.
         edge.used_closure = _has_closure(args, kwargs)
         if not edge.used_closure:
-            self._rows.account(self.owners.ledger(optimizer).step_begins())
+            self.owners.settle_accounts(optimizer, self._rows)
         self.cost.add("ledger", began)
         if not edge.used_closure:
             self._take_gradients(edge, optimizer)
@@ -260,7 +260,7 @@ class Watcher:
             return
         self.phases.end("optimizer_ms", self._rows.scalars)
         if edge.used_closure:
-            self._rows.account(self.owners.ledger(optimizer).step_begins())
+            self.owners.settle_accounts(optimizer, self._rows)
             self._take_gradients(edge, optimizer)
         self.owners.ledger(optimizer).step_ends()
         if len(self.clock.optimizers) > 1:

@@ -64,7 +64,8 @@ def _is_squashed(seen: Softmax) -> bool:
     applies = seen.name in ("binary_cross_entropy_with_logits", "log_sigmoid_forward") or (
         seen.name == "sigmoid" and seen.path == LOSS_PLACE
     )
-    return applies and seen.is_probability and bool(seen.history) and seen.history[0].startswith(SQUASHING)
+    by_graph = seen.made_by is not None or (bool(seen.history) and seen.history[0].startswith(SQUASHING))
+    return applies and seen.is_probability and by_graph
 
 
 def _sites(exam: Examination, seen: Softmax) -> list[str]:

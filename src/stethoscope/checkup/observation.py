@@ -15,6 +15,7 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from stethoscope.capture.lineage_mode import tensors_in
+from stethoscope.capture.squashing import squashed_by
 from stethoscope.record import ROOT_NAME
 
 LOSS_PLACE: Final = "(loss)"
@@ -95,6 +96,8 @@ class Softmax:
     """The autograd nodes that made it, the last first."""
     masked_rows: tuple[tuple[int, ...], ...]
     """Rows in which everything is -inf."""
+    made_by: str | None = None
+    """The softmax or sigmoid that it comes from by its graph, also where that was written out by hand."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -243,7 +246,8 @@ class Observer(TorchDispatchMode):
         probability = bool(numbers.numel() and (numbers >= 0).all() and (numbers <= 1).all())
         probability = probability and bool(((numbers > 0) & (numbers < 1)).any())
         path, producer = self._stack[-1], before[0] if before else ""
-        return Softmax(name, path, producer, distribution, probability, history_of(given), tuple(masked))
+        made_by = squashed_by(given.grad_fn) if probability else None
+        return Softmax(name, path, producer, distribution, probability, history_of(given), tuple(masked), made_by)
 
     def _random(self, name: str, args: Any, out: torch.Tensor) -> None:
         if name in RANDOM_MASKS:

@@ -36,6 +36,8 @@ class GradientAccounts:
     def __init__(self) -> None:
         self._kept, self._lost = Streak(), Streak()
         self._kept_share = 0.0
+        self._kept_sites: tuple[str, ...] = ()
+        """Of a part of the gradients that are not cleared, whose they are."""
         self._discarded = 0
         self._discarded_step = 0
         self._totals: dict[str, Any] = {}
@@ -46,6 +48,8 @@ class GradientAccounts:
         for event in span.events:
             if event.kind == "gradients_discarded":
                 self._discarded, self._discarded_step = int(event.body["times"]), event.step
+            elif event.kind == "gradients_kept":
+                self._kept_sites = tuple(event.body["sites"])
             elif event.kind == "totals":
                 self._totals = event.body
         arrived, kept = span.metric("ledger/arrived"), span.metric("ledger/kept")
@@ -100,13 +104,16 @@ class GradientAccounts:
         return found
 
     def _not_cleared(self) -> Finding:
+        sites = self._kept_sites if self._kept_share < 1 else ()
+        whose = f"Gradients of {name_list(sites)}" if sites else "Gradients"
         return Finding(
             code="gradients_not_cleared",
             severity=Severity.CRITICAL,
-            message=f"Gradients are not cleared between steps since step {self._kept.start_of_longest:,}: "
-            "each step uses the sum of all gradients so far.",
+            message=f"{whose} are not cleared between steps since step {self._kept.start_of_longest:,}: "
+            f"each step uses the sum of all {'their ' if sites else ''}gradients so far.",
             first_step=self._kept.start_of_longest,
             last_step=self._kept.last_step,
+            sites=sites,
             evidence=(
                 Evidence("share of gradients kept from the step before", self._kept_share),
                 Evidence("steps in a row", float(self._kept.longest)),
@@ -150,7 +157,10 @@ class Ownership:
     def __init__(self) -> None:
         self._latest: dict[str, Any] = {}
         self._step = -1
-        self._orphans: dict[str, int] = {}
+        self._since: dict[str, int] = {}
+        """From a parameter that no optimizer holds to the step since when; by "" the same of tensors that no model holds."""
+        self._alive: dict[str, int] = {}
+        """From a parameter to the last step at which it had a gradient."""
         self._zero: dict[str, Streak] = {}
         self._ever_positive: set[str] = set()
         self._last_step = 0
@@ -159,7 +169,9 @@ class Ownership:
         """Keep the latest lists and every rate."""
         for event in span.events:
             if event.kind == "ownership":
-                self._latest, self._step = event.body, event.step
+                self._follow_gradients(span, event.step)
+                self._follow_lists(event.step, event.body)
+        self._follow_gradients(span)
         for name in [name for name in span.metrics if name == "lr" or name.startswith("lr.")]:
             rates = span.metric(name)
             streak = self._zero.setdefault(name, Streak())
@@ -169,6 +181,25 @@ class Ownership:
                     self._ever_positive.add(name)
         if len(span.steps):
             self._last_step = int(span.steps[-1])
+
+    def _follow_gradients(self, span: Span, before: int | None = None) -> None:
+        """When each parameter last had a gradient, of the steps before one, or of all."""
+        rows = slice(None) if before is None else slice(0, int(np.searchsorted(span.steps, before)))
+        places = span.places(Kind.GRADIENT)
+        largest = span.stat("abs_max")[rows][:, places]
+        for column, place in enumerate(places):
+            there = np.flatnonzero(largest[:, column] > 0)
+            if len(there):
+                self._alive[span.sites[place].site.path] = int(span.steps[there[-1]])
+
+    def _follow_lists(self, step: int, body: dict[str, Any]) -> None:
+        """What was replaced in the middle of a run is in the list since the last one: since its old self had its last gradient."""
+        outside = [p["site"] for p in body.get("not_in_optimizer", ()) if p["trainable"]]
+        named = [*outside, *([""] if body.get("not_in_model") else [])]
+        last = [self._alive[site] for site in outside if site in self._alive and site not in self._since]
+        begun = 0 if not self._latest else max(self._step, *(one + 1 for one in last)) if last else step
+        self._since = {site: self._since.get(site, begun) for site in named}
+        self._latest, self._step = body, step
 
     def readings(self) -> dict[str, list[Reading]]:
         """What each rule asks for, and what it got."""
@@ -213,7 +244,7 @@ class Ownership:
             severity=Severity.CRITICAL,
             message=f"{name_list(orphans)} {verb} gradients, and no optimizer holds "
             f"{'it' if len(orphans) == 1 else 'them'}: never trained.",
-            first_step=0,
+            first_step=min(self._since.get(site, 0) for site in orphans),
             last_step=self._last_step,
             sites=tuple(orphans),
             evidence=(Evidence("trainable tensors outside every optimizer", float(len(orphans))),),
@@ -229,7 +260,7 @@ class Ownership:
             severity=Severity.CRITICAL,
             message=f"The optimizer holds {len(strangers)} tensors that the model does not use{where}: "
             "it was made from an older model or layer.",
-            first_step=0,
+            first_step=self._since.get("", 0),
             last_step=self._last_step,
             sites=tuple(orphans),
             evidence=(

@@ -13,13 +13,20 @@ import numpy as np
 from stethoscope.analyse.span import Span
 from stethoscope.detect.detector import Reading
 from stethoscope.detect.tracks import Looks
-from stethoscope.record import Evidence, Finding, Severity
+from stethoscope.record import Evidence, Finding, Kind, Severity
 
 SEEN_NEEDED: Final = 2
 """Steps at which the graph showed it: once may be a special first step."""
 NEGATIVE_SHARE: Final = 0.05
 CLAMPED_SHARE: Final = 0.2
 CLAMPED_NEEDED: Final = 3
+
+
+FACTS: Final = {
+    "double_softmax": "double_softmax", "double_sigmoid": "double_sigmoid", "loss_broadcast": "broadcast",
+    "output_clipped": "output_cut", "loss_clamped": "clamped",
+}  # fmt: skip
+"""From a code to the fact of the graph that it rests on."""
 
 
 class LossShape:
@@ -33,6 +40,8 @@ class LossShape:
         self._seen: dict[str, Looks[tuple[int, Any]]] = {}
         self._num_classes = 0
         self._last_module = ""
+        self._makers: dict[str, str] = {}
+        """From a fact to the module that made the values it is about, where the graph says so."""
         self._last_step = 0
         self._num_looks = 0
 
@@ -41,33 +50,31 @@ class LossShape:
         if len(span.steps):
             self._last_step = int(span.steps[-1])
         if span.depth:
-            ran = [
-                path
-                for path in span.depth
-                if path and span.modules.get(path, {}).get("type") != "Sequential"
-            ]
+            # What holds others, or was never called, is no layer that an output comes from.
+            called = {info.site.module for info in span.sites if info.site.kind is Kind.ACTIVATION} or set(span.depth)
+            holders = {path.rpartition(".")[0] for path in span.modules}
+            ran = [path for path in span.depth if path and path in called and path not in holders]
             self._last_module = ran[-1] if ran else ""
         for event in span.events:
             if event.kind != "loss_graph":
                 continue
             self._num_looks += 1
             self._num_classes = int(event.body.get("num_classes", self._num_classes))
-            for key in ("double_softmax", "double_sigmoid", "broadcast", "output_cut", "clamped"):
+            for key in FACTS.values():
                 if key in event.body:
                     if key not in self._seen:
                         self._seen[key] = Looks()
                     self._seen[key].append((event.step, event.body[key]))
+                    maker = event.body.get("made_by", {}).get(key, "")
+                    if maker:
+                        self._makers.setdefault(key, maker)
 
     def readings(self) -> dict[str, list[Reading]]:
         """How often the loss's graph was read, and how often it showed each."""
         looks = Reading("steps at which the loss's graph was read", self._num_looks, ">", 0)
-        names = {
-            "double_softmax": "double_softmax", "double_sigmoid": "double_sigmoid", "loss_broadcast": "broadcast",
-            "output_clipped": "output_cut", "loss_clamped": "clamped",
-        }  # fmt: skip
         found = {
             code: [looks, Reading("of which showed it", len(self._seen.get(key, ())), ">=", SEEN_NEEDED)]
-            for code, key in names.items()
+            for code, key in FACTS.items()
         }
         cut = [body["negative_targets"] for _, body in self._seen.get("output_cut", ())]
         below = max((float(share) for share in cut if share is not None), default=np.nan)
@@ -91,7 +98,8 @@ class LossShape:
 
     def _finding(self, code: str, severity: Severity, seen: list[tuple[int, Any]], message: str, evidence: tuple[Evidence, ...],
                  remedy: str) -> Finding:  # fmt: skip
-        sites = (self._last_module,) if self._last_module else ()
+        place = self._makers.get(FACTS[code]) or self._last_module
+        sites = (place,) if place else ()
         return Finding(code, severity, message, seen[0][0], self._last_step, sites, evidence, remedy)
 
     def _double_softmax(self, seen: list[tuple[int, Any]]) -> Finding:
