@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 
 from stethoscope.capture.looks import can_look
-from stethoscope.capture.nodes import kind, owner, parents, shape
+from stethoscope.capture.nodes import kept, kind, owner, parents, shape
 
 MAX_NODES: Final = 20_000
 MAX_FOUND: Final = 256
@@ -63,11 +63,8 @@ def _numbers(node: Any) -> torch.Tensor | None:
 
 
 def _saved(node: Any, name: str) -> torch.Tensor | None:
-    """What autograd saved; None where a hook would have to make it again (checkpointing) or fetch it from elsewhere."""
-    if getattr(getattr(node, f"_raw_saved_{name}", None), "unpack_hook", None) is not None:
-        return None
-    found = getattr(node, f"_saved_{name}", None)
-    return found if isinstance(found, torch.Tensor) and can_look(found) else None
+    found = kept(node, f"_saved_{name}")
+    return found if found is not None and can_look(found) else None
 
 
 def _rows(queries: torch.Tensor) -> torch.Tensor:
@@ -77,8 +74,8 @@ def _rows(queries: torch.Tensor) -> torch.Tensor:
     return (torch.arange(1, chosen + 1, device=queries.device) * count) // chosen - 1
 
 
-def _of_weights(kept: torch.Tensor, rows: torch.Tensor | None, score: torch.Tensor | None = None) -> torch.Tensor:
-    some = (kept if rows is None else kept.index_select(-2, rows)).float()
+def _of_weights(weights: torch.Tensor, rows: torch.Tensor | None, score: torch.Tensor | None = None) -> torch.Tensor:
+    some = (weights if rows is None else weights.index_select(-2, rows)).float()
     entropy = -(some * some.clamp(min=1e-30).log()).sum(-1)
     # A causal mask leaves the first rows few places to look at: each row against its own freedom.
     free = (some > 0).sum(-1).clamp(min=1).float().log()

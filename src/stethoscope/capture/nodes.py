@@ -86,11 +86,19 @@ def maker(node: Any) -> str:
 
 def saved(node: Any, name: str) -> torch.Tensor | None:
     """A tensor that a node kept, where it can be read without waiting: on the CPU, and not written to since."""
+    value = kept(node, name)
+    return value if value is not None and value.device.type == "cpu" and value.numel() else None
+
+
+def kept(node: Any, name: str) -> torch.Tensor | None:
+    """What autograd saved; None where a hook would have to make it again (checkpointing) or fetch it from elsewhere."""
+    if getattr(getattr(node, name.replace("_saved", "_raw_saved", 1), None), "unpack_hook", None) is not None:
+        return None
     try:
         value = getattr(node, name, None)
     except RuntimeError:  # changed in place: backward will say so itself
         return None
-    return value if isinstance(value, torch.Tensor) and value.device.type == "cpu" and value.numel() else None
+    return value if isinstance(value, torch.Tensor) else None
 
 
 def dimension(number: int, num_dims: int) -> int:
