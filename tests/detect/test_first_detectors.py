@@ -153,6 +153,31 @@ def test_a_loss_that_is_not_finite_by_itself(tmp_path: Path) -> None:
     assert (found.code, found.sites, found.first_step) == ("nonfinite_origin", ("(loss)",), 20)
 
 
+def test_a_loss_that_is_lost_between_two_looks_on_a_device(tmp_path: Path) -> None:
+    """There nobody can look back, for reading the loss would wait: where it began is not known, and not said to be."""
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    session = watch(model, optimizer, tmp_path, every=8)
+    session._watcher._look_back = no_look
+    for step, (x, y) in enumerate(batches(30)):
+        if step == 19:
+            with torch.no_grad():
+                model.get_parameter(next(name for name, _ in model.named_parameters())).mul_(float("nan"))
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+    session.stop()
+    found = first(session)
+    assert (found.code, found.first_step) == ("nonfinite_origin", 19)
+    assert "not known" in found.message
+    assert "(loss)" not in found.sites
+    assert "every=1" in found.remedy
+
+
+def no_look() -> None:
+    return None
+
+
 def test_a_batch_that_is_not_finite(tmp_path: Path) -> None:
     model = Net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)

@@ -44,6 +44,7 @@ class Nonfinite:
         self._last_bad = 0
         self._previous_loss: float | None = None
         self._first_size: dict[str, float] = {}
+        self._last_size: dict[str, float] = {}
 
     def observe(self, span: Span) -> None:
         """Go through the steps until the first bad one; after it only note how long it lasts."""
@@ -65,19 +66,30 @@ class Nonfinite:
             if loss_bad or bad[place, symptoms].any():
                 self._last_bad = int(step)
                 if self._origin is None:
+                    self._note_sizes(span, place)
                     self._origin = self._find(
                         span, place, bad[place], loss[place] if has_loss[place] else None
                     )
             elif self._origin is None:
-                if not self._first_size:
-                    sizes = span.stat("abs_max")[place]
-                    self._first_size = {
-                        span.sites[n].site.path: float(sizes[n]) for n in np.flatnonzero(forward)
-                    }
                 self._habitual.update(_key(span, int(n)) for n in np.flatnonzero(bad[place] & passive))
                 self._look_at_buffers(span, place, buffers[bad[place, buffers]] if len(buffers) else buffers)
                 if has_loss[place]:
                     self._previous_loss = float(loss[place])
+        if self._origin is None:
+            self._note_sizes(span, len(span.steps))
+
+    def _note_sizes(self, span: Span, num_steps: int) -> None:
+        """How large each module's output was when first and when last looked at, of so many of the span's steps."""
+        places = [n for kind in FORWARD for n in span.places(kind)]
+        if not num_steps or not places:
+            return
+        sizes = span.stat("abs_max")[:num_steps, places]
+        seen = np.isfinite(sizes)
+        first, last = seen.argmax(0), len(sizes) - 1 - seen[::-1].argmax(0)
+        for column in np.flatnonzero(seen.any(0)):
+            path = span.sites[places[column]].site.path
+            self._first_size.setdefault(path, float(sizes[first[column], column]))
+            self._last_size[path] = float(sizes[last[column], column])
 
     def readings(self) -> dict[str, list[Reading]]:
         """Which of the four was met; each is a count, so one is enough."""
@@ -115,19 +127,7 @@ class Nonfinite:
         if targets:
             return self._in_batch(span, place, targets, evidence)
         if loss is not None and not np.isfinite(loss):
-            looked = bool(span.present[place, span.places(Kind.OUTPUT)].any())
-            where = (
-                "every module's output is finite"
-                if looked
-                else "module outputs were not looked at in this step"
-            )
-            return _origin(
-                f"The loss became {_name(loss)} at step {step:,} although {where}: it begins in the loss itself.",
-                step,
-                ("(loss)",),
-                evidence,
-                "loss = loss_fn(output.clamp(min=1e-8), target)  # keep log and division away from 0",
-            )
+            return self._in_loss(span, place, loss, evidence)
         if of_kind[Kind.ACTIVATION_GRADIENT] or of_kind[Kind.GRADIENT]:
             return self._in_backward(span, place, of_kind, evidence)
         sites = of_kind[Kind.UPDATE] or of_kind[Kind.WEIGHT] or of_kind[Kind.OPTIMIZER_STATE]
@@ -139,6 +139,39 @@ class Nonfinite:
             [*evidence, *_counts(span, place, sites[:1])],
             "torch.optim.AdamW(..., eps=1e-8)  # and a smaller learning rate",
         )
+
+    def _in_loss(self, span: Span, place: int, loss: float, evidence: list[Evidence]) -> Finding:
+        step = int(span.steps[place])
+        if span.present[place, span.places(Kind.OUTPUT)].any():
+            return _origin(
+                f"The loss became {_name(loss)} at step {step:,} although every module's output is finite: it begins in the loss "
+                "itself.",
+                step,
+                ("(loss)",),
+                evidence,
+                "loss = loss_fn(output.clamp(min=1e-8), target)  # keep log and division away from 0",
+            )
+        # Elsewhere than on a CPU nobody can look back: reading the loss would wait for the device.
+        grown = max(self._last_size, key=self._growth, default="")
+        known = self._growth(grown) > 1.0 if grown else False
+        told = f"; when last looked at, {grown} had grown most" if known else ""
+        return _origin(
+            f"The loss became {_name(loss)} at step {step:,}. Module outputs were not looked at in this step, so which of them began "
+            f"it is not known{told}.",
+            step,
+            (grown,) if known else (),
+            [*evidence, *([self._size_of(grown, self._last_size[grown])] if known else [])],
+            "stethoscope.watch(model, optimizer, every=1)  # looks at every step, and names the module",
+        )
+
+    def _growth(self, path: str) -> float:
+        """How many times its first largest value a module's latest is."""
+        first = self._first_size.get(path, 0.0)
+        return self._last_size[path] / first if first > 0 else 0.0
+
+    def _size_of(self, path: str, size: float) -> Evidence:
+        before = self._first_size.get(path)
+        return Evidence(f"largest value in {path}", size, before, site=path, kind="activation", stat="abs_max")
 
     def _unusual(self, span: Span, places: list[int]) -> list[int]:
         return [n for n in places if _key(span, n) not in self._habitual]
@@ -202,17 +235,7 @@ class Nonfinite:
         if not ran:
             return []
         name = span.sites[ran[-1]].site.path
-        size = float(span.stat("abs_max")[place, ran[-1]])
-        return [
-            Evidence(
-                f"largest value in {name}",
-                size,
-                self._first_size.get(name),
-                site=name,
-                kind="activation",
-                stat="abs_max",
-            )
-        ]
+        return [self._size_of(name, float(span.stat("abs_max")[place, ran[-1]]))]
 
     def _in_backward(
         self, span: Span, place: int, of_kind: dict[Kind, list[int]], evidence: list[Evidence]
