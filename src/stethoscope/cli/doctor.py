@@ -164,6 +164,7 @@ def recording(run: Run, looked_at: LookedAt) -> list[Fact]:
     facts.append(("rows lost", numbers.count(rows_lost), rows_lost == 0))
     facts += [(f"lost: {name.replace('_', ' ')}", numbers.count(int(amount)), False)
               for name, amount in run.losses.items() if amount and name != "dropped_rows"]  # fmt: skip
+    facts += [("detector failed", broken, False) for broken in looked_at.broken_detectors]
     facts += _damage(run)
     facts.append(("cost", f"{numbers.percent(cost)} of a step" if cost is not None else "not recorded", True))
     return facts

@@ -86,12 +86,7 @@ class Detection:
 
     def findings(self) -> list[Finding]:
         """Everything found so far, in the order it began."""
-        found = [
-            finding
-            for detector in self._detectors
-            if type(detector).__name__ not in self.errors
-            for finding in detector.findings()
-        ]
+        found = [finding for detector in self._detectors for finding in self._ask(detector)]
         return sorted(found, key=lambda f: (f.first_step, -f.severity.rank, f.code))
 
     def readings(self) -> dict[str, list[Reading]]:
@@ -101,6 +96,16 @@ class Detection:
             if type(detector).__name__ not in self.errors:
                 found |= detector.readings()
         return found
+
+    def _ask(self, detector: Detector) -> list[Finding]:
+        name = type(detector).__name__
+        if name in self.errors:
+            return []
+        try:
+            return detector.findings()
+        except Exception as error:  # as when it observes
+            self.errors[name] = repr(error)
+            return []
 
     def _feed(self, detector: Detector, span: Span) -> None:
         name = type(detector).__name__

@@ -39,6 +39,8 @@ class LookedAt:
     """What one more line in the script would unlock, in plain sentences."""
     experiments: tuple[Experiment, ...] = ()
     """Of a checkup: each experiment, in the order in which they ran."""
+    broken_detectors: tuple[str, ...] = ()
+    """Detectors of ours that failed over this run, each with its error: what they look for was not looked for."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, repr=False)
@@ -81,6 +83,7 @@ class Diagnosis(Drawn):
             "findings": [finding.to_json() for finding in self.findings],
             "looked_at": dataclasses.asdict(self.looked_at)
             | {
+                "broken_detectors": list(self.looked_at.broken_detectors),
                 "unmet_needs": list(self.looked_at.unmet_needs),
                 "experiments": [experiment_json(one) for one in self.looked_at.experiments],
             },

@@ -33,6 +33,10 @@ def headline(diagnosis: Diagnosis, run: Run | None = None) -> Headline:
         return Headline("crashed", f"{ending(run)} {NO_CAUSE}")
     if any(finding.severity is Severity.INFO for finding in diagnosis.findings):
         return Headline("notes", NO_CAUSE)
+    broken = len(diagnosis.looked_at.broken_detectors)
+    if broken:
+        told = f"{broken} of our own detectors failed over it" if broken > 1 else "one of our own detectors failed over it"
+        return Headline("notes", f"{NO_CAUSE} But {told}: stethoscope doctor names it.")
     return Headline("clear", CLEAR)
 
 

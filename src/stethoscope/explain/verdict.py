@@ -25,17 +25,19 @@ def diagnose(run: Run | str | Path, *, findings: list[Finding] | None = None) ->
     opened = run if isinstance(run, Run) else open_run(run)
     if findings is None and opened.thinned and opened.was_examined:
         findings = opened.findings()
+    broken: tuple[str, ...] = ()
     if findings is None:
         detection = Detection()
         detection.observe(spans(opened))
         findings = detection.findings()
+        broken = tuple(f"{name}: {error}" for name, error in detection.errors.items())
     config = opened.info.get("config", {})
     heard = silence(findings, config.get("ignore", ()), config.get("expect", ()))
     causes, followed = split(heard, circumstances(opened))
-    return Diagnosis(causes=causes, findings=tuple(heard), followed=followed, looked_at=looked_at(opened))
+    return Diagnosis(causes=causes, findings=tuple(heard), followed=followed, looked_at=looked_at(opened, broken))
 
 
-def looked_at(run: Run) -> LookedAt:
+def looked_at(run: Run, broken: tuple[str, ...] = ()) -> LookedAt:
     """What the run holds, against what it should."""
     expected = [info for info in run.sites if info.measured not in NOT_MEASURED]
     counts = run.matrix(None, "count")
@@ -51,7 +53,8 @@ def looked_at(run: Run) -> LookedAt:
         first_step=int(steps[0]) if len(steps) else None,
         last_step=int(steps[-1]) if len(steps) else None,
         num_rows_lost=run.losses.get("dropped_rows", 0),
-        num_detectors=len(DETECTORS),
+        num_detectors=len(DETECTORS) - len(broken),
+        broken_detectors=broken,
         unmet_needs=tuple(_unmet(run)),
     )
 
