@@ -120,7 +120,7 @@ def test_entropy_of_values_that_lie_next_to_each_other() -> None:
 def test_every_name_comes_back_from_the_csv_file(tmp_path: Path) -> None:
     names = ["a", "", " ", "a,b", 'a "b"', "two\nlines", "back\rhere", "\r\n", "层.1", "'"]
     animator = GradientFlowAnimator()
-    animator.record_step(3, dict.fromkeys(names, [0.5]))
+    animator.record_step(3, {name: [0.5] for name in names})
     with animator.export_csv(tmp_path / "flow.csv").open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     assert [row["layer"] for row in rows] == sorted(names)
