@@ -62,6 +62,16 @@ def test_a_norm_at_the_threshold_is_not_over_it(threshold: float, length: int, d
     assert len(over.exploding_layers) == 1
 
 
+@pytest.mark.parametrize(("moved", "level"), [(0.1, "Medium"), (0.05, "Low"), (0.01, "Minimal")])
+def test_a_drift_at_a_limit_is_not_past_it(moved: float, level: str) -> None:
+    for num_layers, length in itertools.product((1, 3, 10, 33), LENGTHS):
+        before = [np.zeros(length)] * num_layers
+        found = WeightAnalyzer.analyze_weight_drift(before, [np.full(length, moved)] * num_layers)
+        assert (found.mean_drift, found.max_drift) == (moved, moved)
+        assert found.severity == level
+        assert found.affected_layers == []
+
+
 def test_norms_beyond_the_range_of_squares_are_kept() -> None:
     assert WeightAnalyzer.compute_l2_norm([3e200, 4e200]) == pytest.approx(5e200)
     assert WeightAnalyzer.compute_l2_norm([3e-200, 4e-200]) == pytest.approx(5e-200)

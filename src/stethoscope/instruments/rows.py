@@ -48,6 +48,13 @@ def _bounded(table: Table) -> Table:
     return table
 
 
+def mean_within(values: FloatArray) -> float:
+    """The mean, not past the smallest or the largest value by its own rounding; 0 without values."""
+    if not len(values):
+        return 0.0
+    return float(np.clip(values.mean(), values.min(), values.max()))
+
+
 def plain_norms(arrays: Sequence[Any], table: Table, names: Sequence[str]) -> FloatArray:
     """The L2 norm of each array's finite values as the root of the sum of squares in float64; 0 without any.
 
