@@ -63,8 +63,9 @@ def export_csv(animator: GradientFlowAnimator, path: str | Path) -> Path:
 def _quoted(name: str) -> str:
     """A name as a cell, by the rules of the csv module."""
     text = io.StringIO()
-    csv.writer(text, lineterminator="").writerow([name])
-    return text.getvalue()
+    end = "\r\n"  # what it is told to end lines with is what it looks for in a name, besides commas and quotes
+    csv.writer(text, lineterminator=end).writerow([name])
+    return text.getvalue().removesuffix(end)
 
 
 def _recorded(animator: GradientFlowAnimator) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from stethoscope.analyse.graph import graph_of
-from stethoscope.instruments.flow_network import build_network, mean_in_order
+from stethoscope.instruments.flow_network import build_network, mean_in_order, sum_in_order
 from stethoscope.instruments.flow_paths import find_critical_paths
 from stethoscope.instruments.flow_types import (
     FlowDirection,
@@ -138,14 +138,14 @@ def layer_flow(name: str, history: GradientHistory) -> GradientLayerFlow:
         gradient_directions=directions(history, norms),
         flow_consistency=flow_consistency(finite),
         bottleneck_score=bottleneck_score(finite),
-        information_flow_rate=float(np.abs(np.diff(finite)).sum() / len(finite)) if len(finite) > 1 else 0.0,
+        information_flow_rate=information_flow_rate(finite),
     )
 
 
 def directions(history: GradientHistory, norms: FloatArray) -> list[GradientDirection]:
     """Step by step: the sketch's direction where there is one, and how little the norm changed."""
     before, after = norms[:-1], norms[1:]
-    with np.errstate(invalid="ignore", divide="ignore"):
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         steady = 1.0 - np.abs(after - before) / (after + before + EPSILON)
     steady = np.where(np.isfinite(before) & np.isfinite(after), steady, 0.0)
     scores = [1.0, *steady.tolist()][: len(norms)]
@@ -172,8 +172,16 @@ def flow_consistency(norms: FloatArray) -> float:
     """1 / (1 + mean relative change from step to step); 1 where there is no change to speak of."""
     if len(norms) < 2:
         return 1.0
-    change = np.abs(np.diff(norms)) / (norms[:-1] + EPSILON)
+    with np.errstate(over="ignore", divide="ignore"):
+        change = np.abs(np.diff(norms)) / (norms[:-1] + EPSILON)
     return min(1.0 / (1.0 + mean_in_order(change)), 1.0)
+
+
+def information_flow_rate(norms: FloatArray) -> float:
+    """The changes from step to step, added up, over the number of steps; 0 where there is no change to speak of."""
+    if len(norms) < 2:
+        return 0.0
+    return sum_in_order(np.abs(np.diff(norms))) / len(norms)
 
 
 def bottleneck_score(norms: FloatArray) -> float:
@@ -207,7 +215,8 @@ def stability(norms: FloatArray) -> float:
     recent = norms[-5:]
     if not np.isfinite(recent).all():
         return 0.0
-    return 1.0 / (1.0 + float(recent.var()))
+    with np.errstate(over="ignore"):  # a spread beyond the largest float is as unstable as can be
+        return 1.0 / (1.0 + float(recent.var()))
 
 
 def find_non_finite(histories: Mapping[str, GradientHistory]) -> list[NonFiniteNorm]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -86,12 +86,21 @@ def mean_finite(flow: GradientLayerFlow) -> float:
     return mean_in_order(finite)
 
 
-def mean_in_order(values: FloatArray) -> float:
-    """The mean, added up one by one, so that a constant's mean is off by the same last bit as the ancestor's.
+def sum_in_order(values: FloatArray | Sequence[float]) -> float:
+    """The sum, added up one by one, so that it is off by the same last bit as the ancestor's.
 
-    NumPy adds in pairs, which turns a score of exactly 0 into 1e-16 and back.
+    NumPy adds in pairs, and Python's own `sum` carries what was rounded off from 3.12 on: either turns a score of
+    exactly 0 into 1e-16 and back, and puts a sum that is a threshold to the last digit on its other side.
     """
-    return float(np.add.accumulate(values)[-1]) / len(values) if len(values) else 0.0
+    if not len(values):
+        return 0.0
+    with np.errstate(over="ignore"):  # a sum beyond the largest float is infinite, and the scores say so
+        return float(np.add.accumulate(values)[-1])
+
+
+def mean_in_order(values: FloatArray) -> float:
+    """The mean of values added up one by one; 0 where there is none."""
+    return sum_in_order(values) / len(values) if len(values) else 0.0
 
 
 def _ordered_edges(model: ModelGraph) -> list[tuple[str, str]]:
@@ -105,10 +114,10 @@ def _edge(
     g_source, g_target = levels
     strength = (source.information_flow_rate + target.information_flow_rate) / 2.0
     consistency = (source.flow_consistency + target.flow_consistency) / 2.0
-    if g_target > 0:
-        gain = g_source / g_target
+    if g_source == g_target:  # both nothing, or both beyond the largest float, too
+        gain = 1.0
     else:
-        gain = 1.0 if g_source == 0 else float("inf")
+        gain = g_source / g_target if g_target > 0 else float("inf")
     return FlowEdge(
         from_layer=source.layer_name,
         to_layer=target.layer_name,
@@ -139,7 +148,7 @@ def _node_type(flow: GradientLayerFlow, is_narrow: bool) -> NodeType:
         return NodeType.BOTTLENECK
     if flow.information_flow_rate > 1.0:
         return NodeType.AMPLIFIER
-    if sum(finite) < 0.01:
+    if sum_in_order(finite) < 0.01:
         return NodeType.SINK
     return NodeType.SOURCE if any(norm > 10.0 for norm in finite) else NodeType.NORMAL
 
@@ -170,13 +179,13 @@ def _gates_and_reach(model: ModelGraph) -> tuple[dict[str, int], dict[str, float
 
 def _metrics(nodes: list[FlowNode], edges: list[FlowEdge]) -> NetworkMetrics:
     count = max(len(edges), 1)
-    efficiency = sum(edge.flow_strength for edge in edges) / count
+    efficiency = sum_in_order([edge.flow_strength for edge in edges]) / count
     connectivity = len(edges) / (max(len(nodes), 1) * max(len(nodes) - 1, 1))
     bottlenecks = sum(node.node_type == NodeType.BOTTLENECK for node in nodes)
     return NetworkMetrics(
         overall_flow_efficiency=efficiency,
         network_connectivity=connectivity,
         bottleneck_density=bottlenecks / max(len(nodes), 1),
-        flow_stability=sum(edge.flow_consistency for edge in edges) / count,
+        flow_stability=sum_in_order([edge.flow_consistency for edge in edges]) / count,
         information_propagation_speed=efficiency * connectivity,
     )

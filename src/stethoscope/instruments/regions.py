@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 
+from stethoscope.instruments.flow_network import mean_in_order
 from stethoscope.instruments.flow_types import (
     GradientDeadZone,
     GradientHistory,
@@ -49,9 +50,10 @@ def find_vanishing(
     levels: dict[str, RegionSeverity] = {}
     for name, history in histories.items():
         norms = _finite(history)
-        if len(norms) and float(norms.mean()) < VANISHING:
-            depth = _depth(VANISHING, VANISHING_CRITICAL, float(norms.mean()))
-            levels[name] = _level(depth, float(norms.mean()) < VANISHING_CRITICAL, model)
+        mean = mean_in_order(norms)
+        if len(norms) and mean < VANISHING:
+            depth = _depth(VANISHING, VANISHING_CRITICAL, mean)
+            levels[name] = _level(depth, mean < VANISHING_CRITICAL, model)
     return _regions("vanishing", levels, histories, model, lambda norms: norms < VANISHING, VANISHING_ADVICE)
 
 

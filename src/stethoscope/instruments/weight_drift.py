@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from stethoscope.instruments.intake import NonFinite, as_floats, locate, named_arrays, shape_of
+from stethoscope.instruments.rows import mean_within
 from stethoscope.instruments.weight_types import LayerDrift, WeightDriftAnalysis, WeightDriftSeverity
 from stethoscope.record import FloatArray
 
@@ -38,7 +39,7 @@ def analyze(before: Any, after: Any) -> WeightDriftAnalysis:
             nothing, nothing, WeightDriftSeverity.UNKNOWN, [], unmatched=unmatched, note=_note(0, unmatched)
         )
     drifts = np.array([layer.drift for layer in layers])
-    mean = float(drifts.mean())
+    mean = mean_within(drifts)
     severity = next((level for least, level in LEVELS if mean > least), WeightDriftSeverity.MINIMAL)
     return WeightDriftAnalysis(
         mean_drift=mean,
@@ -99,7 +100,7 @@ def _layer(layer: int | str, before: FloatArray, after: FloatArray) -> LayerDrif
     cosine = float(before[both] @ after[both] / (size * size_after)) if size > 0 and size_after > 0 else None
     return LayerDrift(
         layer=layer,
-        drift=float(np.abs(change).mean()) if len(change) else 0.0,
+        drift=mean_within(np.abs(change)),
         max_change=float(np.abs(change).max(initial=0.0)),
         relative=relative,
         cosine=cosine,

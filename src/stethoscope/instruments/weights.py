@@ -14,7 +14,7 @@ import numpy as np
 
 from stethoscope.instruments import initialization, spectral, weight_drift
 from stethoscope.instruments.intake import NonFinite, as_floats, locate, named_arrays
-from stethoscope.instruments.rows import measure_rows
+from stethoscope.instruments.rows import measure_rows, plain_norms
 from stethoscope.instruments.weight_types import (
     DistributionHealth,
     DistributionHealthStatus,
@@ -31,13 +31,11 @@ from stethoscope.instruments.weight_types import (
     WeightStatistics,
 )
 from stethoscope.kernels import Table, stat
-from stethoscope.kernels.columns import INDEX
 from stethoscope.record import FloatArray
 
 MAX_OUTLIERS = 100
 ENTROPY_BINS = 50
 EPSILON = 1e-8
-_NORM = INDEX["norm"]
 
 
 class WeightAnalyzer:
@@ -46,7 +44,8 @@ class WeightAnalyzer:
     @staticmethod
     def compute_l2_norm(tensor: Any) -> float:
         """The L2 norm of the finite values; 0 for an empty tensor."""
-        return _or_zero(float(measure_rows([tensor], ["tensor"])[0][_NORM]))
+        names = ["tensor"]
+        return float(plain_norms([tensor], measure_rows([tensor], names), names)[0])
 
     @staticmethod
     def detect_gradient_explosion(arrays: Any, threshold: float) -> GradientExplosionAnalysis:
@@ -54,7 +53,7 @@ class WeightAnalyzer:
         names, values = named_arrays(arrays)
         labels = _labels(names, len(values))
         table = measure_rows(values, labels)
-        norms = np.nan_to_num(table[:, _NORM], nan=0.0)
+        norms = plain_norms(values, table, labels)
         broken = {int(i): locate(values[i], labels[i]) for i in np.flatnonzero(stat(table, "num_nonfinite"))}
         mean = float(norms.mean()) if len(norms) else 0.0
         exploding = [
@@ -205,7 +204,8 @@ def histogram_entropy(values: FloatArray, bins: int = ENTROPY_BINS) -> float:
     low, high = float(values.min()), float(values.max())
     if not np.isfinite(high - low) or high - low <= abs(high) * 1e-14:
         return 0.0
-    share = np.histogram(values, bins=bins, range=(low, high))[0] / len(values)
+    # From 0 to 1: where values lie closer than float64 has room for edges between them, their distances still have it.
+    share = np.histogram((values - low) / (high - low), bins=bins, range=(0.0, 1.0))[0] / len(values)
     share = share[share > 0]
     return float(max(-(share * np.log2(share)).sum(), 0.0))
 
