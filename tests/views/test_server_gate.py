@@ -51,7 +51,8 @@ def user(app):
 
 def every_path(folder):
     key = opaque_id(next(path for path in folder.iterdir() if path.is_dir()))
-    paths = [*FILES, "/api/runs", f"/api/compare?a={key}&b={key}", "/api/stream", f"/api/runs/{key}/stream"]
+    paths = [*FILES, "/api/runs", f"/api/compare?a={key}&b={key}", f"/api/compare/angles?a={key}&b={key}"]
+    paths += ["/api/stream", f"/api/runs/{key}/stream"]
     paths += [f"/api/runs/{key}{tail}" for tail in QUESTIONS]
     return [*paths, "/nothing", "/api/nothing", "/../../etc/passwd", "/api/runs/..%2f..", "//evil.example/"]
 
