@@ -76,7 +76,9 @@ def found_live(runs: Path) -> str:
                 run = open_run(path)
             except RunError:
                 continue
-            if run.state == "live" and any(one.severity is not Severity.INFO for one in run.findings()):
+            found = any(one.severity is not Severity.INFO for one in run.findings())
+            # Some way after the mistake began, so that the picture shows what it led to.
+            if run.state == "live" and found and (run.last_step or 0) >= 110:
                 time.sleep(3)
                 return opaque_id(path)
     return ""

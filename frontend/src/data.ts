@@ -31,7 +31,7 @@ export interface HeatPacked { version: number; kind: string; stat: string; first
 export interface Heat { kind: string; stat: string; start: number; size: number; count: number; rows: number[]; place: Map<number, number>; values: Float32Array; marks: Uint8Array; usual: Float32Array }
 export interface Minimap { span: [number, number]; loss: Packed; trouble: { start: number; size: number; level: string }; seconds: number | null; numSteps: number }
 export interface RunRow extends Identity {
-  key: string; verdict: { severity: string; message: string; short?: string; code: string; firstStep: number | null; lastStep?: number; looked: boolean; more?: number; followed?: number; nanAt?: number | null };
+  key: string; verdict: { severity: string; message: string; short?: string; noted?: boolean; code: string; firstStep: number | null; lastStep?: number; looked: boolean; more?: number; followed?: number; nanAt?: number | null };
   lastLoss: number | string | null; throughput: number | null; numBytes?: number; numParameters?: number; precision?: string; numRanks?: number;
   loss: Packed | null; heat: { rows: number; count: number; levels: string; marks: string } | null; trouble?: string; do?: string;
 }

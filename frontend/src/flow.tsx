@@ -13,7 +13,7 @@ import { scaleOf, stepTicks, tickLabel, type Scale } from "./plot";
 import { flagsOf } from "./run";
 import { offer, withdraw } from "./save";
 import type { RunSession } from "./session";
-import { cursor, go, isPhone, kind, reducedMotion, runLink, selected, tokens, view, width } from "./state";
+import { cursor, go, isPhone, kind, overlay, reducedMotion, runLink, selected, tokens, view, width } from "./state";
 import { historyColor, inkOn, MONO } from "./tokens";
 import { placed } from "./tracks";
 
@@ -58,7 +58,7 @@ export function FlowScreen({ session }: { session: RunSession }): JSX.Element {
   return (
     <main class="screen flow" id="main">
       <div class="flowhead"><h1>{found && nodes && layers ? <Headline found={found} nodes={nodes} layers={layers} step={step} /> : "Reading the graph."}</h1>
-        {!isPhone.value && <div class="segments" role="radiogroup" aria-label="What flows">{["gradient", "activation_gradient", "update"].filter((one) => data.kinds.includes(one)).map((one) => <button type="button" role="radio" aria-checked={what === one} class={what === one ? "on" : ""} onClick={() => { kind.value = one; }}>{KIND_NAMES[one]}</button>)}</div>}</div>
+        {!isPhone.value && <div class="segments" role="radiogroup" aria-label="What flows">{["gradient", "activation_gradient", "update"].filter((one) => data.kinds.includes(one)).map((one) => <button type="button" role="radio" aria-checked={what === one} class={what === one ? "on" : ""} onClick={() => { kind.value = one; }}>{KIND_NAMES[one]}</button>)}</div>}{!isPhone.value && <button type="button" class="button" onClick={() => { overlay.value = "save"; }}><Icon name="download" size={14} />Export</button>}</div>
       <div class="flowbody"><div class="flowmain">
         <p class="note flownote"><Icon name="back" size={22} /> {isPhone.value ? "The graph itself needs a wider screen; this is what it shows." : <>The gradient runs from the loss on the right to the input on the left.</>}{found && !found.hasGraph ? " The graph was not recorded: modules stand in their order." : ""}</p>
         <div class="canvas" ref={ref}>{found && nodes && layout && !isPhone.value && <Graph found={found} nodes={nodes} layout={layout} step={step} link={session.key} playing={playing} />}</div>

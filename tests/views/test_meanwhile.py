@@ -70,20 +70,24 @@ def test_what_the_loss_makes_of_it(sick, tmp_path):
     assert loss_words(sick, BARE) == "The loss is NaN since step 190."
     assert loss_words(sick, CAUSE) == ""
     with open_run(write_run(tmp_path / "flat", ended=None)) as live:
-        assert loss_words(live, BARE).startswith("The loss does not show it yet: 1.6")
+        assert loss_words(live, BARE) == "The loss does not show it yet: 1.61 now, 1.87 before."
+        assert lasting(live, BARE) == ["It still goes on, for 51 steps now", "The loss is not affected yet"]
+        behind = dataclasses.replace(BARE, last_step=180)
+        assert lasting(live, behind)[0] == "It still goes on, for 51 steps now"
+        assert meanwhile(live, behind, 1)[0].value == pytest.approx(live.metric("loss").values[-1])
 
     def rising(step: int) -> dict[str, float]:
         return synthetic.default_metrics(step) | {"loss": 1.0 if step < 160 else 3.0}
 
     with open_run(write_run(tmp_path / "up", metrics=rising)) as run:
-        assert loss_words(run, BARE) == "The loss rose from a usual 1 to 3."
+        assert loss_words(run, BARE) == "The loss rose from a usual 1.00 to 3.00."
 
 
 def test_a_cause_that_nothing_followed_is_not_told_twice(tmp_path):
     with open_run(write_run(tmp_path / "run")) as run:
         (only,) = followed_entries(run, BARE, ())
         assert only["text"] == "It begins in layers.2.attn.weight"
-        assert lasting(run, BARE) == ["It lasts to the end, 51 steps", "The loss does not show it: 1.61, and 1.87 before"]
+        assert lasting(run, BARE) == ["It lasts to the end, 51 steps", "The loss is not affected"]
         short = dataclasses.replace(BARE, last_step=160)
         assert lasting(run, short)[0] == "It is last seen at step 160, 10 steps later"
         assert lasting(run, dataclasses.replace(BARE, last_step=150))[0] == "It is seen at this one step"

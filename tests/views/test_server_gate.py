@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import re
 import sys
 from pathlib import Path
 
@@ -51,7 +54,8 @@ def user(app):
 
 def every_path(folder):
     key = opaque_id(next(path for path in folder.iterdir() if path.is_dir()))
-    paths = [*FILES, "/api/runs", f"/api/compare?a={key}&b={key}", "/api/stream", f"/api/runs/{key}/stream"]
+    paths = [*FILES, "/api/runs", f"/api/compare?a={key}&b={key}", f"/api/compare/angles?a={key}&b={key}"]
+    paths += ["/api/stream", f"/api/runs/{key}/stream"]
     paths += [f"/api/runs/{key}{tail}" for tail in QUESTIONS]
     return [*paths, "/nothing", "/api/nothing", "/../../etc/passwd", "/api/runs/..%2f..", "//evil.example/"]
 
@@ -142,6 +146,15 @@ def test_every_answer_carries_the_policy(user, stranger, folder):
             assert headers["x-content-type-options"] == "nosniff"
             assert headers["cache-control"] == "no-store"
             assert "access-control-allow-origin" not in headers
+
+
+def test_a_refusal_is_styled_by_what_its_policy_names_alone(stranger):
+    answer = stranger.get("/")
+    policy = answer.headers["content-security-policy"]
+    style = re.search(r"<style>(.*?)</style>", answer.text, re.DOTALL)[1]
+    assert base64.b64encode(hashlib.sha256(style.encode()).digest()).decode() in policy
+    assert "script" not in answer.text
+    assert "script-src" not in policy
 
 
 def test_the_page_has_nothing_inline_and_nothing_from_elsewhere():

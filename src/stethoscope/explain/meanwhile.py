@@ -18,6 +18,7 @@ LEAD_STEPS: Final = 48
 """Steps before a cause that say what was usual."""
 _LAST_STEPS: Final = 16
 _MIN_BEFORE: Final = 4
+_BEHIND_STEPS: Final = 64
 _MOVED: Final = 2.0
 """A quantity of the layer is worth showing once it has doubled or halved."""
 _MAX_NEIGHBORS: Final = 64
@@ -48,7 +49,7 @@ def meanwhile(run: Run, cause: Finding, room: int) -> list[Evidence]:
         out += _of_metric(run, cause, end, "grad_norm", words)
     if "clip" not in said and len(out) < room - 1:
         out += _of_metric(run, cause, end, CLIP, "clip coefficient")
-    loss = _of_metric(run, cause, cause.last_step, "loss", "loss") if "loss" not in said else []
+    loss = _of_metric(run, cause, _end(run, cause), "loss", "loss") if "loss" not in said else []
     return [*out[: room - len(loss)], *loss]
 
 
@@ -79,14 +80,29 @@ def loss_words(run: Run, cause: Finding) -> str:
         word = "NaN" if np.isnan(series.values[broken]) else "Inf"
         return f"The loss is {word} {'since' if broken < len(series) - 1 else 'at'} step {int(series.steps[broken]):,}."
     before = _before(series, cause.first_step)
-    after = _last(series, cause.last_step)
+    after = _last(series, _end(run, cause))
     if len(before) < _MIN_BEFORE or after is None:
         return ""
     usual = float(np.median(before))
     if after > float(before.max()):
-        return f"The loss rose from a usual {usual:.3g} to {after:.3g}."
-    yet = " yet" if run.state == "live" else ""
-    return f"The loss does not show it{yet}: {after:.3g}, and {usual:.3g} before."
+        return f"The loss rose from a usual {_words(usual)} to {_words(after)}."
+    yet, when = (" yet", "now") if run.state == "live" else ("", "at its end")
+    return f"The loss does not show it{yet}: {_words(after)} {when}, {_words(usual)} before."
+
+
+def goes_on(run: Run, cause: Finding) -> bool:
+    """Whether the cause lasts to where the run has come: detectors look in blocks, a live run is a little ahead of them."""
+    end = run.last_step
+    return end is not None and cause.last_step >= end - (_BEHIND_STEPS if run.state == "live" else 0)
+
+
+def _end(run: Run, cause: Finding) -> int:
+    """The last step of the cause's time: of one that goes on, where the run has come."""
+    return run.last_step if run.last_step is not None and goes_on(run, cause) else cause.last_step
+
+
+def _words(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:#.3g}" if abs(value) >= 1e-3 else f"{value:.3g}"
 
 
 def last_good(run: Run, cause: Finding) -> int:
@@ -94,7 +110,7 @@ def last_good(run: Run, cause: Finding) -> int:
     series = metric_series(run, "loss")
     broken = None if series is None else _broken(series, cause)
     if series is None or not broken:
-        return cause.last_step
+        return _end(run, cause)
     return int(series.steps[broken - 1])
 
 

@@ -27,7 +27,7 @@ from stethoscope.views.pagedata.verdict import window_around
 from stethoscope.views.terminal import facts, numbers
 from stethoscope.views.terminal.glyphs import UNICODE
 from stethoscope.views.terminal.heatmap import Picture, cell_levels, shortened
-from stethoscope.views.terminal.verdict import evidence_series, extent_text, since
+from stethoscope.views.terminal.verdict import beside, extent_text, since, trend_of
 
 _MAX_ROWS = 16
 _PLOT_WIDTH = 480
@@ -92,7 +92,9 @@ def _cause(cause: Finding, diagnosis: Diagnosis, run: Run | None) -> str:
 
 
 def _evidence(cause: Finding, run: Run | None) -> str:
-    shown = cause.evidence[:_MAX_EVIDENCE]
+    shown = [*cause.evidence[:_MAX_EVIDENCE]]
+    if run is not None:
+        shown += beside(cause, run, _MAX_EVIDENCE - len(shown))
     if not shown:
         return ""
     cell = "padding:0 12px 0 0;text-align:{};border:none;background:none"
@@ -115,7 +117,7 @@ def _unit(e: Evidence) -> str:
 
 
 def _evidence_line(e: Evidence, cause: Finding, run: Run | None) -> str:
-    series = evidence_series(e, run) if run is not None else None
+    series = trend_of(e, cause, run) if run is not None else None
     if series is None:
         return ""
     return line_svg(series, f"{e.label} over steps {series.steps[0]:,} to {series.steps[-1]:,}", first_bad=cause.first_step)

@@ -52,13 +52,13 @@ def course(desk: Desk) -> dict[str, Any] | None:
     run = desk.run
     first, last = desk.span
     gradient, note = gradient_norm(desk)
-    told = [("loss", metric_series(run, "loss"), ""), (f"gradient norm, {note}", gradient, ""),
-            ("clip coefficient", metric_series(run, CLIP), ""), ("learning rate", metric_series(run, "lr"), ""),
-            ("time of a step, ms", metric_series(run, "step_ms"), "")]  # fmt: skip
+    words = "gradient before clipping" if note == "before clipping" else "gradient of all layers"
+    told = [("loss", metric_series(run, "loss")), (words, gradient), ("clip coefficient", metric_series(run, CLIP)),
+            ("learning rate", metric_series(run, "lr")), ("time of a step, ms", metric_series(run, "step_ms"))]  # fmt: skip
     rows = [
-        {"label": label, "before": number(float(series.values[0])), "after": number(float(series.values[-1])), "unit": unit,
+        {"label": label, "before": number(float(series.values[0])), "after": number(float(series.values[-1])), "unit": "",
          "site": "", "kind": "", "stat": "", "trend": binned(series, first, last, 96) | {"first": first, "last": last}}
-        for label, series, unit in told if series is not None and len(series) > 1
+        for label, series in told if series is not None and len(series) > 1
     ]  # fmt: skip
     return {"rows": rows[:5], "columns": [f"at {first:,}", f"at {last:,}"]} if rows else None
 

@@ -53,7 +53,7 @@ def list_verdict(desk: Desk) -> dict[str, Any]:
         lost = facts.identity(run)["state"] == "damaged"
         words = facts.state_words(run) if lost else headline(Diagnosis(findings=tuple(heard)), run).text.rstrip(".")
         return {"severity": str(Severity.INFO) if lost else "", "message": words, "code": "", "firstStep": None,
-                "looked": True}  # fmt: skip
+                "looked": True, "noted": bool(heard)}  # fmt: skip
     first = causes[0]
     return {
         "severity": str(first.severity), "message": text(first.message, 300), "short": clause(first), "code": text(first.code, 80),

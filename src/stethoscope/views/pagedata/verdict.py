@@ -11,7 +11,7 @@ import numpy as np
 from stethoscope.analyse.eventseries import entropy
 from stethoscope.explain.diagnosis import Diagnosis
 from stethoscope.explain.headline import headline
-from stethoscope.explain.meanwhile import loss_words, meanwhile, metric_series
+from stethoscope.explain.meanwhile import goes_on, loss_words, meanwhile, metric_series
 from stethoscope.record import Evidence, Finding, Kind, Series, Severity, StethoscopeError
 from stethoscope.store import Run
 from stethoscope.views.pagedata.desk import Desk
@@ -160,16 +160,19 @@ def followed_entries(run: Run, cause: Finding, followed: Sequence[Finding]) -> l
 
 def lasting(run: Run, cause: Finding) -> list[str]:
     """How long it went on, and what the loss made of it: what can be said where nothing followed."""
-    end = run.last_step
     span = cause.last_step - cause.first_step + 1
-    if span < 2:
+    is_live, end = run.state == "live", run.last_step
+    if is_live and end is not None and goes_on(run, cause):
+        out = [f"It still goes on, for {end - cause.first_step + 1:,} steps now"]
+    elif span < 2:
         out = ["It is seen at this one step"]
-    elif end is not None and cause.last_step >= end:
-        out = [f"It still goes on, for {span:,} steps now" if run.state == "live" else f"It lasts to the end, {span:,} steps"]
+    elif goes_on(run, cause):
+        out = [f"It lasts to the end, {span:,} steps"]
     else:
         out = [f"It is last seen at step {cause.last_step:,}, {span - 1:,} steps later"]
-    said = loss_words(run, cause)
-    return [*out, *([said.rstrip(".")] if said.startswith("The loss does") else [])]
+    if loss_words(run, cause).startswith("The loss does not"):
+        out.append(f"The loss is not affected{' yet' if is_live else ''}")
+    return out
 
 
 def _site(finding: Finding) -> str:

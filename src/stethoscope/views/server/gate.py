@@ -7,6 +7,7 @@ cookie it was traded for must match (everyone else), and there must be room (exh
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import hashlib
 import hmac
@@ -187,17 +188,30 @@ def _headers(scope: Scope) -> dict[str, list[str]]:
     return out
 
 
+_STYLE: Final = (
+    "body{margin:12vh auto;max-width:520px;padding:0 16px;font:13px/20px system-ui,sans-serif;background:#fff;color:#454d50}"
+    "h1{margin:0 0 12px;font-size:22px;line-height:28px;letter-spacing:-.014em;color:#15191b}"
+    "code{display:inline-block;padding:4px 10px;border:1px solid #e1e5e5;border-radius:5px;background:#f5f6f6;color:#15191b}"
+    "@media(prefers-color-scheme:dark){body{background:#101315;color:#b1babc}h1,code{color:#e9eded}"
+    "code{background:#161a1c;border-color:#242a2d}}"
+)
 _PAGE: Final = """<!doctype html><html lang="en"><meta charset="utf-8"><title>Stethoscope</title>
-<meta name="viewport" content="width=device-width"><meta name="color-scheme" content="light dark">
+<meta name="viewport" content="width=device-width"><meta name="color-scheme" content="light dark"><style>{style}</style>
 <h1>{title}</h1><p>{words}</p><p><code>stethoscope ui</code></p></html>
 """
+_PAGE_CSP: Final = (
+    f"default-src 'none'; style-src 'sha256-{base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()}'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+"""A refusal runs nothing and loads nothing; its own few rules are admitted by what they are."""
 
 
 async def _refuse(send: Send, status: int, words: str) -> None:
     """A refusal as a page without anything of ours in it."""
     title = {401: "This page needs its token", 429: "Too many requests"}.get(status, "Not from here")
-    body = _PAGE.format(title=title, words=words.replace("`", "")).encode()
-    headers = [(b"content-type", b"text/html; charset=utf-8"), (b"content-length", str(len(body)).encode()), *HEADERS]
+    body = _PAGE.format(title=title, words=words.replace("`", ""), style=_STYLE).encode()
+    ours = [(name, _PAGE_CSP.encode() if name == b"content-security-policy" else value) for name, value in HEADERS]
+    headers = [(b"content-type", b"text/html; charset=utf-8"), (b"content-length", str(len(body)).encode()), *ours]
     if status == 401:
         headers.append((b"www-authenticate", b"Bearer"))
     if status == 429:

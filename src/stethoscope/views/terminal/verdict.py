@@ -143,7 +143,7 @@ def evidence_lines(cause: Finding, run: Run | None, screen: Screen) -> list[ink.
     """The numbers that show it: what, before, after, and a small trend where a series is known."""
     shown = [e for e in cause.evidence if e.value is not None or e.before is not None]
     if run is not None:
-        shown += _beside(cause, run, _FIGURES - len(shown))
+        shown += beside(cause, run, _FIGURES - len(shown))
     if not shown:
         return []
     labels = [screen.text(e.label) for e in shown]
@@ -170,7 +170,7 @@ def evidence_lines(cause: Finding, run: Run | None, screen: Screen) -> list[ink.
     return lines
 
 
-def _beside(cause: Finding, run: Run, room: int) -> list[Evidence]:
+def beside(cause: Finding, run: Run, room: int) -> list[Evidence]:
     """What else moved meanwhile; nothing where that cannot be read."""
     try:
         return meanwhile(run, cause, room)
@@ -187,16 +187,20 @@ def _with_unit(evidence: Evidence, screen: Screen) -> str:
 def _evidence_trend(
     evidence: Evidence, cause: Finding, run: Run | None, room: int, screen: Screen
 ) -> ink.Line:
-    if run is None or room < 8:
-        return []
-    series = evidence_series(evidence, run)
-    if series is None and "entropy" in evidence.label.lower() and cause.sites:
-        series = entropy(run, cause.sites[0])
+    series = trend_of(evidence, cause, run) if run is not None and room >= 8 else None
     if series is None or len(series) < 2:
         return []
     first, last = window_around(cause, series.steps)
     keep = (series.steps >= first) & (series.steps <= last)
     return sparkline(Series(series.steps[keep], series.values[keep]), room, screen.glyphs)
+
+
+def trend_of(evidence: Evidence, cause: Finding, run: Run) -> Series | None:
+    """The series that shows a number of this cause, also where it lives in events."""
+    series = evidence_series(evidence, run)
+    if series is None and "entropy" in evidence.label.lower() and cause.sites:
+        series = entropy(run, cause.sites[0])
+    return series if series is not None and len(series) else None
 
 
 def evidence_series(evidence: Evidence, run: Run) -> Series | None:
