@@ -287,6 +287,9 @@ H54 large batches, steps by trust ratio
 H55 a curriculum that gets harder and harder
 H56 gated linear units
 H57 sharpness-aware minimisation
+H58 quantiles of one number
+H59 discrete codes, a falling temperature
+H60 Q-learning with hard targets
 """.strip().splitlines()
 )
 """Kinds that the list does not name; the second set alone has them."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -63,6 +64,29 @@ def test_looks_at_attention_never_read_a_value(no_values: torch.device, how: str
         node._saved_query, node._saved_key = queries.detach(), keys.detach()
         found = [attention._numbers(node)]
     assert [one.shape for one in found] == [(5 + 8,)]
+
+
+SCORES: dict[str, Callable[[torch.Tensor, nn.Linear], torch.Tensor]] = {
+    "products": lambda x, layer: layer(x) @ x.transpose(1, 2) / 4,
+    "masked and shifted": lambda x, layer: (layer(x) @ x.transpose(1, 2) + torch.randn(6, 6)).masked_fill(torch.eye(6) > 0, -1e9),
+    "by einsum": lambda x, layer: torch.einsum("bqd,bkd->bqk", layer(x), layer(x)),
+    "bounded": lambda x, layer: 20 * torch.tanh(torch.baddbmm(torch.zeros(2, 6, 6), layer(x), x.transpose(1, 2)) / 20),
+    "by hand": lambda x, layer: (layer(x)[:, :, None] * layer(x)[:, None]).sum(-1),
+    "of learned queries": lambda x, layer: layer(layer.weight[:3]) @ layer(x).transpose(1, 2),
+}
+CHOICES: dict[str, Callable[[torch.Tensor, nn.Linear], torch.Tensor]] = {
+    "a layer": lambda x, layer: layer(x),
+    "a product with a weight": lambda x, layer: x @ layer.weight.T,
+    "a product with a frozen weight": lambda x, layer: layer(x) @ layer.weight.detach(),
+    "codes": lambda x, layer: (layer(x) + torch.randn(2, 6, 16)) / 0.3,
+    "a noisy router": lambda x, layer: layer(x) + torch.randn(2, 6, 16) * F.softplus(layer(x)),
+}
+
+
+@pytest.mark.parametrize("name", [*SCORES, *CHOICES])
+def test_attention_is_a_softmax_of_products(name: str) -> None:
+    scores = (SCORES | CHOICES)[name](torch.randn(2, 6, 16, requires_grad=True), nn.Linear(16, 16))
+    assert len(attention.look(scores.softmax(-1).square().sum())) == (name in SCORES)
 
 
 def test_looks_at_the_model_never_read_a_value(no_values: torch.device) -> None:

@@ -803,6 +803,29 @@ def deep_plain_relu() -> Case:
     return Case(model, (torch.randn(64, 32), torch.randint(4, (64,))), F.cross_entropy, adam(model))
 
 
+class Probe(nn.Module):
+    def __init__(self, *, frozen: bool) -> None:
+        super().__init__()
+        self.encoder = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 32)).requires_grad_(not frozen)
+        self.head = nn.Linear(32, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            features = self.encoder(x)
+        return self.head(features)
+
+
+def probe_of_frozen_features() -> Case:
+    model = Probe(frozen=True)
+    return Case(model, (torch.randn(64, 16), torch.randint(4, (64,))), F.cross_entropy, adam(model))
+
+
+def probe_of_features_without_gradient() -> Case:
+    model = Probe(frozen=False)
+    optimizer = torch.optim.AdamW(model.head.parameters(), lr=1e-3)
+    return Case(model, (torch.randn(64, 16), torch.randint(4, (64,))), F.cross_entropy, optimizer)
+
+
 def half_precision() -> Case:
     model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 4)).to(torch.bfloat16)
     return Case(
@@ -825,5 +848,5 @@ RIGHT = [
     supervised_contrastive, distillation, hidden_teacher, frozen_backbone, frozen_first_blocks, warm_up, stop_gradient,
     masked_encoder, time_first, binary, quantiles, raw_images_normalised_inside, batch_of_one, inverted_bottleneck, separable,
     encoder_decoder, masked_policy, whole_gan, sloppy_teacher, vector_quantised, tied_default_embedding, first_token, modulated,
-    deep_plain_relu, half_precision, unit_rows,
+    deep_plain_relu, probe_of_frozen_features, probe_of_features_without_gradient, half_precision, unit_rows,
 ]  # fmt: skip

@@ -4,7 +4,7 @@ from importlib import import_module
 
 THEMES = (
     "stepping", "rates", "losses", "nonfinite", "networks", "inputs", "labels", "precision", "ranks", "healthy", "further",
-    "further_healthy", "strangers", "suspicious",
+    "further_healthy", "strangers", "suspicious", "settled",
 )  # fmt: skip
 
 

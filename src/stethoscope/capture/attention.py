@@ -1,7 +1,8 @@
 """How sharp attention is, from what autograd saved of it: softmax results, and the log-sum-exp of fused attention.
 
 The graph is walked from the loss on a schedule; a node belongs to the module whose output it is, or to the parent of
-the module that consumes it.
+the module that consumes it. Attention is a softmax of products of two tensors, queries and keys: a softmax of what a layer
+put out (discrete codes, a router, a policy's actions) is a choice, and grows sure where it learns.
 """
 
 from __future__ import annotations
@@ -13,12 +14,20 @@ import numpy.typing as npt
 import torch
 
 from stethoscope.capture.looks import can_look
-from stethoscope.capture.nodes import kept, kind, owner, parents, shape
+from stethoscope.capture.nodes import kept, kind, owner, parents, shape, through
 
 MAX_NODES: Final = 20_000
 MAX_FOUND: Final = 256
 MAX_ROWS: Final = 64
 MAX_HEADS: Final = 64
+MAX_STEPS_BACK: Final = 64
+"""Nodes between a softmax and the products that it is of: scales, masks, biases, changes of shape."""
+PRODUCTS: Final = ("Bmm", "Baddbmm")
+LAYERS: Final = (
+    "Addmm", "Mv", "Addmv", "Linear", "MkldnnLinear", "Convolution", "Embedding", "NativeLayerNorm", "NativeBatchNorm",
+    "Softmax", "LogSoftmax", "AccumulateGrad",
+)  # fmt: skip
+"""Behind one of these lies no score any more."""
 
 
 def look(loss: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -54,12 +63,34 @@ def _numbers(node: Any) -> torch.Tensor | None:
     name = kind(node)
     if name == "Softmax":
         size = shape(node)
-        if len(size) >= 3 and size[-1] > 1 and int(node._saved_dim) in (len(size) - 1, 2**64 - 1, -1):
+        last = len(size) >= 3 and size[-1] > 1 and int(node._saved_dim) in (len(size) - 1, 2**64 - 1, -1)
+        if last and _is_of_products(node):
             weights = _saved(node, "result")
             return None if weights is None else _of_weights(weights.detach()[:2], _rows(weights))
     elif name.startswith("ScaledDotProduct"):
         return _of_fused(node)
     return None
+
+
+def _is_of_products(softmax: Any) -> bool:
+    """Whether its scores come from a product of two tensors, however scaled, masked and shifted."""
+    ahead, num_seen = [parent for parent in parents(softmax) if parent is not None], 0
+    while ahead and num_seen < MAX_STEPS_BACK:
+        node = ahead.pop(0)
+        num_seen += 1
+        name, before = kind(node), [parent for parent in parents(node) if parent is not None]
+        by_hand = name == "Sum" and len(before) == 1 and kind(before[0]) == "Mul" and None not in parents(before[0])
+        if name in PRODUCTS or by_hand or (name == "Mm" and not any(_is_weight(one) for one in parents(node))):
+            return True
+        if name not in LAYERS and name != "Mm":
+            ahead.extend(before)
+    return False
+
+
+def _is_weight(node: Any) -> bool:
+    """Whether a product's argument is a parameter, or one that is frozen."""
+    before = node if node is None else through(node)
+    return before is None or kind(before) == "AccumulateGrad"
 
 
 def _saved(node: Any, name: str) -> torch.Tensor | None:

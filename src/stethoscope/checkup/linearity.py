@@ -1,7 +1,8 @@
 """Are two layers with nothing nonlinear between them one linear map, written in two?
 
 Flagged: two dense layers of one kind in a row, the second the only reader of the first, as wide or wider between
-them than at one end. A narrow middle (LoRA, factorised embeddings, linear bottlenecks) is a factorisation on purpose.
+them than at one end. A narrow middle (LoRA, factorised embeddings, linear bottlenecks) is a factorisation on purpose, and a
+layer that does not learn (a probe behind a frozen encoder) was not written to add to the other.
 """
 
 from __future__ import annotations
@@ -26,10 +27,11 @@ LINEAR_WORDS: Final = QUIET | {"dropout", "reshape_as"}
 def examine(exam: Examination) -> Iterator[Finding]:
     """linear_collapse."""
     modules = dict(exam.subject.model.named_modules())
+    learning = _learning(exam)
     pairs = [
         (a, b)
         for a in modules
-        if (b := _only_reader(exam.graph, a, modules)) and _collapses(modules[a], modules[b])
+        if (b := _only_reader(exam.graph, a, modules)) and {a, b} <= learning and _collapses(modules[a], modules[b])
     ]
     if exam.graph.get("edges"):
         exam.saw(f"what stands between {counted(sum(not list(m.children()) for m in modules.values()), 'module')}")
@@ -40,6 +42,16 @@ def examine(exam: Examination) -> Iterator[Finding]:
             sites=run, numbers={"layers that are one": len(run)},
             remedy=f"x = F.relu(self.{run[0]}(x))  # before {run[1]}",
         )  # fmt: skip
+
+
+def _learning(exam: Examination) -> set[str]:
+    """The modules with a parameter that is meant to learn: a gradient reaches it, whether or not an optimizer holds it."""
+    reached = {name for name, gradient in exam.first.gradients.items() if gradient is not None}
+    return {
+        name.rpartition(".")[0]
+        for name, p in exam.subject.model.named_parameters()
+        if p.requires_grad and (not reached or name in reached)
+    }
 
 
 def _only_reader(graph: dict[str, Any], path: str, modules: dict[str, torch.nn.Module]) -> str | None:

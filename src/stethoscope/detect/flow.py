@@ -2,7 +2,8 @@
 
 With depth: a chain of layers each of which multiplies the gradient by less (or more) than one gives a trend in the
 logarithm that every layer takes part in. One odd layer is not a trend. With time: a norm far above the run's own recent
-median, again and again, with nothing that clips it.
+median and above the one it began with, again and again, with nothing that clips it. A run that has learned its data has
+almost no gradient left, and a sample that it gets wrong gives it back the size it learned with: that is no explosion.
 """
 
 from __future__ import annotations
@@ -50,6 +51,7 @@ class Flow:
         self._sums: FloatArray = np.zeros(0)
         self._paths: list[str] = []
         self._recent = Recent(HISTORY)
+        self._began_with = 0.0
         self._first_spike: tuple[int, float, float, str] | None = None
         self._last_spike = 0
         self._num_spikes = 0
@@ -126,13 +128,15 @@ class Flow:
 
     def _size(self, step: int, norms: FloatArray, paths: list[str]) -> None:
         total = float(np.sqrt(np.nansum(norms**2)))
-        usual = self._recent.median()
+        usual = max(self._recent.median(), self._began_with)
         if len(self._recent) >= STEPS_NEEDED and total > SPIKE * usual and np.isfinite(total):
             self._first_spike = self._first_spike or (step, total, usual, paths[int(np.nanargmax(norms))])
             self._last_spike = step
             self._num_spikes += 1
         else:
             self._recent.add(total)
+            if not self._began_with and len(self._recent) == STEPS_NEEDED:
+                self._began_with = self._recent.median()
 
     def readings(self) -> dict[str, list[Reading]]:
         """What each rule asks for, and what it got."""

@@ -1,4 +1,13 @@
-"""Unit by unit: dead, saturated, dormant, copies of each other, unused experts, batches too small to normalise by."""
+"""Unit by unit: dead, saturated, dormant, copies of each other, unused experts, batches too small to normalise by.
+
+Some dead units are nobody's fault. Where its inputs hardly vary a unit is off for every sample by the toss of a coin; and
+the first steps, which move the output one way, push down the units whose outgoing weight has the wrong sign: about half of
+those that live. Both are over soon, and the other half learns. A fault is more than that: more units off from the first look
+on than coins would give, or more than half of the living killed since.
+
+Nor do dormant units matter where nothing is left for them to learn: under shifting targets the loss comes back with every
+shift; where it stays far below what it was, the layer has learned all it is asked.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +17,23 @@ import numpy as np
 
 from stethoscope.analyse.span import Span
 from stethoscope.analyse.trends import Direction, mann_kendall
+from stethoscope.detect.curves import Curves
 from stethoscope.detect.detector import Reading, name_list
 from stethoscope.detect.tracks import Looks, Track
 from stethoscope.record import Evidence, Finding, IntArray, Severity
 
 DEAD_SHARE: Final = 0.5
+COIN: Final = 1.64
+"""Standard deviations above the half: one toss in twenty of so many coins gives more."""
 SATURATED_SHARE: Final = 0.8
+BEGINNING: Final = 16
+"""A first look before this step saw the units as they were made."""
 LOOKS_NEEDED: Final = 4
 LOOKS_KEPT: Final = 256
 DORMANT_SHARE: Final = 0.5
 DORMANT_RISE: Final = 0.25
+LEARNED: Final = 0.5
+"""Of the losses of the run's first third, by the median and by the largest: a last third below it has not come back up."""
 LOAD_SHARE: Final = 0.9
 LOAD_LOOKS: Final = 5
 SMALL_BATCH: Final = 4
@@ -36,17 +52,23 @@ class UnitHealth:
     def __init__(self) -> None:
         self._dead: dict[str, tuple[int, int, int]] = {}
         self._lasting: dict[str, float] = {}
+        self._born: dict[str, int] | None = None
+        """Units without a gradient at the first look, by layer."""
+        self._began_so = True
+        self._num_units: dict[str, int] = {}
         self._saturated: dict[str, Track] = {}
         self._dormant: dict[str, Track] = {}
         self._routed: dict[str, Looks[tuple[int, IntArray]]] = {}
         self._normalised: dict[str, Track] = {}
         self._copies: tuple[int, list[str]] | None = None
+        self._curves = Curves()
         self._last_look = 0
         self._order: list[str] = []
         self._types: dict[str, str] = {}
 
     def observe(self, span: Span) -> None:
-        """Keep every look."""
+        """Keep every look, and the losses."""
+        self._curves.observe(span)
         self._order = [path for path in span.depth if path] or self._order
         self._types = {
             path: str(module.get("type", "")) for path, module in span.modules.items()
@@ -60,6 +82,11 @@ class UnitHealth:
     def _see(self, step: int, body: dict[str, Any]) -> None:
         self._last_look = step
         silent = body.get("silent", {})
+        if self._born is None and "silent" in body:
+            # Of a training that goes on from a checkpoint nobody knows how its units were born.
+            self._began_so = step < BEGINNING
+            self._born = {path: once for path, (_, once, _, _) in silent.items()}
+        self._num_units |= {path: max(num_units, 1) for path, (num_units, _, _, _) in silent.items()}
         self._lasting = {path: lasting / max(num_units, 1) for path, (num_units, _, lasting, _) in silent.items()} or self._lasting
         for path, (num_units, _, lasting, _) in silent.items():
             if lasting > DEAD_SHARE * num_units:
@@ -102,7 +129,10 @@ class UnitHealth:
         routed = {p: v.to_list()[-1][1] for p, v in self._routed.items()}
         load, load_at = worst({p: float(n.max() / max(n.sum(), 1)) for p, n in routed.items() if len(n)})
         return {
-            "dead_units": [Reading("largest share of units without a gradient for long", dead, ">", DEAD_SHARE, dead_at)],
+            "dead_units": [
+                Reading("largest share of units without a gradient for long", dead, ">", DEAD_SHARE, dead_at),
+                Reading("its share at the first look", self._share_born(dead_at), site=dead_at),
+            ],
             "saturated_units": [Reading("largest share of values at the ends of their range", full, ">", SATURATED_SHARE, full_at)],
             "dormant_units": [
                 Reading("share of dormant units", late, ">", DORMANT_SHARE, late_at),
@@ -133,20 +163,35 @@ class UnitHealth:
     def _find_dead(self) -> Finding | None:
         if not self._dead:
             return None
+        too_many = {path: dead for path, dead in self._dead.items() if self._is_fault(path, *dead[:2])}
+        told = too_many or self._dead
         # A dead layer starves the ones before it: the last in depth is where it began.
         place = {path: number for number, path in enumerate(self._order)}
-        ordered = sorted(self._dead, key=lambda path: -place.get(path.rpartition(".")[0], -1))
+        ordered = sorted(told, key=lambda path: -place.get(path.rpartition(".")[0], -1))
         path = ordered[0]
-        num_units, dead, first = self._dead[path]
+        num_units, dead, first = told[path]
         layer = path.rpartition(".")[0] or path
         share = dead / num_units
+        bad = Severity.CRITICAL if share > 0.9 else Severity.WARNING
         return Finding(
-            "dead_units", Severity.CRITICAL if share > 0.9 else Severity.WARNING,
+            "dead_units", bad if too_many else Severity.INFO,
             f"{dead:,} of {num_units:,} units of {layer} are dead: no sample gives them a gradient.",
             first, self._last_look, (layer, *(p.rpartition(".")[0] or p for p in ordered[1:])),
             (Evidence("share of dead units", share, site=path, kind="gradient", stat="zero_fraction"),),
             "nn.LeakyReLU(0.01)  # or a bias that starts at 0, a smaller learning rate",
         )  # fmt: skip
+
+    def _share_born(self, path: str) -> float:
+        if path not in self._num_units or self._born is None or not self._began_so:
+            return float("nan")
+        return self._born.get(path, 0) / self._num_units[path]
+
+    def _is_fault(self, path: str, num_units: int, dead: int) -> bool:
+        """Whether more units are dead than chance and the first steps of a right training leave so."""
+        born = (self._born or {}).get(path, 0) if self._began_so else num_units // 2
+        from_birth = min(born, dead)
+        killed, living = dead - from_birth, num_units - from_birth
+        return dead == num_units or _beyond_coins(from_birth, num_units) or _beyond_coins(killed, living)
 
     def _find_saturated(self) -> Finding | None:
         last = next((path for path in reversed(self._order) if self._types.get(path) != "Flatten"), "")
@@ -175,7 +220,8 @@ class UnitHealth:
                 continue
             shares = looks.values
             early, late = float(shares[0]), float(np.median(looks.last(3)[:, 1]))
-            rises = mann_kendall(shares, alpha=0.01).direction is Direction.RISING
+            # What the first steps put to sleep stays at one level: it must go on.
+            rises = mann_kendall(shares[LOOKS_NEEDED // 2 :], alpha=0.01).direction is Direction.RISING
             if late > DORMANT_SHARE and late > early + DORMANT_RISE and rises:
                 high = np.flatnonzero(shares > (early + late) / 2)
                 risen[path] = (early, late, int(looks.steps[high[0]]) if len(high) else self._last_look)
@@ -184,12 +230,21 @@ class UnitHealth:
         path = max(risen, key=lambda name: risen[name][1])
         early, late, first = risen[path]
         return Finding(
-            "dormant_units", Severity.WARNING,
+            "dormant_units", Severity.INFO if self._has_learned() else Severity.WARNING,
             f"{late:.0%} of the units of {path} are dormant, up from {early:.0%}: the layer loses its ability to learn.",
             first, self._last_look, tuple(sorted(risen, key=lambda name: -risen[name][1])),
             (Evidence("share of dormant units", late, early, site=path, kind="activation", stat="zero_fraction"),),
             "reinitialise dormant units (ReDo), nn.LayerNorm, or a smaller learning rate",
         )  # fmt: skip
+
+    def _has_learned(self) -> bool:
+        """Whether the loss fell far and stayed there."""
+        loss = self._curves.loss
+        if not len(loss) or loss.values.min() <= 0:
+            # Of losses that can be negative nobody knows what is far.
+            return False
+        early, late = loss.part(0, 1 / 3), loss.part(2 / 3, 1)
+        return bool(late.max() < LEARNED * early.max() and np.median(late) < LEARNED * np.median(early))
 
     def _find_small(self) -> Finding | None:
         small = {
@@ -238,3 +293,8 @@ class UnitHealth:
             0, max(step, self._last_look), tuple(sites), (Evidence("layers of copies", float(len(sites))),),
             "nn.init.kaiming_normal_(layer.weight)  # random, not constant",
         )  # fmt: skip
+
+
+def _beyond_coins(count: int, num_coins: int) -> bool:
+    """More than so many coins would give, tossed once."""
+    return count > num_coins / 2 + COIN * num_coins**0.5 / 2
