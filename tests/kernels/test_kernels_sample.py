@@ -56,6 +56,17 @@ def test_what_a_step_changed() -> None:
     assert measured.unsupported == ()
 
 
+def test_whether_any_value_of_a_tensor_changed() -> None:
+    tensors = [torch.zeros(0), torch.randn(300), torch.randn(7), torch.zeros(0), torch.randn(5), torch.zeros(0)]
+    sample = Sample(tensors, size=64, seed=9)
+    before = sample.read(tensors)
+    tensors[1].add_(1.0)
+    tensors[4][2] += 1.0
+    changed = sample.any_of(before.host != sample.read(tensors).host)
+    assert changed.tolist() == [False, True, False, False, True, False]
+    assert Sample([torch.zeros(0)]).any_of(np.zeros(0, dtype=bool)).tolist() == [False]
+
+
 def test_reading_copies() -> None:
     tensor = torch.ones(4)
     sample = Sample([tensor])

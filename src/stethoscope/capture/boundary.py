@@ -56,6 +56,9 @@ class Boundary:
         self._updates: Indices | None = None
         self._sample: Sample | None = None
         self._before: Snapshot | None = None
+        self._earlier: tuple[npt.NDArray[np.float64], npt.NDArray[np.bool_]] | None = None
+        """The sampled values before the last step that was looked at, and which tensors it moved."""
+        self._num_undone = np.zeros(len(self.parameters), dtype=np.int64)
         self._state_sites: dict[tuple[int, str], int] = {}
         self._state_held: list[tuple[dict[Any, Any], Any, torch.Tensor]] = []
         self._state_tensors: list[torch.Tensor] = []
@@ -101,6 +104,19 @@ class Boundary:
             how = ["sampled" if p.numel() > size else "all" for p in self.parameters]
             self._updates = self._register(Kind.UPDATE, how, on=True)
         self._before = self._sample.read(self.parameters)
+        self._compare_with_earlier(self._before)
+
+    def undone(self, times: int) -> list[str]:
+        """Parameters that were put back to what they were before a step, so many times in a row."""
+        sites = [self._names.site(self.parameters[n], Kind.UPDATE) for n in np.flatnonzero(self._num_undone >= times)]
+        return [site.path for site in sites if site is not None]
+
+    def _compare_with_earlier(self, before: Snapshot) -> None:
+        """Which tensors are bit by bit what they were before the last step, although it moved them; on the CPU alone."""
+        if self._earlier is None or self._sample is None or len(self._earlier[0]) != len(before.host):
+            return
+        values, moved = self._earlier
+        self._num_undone = np.where(moved & ~self._sample.any_of(values != before.host), self._num_undone + 1, 0)
 
     def update(self, step: int) -> Batch | None:
         """What the step changed since `remember`, on the sampled coordinates."""
@@ -109,6 +125,8 @@ class Boundary:
             return None
         after = self._sample.read(self.parameters)
         self._compare_direction(before, after, step)
+        changed = len(before.host) == len(after.host) and len(before.host) > 0
+        self._earlier = (before.host, self._sample.any_of(before.host != after.host)) if changed else None
         return Batch(self._updates, self._sample.difference(before, after), part="boundary")
 
     def take_cosine(self) -> float | None:

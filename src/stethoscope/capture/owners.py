@@ -26,6 +26,8 @@ from stethoscope.kernels import start
 from stethoscope.record import Kind
 
 RESCAN_EVERY: Final = 256
+UNDONE_TIMES: Final = 5
+"""Steps in a row after which a weight was put back, before that is called a habit."""
 
 
 class Owners:
@@ -44,6 +46,7 @@ class Owners:
         self._given = [weakref.ref(optimizer) for optimizer in optimizers]
         self._boundaries: dict[int, Boundary] = {}
         self._ledgers: dict[int, Ledger] = {}
+        self._said_undone = False
         self._foreign: dict[int, weakref.ref[Any]] = {}
         """Optimizers that hold nothing of this model, as far as was known when they were met."""
         self.orphans: Boundary | None = None
@@ -98,6 +101,13 @@ class Owners:
         if ledger.kept and step & (step - 1) == 0:
             sites = [site.path for p in ledger.kept if (site := self._names.site(p, Kind.GRADIENT)) is not None]
             self._sink.event(step, "gradients_kept", {"sites": sites})
+
+    def note_undone(self, edge: Boundary) -> None:
+        """Weights that somebody puts back after every step: said once it is a habit, and again at powers of two."""
+        step, sites = self._clock.step, edge.undone(UNDONE_TIMES)
+        if sites and (step & (step - 1) == 0 or not self._said_undone):
+            self._said_undone = True
+            self._sink.event(step, "undone_updates", {"sites": sites, "times": UNDONE_TIMES})
 
     def note_rates(self, optimizer: torch.optim.Optimizer, rows: StepRows) -> None:
         """The learning rate of each of its groups, numbered over all optimizers."""

@@ -249,6 +249,7 @@ class Watcher:
         if self.schedule.due("boundary", self.clock.step):
             began = time.perf_counter()
             edge.remember()
+            self.owners.note_undone(edge)
             self.cost.add("boundary", began)
         self.phases.begin("optimizer_ms")
 

@@ -7,6 +7,7 @@ lr x gradient (or Adam's step, which is about lr) is above the weight's own prec
 
 from __future__ import annotations
 
+import dataclasses
 from typing import ClassVar, Final
 
 import numpy as np
@@ -14,6 +15,7 @@ import numpy.typing as npt
 
 from stethoscope.analyse.span import Span
 from stethoscope.detect.detector import Reading, Streak, name_list
+from stethoscope.detect.rounding import FALL, RESTING, Rounding
 from stethoscope.kernels.columns import INDEX, stat
 from stethoscope.record import Evidence, Finding, FloatArray, Kind, Severity
 
@@ -29,6 +31,8 @@ RELATIVE_PRECISION: Final = {
     "bfloat16": 2.0**-8,
 }
 
+
+WIDER: Final = "model.float()  # keep weights in float32 and compute in bf16 under torch.autocast"
 
 Flags = npt.NDArray[np.bool_]
 
@@ -55,6 +59,10 @@ class Applied:
         self._dtype: dict[str, str] = {}
         self._ratio: dict[str, float] = {}
         self._rates: dict[str, str] = {}
+        self._undone: tuple[int, int, list[str]] | None = None
+        """Since when, at least until when, and which parameters are put back after every step."""
+        self._rounding = Rounding()
+        self._last_step = 0
 
     def observe(self, span: Span) -> None:
         """Pair updates with gradients, weights and rates, tensor by tensor."""
@@ -65,6 +73,11 @@ class Applied:
                     for number, group in enumerate(event.body.get("groups", ()))
                     for site in group["sites"]
                 }
+            elif event.kind == "undone_updates":
+                first = self._undone[0] if self._undone is not None else max(0, event.step - int(event.body["times"]))
+                self._undone = (first, event.step, list(event.body["sites"]))
+        self._rounding.observe(span)
+        self._last_step = int(span.steps[-1]) if len(span.steps) else self._last_step
         by_path: dict[str, dict[Kind, int]] = {}
         for place, info in enumerate(span.sites):
             if info.site.kind in (Kind.UPDATE, Kind.GRADIENT, Kind.WEIGHT):
@@ -106,21 +119,30 @@ class Applied:
         never = Reading("tensors that never changed", len(still), ">", 0)
         ratio, limit = self._ratio.get(path, np.nan), RELATIVE_PRECISION.get(self._dtype.get(path, ""), 0.0)
         size = "largest lr × gradient / mean weight"
+        alone = [dataclasses.replace(one, way="never") for one in (never, count)]
+        middles = self._rounding.middles
+        at = max(middles, key=lambda name: middles[name], default="")
+        undone = len(self._undone[2]) if self._undone is not None else 0
         return {
-            "silent_no_update": [never, count, Reading(size, ratio, ">=", limit, path)],
-            "update_below_precision": [never, count, Reading(size, ratio, "<", limit, path)],
-        }
+            "silent_no_update": [
+                *alone, Reading(size, ratio, ">=", limit, path, way="never"),
+                Reading("parameters that are put back after every step", undone, ">", 0, way="put back"),
+            ],
+            "update_below_precision": [
+                *alone, Reading(size, ratio, "<", limit, path, way="never"),
+                Reading("share of a weight of few bits that does not change", middles.get(at, np.nan), ">", RESTING, at, way="mostly"),
+                Reading("fall of the loss, of its size", self._rounding.fall, "<", FALL, way="mostly"),
+            ],
+        }  # fmt: skip
 
     def findings(self) -> list[Finding]:
         """Tensors that stand still although a change was due."""
         stuck = {
             p: s for p, s in self._still.items() if s.longest >= SURE_AFTER and p not in self._ever_moved
         }
-        if not stuck:
-            return []
         too_fine = {p: s for p, s in stuck.items() if self._is_below_precision(p)}
         others = {p: s for p, s in stuck.items() if p not in too_fine}
-        found = []
+        found = [*self._put_back()]
         if others:
             found.append(
                 self._finding(
@@ -138,10 +160,42 @@ class Applied:
                     too_fine,
                     f"Updates of {name_list(sorted(too_fine))} are smaller than one unit of {self._dtype[min(too_fine)]} and "
                     "round to nothing.",
-                    "model.float()  # keep weights in float32 and compute in bf16 under torch.autocast",
+                    WIDER,
                 )
             )
+        else:
+            found += self._rounded_away()
         return found
+
+    def _put_back(self) -> list[Finding]:
+        if self._undone is None:
+            return []
+        first, last, sites = self._undone
+        if self._last_step > 2 * last + 1:
+            return []  # it would have been said again at the next power of two
+        one = len(sites) == 1
+        return [Finding(
+            "silent_no_update", Severity.CRITICAL,
+            f"{name_list(sites)} {'is' if one else 'are'} put back after every step to what {'it was' if one else 'they were'} before: "
+            f"the optimizer moves {'it' if one else 'them'}, and nothing stays.",
+            first, last, tuple(sites), (Evidence("parameters that are put back", float(len(sites))),),
+            "remove what writes to the parameter between two steps; requires_grad_(False) where it is meant to stay",
+        )]  # fmt: skip
+
+    def _rounded_away(self) -> list[Finding]:
+        lost, rounding = self._rounding.lost(), self._rounding
+        if not lost:
+            return []
+        share = float(np.median([rounding.middles[path] for path in lost]))
+        return [Finding(
+            "update_below_precision", Severity.CRITICAL,
+            f"{share:.0%} of the values of {name_list(lost)} do not change at a step: their updates are smaller than one unit of "
+            f"{self._dtype.get(lost[0], 'their type')} and round to nothing, and the loss does not fall.",
+            rounding.since, rounding.last_step, tuple(lost),
+            (Evidence("share of values that do not change", share, 0.0, site=lost[0], kind="update", stat="zero_fraction"),
+             Evidence("fall of the loss, of its size", rounding.fall)),
+            WIDER,
+        )]  # fmt: skip
 
     def _is_below_precision(self, path: str) -> bool:
         return self._ratio.get(path, np.inf) < RELATIVE_PRECISION.get(self._dtype[path], 0.0)

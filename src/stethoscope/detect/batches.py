@@ -129,7 +129,8 @@ class _Draws:
                 Reading("chance that two samples of a batch share their class", mixed, ">=", fair + SORTED * (1.0 - fair)),
             ],
             "duplicate_batches": [
-                Reading("different batches", self._num_different, ">=", BATCHES_NEEDED),
+                Reading("batches", self._num_batches, ">=", BATCHES_NEEDED),
+                Reading("different batches", self._num_different, ">=", 1 / SOON),
                 Reading("batches that came again soon", soon, ">=", max(3.0, REPEATED * self._num_batches)),
             ],
         }
@@ -166,7 +167,8 @@ class _Draws:
     def duplicates(self) -> list[Finding]:
         """Batches that came again too soon."""
         num_different = self._num_different
-        if num_different < BATCHES_NEEDED:
+        # Of fewer different ones the very next batch would already be the next epoch's.
+        if self._num_batches < BATCHES_NEEDED or num_different < 1 / SOON:
             return []
         num_soon, first, last = self._soon()
         # Data of a few possible values repeat by themselves, as twins within a batch show.

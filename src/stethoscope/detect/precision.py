@@ -33,6 +33,9 @@ class Precision:
         self._skips: dict[int, int] = {}
         self._scale = np.inf
         self._tiny: dict[str, Track] = {}
+        self._gone: dict[str, int] = {}
+        """From a float16 gradient to how often it was nothing but zeros."""
+        self._loss = 0.0
         self._scaled = False
         self._first: int | None = None
         self._last_step = 0
@@ -49,6 +52,8 @@ class Precision:
                 self._scale = float(event.body.get("scale") or self._scale)
         scale = span.metric("loss_scale")
         self._scaled = self._scaled or bool((scale[np.isfinite(scale)] > 1.0).any())
+        losses = np.abs(span.metric("loss"))
+        self._loss = max(self._loss, float(losses[np.isfinite(losses)].max(initial=0.0)))
         if len(span.steps):
             self._last_step = int(span.steps[-1])
         stepped = np.flatnonzero(np.isfinite(span.metric("lr")))
@@ -67,6 +72,8 @@ class Precision:
                 self._tiny[info.site.path] = Track(limit=SHARES_KEPT, ends=1)
             for share in lost[alive > 0]:
                 self._tiny[info.site.path].add(float(share))
+            empty = (alive == 0) & (rows[there, INDEX["count"]] > 0)
+            self._gone[info.site.path] = self._gone.get(info.site.path, 0) + int(empty.sum())
 
     def readings(self) -> dict[str, list[Reading]]:
         """What each rule asks for, and what it got."""
@@ -81,8 +88,9 @@ class Precision:
                 Reading("loss scale at the latest skip", np.nan if np.isinf(self._scale) else self._scale),
             ],
             "precision_underflow": [
-                Reading("float16 gradients looked at", len(tiny), ">", 0),
-                Reading("largest median share of subnormal values", tiny.get(path, np.nan), ">", TINY_SHARE, path),
+                Reading("float16 gradients looked at", max(len(tiny), len(self._gone)), ">", 0),
+                Reading("largest median share of subnormal values", tiny.get(path, np.nan), ">", TINY_SHARE, path, way="subnormal"),
+                Reading("nothing but zeros was seen, in looks", min(self._gone.values(), default=0), ">=", STEPS_NEEDED, way="gone"),
                 Reading("a loss scale above 1 was used", int(self._scaled), "=", 0),
             ],
         }
@@ -101,7 +109,25 @@ class Precision:
         losing = [path for path, values in seen.items() if np.median(values.values) > TINY_SHARE]
         if not self._scaled and seen and len(losing) >= max(1, MOST * len(seen)):
             found.append(self._underflows(sorted(losing)))
+        elif not self._scaled and self._is_all_gone():
+            found.append(self._all_gone(sorted(self._gone)))
         return found
+
+    def _is_all_gone(self) -> bool:
+        """There is a loss, and of all gradients in float16 not one value was ever anything but 0."""
+        never = all(not len(values) for values in self._tiny.values())
+        return never and self._loss > 0 and bool(self._gone) and min(self._gone.values()) >= STEPS_NEEDED
+
+    def _all_gone(self, paths: list[str]) -> Finding:
+        return Finding(
+            "precision_underflow", Severity.CRITICAL,
+            f"Every gradient of {name_list(paths)} is 0: the loss, at most {self._loss:.2g}, makes gradients below the smallest "
+            "number of float16.",
+            self._first or 0, self._last_step, tuple(paths),
+            (Evidence("share of zeros", 1.0, site=paths[0], kind="activation_gradient", stat="zero_fraction"),
+             Evidence("largest loss", self._loss)),
+            'scaler = torch.amp.GradScaler(); scaler.scale(loss).backward()  # or torch.bfloat16',
+        )  # fmt: skip
 
     def _collapsed(self, step: int, count: int) -> Finding:
         return Finding(

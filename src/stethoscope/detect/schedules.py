@@ -8,9 +8,9 @@ from typing import Any, ClassVar, Final
 import numpy as np
 
 from stethoscope.analyse.span import Span
-from stethoscope.detect.detector import Reading, Streak
+from stethoscope.detect.detector import Reading, Streak, is_matrix
 from stethoscope.detect.tracks import Track
-from stethoscope.record import Evidence, Finding, Severity
+from stethoscope.record import Evidence, Finding, Kind, Severity
 
 DEAD_RATE: Final = 1e-3
 """Of the highest rate: below this share nothing is learned any more."""
@@ -18,6 +18,8 @@ DEAD_SHARE: Final = 0.3
 """Of the run: a schedule that ends on time spends a few percent down there."""
 STEPS_NEEDED: Final = 40
 SMALL_COEFFICIENT: Final = 0.02
+ONLY_SIGNS: Final = 0.9
+"""Of the limit: where the mean size of a gradient's values is above that, nearly all of them were cut to it."""
 SKIPS_NEEDED: Final = 3
 AHEAD: Final = 0.05
 
@@ -41,6 +43,8 @@ class Schedules:
         self._coefficients = Track()
         self._num_shortened = 0
         self._clip = (0, 0, 0.0)
+        self._signs = Track(2)
+        self._value_limit = 0.0
         self._scaled = Streak()
         self._scale = 1.0
         self._last_step = 0
@@ -71,6 +75,20 @@ class Schedules:
                 self._scale = float(scale[place])
             if np.isfinite(limits[place]):
                 self._see_clip(int(step), float(norms[place]), float(limits[place]), scaled[place] == 1.0)
+
+        self._see_values(span)
+
+    def _see_values(self, span: Span) -> None:
+        """How close the values of the gradients lie to the limit that each of them was cut to."""
+        limits = span.metric("clip_value")
+        places = [n for n in span.places(Kind.GRADIENT) if is_matrix(span.sites[n])]
+        if not places or not np.isfinite(limits).any():
+            return
+        alive = np.maximum(1.0 - span.stat("zero_fraction")[:, places], 1e-12)
+        sizes = span.stat("mean_abs")[:, places] / alive
+        for row in np.flatnonzero((limits > 0) & np.isfinite(sizes).any(axis=1)):
+            self._signs.add(int(span.steps[row]), float(np.nanmedian(sizes[row]) / limits[row]))
+            self._value_limit = float(limits[row])
 
     def _see_clip(self, step: int, norm: float, limit: float, still_scaled: bool) -> None:
         self._scaled.see(step, bool(still_scaled and self._scale > 1.0))
@@ -106,9 +124,11 @@ class Schedules:
                 Reading("scheduler steps beyond optimizer steps", ahead, ">", max(1.0, AHEAD * self._num_steps)),
             ],
             "clipping_always_on": [
-                Reading("clipped steps", len(self._coefficients), ">=", STEPS_NEEDED),
-                Reading("share of them that were shortened", self._shortened(), ">", 0.98),
-                Reading("median clip coefficient", middle, "<", SMALL_COEFFICIENT),
+                Reading("clipped steps", len(self._coefficients), ">=", STEPS_NEEDED, way="norm"),
+                Reading("share of them that were shortened", self._shortened(), ">", 0.98, way="norm"),
+                Reading("median clip coefficient", middle, "<", SMALL_COEFFICIENT, way="norm"),
+                Reading("steps clipped by value", len(self._signs), ">=", STEPS_NEEDED, way="value"),
+                Reading("share of them that left only signs", self._only_signs(), ">", 0.98, way="value"),
             ],
             "clip_before_unscale": [
                 Reading("clipped steps in a row while the loss scale was still in", self._scaled.longest, ">=", 3)
@@ -124,6 +144,8 @@ class Schedules:
             middle = float(np.median(self._coefficients.values))
             if self._shortened() > 0.98 and middle < SMALL_COEFFICIENT:
                 found.append(self._always_on(middle))
+        elif len(self._signs) >= STEPS_NEEDED and self._only_signs() > 0.98:
+            found.append(self._signs_alone())
         ahead = self._scheduler_steps - self._num_steps
         if (
             self._skipped >= SKIPS_NEEDED
@@ -138,6 +160,10 @@ class Schedules:
     def _shortened(self) -> float:
         """The share of clipped steps whose gradient was shortened."""
         return self._num_shortened / len(self._coefficients) if len(self._coefficients) else np.nan
+
+    def _only_signs(self) -> float:
+        """The share of steps clipped by value after which nearly every value lay at the limit."""
+        return float(np.mean(self._signs.values > ONLY_SIGNS)) if len(self._signs) else np.nan
 
     def _when_finished(self) -> list[Finding]:
         rates = self._rates.values
@@ -188,6 +214,17 @@ class Schedules:
             f"Clipping at {limit:g} shortens every gradient, to {middle:.2g} of its size: the limit is the learning rate now.",
             first, last, (), (Evidence("median clip coefficient", middle), Evidence("limit", limit, limit / middle)),
             f"torch.nn.utils.clip_grad_norm_(model.parameters(), {limit / middle:.1g})  # near the usual norm",
+        )  # fmt: skip
+
+    def _signs_alone(self) -> Finding:
+        limit = self._value_limit
+        return Finding(
+            "clipping_always_on", Severity.WARNING,
+            f"Clipping at {limit:g} cuts nearly every value of every gradient: only their signs are left, and the limit is the "
+            "learning rate now.",
+            int(self._signs.first(1)[0, 0]), int(self._signs.latest[0]), (),
+            (Evidence("mean size of the values, against the limit", float(np.median(self._signs.values))), Evidence("limit", limit)),
+            "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # shortens the gradient and keeps its direction",
         )  # fmt: skip
 
     def _before_unscale(self) -> Finding:

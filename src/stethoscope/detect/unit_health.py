@@ -11,6 +11,7 @@ shift; where it stays far below what it was, the layer has learned all it is ask
 
 from __future__ import annotations
 
+import math
 from typing import Any, ClassVar, Final
 
 import numpy as np
@@ -20,7 +21,7 @@ from stethoscope.analyse.trends import Direction, mann_kendall
 from stethoscope.detect.curves import Curves
 from stethoscope.detect.detector import Reading, name_list
 from stethoscope.detect.tracks import Looks, Track
-from stethoscope.record import Evidence, Finding, IntArray, Severity
+from stethoscope.record import Evidence, Finding, IntArray, Kind, Severity
 
 DEAD_SHARE: Final = 0.5
 COIN: Final = 1.64
@@ -56,6 +57,10 @@ class UnitHealth:
         """Units without a gradient at the first look, by layer."""
         self._began_so = True
         self._num_units: dict[str, int] = {}
+        self._awake: dict[str, tuple[int, int]] = {}
+        """From a parameter to the last step at which it had a gradient, and the longest rest after which it had one again."""
+        self._trained: set[str] = set()
+        """Parameters whose gradients are measured."""
         self._saturated: dict[str, Track] = {}
         self._dormant: dict[str, Track] = {}
         self._routed: dict[str, Looks[tuple[int, IntArray]]] = {}
@@ -78,6 +83,27 @@ class UnitHealth:
                 self._see(event.step, event.body)
             elif event.kind == "copies" and event.body["sites"] and self._copies is None:
                 self._copies = (event.step, list(event.body["sites"]))
+        self._follow_gradients(span)
+
+    def _follow_gradients(self, span: Span) -> None:
+        """Looks come every few steps; between them a branch that is used now and then may have had its gradient."""
+        if not len(span.steps):
+            return
+        places = span.places(Kind.GRADIENT)
+        largest = span.stat("abs_max")[:, places]
+        for column, place in enumerate(places):
+            path, steps = span.sites[place].site.path, span.steps[largest[:, column] > 0]
+            if span.present[:, place].any():
+                self._trained.add(path)
+            if len(steps):
+                last, rest = self._awake.get(path, (int(steps[0]), 0))
+                self._awake[path] = (int(steps[-1]), max(rest, int(np.diff(steps, prepend=last).max())))
+
+    def _rests(self, path: str) -> bool:
+        """Whether a layer without any gradient has been so for as long before, and had one again."""
+        num_units, dead, _ = self._dead[path]
+        last, rest = self._awake.get(path, (-1, 0))
+        return dead == num_units and last >= 0 and self._last_look - last <= 2 * rest
 
     def _see(self, step: int, body: dict[str, Any]) -> None:
         self._last_look = step
@@ -161,10 +187,11 @@ class UnitHealth:
         return [finding for finding in found if finding is not None]
 
     def _find_dead(self) -> Finding | None:
-        if not self._dead:
+        lying = {path: dead for path, dead in self._dead.items() if not self._rests(path)}
+        if not lying:
             return None
-        too_many = {path: dead for path, dead in self._dead.items() if self._is_fault(path, *dead[:2])}
-        told = too_many or self._dead
+        too_many = {path: dead for path, dead in lying.items() if self._is_fault(path, *dead[:2])}
+        told = too_many or lying
         # A dead layer starves the ones before it: the last in depth is where it began.
         place = {path: number for number, path in enumerate(self._order)}
         ordered = sorted(told, key=lambda path: -place.get(path.rpartition(".")[0], -1))
@@ -173,10 +200,12 @@ class UnitHealth:
         layer = path.rpartition(".")[0] or path
         share = dead / num_units
         bad = Severity.CRITICAL if share > 0.9 else Severity.WARNING
+        beyond = self._silent_after(layer, first) if dead == num_units else ""
+        why = f"no gradient comes back through {beyond}" if beyond else "no sample gives them a gradient"
         return Finding(
             "dead_units", bad if too_many else Severity.INFO,
-            f"{dead:,} of {num_units:,} units of {layer} are dead: no sample gives them a gradient.",
-            first, self._last_look, (layer, *(p.rpartition(".")[0] or p for p in ordered[1:])),
+            f"{dead:,} of {num_units:,} units of {layer} are dead: {why}.",
+            first, self._last_look, (*([beyond] if beyond else []), layer, *(p.rpartition(".")[0] or p for p in ordered[1:])),
             (Evidence("share of dead units", share, site=path, kind="gradient", stat="zero_fraction"),),
             "nn.LeakyReLU(0.01)  # or a bias that starts at 0, a smaller learning rate",
         )  # fmt: skip
@@ -192,6 +221,18 @@ class UnitHealth:
         from_birth = min(born, dead)
         killed, living = dead - from_birth, num_units - from_birth
         return dead == num_units or _beyond_coins(from_birth, num_units) or _beyond_coins(killed, living)
+
+    def _silent_after(self, layer: str, first: int) -> str:
+        """The last of the modules right after a dead layer whose scales and shifts have no gradient either: there it is lost."""
+        modules = {path.rpartition(".")[0]: False for path in self._trained}
+        for path in self._trained:
+            modules[path.rpartition(".")[0]] |= self._awake.get(path, (-1, 0))[0] >= first
+        found = ""
+        for path in self._order[self._order.index(layer) + 1 :] if layer in self._order else ():
+            if modules.get(path):
+                break
+            found = path if path in modules else found
+        return found
 
     def _find_saturated(self) -> Finding | None:
         last = next((path for path in reversed(self._order) if self._types.get(path) != "Flatten"), "")
@@ -297,4 +338,4 @@ class UnitHealth:
 
 def _beyond_coins(count: int, num_coins: int) -> bool:
     """More than so many coins would give, tossed once."""
-    return count > num_coins / 2 + COIN * num_coins**0.5 / 2
+    return count > num_coins / 2 + COIN * math.sqrt(num_coins) / 2

@@ -28,7 +28,7 @@ STALL_LOOKS: Final = 12
 STALL_STEPS: Final = 40
 STALL_FALL: Final = 0.05
 NEAR_ZERO: Final = 0.2
-"""Of its first size: a matrix below that is on its way to zero."""
+"""Of its first size: a matrix below that is on its way to zero; of the size that is usual at first: it began next to it."""
 REPLACED: Final = 0.5
 """Of the size of a matrix after it: one step that is so large in every matrix leaves nothing of what was there."""
 LEARNED: Final = 0.6
@@ -36,6 +36,8 @@ LEARNED: Final = 0.6
 LOST: Final = 0.8
 """Of the first losses: back there, nothing of it is left."""
 LOST_STEPS: Final = 10
+AT_ONCE: Final = 2
+"""Steps between one that left nothing of the weights and a loss that is no number: what came of those weights."""
 RECENT: Final = 512
 """Losses that are kept one by one: updates are looked at every few steps, and it takes a few looks to call them large."""
 WORSE: Final = 2.0
@@ -67,9 +69,12 @@ class UpdateSize:
         self._before: tuple[int, float] = (0, np.nan)
         """How many losses there were before updates became large, and the middle of the last ones."""
         self._weights: dict[str, tuple[float, float]] = {}
+        self._usual: dict[str, float] = {}
         self._streak = Track(2, limit=1024)
         self._stalled: tuple[int, float, float] | None = None
         self._latest_loss = np.nan
+        self._lost_at: int | None = None
+        """The first step without a finite loss."""
 
     def observe(self, span: Span) -> None:
         """One median ratio for every step that has one."""
@@ -81,13 +86,17 @@ class UpdateSize:
         # Matrices that are mostly zero, in either, say nothing about the size of a step.
         ratios[~((rms[:, weights] > 0) & (zeros[:, weights] < 0.5) & (zeros[:, updates] < 0.9))] = np.nan
         self._follow_weights(rms[:, weights], paths)
-        # Nor do weights that something takes to zero: against nothing every step is large.
-        firsts = np.array([self._weights.get(path, (0.0, 0.0))[0] for path in paths])
+        # Nor do weights that something takes to zero, or that began next to it: against nothing every step is large.
+        self._usual |= {path: _usual_size(span.sites[n].shape) for path, n in zip(paths, weights, strict=True)}
+        firsts = np.array([max(self._weights.get(path, (0.0, 0.0))[0], self._usual[path]) for path in paths])
         ratios[rms[:, weights] < NEAR_ZERO * firsts] = np.nan
         self._leave_out_born_at_zero(ratios, paths)
         known = np.atleast_1d(np.any(~np.isnan(ratios), axis=1))
+        recorded = span.recorded("loss")
         for row, step in enumerate(span.steps):
             self._follow_loss(int(step), float(loss[row]))
+            if recorded[row] and not np.isfinite(loss[row]) and self._lost_at is None:
+                self._lost_at = int(step)
             if not known[row]:
                 continue
             self._last_step = int(step)
@@ -185,12 +194,14 @@ class UpdateSize:
         recent = self._middle_of_last(3) if len(self._losses) else np.nan
         since = np.nan if self._large_since is None else self._large_since
         large = f"first of {LARGE_STEPS} steps in a row whose median update / weight is above {LARGE:g}"
-        growth = [last / first for first, last in self._weights.values() if first > 0]
+        growth = self._growth()
         return {
             "update_too_large": [
                 Reading(large, since, ">=", 0), largest,
                 Reading(f"step at which the loss passed {WORSE:g} times its best", self._diverged[0] if self._diverged else np.nan,
                         ">=", 0, way="diverges"),
+                Reading("first step without a finite loss", np.nan if self._lost_at is None else self._lost_at, "<=",
+                        np.nan if self._replaced is None else self._replaced + AT_ONCE, way="lost"),
                 Reading("large steps without a lower loss began at", self._stalled[0] if self._stalled else np.nan, ">=", 0,
                         way="stalls"),
                 Reading("growth of the median matrix", float(np.median(growth)) if growth else np.nan, ">=", WRECKED_GROWTH,
@@ -213,6 +224,8 @@ class UpdateSize:
             and self._diverged[0] >= self._large_since
         ):
             return [self._too_large(*self._diverged)]
+        if self._lost_at is not None and self._replaced is not None and 0 <= self._lost_at - self._replaced <= AT_ONCE:
+            return [self._too_large(self._lost_at, None, self._best_loss)]
         if self._stalled is not None and self._large_since is not None:
             return [self._too_large(self._stalled[0], self._stalled[2], self._stalled[1])]
         wrecked = self._wrecked() or self._undone()
@@ -221,9 +234,13 @@ class UpdateSize:
         never = len(self._ratios) >= STEPS_NEEDED and self._largest_ever < SMALL
         return [self._too_small()] if never and not self._rising_rate else []
 
+    def _growth(self) -> list[float]:
+        """How many times its first size, or the one that weights usually begin with, each matrix has now."""
+        return [last / max(first, self._usual[path]) for path, (first, last) in self._weights.items()]
+
     def _wrecked(self) -> tuple[float, float] | None:
         """The first steps multiplied or replaced the weights, and after them the loss never fell again: what it is, what it was."""
-        growth = [last / first for first, last in self._weights.values() if first > 0]
+        growth = self._growth()
         grown = bool(growth) and float(np.median(growth)) >= WRECKED_GROWTH
         if self._large_since is None or len(self._losses) < WRECKED_STEPS or not (grown or self._replaced is not None):
             return None
@@ -245,11 +262,13 @@ class UpdateSize:
         lost = 0 < before < LEARNED * early and after > LOST * early and after > WORSE * before
         return (after, before) if lost else None
 
-    def _too_large(self, step: int, loss: float, best: float) -> Finding:
+    def _too_large(self, step: int, loss: float | None, best: float) -> Finding:
         assert self._large_since is not None
         how = (
             f"and the loss diverges at step {step:,}"
             if self._diverged is not None
+            else f"and the loss is no number at step {step:,}"
+            if step == self._lost_at
             else "and the loss does not fall"
         )
         return Finding(
@@ -286,6 +305,11 @@ class UpdateSize:
             evidence=(Evidence("update / weight", ratio), Evidence("learning rate", self._last_rate)),
             remedy=f"lr={self._last_rate * 1e-3 / max(ratio, 1e-12):.1g}  # brings update/weight near 0.001",
         )
+
+
+def _usual_size(shape: tuple[int, ...]) -> float:
+    """The root mean square that a matrix begins with where nobody says otherwise: by how many values go into a unit."""
+    return float(1.0 / np.sqrt(3.0 * max(1, int(np.prod(shape[1:])))))
 
 
 def _pairs(span: Span) -> tuple[list[int], list[int], list[str]]:

@@ -24,6 +24,8 @@ FEW_CLASSES: Final = 3
 """With more classes, guessing is so seldom right that less than that may be chance."""
 DROP: Final = 0.15
 """Fall of a metric between 0 and 1 that is more than noise, with a trend."""
+CLEARLY: Final = 6.0
+"""A fall of the loss, in median deviations of its latest values."""
 STRONG: Final = 0.75
 """Dropout above this leaves a quarter of the units, or less."""
 HELD_BACK: Final = 1.1
@@ -52,7 +54,7 @@ class Disagreement:
         return {
             "loss_metric_disagree": [
                 Reading("training losses", len(loss), ">=", 4 * LOOKS_NEEDED),
-                Reading("training loss at the end", last, "<", first - 0.05 * abs(first)),
+                Reading("training loss at the end", last, "<", first),
                 Reading("validation metrics of a known direction", len(both), ">", 0),
                 Reading("of which got better, or are too few to tell", len(better), "=", 0),
             ]
@@ -64,26 +66,35 @@ class Disagreement:
         if len(loss) < 4 * LOOKS_NEEDED:
             return []
         first, last = float(np.median(loss.part(0, 0.2))), float(np.median(loss.part(0.8, 1)))
-        if not last < first - 0.05 * abs(first):
+        fell = last < first - 0.05 * abs(first)
+        if not fell and not self._creeps(first, last):
             return []
         better = {
             n: c for sign in (1, -1) for n, c in self._curves.validation(sign).items() if _improved(c, sign)
         }
         if better:
             return []
-        shown = self._below_chance() or self._falling() or (self._mirrored() if last < 0 else None)
+        # A loss near its floor falls by little; then only a metric that was good, and is lost, says enough.
+        shown = (self._below_chance() if fell else None) or self._falling() or (self._mirrored() if fell and last < 0 else None)
         if shown is None:
             return []
         name, curve, against = shown
+        digits = 3 if fell else 5
         start, end = float(curve.values[0]), float(np.median(curve.part(0.66, 1)))
         return [Finding(
             "loss_metric_disagree", Severity.CRITICAL,
-            f"Training lowers the loss from {first:.3g} to {last:.3g}, but {name} only gets worse: {end:.3g}, {against}. The "
+            f"Training lowers the loss from {first:.{digits}g} to {last:.{digits}g}, but {name} only gets worse: {end:.3g}, {against}. The "
             "loss may have the wrong sign.",
             int(curve.steps[0]), int(curve.steps[-1]), ("(loss)",),
             (Evidence(name, end, start), Evidence("training loss", last, first)),
             "loss = loss_fn(output, target)  # minimise it: no minus sign, unless it is a score to be raised",
         )]  # fmt: skip
+
+    def _creeps(self, first: float, last: float) -> bool:
+        """Whether the loss falls by little, all the way, and by more than it sways."""
+        loss = self._curves.loss
+        sway = float(np.median(np.abs(loss.part(0.8, 1) - last)))
+        return first - last > CLEARLY * sway and mann_kendall(loss.values, alpha=0.005, correlated=True).direction is Direction.FALLING
 
     def _below_chance(self) -> tuple[str, Curve, str] | None:
         classes = 2 if self._curves.is_binary else self._curves.num_classes

@@ -74,6 +74,14 @@ class Sample:
                 return Snapshot(_NOTHING, {}, (), triton_gather.gather(table, self._starts, offsets, (self._number, layout)))
         return self._read_mixed(tensors)
 
+    def any_of(self, flags: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+        """Of a flag for every sampled value, whether any is set, tensor by tensor."""
+        found = np.zeros(len(self.sizes), dtype=bool)
+        sized = np.flatnonzero(np.diff(self._starts))
+        if len(sized):
+            found[sized] = np.logical_or.reduceat(flags, self._starts[sized])
+        return found
+
     def difference(self, before: Snapshot, after: Snapshot) -> Pending:
         """Rows of `after - before`; an exact zero is a coordinate that did not change."""
         if before.device is not None and after.device is not None:
