@@ -86,6 +86,12 @@ def test_a_tensor_is_measured_as_the_array_is() -> None:
         assert WeightAnalyzer.compute_l2_norm(torch.tensor(values, dtype=dtype, requires_grad=True)) == 5.0
 
 
+def test_a_sparse_tensor_is_not_spread_out() -> None:
+    torch = pytest.importorskip("torch")
+    sparse = torch.sparse_coo_tensor([[1, 70_000], [2, 3]], [3.0, 4.0], (2**31, 2**20), check_invariants=True)
+    assert WeightAnalyzer.compute_l2_norm(sparse) == pytest.approx(5.0)  # 8 PB of zeros are nowhere
+
+
 @pytest.mark.parametrize("level", [1e-5, 1e-7])
 def test_a_mean_norm_is_added_up_in_order(level: float) -> None:
     for length in LENGTHS:

@@ -15,6 +15,7 @@ import numpy as np
 from stethoscope.instruments.intake import ArrayError, as_numpy
 from stethoscope.kernels import Table, UnsupportedArrayError, measure, stat
 from stethoscope.kernels.columns import INDEX, num_finite
+from stethoscope.kernels.tensors import is_tensor
 from stethoscope.record import FloatArray
 
 _CHUNK = 1 << 20
@@ -59,15 +60,24 @@ def plain_norms(arrays: Sequence[Any], table: Table, names: Sequence[str]) -> Fl
     """The L2 norm of each array's finite values as the root of the sum of squares in float64; 0 without any.
 
     The kernels take it from the mean and the spread, so that the norm of 3, 4 and zeros may pass 5 by the last digit.
-    Theirs stand for arrays on a device, which are not fetched for this, and where squares leave float64's range.
+    Theirs stand for tensors on a device, sparse and sharded ones, which are not fetched or spread out for this, and where
+    squares leave float64's range.
     """
     norms: FloatArray = np.nan_to_num(stat(table, "norm"), nan=0.0)
     low, high = _PLAIN_SQUARES
     for place, (array, name) in enumerate(zip(arrays, names, strict=True)):
         largest = float(stat(table[place], "abs_max"))
-        if low < largest < high and getattr(getattr(array, "device", "cpu"), "type", "cpu") == "cpu":
+        if low < largest < high and _is_plain(array):
             norms[place] = _root_of_squares(array, name)
     return norms
+
+
+def _is_plain(array: Any) -> bool:
+    """Whether all its elements lie in this machine's memory: an array, or a dense tensor that is nobody's subclass."""
+    if not is_tensor(array):
+        return True
+    is_dense = str(array.layout) == "torch.strided" and array.device.type == "cpu"
+    return is_dense and type(array).__name__ in ("Tensor", "Parameter")
 
 
 def _root_of_squares(array: Any, name: str) -> float:
