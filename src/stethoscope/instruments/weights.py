@@ -1,8 +1,9 @@
 """WeightAnalyzer: weights and gradients of all layers at once, from arrays, a mapping, a model or a
 checkpoint.
 
-Promises: names are used wherever they are known; statistics are over finite values in float64; a NaN or an
-infinity is Critical and located; no `.pt` file is ever opened.
+Promises: names are used wherever they are known; statistics are over finite values and exact, or where it makes no
+difference to anybody the ancestor's to the last digit; a NaN or an infinity is Critical and located; no `.pt` file is
+ever opened.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import numpy as np
 from stethoscope.instruments import initialization, spectral, weight_drift
 from stethoscope.instruments.intake import NonFinite, as_floats, locate, named_arrays
 from stethoscope.instruments.rows import measure_rows, plain_norms
+from stethoscope.instruments.weight_float32 import Moments, ancestral
 from stethoscope.instruments.weight_types import (
     DistributionHealth,
     DistributionHealthStatus,
@@ -186,17 +188,22 @@ def _statistics(row: Table, flat: FloatArray) -> WeightStatistics:
     finite = flat[np.isfinite(flat)]
     if not len(finite):
         return WeightStatistics(num_elements=len(flat))
+    moments = ancestral(finite, _moments(row))
     return WeightStatistics(
-        mean=float(stat(row, "mean")),
-        std_dev=float(stat(row, "std")),
-        skewness=_or_zero(float(stat(row, "skewness"))) if len(finite) >= 3 else None,
-        kurtosis=_or_zero(float(stat(row, "kurtosis"))) if len(finite) >= 4 else None,
+        mean=moments.mean,
+        std_dev=moments.std,
+        skewness=_or_zero(moments.skewness) if len(finite) >= 3 else None,
+        kurtosis=_or_zero(moments.kurtosis) if len(finite) >= 4 else None,
         entropy=histogram_entropy(finite),
         min=float(stat(row, "min")),
         max=float(stat(row, "max")),
         zero_fraction=float(stat(row, "zero_fraction")),
         num_elements=len(flat),
     )
+
+
+def _moments(row: Table) -> Moments:
+    return Moments(*(float(stat(row, name)) for name in ("mean", "std", "skewness", "kurtosis")))
 
 
 def histogram_entropy(values: FloatArray, bins: int = ENTROPY_BINS) -> float:
