@@ -2,7 +2,7 @@
 
     python benchmarks/screens/shoot.py [--runs DIR] [--out docs/images] [--only run-live,checkup]
 
-Trains the runs of training.py (one sick, one healthy, one with a checkup before it, one that is still live while it is
+Trains the runs of training.py (one sick, one healthy, two with a checkup before them, one that is still live while it is
 photographed) where DIR does not hold them yet, serves them, and takes the pictures with Chromium; with --only those alone,
 and without what they do not show.
 """
@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 
 HERE = Path(__file__).parent
-SICK, HEALTHY, CHECKED = "gpt-12l-fp16", "gpt-12l-qknorm", "gpt-12l-unmasked"
+SICK, HEALTHY, CHECKED, CLEAR = "gpt-12l-fp16", "gpt-12l-qknorm", "gpt-12l-unmasked", "gpt-12l-checked"
 ROOT = HERE.parents[1]
 FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
 FONTS = """<?xml version="1.0"?><!DOCTYPE fontconfig SYSTEM "fonts.dtd"><fontconfig>
@@ -84,7 +84,7 @@ def found_live(runs: Path) -> str:
     return ""
 
 
-def shots(sick: str, healthy: str, checked: str) -> list[tuple[str, str, tuple[int, int], list[str]]]:
+def shots(sick: str, healthy: str, checked: str, clear: str) -> list[tuple[str, str, tuple[int, int], list[str]]]:
     """Name, address, size, keys pressed before the picture."""
     wide, phone = (1440, 900), (390, 844)
     return [
@@ -97,6 +97,7 @@ def shots(sick: str, healthy: str, checked: str) -> list[tuple[str, str, tuple[i
         ("profile", f"#/run/{sick}/profile", wide, []),
         ("ranks", f"#/run/{sick}/ranks", wide, []),
         ("checkup", f"#/run/{checked}/checkup", wide, []),
+        ("checkup-clear", f"#/run/{clear}/checkup", wide, []),
         ("healthy", f"#/run/{healthy}/overview?step=200", wide, []),
         ("run-phone", f"#/run/{sick}/overview?step=340", phone, []),
     ]  # fmt: skip
@@ -113,6 +114,7 @@ def shoot(link: str, out: Path, keys: dict[str, str], live: str, report: Path, o
             page = context.new_page()
             page.goto(address if address.startswith("file:") else link + address)
             page.wait_for_selector(".runlist, [data-ready]", timeout=60_000)
+            page.locator("main h1").first.wait_for(timeout=60_000)  # a screen whose own answer has not come has no sentence yet
             page.wait_for_timeout(wait_ms)
             if name == "healthy":  # nobody had looked at it yet: wait for the look
                 page.get_by_text("being looked through").wait_for(state="hidden", timeout=90_000)
@@ -127,7 +129,7 @@ def shoot(link: str, out: Path, keys: dict[str, str], live: str, report: Path, o
             for theme in ("dark", "light"):
                 take("run-live", f"#/run/{live}/overview", (1440, 900), [], theme, 2500)
         for theme in ("light", "dark"):
-            for name, address, size, pressed in shots(*(keys.get(one, "") for one in (SICK, HEALTHY, CHECKED))):
+            for name, address, size, pressed in shots(*(keys.get(one, "") for one in (SICK, HEALTHY, CHECKED, CLEAR))):
                 if not only or name in only:
                     take(name, address, size, pressed, theme)
             if report.exists():
@@ -137,10 +139,12 @@ def shoot(link: str, out: Path, keys: dict[str, str], live: str, report: Path, o
 
 def make_runs(runs: Path, only: set[str]) -> None:
     """Trains what is not there yet and will be seen."""
-    if (not only or only - {"run-live", "checkup"}) and not have(runs, SICK):
+    if (not only or only - {"run-live", "checkup", "checkup-clear"}) and not have(runs, SICK):
         train(runs, SICK).wait()
     if (not only or "checkup" in only) and not have(runs, CHECKED):
         train(runs, CHECKED, "--careless", "--checkup", "--healthy", "--steps", "40").wait()
+    if (not only or "checkup-clear" in only) and not have(runs, CLEAR):
+        train(runs, CLEAR, "--checkup", "--healthy", "--steps", "30").wait()
     if (not only or only & {"compare", "healthy", "runs"}) and not have(runs, HEALTHY):
         train(runs, HEALTHY, "--healthy", "--steps", "430").wait()
 

@@ -3,12 +3,15 @@ import type { JSX } from "preact";
 import { useEffect, useLayoutEffect, useState } from "preact/hooks";
 import { ask } from "./api";
 import { Empty, TroubleScreen } from "./chrome";
-import type { Checkup, FindingRow, Packed, Trouble } from "./data";
+import { line, type Checkup, type FindingRow, type Packed, type RunData, type Trouble } from "./data";
 import { clock, count, day, number, plural, since } from "./format";
 import { Severity, StateSign } from "./glyphs";
 import { handleKeys } from "./keys";
+import { scaleOf } from "./plot";
+import { endsOf, flagsOf, LEFT, RIGHT, usePlotWidth } from "./run";
 import type { RunSession } from "./session";
-import { cursor, go, isPhone, route, runLink, selected } from "./state";
+import { cursor, go, isPhone, route, runLink, selected, tokens } from "./state";
+import { Axis, LineChart, type Drawn } from "./tracks";
 import { moduleOf, Named, Spark } from "./verdict";
 
 export function useAnswer<T>(session: RunSession, path: string): [T | null, Trouble | null] {
@@ -20,7 +23,7 @@ export function useAnswer<T>(session: RunSession, path: string): [T | null, Trou
   return [found, trouble];
 }
 
-interface LogEntry extends FindingRow { type: "finding" | "event"; step: number; isCause?: boolean; kind?: string; time?: number; words?: string; note?: string }
+interface LogEntry extends FindingRow { type: "finding" | "event"; step: number; isCause?: boolean; kind?: string; time?: number; words?: string; note?: string; who?: string }
 interface LogData { entries: LogEntry[]; numEntries: number; began: { words: string; time: number | null }; ended: { words: string; time: number | null; step: number | null; state: string } | null; starts: Start[]; losses: Record<string, number>; problems: { file: string; offset: number; what: string; framesLost: number }[] }
 interface Start { rank: number; ordinal: number; pid: number | null; host: string; startedAt: number | null; how: string; firstStep: number | null; lastStep: number | null; ended: string }
 
@@ -40,7 +43,7 @@ export function LogScreen({ session }: { session: RunSession }): JSX.Element {
         <li class="edge"><span class="stepno">{data.run.numSteps ? count(data.span[0]) : ""}</span><span class="dot" /><div><p>{found.began.words}</p>{found.began.time && <small>{day(found.began.time)} {clock(found.began.time, true)}</small>}</div></li>
         {found.entries.map((one) => one.type === "finding" ? (
           <li class="told"><button type="button" class="plain stepno" onClick={() => seek(one)}>{count(one.step)}</button><Severity of={one.severity} /><div><p><Named text={one.message} names={one.sites.slice(0, 4)} to={to} /></p><small><span class="mono">{one.code}</span> {since(one.firstStep, one.lastStep)}{one.isCause ? ", a cause" : ""}{one.numFollowed ? `, ${plural(one.numFollowed, "consequence")}` : ""}</small>{one.remedy && <code class="line">{one.remedy}</code>}</div></li>) : (
-          <li><button type="button" class="plain stepno" onClick={() => seek(one)}>{count(one.step)}</button><span class="dot" /><div><p>{one.words}{one.rank ? `, rank ${one.rank}` : ""}</p>{one.note && <small>{one.note}</small>}</div></li>))}
+          <li><button type="button" class="plain stepno" onClick={() => seek(one)}>{count(one.step)}</button><span class="dot" /><div><p>{one.words}{one.who ? `, ${one.who}` : ""}</p>{one.note && <small>{one.note}</small>}</div></li>))}
         {found.ended && <li class="edge"><span class="stepno">{found.ended.step !== null ? count(found.ended.step) : ""}</span><StateSign of={found.ended.state} /><div><p>{found.ended.words}</p>{found.ended.time && <small>{day(found.ended.time)} {clock(found.ended.time, true)}</small>}</div></li>}
       </ol>
       <h2>Process starts</h2><Starts starts={found.starts} />
@@ -54,21 +57,24 @@ function Starts({ starts }: { starts: Start[] }): JSX.Element {
   return <table class="facts wide" tabIndex={isPhone.value ? 0 : undefined}><thead><tr>{["Rank", "Start", "State", "Steps", "Process", "Host", "Began"].map((name) => <th scope="col" class={name === "State" ? "word" : ""}>{name}</th>)}</tr></thead><tbody>{starts.slice(0, 200).map((one) => <tr><th scope="row">{one.rank}</th><td>{one.ordinal}</td><td class="word"><span class="stand"><StateSign of={one.how} />{one.how}{one.ended && one.ended !== one.how ? `, ${one.ended}` : ""}</span></td><td>{one.firstStep !== null && one.lastStep !== null ? `${count(one.firstStep)} to ${count(one.lastStep)}` : ""}</td><td class="mono">{one.pid ?? ""}</td><td class="mono">{one.host}</td><td>{day(one.startedAt)} {clock(one.startedAt, true)}</td></tr>)}</tbody></table>;
 }
 
-interface RanksData { numRanks: number; starts: Start[]; ranks: { rank: number; lastLoss: number | string | null; stepMs: number | null; worstMs: number | null; loss: Packed | null }[] }
+interface RanksData { numRanks: number; starts: Start[]; ranks: { rank: number; lastLoss: number | string | null; stepMs: number | null; worstMs: number | null; loss: Packed | null; step: Packed | null }[] }
 export function RanksScreen({ session }: { session: RunSession }): JSX.Element {
+  const measured = usePlotWidth(session, isPhone.value ? 88 : LEFT, isPhone.value ? 12 : RIGHT);
   const [found, trouble] = useAnswer<RanksData>(session, "ranks");
   if (trouble && !found) return <TroubleScreen trouble={trouble} />;
-  if (!found) return <main class="screen" id="main" />;
+  const data = session.data.value;
+  if (!found || !data) return <main class="screen" id="main" ref={measured.ref} />;
   const speeds = found.ranks.map((one) => one.stepMs ?? 0).filter(Boolean).sort((a, b) => a - b), middle = speeds[Math.floor(speeds.length / 2)] ?? 0;
   const last = (rank: number): Start | undefined => found.starts.filter((one) => one.rank === rank).at(-1);
   const several = found.numRanks > 1;
   const slow = several && middle ? found.ranks.filter((one) => (one.stepMs ?? 0) / middle > 1.1) : [];
   const heads: [string, string][] = [["Rank", ""], ["State", "word"], ["Last step", ""], ["Last loss", ""], ["Loss", "word"], ["Step, median", ""], ["Step, slowest 1%", ""], ...(several ? [["Against the others", ""] as [string, string]] : []), ["Host", ""]];
   return (
-    <main class="screen doc" id="main"><MoreTabs session={session} /><h1>{!several ? "One rank wrote this run." : `${plural(found.numRanks, "rank")} wrote this run.${slow.length ? ` ${slow.length === 1 ? `Rank ${slow[0].rank} is` : `${count(slow.length)} are`} slower than the others.` : ""}`}</h1>
+    <main class="screen" id="main" ref={measured.ref}><div class="doc rankhead"><MoreTabs session={session} /><h1>{!several ? "One rank wrote this run." : `${plural(found.numRanks, "rank")} wrote this run.${slow.length ? ` ${slow.length === 1 ? `Rank ${slow[0].rank} is` : `${count(slow.length)} are`} slower than the others.` : ""}`}</h1>
       <table class="facts wide" tabIndex={isPhone.value ? 0 : undefined}><thead><tr>{heads.map(([name, kind]) => <th scope="col" class={kind}>{name}</th>)}</tr></thead>
         <tbody>{found.ranks.map((one) => { const start = last(one.rank); const off = one.stepMs && middle ? one.stepMs / middle : 1; return <tr><th scope="row">{one.rank}</th><td class="word"><span class="stand"><StateSign of={start?.how ?? "stale"} />{start?.how}</span></td><td>{start?.lastStep != null ? count(start.lastStep) : ""}</td><td class={one.lastLoss === "NaN" ? "crit" : ""}>{number(one.lastLoss)}</td><td class="word">{one.loss && <Spark packed={one.loss} w={176} h={24} band />}</td><td>{one.stepMs ? `${number(one.stepMs)} ms` : ""}</td><td>{one.worstMs ? `${number(one.worstMs)} ms` : ""}</td>{several && <td>{off > 1.1 ? `×${off.toFixed(2)} slower` : "usual"}</td>}<td class="mono">{start?.host}</td></tr>; })}</tbody></table>
-      {!several && <p class="note after">A distributed run has a row for each rank here, its loss and its speed against the others; replicas that disagree are a finding.</p>}</main>
+      {!several && <p class="note after">A distributed run has a row for each rank here, its loss and its speed against the others; replicas that disagree are a finding.</p>}</div>
+      {several && <RankLines session={session} data={data} ranks={found.ranks} />}</main>
   );
 }
 
@@ -86,6 +92,21 @@ export function CheckupScreen({ session }: { session: RunSession }): JSX.Element
       {found.notExamined.length > 0 && <><h2>Not examined</h2><ul class="plainlist">{found.notExamined.map((one) => <li>{one}</li>)}</ul></>}</main>
   );
 }
+/** Loss and time of every rank on one axis: up to six in colors of their own, of more the one farthest from the middle. */
+function RankLines({ session, data, ranks }: { session: RunSession; data: RunData; ranks: RanksData["ranks"] }): JSX.Element {
+  const t = tokens.value, scale = scaleOf(data.span[0], data.span[1], session.plotWidth.value), flags = flagsOf(data), ends = endsOf(data);
+  const middle = [...ranks].sort((a, b) => (a.stepMs ?? 0) - (b.stepMs ?? 0))[Math.floor(ranks.length / 2)]?.stepMs ?? 0;
+  const odd = [...ranks].sort((a, b) => Math.abs((b.stepMs ?? middle) - middle) - Math.abs((a.stepMs ?? middle) - middle))[0]?.rank;
+  const hue = (rank: number, n: number): string => (ranks.length <= t.s.length ? t.s[n] : rank === odd ? t.s[0] : t.mark);
+  const lines = (pick: (one: RanksData["ranks"][0]) => Packed | null): Drawn[] => ranks.flatMap((one, n) => { const packed = pick(one); return packed ? [{ of: line(packed), color: hue(one.rank, n) }] : []; });
+  const told: [string, string, string, Drawn[]][] = [["rank_loss", "Loss", "a line for each rank", lines((one) => one.loss)], ["rank_step", "Time of a step", "ms", lines((one) => one.step)]];
+  return (
+    <><Axis scale={scale} flags={flags} ends={ends} left={isPhone.value ? "Step" : `Steps ${count(scale.first)} to ${count(scale.last)}`} right=" " />
+      {told.filter((one) => one[3].length).map(([key, label, note, drawn]) => <div class="panel track"><div class="gutter"><b>{label}</b><small>{note}</small></div><LineChart id={key} scale={scale} height={132} lines={drawn} log={false} flags={flags} ends={ends} label={`${label} of ${plural(drawn.length, "rank")}`} /><div class="values" /></div>)}
+      <ul class="profilekey rankkey">{(ranks.length <= t.s.length ? ranks.map((one, n) => [`rank ${one.rank}`, hue(one.rank, n)]) : [[`rank ${odd}, farthest from the middle`, t.s[0]], ["the others", t.mark]]).map(([label, color]) => <li><svg width="8" height="8" aria-hidden="true"><rect width="8" height="8" rx="2" fill={color} /></svg><span>{label}</span></li>)}</ul></>
+  );
+}
+
 /** Every experiment by what it asks and what it looked at; those that had nothing to look at apart. */
 export function Experiments({ of }: { of: Checkup }): JSX.Element {
   const done = of.experiments.filter((one) => one.outcome !== "does not apply"), idle = of.experiments.filter((one) => one.outcome === "does not apply");

@@ -95,7 +95,7 @@ export function paths(of: Line, scale: Scale, y: (value: number) => number, log:
     const point = `${x.toFixed(1)} ${y(value).toFixed(1)}`;
     mean += `${open ? "L" : "M"}${point}`;
     open = true;
-    if (of.size > 1) { top.push(`${x.toFixed(1)} ${y(of.high[at]).toFixed(1)}`); bottom.push(`${x.toFixed(1)} ${y(Math.max(of.low[at], log ? 1e-300 : -Infinity)).toFixed(1)}`); }
+    if (of.low !== of.mean) { top.push(`${x.toFixed(1)} ${y(of.high[at]).toFixed(1)}`); bottom.push(`${x.toFixed(1)} ${y(Math.max(of.low[at], log ? 1e-300 : -Infinity)).toFixed(1)}`); }
   }
   close();
   return { mean, band };

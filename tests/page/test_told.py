@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -119,8 +120,8 @@ def test_two_runs_say_where_they_part_and_in_what(watched):
 
 def test_the_list_says_what_the_runs_take(watched):
     watched.open("#/", ready=".runlist")
-    assert "kB" in watched.page.locator(".status").inner_text()
-    assert "kB" in watched.page.locator(".runrow .who small").first.inner_text()
+    assert re.search(r"\d+ runs, [\d.]+ [kM]B", watched.page.locator(".status").inner_text())
+    assert re.search(r"[\d.]+ [kM]B", watched.page.locator(".runrow .who small").first.inner_text())
 
 
 def test_the_words_of_the_flow_lie_on_no_node(watched):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import sys
 from pathlib import Path
@@ -16,10 +17,11 @@ from synthetic import CAUSE, FOLLOWED, write_run
 
 from stethoscope.explain.diagnosis import Diagnosis
 from stethoscope.explain.meanwhile import CLIP, loss_words, meanwhile, metric_series
-from stethoscope.record import Evidence, Finding, Kind, Severity
+from stethoscope.record import Evidence, Finding, Kind, Series, Severity
 from stethoscope.store import Event, FindingsWriter, RunWriter, open_run
 from stethoscope.views.pagedata.desk import Desk
 from stethoscope.views.pagedata.log import log_data, num_entries
+from stethoscope.views.pagedata.ranks import over_ranks, spread_bins
 from stethoscope.views.pagedata.sayings import saying, says_something
 from stethoscope.views.pagedata.verdict import followed_entries, lasting, verdict_data
 from stethoscope.views.terminal import render_diagnosis
@@ -167,3 +169,25 @@ def test_the_log_tells_what_changed_once(tmp_path):
     assert log["began"]["words"].startswith("Recording begins")
     assert log["ended"]["words"] == "Finished, 100 steps"
     assert num_entries(desk) == 4
+
+
+def test_several_ranks_are_one_mean_with_a_band(tmp_path):
+    class Two:
+        ranks = (0, 1)
+
+        def metrics(self):
+            return ("loss",)
+
+        def metric(self, name, rank):
+            values = np.array([1.0, 2.0, np.nan if rank else 3.0, 4.0][: 4 - rank])
+            return Series(np.arange(4 - rank), values + rank)
+
+    spread = over_ranks(Two(), "loss")
+    assert spread.mean.steps.tolist() == [0, 1, 2, 3]
+    assert spread.mean.values[[0, 1, 3]].tolist() == [1.5, 2.5, 4.0]
+    assert np.isnan(spread.mean.values[2])
+    packed = spread_bins(spread, (0, 3, 100))
+    low, high = (np.frombuffer(base64.b64decode(packed[part]), "<f4") for part in ("low", "high"))
+    assert low[:2].tolist() == [1.0, 2.0]
+    assert high[:2].tolist() == [2.0, 3.0]
+    assert (low[3], high[3]) == (4.0, 4.0)

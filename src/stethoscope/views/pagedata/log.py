@@ -27,8 +27,7 @@ _SERIES_FROM: Final = 200
 
 def num_entries(desk: Desk) -> int:
     """How many lines the log has."""
-    findings = desk.diagnosis.findings
-    return len(findings) + len(_grouped(_told(desk.run), sorted(finding.first_step for finding in findings)))
+    return len(desk.diagnosis.findings) + len(_event_entries(desk))
 
 
 def _told(run: Run) -> list[Told]:
@@ -59,6 +58,28 @@ def _grouped(told: list[Told], stops: list[int]) -> list[list[Told]]:
     return out
 
 
+def _event_entries(desk: Desk) -> list[dict[str, Any]]:
+    """Events as lines; what several ranks say at one step in the same words is one line, with who says it."""
+    stops = sorted(finding.first_step for finding in desk.diagnosis.findings)
+    lines: dict[tuple[object, ...], dict[str, Any]] = {}
+    for group in _grouped(_told(desk.run), stops)[-MAX_ENTRIES:]:
+        (first, before), (event, _) = group[0], group[-1]
+        words, note = saying(event, before)
+        if len(group) > 1:
+            note = f"changed {len(group):,} times from here to step {event.step:,}"
+        line = lines.setdefault((first.step, first.kind, words, note), {
+            "type": "event", "step": first.step, "kind": text(first.kind, 80), "time": first.time, "words": words,
+            "note": note, "ranks": [],
+        })  # fmt: skip
+        line["ranks"].append(first.rank)
+    all_ranks = set(desk.run.ranks)
+    for line in lines.values():
+        ranks = sorted({rank for rank in line.pop("ranks") if rank is not None})
+        some = len(all_ranks) > 1 and ranks and set(ranks) != all_ranks
+        line["who"] = f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks[:8]))}" if some else ""
+    return list(lines.values())
+
+
 def log_data(desk: Desk) -> dict[str, Any]:
     """Findings and events by step between how the run began and how it ended, starts and problems beside them."""
     run, diagnosis = desk.run, desk.diagnosis
@@ -67,14 +88,7 @@ def log_data(desk: Desk) -> dict[str, Any]:
         {"type": "finding", "step": f.first_step, "isCause": id(f) in causes, **finding_row(f, diagnosis)}
         for f in diagnosis.findings
     ]
-    stops = sorted(finding.first_step for finding in diagnosis.findings)
-    for group in _grouped(_told(run), stops)[-MAX_ENTRIES:]:
-        (first, before), (event, _) = group[0], group[-1]
-        words, note = saying(event, before)
-        if len(group) > 1:
-            note = f"changed {len(group):,} times from here to step {event.step:,}"
-        entries.append({"type": "event", "step": first.step, "kind": text(first.kind, 80), "rank": first.rank,
-                        "time": first.time, "words": words, "note": note})  # fmt: skip
+    entries += _event_entries(desk)
     entries.sort(key=lambda entry: (entry["step"], entry["type"] == "event"))
     return {
         "version": desk.version, "entries": entries[-MAX_ENTRIES:], "numEntries": len(entries),

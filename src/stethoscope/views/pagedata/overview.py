@@ -17,6 +17,7 @@ from stethoscope.views.pagedata.checkup import checkup_data
 from stethoscope.views.pagedata.desk import Desk
 from stethoscope.views.pagedata.heat import opened_rows
 from stethoscope.views.pagedata.packing import binned, number, reduced, small, text
+from stethoscope.views.pagedata.ranks import over_ranks, spread_bins
 from stethoscope.views.pagedata.verdict import verdict_data, window_around
 
 MAX_WIDTH: Final = 4096
@@ -104,7 +105,11 @@ def tracks_data(desk: Desk, first: int, last: int, width: int, extra: tuple[str,
     known = run.metrics()
     out = []
     if "loss" in known:
-        out.append(_track("loss", "Loss", "", "s1", run.metric("loss"), (first, last, width), tall=True))
+        spread = over_ranks(run, "loss") if len(run.ranks) > 1 else None
+        loss = run.metric("loss") if spread is None else spread.mean
+        note = "" if spread is None else f"mean, band over {len(run.ranks):,} ranks"
+        one = _track("loss", "Loss", note, "s1", loss, (first, last, width), tall=True)
+        out.append(one if spread is None else one | {"series": spread_bins(spread, (first, last, width))})
     gradient, note = gradient_norm(desk)
     if len(gradient):
         one = _track("grad_norm", "Gradient norm", note, "s2", gradient, (first, last, width), tall=True)

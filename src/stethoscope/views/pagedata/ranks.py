@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, Final
 
 import numpy as np
 
+from stethoscope.analyse.bins import Bins
 from stethoscope.record import FloatArray, IntArray, Series
+from stethoscope.store import Run
 from stethoscope.views.pagedata import facts
 from stethoscope.views.pagedata.desk import Desk
 from stethoscope.views.pagedata.log import starts_data
-from stethoscope.views.pagedata.packing import binned, number
+from stethoscope.views.pagedata.packing import binned, floats, number, reduced
 
 MAX_RANKS: Final = 256
 _PARTS: Final = (
@@ -31,9 +34,45 @@ def ranks_data(desk: Desk) -> dict[str, Any]:
             "rank": rank, "lastLoss": number(float(loss.values[-1])) if len(loss) else None,
             "stepMs": number(float(np.median(values))) if len(values) else None,
             "worstMs": number(float(np.percentile(values, 99))) if len(values) else None,
-            "loss": _trend(loss),
+            "loss": _trend(loss), "step": _trend(step),
         })  # fmt: skip
     return {"version": desk.version, "ranks": rows, "starts": starts_data(run), "numRanks": len(run.ranks)}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Spread:
+    """One metric of several ranks: its mean at every step, and the lowest and highest of them."""
+
+    mean: Series
+    low: Series
+    high: Series
+
+
+def over_ranks(run: Run, name: str) -> Spread | None:
+    """A metric over the ranks that have it, None where fewer than two do. A rank's NaN makes the mean NaN."""
+    found = [run.metric(name, rank=rank) for rank in run.ranks[:MAX_RANKS]] if name in run.metrics() else []
+    found = [series for series in found if len(series)]
+    if len(found) < 2:
+        return None
+    steps = np.unique(np.concatenate([series.steps for series in found]))
+    table, there = np.zeros((len(found), len(steps))), np.zeros((len(found), len(steps)), dtype=bool)
+    for row, series in enumerate(found):
+        place = np.searchsorted(steps, series.steps)
+        table[row, place], there[row, place] = series.values, True
+    with np.errstate(invalid="ignore"):
+        mean = np.where(there, table, 0.0).sum(axis=0) / there.sum(axis=0)
+        low, high = np.where(there, table, np.inf).min(axis=0), np.where(there, table, -np.inf).max(axis=0)
+    return Spread(Series(steps, mean), Series(steps, low), Series(steps, high))
+
+
+def spread_bins(spread: Spread, view: tuple[int, int, int]) -> dict[str, Any]:
+    """The mean in bins, its band from the lowest to the highest rank in each."""
+    out = binned(spread.mean, *view)
+    if out["count"]:
+        bins = Bins(np.arange(out["count"], dtype=np.int64) * out["size"] + out["start"], out["size"])
+        out["low"] = floats(reduced(spread.low.steps, spread.low.values, bins)[1])
+        out["high"] = floats(reduced(spread.high.steps, spread.high.values, bins)[2])
+    return out
 
 
 def _trend(series: Series) -> dict[str, Any] | None:

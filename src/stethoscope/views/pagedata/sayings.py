@@ -111,6 +111,7 @@ _SAYINGS: Final[dict[str, Callable[[Body, Body], str]]] = {
     "gradients_discarded": _discarded,
     "backward": _backward,
     "graphs_alive": _alive,
+    "replicas": lambda body, _: f"The model is replicated by {body.get('wrapper') or 'a wrapper unknown'}",
     "capture_error": lambda body, _: f"One step could not be recorded: {body.get('error', '')}",
     "leak": lambda body, _: str(body.get("text") or f"Memory grows at {body.get('place', 'a place unknown')}"),
     "eval_begin": lambda body, _: "Evaluation begins"
