@@ -131,6 +131,22 @@ def test_a_branch_that_is_used_now_and_then_is_not_dead(tmp_path: Path, every: i
     assert [f.code for f in found] == (["dead_units"] if is_dead else [])
 
 
+class Recurrent(nn.Module):
+    """Hidden units that live for one step: the next one's input is nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell, self.head = nn.RNNCell(10, 32, nonlinearity="relu"), nn.Linear(32, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.cell(x, torch.zeros(len(x), 32)))
+
+
+def test_units_of_a_recurrence_that_had_no_past_are_not_dead(tmp_path: Path) -> None:
+    model = Recurrent()
+    assert causes(train(model, torch.optim.Adam(model.parameters(), lr=0.01), tmp_path, num_steps=80)) == []
+
+
 def test_a_gradient_that_is_lost_behind_a_normalization(tmp_path: Path) -> None:
     model = nn.Sequential(nn.Linear(10, 32), nn.LayerNorm(32), nn.ReLU(), nn.Linear(32, 3))
     nn.init.constant_(model[1].bias, -8.0)

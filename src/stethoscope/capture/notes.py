@@ -212,11 +212,11 @@ class Notes:
         self.spent["boundary"] += time.perf_counter() - began
 
     def _bias_of(self, site: Site) -> torch.Tensor | None:
-        """The gradient of the bias whose units are the rows of this weight."""
+        """The gradient of the bias whose units are the rows of this weight, also of a recurrence's or an attention's."""
         module = self._names.root.get_submodule(site.module)
-        if site.name != "weight" or isinstance(module, torch.nn.modules.conv._ConvTransposeNd):
+        if "weight" not in site.name or isinstance(module, torch.nn.modules.conv._ConvTransposeNd):
             return None
-        bias = module._parameters.get("bias")
+        bias = module._parameters.get(site.name.replace("weight", "bias"))
         return None if bias is None else bias.grad
 
     # ---- the step ----
