@@ -6,7 +6,7 @@ import { count, KIND_NAMES, number, ratio, STAT_SHORT, times } from "./format";
 import { Severity } from "./glyphs";
 import { paintRow, texture, valueRange, type Look } from "./paint";
 import type { Scale } from "./plot";
-import { cursor, selected, tokens } from "./state";
+import { isPhone, cursor, selected, tokens } from "./state";
 import { Rules, usePointer, type Ends, type Flag } from "./tracks";
 import type { Tokens } from "./tokens";
 
@@ -144,7 +144,7 @@ function Row({ props, row, at, pitch, isOpen, chosen }: { props: HeatProps; row:
   const sign = props.sign?.(row) ?? "";
   return (
     <div class={`row${chosen ? " chosen" : ""}${severity ? " bad" : ""}`} id={`row-${row}`} role="row" aria-level={indent + 1} aria-expanded={children ? isOpen : undefined} aria-selected={chosen} ref={(el) => { if (el) { el.style.top = `${at * pitch}px`; el.style.height = `${pitch}px`; } }}>
-      <div class="label" role="rowheader" title={path} onClick={() => { selected.value = path; if (children) props.onToggle(path); }} onDblClick={() => props.onOpen(path)} ref={(el) => { if (el) el.style.paddingLeft = `${10 + indent * 13}px`; }}>
+      <div class="label" role="rowheader" title={path} onClick={() => { selected.value = path; if (children) props.onToggle(path); }} onDblClick={() => props.onOpen(path)} ref={(el) => { if (el) el.style.paddingLeft = `${10 + indent * (isPhone.value ? 5 : 13)}px`; }}>
         <span class={`twist${children ? (isOpen ? " open" : " shut") : ""}`} />
         <span class="mono">{label}</span>{frozen ? <em>frozen</em> : sign ? <em>{sign}</em> : null}{severity && <Severity of={severity} size={10} />}
       </div>

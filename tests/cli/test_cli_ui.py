@@ -62,3 +62,24 @@ def test_a_server_answers_with_the_token_alone_and_ends_on_interrupt(healthy, ba
         _, errors = server.communicate(timeout=60)
     assert server.returncode in (0, 130, -signal.SIGINT)
     assert "Traceback" not in errors
+
+
+def test_an_open_page_is_let_go_without_a_word(healthy, base):
+    command = [sys.executable, "-m", "stethoscope", "ui", str(base), "--port", "0", "--no-browser"]
+    environment = os.environ | {"PYTHONUNBUFFERED": "1"}
+    server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+    try:
+        words = "".join(server.stdout.readline() for _ in range(2))
+        link = re.search(r"http://127\.0\.0\.1:(\d+)/\?token=(\S+)", words)
+        assert link, words
+        asked = urllib.request.Request(f"http://127.0.0.1:{link[1]}/api/stream", headers={"Authorization": f"Bearer {link[2]}"})
+        with urllib.request.urlopen(asked, timeout=60) as stream:
+            assert stream.readline()
+            server.send_signal(signal.SIGINT)
+            while stream.readline():  # to its end, which the server sends
+                pass
+            _, said = server.communicate(timeout=60)
+    finally:
+        server.kill()
+    assert server.returncode == 0
+    assert said == ""

@@ -43,16 +43,29 @@ def run(args: argparse.Namespace) -> int:
     listener = listen(args.host, args.port)
     port = int(listener.getsockname()[1])
     gate = Gate.at(args.host, port)
+    app = make_app(base, gate)
     config = uvicorn.Config(
-        make_app(base, gate), log_level="warning", access_log=False, server_header=False, date_header=False,
+        app, log_level="warning", access_log=False, server_header=False, date_header=False,
         timeout_keep_alive=10, limit_concurrency=4096, h11_max_incomplete_event_size=65_536, timeout_graceful_shutdown=2,
     )  # fmt: skip
     announce(args, base, gate)
     with contextlib.suppress(OSError, AttributeError):
         os.nice(5)  # a training on the same machine goes first
     with contextlib.suppress(KeyboardInterrupt), listener:
-        uvicorn.Server(config).run(sockets=[listener])
+        _server(config, app).run(sockets=[listener])
     return 0
+
+
+def _server(config: Any, app: Any) -> Any:
+    """A server that tells the application before it waits for its connections: open pages would else hold it up and be cut."""
+    import uvicorn
+
+    class Server(uvicorn.Server):
+        async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+            app.close()
+            await super().shutdown(sockets)
+
+    return Server(config)
 
 
 def chosen_base(word: str | None) -> Path:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -98,8 +98,9 @@ def _column(source: History, column: int) -> Series:
 
 
 def angles_data(
-    a: Desk, b: Desk, kind: Kind, window: tuple[int, int], rows: Sequence[int] | None = None
-) -> dict[str, Any]:
+    a: Desk, b: Desk, kind: Kind, window: tuple[int, int], rows: Sequence[int] | None = None, *,
+    is_unwanted: Callable[[], bool] = lambda: False,
+) -> dict[str, Any]:  # fmt: skip
     """The cosine between the two, of the rows that the screen shows. Takes the desks' locks itself, for each tensor anew.
 
     Whoever looks at one of the runs meanwhile waits for one tensor, not for all of them.
@@ -112,7 +113,7 @@ def angles_data(
             held.enter_context(desk.lock)
         return held
 
-    found = sketches_of(a, b, kind, locked)
+    found = sketches_of(a, b, kind, locked, is_unwanted)
     with locked():
         tree = a.tree(kind)
         places = list(opened_rows(a, tree)) if rows is None else [at for at in rows if 0 <= at < len(tree)]

@@ -26,8 +26,13 @@ MAX_SITES: Final = 400
 MAX_LOOKS: Final = 64
 
 
-def sketches_of(a: Desk, b: Desk, kind: Kind, locked: Callable[[], AbstractContextManager[Any]]) -> Pairs:
-    """The sketches of every tensor that both runs have; kept with the first of the two until one of them changes."""
+def sketches_of(
+    a: Desk, b: Desk, kind: Kind, locked: Callable[[], AbstractContextManager[Any]], is_unwanted: Callable[[], bool]
+) -> Pairs:
+    """The sketches of every tensor that both runs have; kept with the first of the two until one of them changes.
+
+    As soon as nobody wants them any more, what was read so far, which is not kept.
+    """
     key = (str(b.path), a.version, b.version, str(kind))
     if a.angles is not None and a.angles[0] == key:
         return cast(Pairs, a.angles[1])
@@ -37,6 +42,8 @@ def sketches_of(a: Desk, b: Desk, kind: Kind, locked: Callable[[], AbstractConte
         shared = [info for info in mine if info.site in other and other[info.site].shape == info.shape]
     found: Pairs = {}
     for info in shared if len(shared) <= MAX_SITES else ():
+        if is_unwanted():
+            return found
         with locked():
             pair = _sketches(a.run, b.run, info.site)
         if pair is not None:

@@ -88,6 +88,12 @@ class Page:
         self.shelf = Shelf(base)
         self.streams = Streams(self.shelf)
         self.limiter: anyio.CapacityLimiter | None = None
+        self._closing = threading.Event()
+
+    def close(self) -> None:
+        """The server is about to end: streams end at their next look, long work at its next step."""
+        self._closing.set()
+        self.streams.close()
 
     async def ask(self, work: Callable[[], Any]) -> Any:
         """The answer, worked out on a thread of a small pool."""
@@ -145,7 +151,7 @@ class Page:
                 kind = words.kind(overview.heat_kind(a))
             rows = words.words("rows")
             window = (words.whole("first", begin), words.whole("last", end))
-            return compare.angles_data(a, b, kind, window, parse_rows(rows) if rows else None)
+            return compare.angles_data(a, b, kind, window, parse_rows(rows) if rows else None, is_unwanted=self._closing.is_set)
 
         return await self.answered(request, work)
 
@@ -177,9 +183,9 @@ def build(base: Path, gate: Gate) -> Any:
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         threading.Thread(target=page.shelf.warm_up, name="stethoscope-warm-up", daemon=True).start()
         yield
-        page.streams.close()
+        page.close()
 
-    return Guard(Starlette(routes=routes, lifespan=lifespan), gate)
+    return Guard(Starlette(routes=routes, lifespan=lifespan), gate, page.close)
 
 
 def _file(name: str, kind: str) -> Callable[[Request], Any]:

@@ -86,8 +86,10 @@ def is_loopback(host: str) -> bool:
 class Guard:
     """The ASGI wrapper that asks the gate; what is inside never sees a request that was refused."""
 
-    def __init__(self, app: Any, gate: Gate) -> None:
+    def __init__(self, app: Any, gate: Gate, close: Callable[[], None] = lambda: None) -> None:
         self._app, self._gate = app, gate
+        self.close = close
+        """Tells what is inside that the server is about to end."""
         self._under_way = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -94,8 +94,14 @@ class Streams:
             elif quiet_s >= BEAT_S:
                 quiet_s = 0.0
                 yield b": still here\n\n"
-            await asyncio.sleep(every_s)
+            await self._pause(every_s)
             quiet_s += every_s
+
+    async def _pause(self, seconds: float) -> None:
+        """Waits, but not for a stream that is to end."""
+        while seconds > 0 and not self._closed:
+            await asyncio.sleep(min(seconds, POLL_S))
+            seconds -= POLL_S
 
 
 class _LimitedStream(StreamingResponse):
