@@ -9,7 +9,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1] / "views"))
 
 import synthetic
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stethoscope.analyse.bins import Bins, Mark, bins_over, trend
@@ -20,6 +20,7 @@ from stethoscope.record import Kind, Site, SiteInfo
 from stethoscope.store import open_run
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(0, 10**6), min_size=1, max_size=60, unique=True).map(sorted), st.integers(1, 100))
 def test_bins_cover_every_step_in_at_most_the_width(steps, width):
     array = np.array(steps, dtype=np.int64)

@@ -1,12 +1,13 @@
 """Tracks do not grow, keep their ends exactly, and do not depend on how values came."""
 
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stethoscope.detect.tracks import Looks, Track
 
 
+@settings(deadline=None)
 @given(st.integers(0, 300), st.sampled_from([4, 8, 32]))
 def test_a_track_keeps_evenly_up_to_its_limit(num, limit):
     track = Track(2, limit=limit, ends=3)
@@ -29,6 +30,7 @@ def test_an_empty_track_has_rows_of_its_width():
     assert track.first(2).shape == track.last(2).shape == (0, 3)
 
 
+@settings(deadline=None)
 @given(st.integers(0, 200))
 def test_looks_keep_the_first_the_latest_and_some_between(num):
     looks: Looks[str] = Looks(limit=16, ends=4)

@@ -13,6 +13,7 @@ from stethoscope.kernels.histogram import MAX_EXPONENT, MIN_EXPONENT, ZERO_BIN, 
 NUMBERS = st.floats(allow_nan=False, allow_infinity=False)
 
 
+@settings(deadline=None)
 @given(st.lists(NUMBERS, min_size=1, max_size=200))
 def test_every_value_lies_between_the_edges_of_its_bin(values: list[float]) -> None:
     low, high = edges()
