@@ -11,6 +11,7 @@ shift; where it stays far below what it was, the layer has learned all it is ask
 
 from __future__ import annotations
 
+import math
 from typing import Any, ClassVar, Final
 
 import numpy as np
@@ -229,9 +230,11 @@ class UnitHealth:
             return None
         path = max(risen, key=lambda name: risen[name][1])
         early, late, first = risen[path]
+        learned = self._has_learned()
+        follows = "what it was asked it has learned" if learned else "the layer loses its ability to learn"
         return Finding(
-            "dormant_units", Severity.INFO if self._has_learned() else Severity.WARNING,
-            f"{late:.0%} of the units of {path} are dormant, up from {early:.0%}: the layer loses its ability to learn.",
+            "dormant_units", Severity.INFO if learned else Severity.WARNING,
+            f"{late:.0%} of the units of {path} are dormant, up from {early:.0%}: {follows}.",
             first, self._last_look, tuple(sorted(risen, key=lambda name: -risen[name][1])),
             (Evidence("share of dormant units", late, early, site=path, kind="activation", stat="zero_fraction"),),
             "reinitialise dormant units (ReDo), nn.LayerNorm, or a smaller learning rate",
@@ -297,4 +300,4 @@ class UnitHealth:
 
 def _beyond_coins(count: int, num_coins: int) -> bool:
     """More than so many coins would give, tossed once."""
-    return count > num_coins / 2 + COIN * num_coins**0.5 / 2
+    return count > num_coins / 2 + COIN * math.sqrt(num_coins) / 2
