@@ -184,6 +184,15 @@ def test_a_model_without_parameters(tmp_path: Path) -> None:
         _train_a_little(torch.nn.ReLU(), None, torch.randn(2, 2), dir=str(tmp_path), **QUIET)
 
 
+def test_an_optimizer_of_a_tensor_beside_the_model_is_welcome(tmp_path: Path) -> None:
+    model, temperature = torch.nn.Linear(3, 2), torch.zeros(1, requires_grad=True)
+    optimizers = [torch.optim.Adam(model.parameters()), torch.optim.Adam([temperature])]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        stethoscope.watch(model, optimizers, dir=str(tmp_path), **QUIET).stop()
+    assert [str(one.message) for one in caught if issubclass(one.category, StethoscopeWarning)] == []
+
+
 def test_an_optimizer_of_another_model(tmp_path: Path) -> None:
     other = torch.nn.Linear(6, 2)
     with pytest.warns(StethoscopeWarning, match="trains another model"):

@@ -270,9 +270,11 @@ class UnitHealth:
             return None
         path = max(risen, key=lambda name: risen[name][1])
         early, late, first = risen[path]
+        learned = self._has_learned()
+        follows = "what it was asked it has learned" if learned else "the layer loses its ability to learn"
         return Finding(
-            "dormant_units", Severity.INFO if self._has_learned() else Severity.WARNING,
-            f"{late:.0%} of the units of {path} are dormant, up from {early:.0%}: the layer loses its ability to learn.",
+            "dormant_units", Severity.INFO if learned else Severity.WARNING,
+            f"{late:.0%} of the units of {path} are dormant, up from {early:.0%}: {follows}.",
             first, self._last_look, tuple(sorted(risen, key=lambda name: -risen[name][1])),
             (Evidence("share of dormant units", late, early, site=path, kind="activation", stat="zero_fraction"),),
             "reinitialise dormant units (ReDo), nn.LayerNorm, or a smaller learning rate",

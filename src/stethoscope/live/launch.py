@@ -285,9 +285,13 @@ def complain(model: Any, optimizers: Sequence[Any], watcher: Watcher) -> None:
             "values; they are measured once they are materialised. Call watch after model.to_empty(...) to see all of them"
         )
     known = {id(p) for p in parameters}
-    for optimizer in optimizers:
-        held = [p for group in optimizer.param_groups for p in group["params"]]
-        if held and not any(id(p) in known for p in held):
+    holdings = [{id(p) for group in optimizer.param_groups for p in group["params"]} for optimizer in optimizers]
+    learning = {id(p) for p in parameters if p.requires_grad}
+    if learning and learning <= set().union(*holdings):
+        # All of the model is trained: one more optimizer is for a tensor beside it, such as a temperature.
+        return
+    for optimizer, held in zip(optimizers, holdings, strict=True):
+        if held and not held & known:
             warn(
                 f"the {type(optimizer).__name__} given to watch holds none of {type(model).__name__}'s parameters: it "
                 "trains another model. Make it from this model's parameters()"
