@@ -77,6 +77,7 @@ def test_counts_that_are_no_whole_numbers_are_kept_as_they_are():
     np.testing.assert_array_equal(back[:, 0], table[:, 0])
 
 
+@settings(deadline=None)
 @given(st.dictionaries(st.text(max_size=40), ANY_FLOAT, max_size=10))
 def test_round_trip_of_scalars(values):
     back = encoding.decode_scalars(encoding.encode_scalars(values))
@@ -99,6 +100,7 @@ def test_vectors_of_objects_are_refused():
         encoding.encode_vectors("x", np.zeros(1, np.uint32), np.array([["a"]], object))
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=200))
 def test_no_bytes_make_a_decoder_do_anything_but_refuse(raw):
     for decode in (encoding.decode_rows, encoding.decode_scalars, encoding.decode_vectors):

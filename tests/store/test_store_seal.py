@@ -392,6 +392,7 @@ def test_a_missing_segment_is_an_error_that_says_so(tmp_path):
         open_run(tmp_path).block(0, 9)
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(-(10**6), 10**6), unique=True, max_size=60).map(sorted))
 def test_runs_of_numbers_pack_and_unpack(numbers):
     assert unpack_runs(pack_runs(numbers)).tolist() == numbers
