@@ -203,7 +203,7 @@ class DebugSession(Kit):
             if hasattr(value, "detach") and hasattr(value, "device"):
                 self._watcher.guard(self._watcher.log, prefix + name, value)
             else:
-                plain[prefix + name] = launch.number(name, value)
+                launch.note_number(plain, prefix + name, value)
         if plain:
             (self._feed or self._writer).scalars(self._watcher.log_step, plain)
 

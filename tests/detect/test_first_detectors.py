@@ -373,3 +373,23 @@ def test_findings_do_not_depend_on_how_the_run_is_cut(size: int, tmp_path: Path)
     detection.observe(spans(session.run, size=size))
     assert tuple(detection.findings()) == whole
     assert detection.errors == {}
+
+
+@pytest.mark.parametrize(("rate", "is_told"), [(0.1, False), (1.0, True)])
+def test_a_few_noisy_batches_at_first_are_no_divergence(tmp_path: Path, rate: float, is_told: bool) -> None:
+    """With eight samples a batch the first losses go up and down as they like; where it comes to nothing, it was nothing."""
+    torch.manual_seed(4)
+    model, truth = nn.Linear(8, 1), torch.randn(8, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=rate)
+    session = watch(model, optimizer, tmp_path)
+    losses = []
+    for _ in range(60):
+        x = torch.randn(8, 8)
+        loss = (model(x) - x @ truth).pow(2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    session.stop()
+    assert max(losses[:6]) > 2 * losses[0], "this seed rises first"
+    assert ("update_too_large" in [cause.code for cause in session.diagnosis.causes]) is is_told

@@ -408,3 +408,12 @@ def test_import_is_light() -> None:
     program = "import sys, stethoscope; print(sorted({m.partition('.')[0] for m in sys.modules} & {'torch', 'pyarrow', 'rich', 'numpy'}))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_a_metric_that_is_no_number_is_left_out(tmp_path: Path) -> None:
+    """A slip in logging must not end a training."""
+    session = stethoscope.watch(torch.nn.Linear(2, 1), dir=str(tmp_path), quiet=True, companion="off")
+    with pytest.warns(StethoscopeWarning, match="accuracy='high'"):
+        session.log(accuracy="high", loss=1.5)
+    session.stop()
+    assert list(session.run.metrics()) == ["loss"]

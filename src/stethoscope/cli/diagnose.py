@@ -9,6 +9,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from stethoscope.cli.choose import choose_run
+from stethoscope.cli.errors import EXIT_NO_DATA
 from stethoscope.cli.options import add_output, add_run, emit, emit_json, screen_of
 from stethoscope.cli.show import require_data, run_json
 
@@ -57,7 +58,10 @@ def run(args: argparse.Namespace) -> int:
         else:
             screen = screen_of(args)
             emit(screen, diagnose_lines(found, diagnosis, screen, full=args.all, heatmap=not args.no_heatmap))
-    return EXIT_FINDINGS if is_failure(diagnosis, args.fail_on) else 0
+        if is_failure(diagnosis, args.fail_on):
+            return EXIT_FINDINGS
+        # A run of which nothing can be read is not clean.
+        return EXIT_NO_DATA if found.state == "damaged" and not diagnosis.looked_at.num_steps else 0
 
 
 def answer_why(run: Run, args: argparse.Namespace) -> int:

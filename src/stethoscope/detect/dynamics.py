@@ -135,9 +135,11 @@ class Dynamics:
             ))  # fmt: skip
         first, _, share, typical = self._waiting()
         if share > WAITING_SHARE and typical > WAITING_MS:
+            # Without a loader all that is known is what passes between a step and the next call of the model.
+            spent = "waiting for data" if self._num_loaded else "between a step and the model's next call, waiting for data or other work"
             found.append(Finding(
                 "data_bound", Severity.WARNING,
-                f"{share:.0%} of the time is spent waiting for data, {typical:.0f} ms a step.",
+                f"{share:.0%} of the time is spent {spent}, {typical:.0f} ms a step.",
                 first, self._last_step, (),
                 (Evidence("share of the step spent waiting", share), Evidence("waiting", typical, unit="ms")),
                 "DataLoader(..., num_workers=4, persistent_workers=True, pin_memory=True)",

@@ -36,6 +36,9 @@ LEARNED: Final = 0.6
 LOST: Final = 0.8
 """Of the first losses: back there, nothing of it is left."""
 LOST_STEPS: Final = 10
+RECOVERED: Final = 0.1
+"""Of the first loss and the best one: a loss that fell so far was not diverging when its first few batches were noisy."""
+FEW_LOSSES: Final = 20
 AT_ONCE: Final = 2
 """Steps between one that left nothing of the weights and a loss that is no number: what came of those weights."""
 RECENT: Final = 512
@@ -58,6 +61,8 @@ class UpdateSize:
         self._large_ratio = 0.0
         self._large_sites: tuple[str, ...] = ()
         self._diverged: tuple[int, float, float] | None = None
+        self._diverged_early = False
+        """Whether it was so few losses that said so that noise may have done it."""
         self._first_loss: float | None = None
         self._best_loss = np.inf
         self._largest_ever = 0.0
@@ -183,6 +188,7 @@ class UpdateSize:
         worse = recent > WORSE * abs(self._best_loss) and recent > self._first_loss + abs(self._first_loss)
         if self._diverged is None and len(self._losses) > 3 and worse:
             self._diverged = (step, recent, float(self._best_loss))
+            self._diverged_early = len(self._losses) <= FEW_LOSSES
         self._best_loss = min(self._best_loss, loss)
 
     def _middle_of_last(self, number: int) -> float:
@@ -194,11 +200,11 @@ class UpdateSize:
         recent = self._middle_of_last(3) if len(self._losses) else np.nan
         since = np.nan if self._large_since is None else self._large_since
         large = f"first of {LARGE_STEPS} steps in a row whose median update / weight is above {LARGE:g}"
-        growth = self._growth()
+        growth, diverged = self._growth(), self._divergence()
         return {
             "update_too_large": [
                 Reading(large, since, ">=", 0), largest,
-                Reading(f"step at which the loss passed {WORSE:g} times its best", self._diverged[0] if self._diverged else np.nan,
+                Reading(f"step at which the loss passed {WORSE:g} times its best", diverged[0] if diverged else np.nan,
                         ">=", 0, way="diverges"),
                 Reading("first step without a finite loss", np.nan if self._lost_at is None else self._lost_at, "<=",
                         np.nan if self._replaced is None else self._replaced + AT_ONCE, way="lost"),
@@ -218,12 +224,9 @@ class UpdateSize:
 
     def findings(self) -> list[Finding]:
         """Too large and harmful, or too small from the first step on."""
-        if (
-            self._large_since is not None
-            and self._diverged is not None
-            and self._diverged[0] >= self._large_since
-        ):
-            return [self._too_large(*self._diverged)]
+        diverged = self._divergence()
+        if self._large_since is not None and diverged is not None and diverged[0] >= self._large_since:
+            return [self._too_large(*diverged)]
         if self._lost_at is not None and self._replaced is not None and 0 <= self._lost_at - self._replaced <= AT_ONCE:
             return [self._too_large(self._lost_at, None, self._best_loss)]
         if self._stalled is not None and self._large_since is not None:
@@ -233,6 +236,15 @@ class UpdateSize:
             return [self._too_large(self._large_since or 0, *wrecked)]
         never = len(self._ratios) >= STEPS_NEEDED and self._largest_ever < SMALL
         return [self._too_small()] if never and not self._rising_rate else []
+
+    def _divergence(self) -> tuple[int, float, float] | None:
+        """Where the loss diverged: the step, the loss, the best before. The first few losses say so when more have come."""
+        if self._diverged is None or not self._diverged_early or self._lost_at is not None:
+            return self._diverged
+        if len(self._losses) < LOST_STEPS:
+            return None
+        began = min(abs(self._first_loss or 0.0), abs(self._diverged[2]))
+        return None if abs(self._middle_of_last(LOST_STEPS)) < RECOVERED * began else self._diverged
 
     def _growth(self) -> list[float]:
         """How many times its first size, or the one that weights usually begin with, each matrix has now."""
@@ -266,7 +278,7 @@ class UpdateSize:
         assert self._large_since is not None
         how = (
             f"and the loss diverges at step {step:,}"
-            if self._diverged is not None
+            if self._divergence() is not None
             else f"and the loss is no number at step {step:,}"
             if step == self._lost_at
             else "and the loss does not fall"

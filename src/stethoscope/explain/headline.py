@@ -31,6 +31,8 @@ def headline(diagnosis: Diagnosis, run: Run | None = None) -> Headline:
         return Headline("cause", diagnosis.causes[0].message)
     if run is not None and run.state == "crashed":
         return Headline("crashed", f"{ending(run)} {NO_CAUSE}")
+    if run is not None and (blind := blindness(diagnosis, run)):
+        return Headline("notes", blind)
     if any(finding.severity is Severity.INFO for finding in diagnosis.findings):
         return Headline("notes", NO_CAUSE)
     broken = len(diagnosis.looked_at.broken_detectors)
@@ -38,6 +40,16 @@ def headline(diagnosis: Diagnosis, run: Run | None = None) -> Headline:
         told = f"{broken} of our own detectors failed over it" if broken > 1 else "one of our own detectors failed over it"
         return Headline("notes", f"{NO_CAUSE} But {told}: stethoscope doctor names it.")
     return Headline("clear", CLEAR)
+
+
+def blindness(diagnosis: Diagnosis, run: Run) -> str:
+    """Why silence says little here: nothing was recorded, or what was cannot be read; "" where it says what it should."""
+    has_steps = diagnosis.looked_at.num_steps > 0
+    if run.state == "damaged":
+        return f"{NO_CAUSE[:-1]} in what can be read." if has_steps else "No step can be read: nothing can be said."
+    if has_steps or run.metrics():
+        return ""
+    return "No step has been recorded yet." if run.state == "live" else "No step was recorded: nothing can be said."
 
 
 def ending(run: Run) -> str:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from stethoscope.config import DebugConfig
-from stethoscope.record import ConfigError, WatchError
+from stethoscope.record import WatchError, printable
 
 if TYPE_CHECKING:
     from stethoscope.capture import Watcher
@@ -305,12 +305,12 @@ def warn(message: str) -> None:
     guarded_warn(message)
 
 
-def number(name: str, value: Any) -> float:
-    """A metric as a number."""
+def note_number(into: dict[str, float], name: str, value: Any) -> None:
+    """A metric as a number; what is none is said and left out, for a slip in logging must not end a training."""
     try:
-        return float(value)
+        into[name] = float(value)
     except (TypeError, ValueError, OverflowError):
-        raise ConfigError(f"log got {name}={value!r}", do="Log a number or a tensor of one element") from None
+        warn(f"log got {name}={printable(repr(value), limit=80)}, which is no number: it was left out")
 
 
 def is_number(value: float) -> bool:

@@ -1,0 +1,45 @@
+"""What is said over a run without a cause: a tick only where silence means something."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from stethoscope import cli
+from stethoscope.explain import diagnose, headline
+from stethoscope.kernels import measure
+from stethoscope.record import Kind, Site, SiteInfo
+from stethoscope.store import RunWriter, open_run, seal
+
+
+def write(folder: Path, num_steps: int = 40) -> None:
+    rng = np.random.default_rng(0)
+    writer = RunWriter.create(folder, {"name": "calm"})
+    writer.sites([SiteInfo(Site("layer", Kind.GRADIENT, "weight"), (64,), "float32", 64)])
+    for step in range(num_steps):
+        writer.rows(step, np.arange(1), measure([rng.normal(size=64)]))
+        writer.scalars(step, {"loss": 1.0 / (1 + step)})
+    writer.close("finished")
+    seal(folder, final=True)
+
+
+def test_a_run_of_which_nothing_can_be_read_is_not_clean(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Silence over what cannot be read is no tick, and no success in a pipeline."""
+    write(tmp_path)
+    assert headline(diagnose(tmp_path), open_run(tmp_path)).kind == "clear"
+    assert cli.main(["diagnose", str(tmp_path)]) == 0
+    assert "✓" in capsys.readouterr().out
+    for rows in tmp_path.glob("rows/**/*.parquet"):
+        rows.write_bytes(rows.read_bytes()[:100])
+    assert cli.main(["diagnose", str(tmp_path)]) == 3
+    said = capsys.readouterr().out
+    assert "nothing can be said" in said
+    assert "✓" not in said
+
+
+def test_a_run_without_a_step(tmp_path: Path) -> None:
+    write(tmp_path, 0)
+    run = open_run(tmp_path)
+    assert headline(diagnose(run), run).text == "No step was recorded: nothing can be said."
