@@ -25,7 +25,9 @@ export function ReportPage({ data }: { data: ReportData }): JSX.Element {
   const cause = run.verdict.cause;
   const narrow = width.value < 980;
   const proof = cause ? [...cause.evidence, ...cause.meanwhile] : [];
-  const text = Math.max(280, Math.min(760, width.value - (narrow ? 32 : 212 + 40 * 3)));
+  // As the style sheet lays the columns out: one, two, or three; a scroll bar takes its part.
+  const room = width.value - 16 - (narrow ? 32 : width.value <= 1240 ? 80 + 180 + 32 : 80 + 212 + 2 * 48 + 292);
+  const text = Math.max(280, Math.min(760, room));
   const plot = Math.max(200, text - (isPhone.value ? 92 : 176));
   const sections: [string, string, string?][] = [["verdict", "Verdict"], ...(run.verdict.followed.length > 1 ? [["followed", "What followed"] as [string, string]] : []), ...(data.heat ? [["layers", "Layers by step"] as [string, string]] : []), ...(data.layer ? [["layer", data.layer.path] as [string, string]] : []), ...(data.flow && !isPhone.value ? [["flow", "Gradient flow"] as [string, string]] : []), ["curves", "Training curves"], ["time", "Time"], ["others", "Other findings", String(run.verdict.others.length + run.verdict.notes.length)], ...(run.checkup ? [["checkup", "Checkup", `${count(run.checkup.experiments.filter((one) => one.outcome === "clear").length)} of ${count(run.checkup.experiments.length)}`] as [string, string, string]] : []), ["measured", "How it was measured"]];
   const flags = flagsOf(run), ends = endsOf(run);
@@ -81,8 +83,9 @@ function HeatFigure({ packed, run, scale, flags, ends }: { packed: HeatPacked; r
 function FlowFigure({ flow, step, w }: { flow: FlowData; step: number; w: number }): JSX.Element {
   const layout = useMemo(() => {
     const made = layOut(flow.nodes, flow.edges, flow.opened, w, 420), at = made.boxes.map((one) => one.y);
-    // A chain in one row does not need the height of a river.
-    return at.length && Math.max(...at) - Math.min(...at) < 40 ? layOut(flow.nodes, flow.edges, flow.opened, w, 120) : made;
+    // A chain in one row does not need the height of a river, nor two of them.
+    const needed = at.length ? Math.max(...at) - Math.min(...at) + 110 : 420;
+    return needed < 340 ? layOut(flow.nodes, flow.edges, flow.opened, w, needed) : made;
   }, [flow, w]), values = useMemo(() => nodeValues(flow), [flow]);
   return <Graph found={flow} nodes={values} layout={layout} step={step} playing={false} />;
 }

@@ -72,7 +72,7 @@ export function Layers({ session, data, scale, flags, ends }: { session: RunSess
   const tree = session.tree.value, heat = session.heat.value, phone = isPhone.value;
   const rows = session.rows();
   const field = useRef<HTMLInputElement>(null);
-  const cramped = width.value < 1180;
+  const cramped = width.value < 1400; // not every machine has a narrow font
   useLayoutEffect(() => { const focus = (): void => field.current?.focus(); addEventListener("stethoscope-filter", focus); return () => removeEventListener("stethoscope-filter", focus); }, []);
   return (
     <>
