@@ -43,3 +43,14 @@ def test_a_run_without_a_step(tmp_path: Path) -> None:
     write(tmp_path, 0)
     run = open_run(tmp_path)
     assert headline(diagnose(run), run).text == "No step was recorded: nothing can be said."
+
+
+def test_sealed_rows_without_their_manifest_are_damage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path)
+    (tmp_path / "rank-0" / "manifest.json").unlink()
+    run = open_run(tmp_path)
+    assert run.state == "damaged"
+    assert headline(diagnose(run), run).text == "No step can be read: nothing can be said."
+    assert cli.main(["doctor", str(tmp_path)]) == 0
+    assert "manifest.json at byte 0: is gone" in " ".join(capsys.readouterr().out.split())
+    assert cli.main(["diagnose", str(tmp_path)]) == 3

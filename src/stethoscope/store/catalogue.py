@@ -81,8 +81,16 @@ class Catalogue:
                 changed |= self._update_journals(rank, folder, paths, sealed)
             except FileNotFoundError:
                 continue
+            self._miss_manifest(rank, folder, has_journals=bool(paths))
             break
         return changed
+
+    def _miss_manifest(self, rank: int, folder: Path, *, has_journals: bool) -> None:
+        """Sealed files that no manifest names: while journals are there one may be on its way, after that it is gone."""
+        mine = self._ranks[rank]
+        if not mine.stamp and not has_journals and any(self.folder.glob(f"rows/rank={rank}/*.parquet")):
+            gone = "is gone, and without it the sealed files of this rank cannot be trusted"
+            mine.problems = [Problem(f"{folder.name}/{manifests.NAME}", 0, gone)]
 
     def _update_manifest(self, rank: int, folder: Path) -> bool:
         """Reads the manifest where it is not the one read last."""
