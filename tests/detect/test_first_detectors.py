@@ -393,3 +393,23 @@ def test_a_few_noisy_batches_at_first_are_no_divergence(tmp_path: Path, rate: fl
     session.stop()
     assert max(losses[:6]) > 2 * losses[0], "this seed rises first"
     assert ("update_too_large" in [cause.code for cause in session.diagnosis.causes]) is is_told
+
+
+class TwoWays(nn.Module):
+    """An encoder, a decoder that nobody's loss reads, and a head that takes the code without its graph."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder, self.decoder, self.head = nn.Linear(10, 4), nn.Linear(4, 10), nn.Linear(4, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        code = self.encoder(x)
+        self.decoder(code)
+        return self.head(code.detach())
+
+
+def test_the_graph_is_cut_where_the_data_went(tmp_path: Path) -> None:
+    """Not behind whatever else ran before the head."""
+    model = TwoWays()
+    found = first(train(model, torch.optim.SGD(model.parameters(), lr=0.01), tmp_path))
+    assert (found.code, found.sites[:2]) == ("detached_graph", ("encoder", "head"))

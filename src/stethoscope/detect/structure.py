@@ -41,6 +41,8 @@ class Structure:
         self._with_gradient: set[str] = set()
         self._ran: set[str] = set()
         self._flowed: set[str] = set()
+        self._edges: list[tuple[str, str, bool]] = []
+        """Of the data-flow graph: from, to, and whether a gradient comes back along it."""
         self._depth: dict[str, int] = {}
         self._types: dict[str, str] = {}
         self._num_steps = 0
@@ -49,6 +51,9 @@ class Structure:
     def observe(self, span: Span) -> None:
         """Take in lists and who reported."""
         for event in span.events:
+            if event.kind == "graph":
+                edges = event.body.get("edges", ())
+                self._edges = [(e["source"], e["target"], e.get("gradient") == "flows") for e in edges] or self._edges
             if event.kind == "graph" and event.body.get("unregistered"):
                 trained = [m for m in event.body["unregistered"] if m.get("num_trainable", 0) > 0]
                 if trained:
@@ -140,19 +145,43 @@ class Structure:
         if not cut:
             return None
         modules = {path.rpartition(".")[0] for path in cut}
-        last = max(modules, key=lambda module: self._depth.get(module, -1))
-        later = sorted(
-            (d, m) for m, d in self._depth.items() if d > self._depth.get(last, -1) and m in self._flowed
-        )
-        boundary = f" and {later[0][1]}" if later else ""
+        last, beyond = self._boundary(modules)
+        boundary = f" and {beyond}" if beyond else ""
         names = name_list(sorted(cut)) if self._with_gradient else "any parameter"
         return Finding(
             "detached_graph", Severity.CRITICAL,
             f"No gradient reaches {names}: the graph is cut after {last}, between it{boundary or ' and the loss'}.",
-            0, self._last_step, (last, *([later[0][1]] if later else []), *sorted(cut)),
+            0, self._last_step, (last, *([beyond] if beyond else []), *sorted(cut)),
             (Evidence("parameters in the optimizer that no loss reaches", float(len(cut))),),
             "remove .detach(), .data, .item() or torch.no_grad() on the way from there to the loss",
         )  # fmt: skip
+
+    def _boundary(self, modules: set[str]) -> tuple[str, str]:
+        """The last module that gets no gradient before one that does, and that one; "" where the loss comes next.
+
+        By the way of the data where it shows the cut; else by the order in which modules ran.
+        """
+        for source, target, flows in sorted(self._edges, key=lambda edge: -self._depth_of(edge[0])):
+            before = modules & self._upstream(source) if not flows and target in self._flowed else set()
+            if source not in self._flowed and before:
+                return max(before, key=self._depth_of), target
+        last = max(modules, key=self._depth_of)
+        later = sorted((d, m) for m, d in self._depth.items() if d > self._depth_of(last) and m in self._flowed)
+        return last, later[0][1] if later else ""
+
+    def _depth_of(self, module: str) -> int:
+        return self._depth.get(module, -1)
+
+    def _upstream(self, module: str) -> set[str]:
+        """The module and all that its inputs come from."""
+        found, ahead = {module}, [module]
+        while ahead:
+            here = ahead.pop()
+            for source, target, _ in self._edges:
+                if target == here and source not in found:
+                    found.add(source)
+                    ahead.append(source)
+        return found
 
     def _find_split(self) -> Finding | None:
         if self._split is None:
