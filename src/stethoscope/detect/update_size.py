@@ -37,7 +37,8 @@ LOST: Final = 0.8
 """Of the first losses: back there, nothing of it is left."""
 LOST_STEPS: Final = 10
 RECOVERED: Final = 0.1
-"""Of the first loss and the best one: a loss that fell so far was not diverging when its first few batches were noisy."""
+"""Of the first loss and the best one: a loss that fell so far, and further than it had risen, was not diverging when its
+first few batches were noisy."""
 FEW_LOSSES: Final = 20
 AT_ONCE: Final = 2
 """Steps between one that left nothing of the weights and a loss that is no number: what came of those weights."""
@@ -65,6 +66,7 @@ class UpdateSize:
         """Whether it was so few losses that said so that noise may have done it."""
         self._first_loss: float | None = None
         self._best_loss = np.inf
+        self._worst_loss = 0.0
         self._largest_ever = 0.0
         self._ratios: list[float] = []
         self._rising_rate = False
@@ -189,7 +191,7 @@ class UpdateSize:
         if self._diverged is None and len(self._losses) > 3 and worse:
             self._diverged = (step, recent, float(self._best_loss))
             self._diverged_early = len(self._losses) <= FEW_LOSSES
-        self._best_loss = min(self._best_loss, loss)
+        self._best_loss, self._worst_loss = min(self._best_loss, loss), max(self._worst_loss, loss)
 
     def _middle_of_last(self, number: int) -> float:
         return float(np.median(self._losses.last(number)[:, 1]))
@@ -243,8 +245,9 @@ class UpdateSize:
             return self._diverged
         if len(self._losses) < LOST_STEPS:
             return None
-        began = min(abs(self._first_loss or 0.0), abs(self._diverged[2]))
-        return None if abs(self._middle_of_last(LOST_STEPS)) < RECOVERED * began else self._diverged
+        began, now = min(abs(self._first_loss or 0.0), abs(self._diverged[2])), abs(self._middle_of_last(LOST_STEPS))
+        recovered = now < RECOVERED * began and now * self._worst_loss < began * began
+        return None if recovered else self._diverged
 
     def _growth(self) -> list[float]:
         """How many times its first size, or the one that weights usually begin with, each matrix has now."""
