@@ -29,6 +29,13 @@ KEYS = ("model", "batch", "loss_fn", "optimizer", "causal", "pad_id", "val_batch
 HOW = "Write def build(): return model, (inputs, targets), loss_fn, optimizer"
 
 
+HINTS = {
+    "causality": "--causal, or causal=True: ask whether outputs see later inputs",
+    "padding": "--pad-id N, or pad_id=N: ask whether padding reaches the output",
+}
+"""What would let an experiment look that found nothing to look at by itself."""
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What to examine, and what counts as a failure."""
     parser.add_argument(
@@ -160,8 +167,12 @@ def checkup_lines(diagnosis: Diagnosis, screen: Screen, *, full: bool) -> list[L
     from stethoscope.views.terminal.verdict import verdict_lines
 
     looked = diagnosis.looked_at
-    examined = f"{numbers.plural(looked.num_detectors, 'experiment')}, {numbers.plural(looked.num_sites, 'parameter')}"
+    idle = {one.name for one in looked.experiments if one.outcome == "does not apply"}
+    share = f"{len(looked.experiments) - len(idle)} of " if idle else ""
+    examined = f"{share}{numbers.plural(looked.num_detectors, 'experiment')}, {numbers.plural(looked.num_sites, 'parameter')}"
     notes = [(f"not examined: {need}", ink.NOTE) for need in looked.unmet_needs] if full else []
+    if diagnosis.healthy:
+        notes += [(hint, ink.NOTE) for name, hint in HINTS.items() if name in idle]
     lines: list[Line]
     if not diagnosis.findings:
         lines = [[(f"{screen.glyphs.clear} Nothing to report. {examined}.", ink.NOTE)]]

@@ -110,8 +110,10 @@ def _numbers(row: RunRow, begun: int, trend: int, screen: Screen) -> ink.Line:
 
 
 def _verdict(row: RunRow, screen: Screen, room: int) -> ink.Line:
+    if row.finding is None and row.was_examined:
+        return [(screen.glyphs.clear if row.state in ("live", "finished") else "no cause found", ink.NOTE)]
     if row.finding is None:
-        return [(screen.glyphs.clear if row.was_examined else "not diagnosed yet", ink.NOTE)]
+        return [("not diagnosed yet", ink.NOTE)]
     sign = screen.glyphs.severity[row.finding.severity]
     text = screen.name(row.finding.code, max(8, room - 2))
     return [(f"{sign} ", SEVERITY_STYLE[row.finding.severity]), (text, ink.PLAIN)]
