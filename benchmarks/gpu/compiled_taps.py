@@ -1,24 +1,20 @@
-"""Module outputs under torch.compile on a GPU: right with and without CUDA graphs, and what they cost.
+"""Module outputs under torch.compile on a GPU: right with and without CUDA graphs.
 
-    PYTHONPATH=src python benchmarks/gpu/compiled_taps.py [--skip check] [--mode default]
+    PYTHONPATH=src python benchmarks/gpu/compiled_taps.py
 
-1. A small GPT in float32, compiled as usual and with "reduce-overhead" (CUDA graphs): norms of every output and its
-   gradient in a step that is looked at, against hooks on a copy that runs eagerly; graphs, breaks.
-2. GPT-2 124M, bf16 autocast: a plain step, a watched one between looks, and one that is looked at.
+A small GPT in float32, compiled as usual and with "reduce-overhead" (CUDA graphs): norms of every output and its gradient in a
+step that is looked at, against hooks on a copy that runs eagerly; graphs, breaks. What looking costs: `overhead.py --inside`.
 """
 
 from __future__ import annotations
 
-import argparse
 import copy
-import itertools
-import statistics
 import tempfile
 from pathlib import Path
 from typing import Any
 
 import torch
-from gpt import GPT, SIZES, Size
+from gpt import GPT, Size
 from torch._dynamo.utils import counters
 
 import stethoscope
@@ -88,59 +84,10 @@ def check(mode: str | None) -> None:
     )  # fmt: skip
 
 
-def steps(run: Any, optimizer: Any, tokens: torch.Tensor, count: int) -> list[float]:
-    marks = [torch.cuda.Event(enable_timing=True) for _ in range(count + 1)]
-    marks[0].record()
-    for number, mark in enumerate(marks[1:]):
-        batch = tokens[number % len(tokens)]
-        optimizer.zero_grad(set_to_none=True)
-        with torch.autocast("cuda", dtype=torch.bfloat16):
-            loss = run(batch[:, :-1], batch[:, 1:])
-        loss.backward()
-        optimizer.step()
-        mark.record()
-    torch.cuda.synchronize()
-    return [a.elapsed_time(b) for a, b in itertools.pairwise(marks[1:])]
-
-
-def cost(mode: str | None) -> None:
-    torch._dynamo.reset()
-    torch.manual_seed(0)
-    size = SIZES["124M"]
-    with torch.device("cuda"):
-        model = GPT(size)
-        tokens = torch.randint(0, size.vocabulary, (4, size.batch, size.context + 1))
-    run = torch.compile(model, fullgraph=True, mode=mode)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
-    found: dict[str, list[float]] = {"plain": [], "between looks": [], "looked at": []}
-    steps(run, optimizer, tokens, 6)
-    for _ in range(2):
-        found["plain"] += steps(run, optimizer, tokens, 12)
-        for name, every in (("between looks", 1 << 20), ("looked at", 1)):
-            session, _folder = watch(run, optimizer, every)
-            steps(run, optimizer, tokens, 6)
-            found[name] += steps(run, optimizer, tokens, 12)
-            errors = dict(session._watcher.guard.errors)
-            if errors:
-                print("ERRORS", errors, session._watcher.guard.last_traceback[-600:])
-            session.stop()
-    base = statistics.median(found["plain"])
-    for name, times in found.items():
-        middle = statistics.median(times)
-        print(f"| 124M, mode {mode} | {name} | {middle:.2f} | {middle / base - 1:+.2%} |", flush=True)
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--skip", choices=["check", "cost"], default="")
-    parser.add_argument("--mode", choices=["all", "default", "reduce-overhead"], default="all")
-    asked = parser.parse_args()
-    chosen = {"all": MODES, "default": MODES[:1], "reduce-overhead": MODES[1:]}[asked.mode]
     torch.backends.cuda.matmul.allow_tf32 = False
-    for mode in chosen if asked.skip != "check" else ():
+    for mode in MODES:
         check(mode)
-    for mode in chosen if asked.skip != "cost" else ():
-        cost(mode)
 
 
 if __name__ == "__main__":

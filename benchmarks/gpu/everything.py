@@ -1,32 +1,35 @@
-"""Every GPU figure in one call, the ones that were never taken first, as far as the time goes.
+"""Every GPU figure in one call, as far as the time goes.
 
-    PYTHONPATH=src python benchmarks/gpu/everything.py [--seconds 570] [--first 0] [--list]
+    PYTHONPATH=src python benchmarks/gpu/everything.py [--seconds 570] [--only 0,1] [--beside 4] [--list]
 
-A lent device is lent for minutes: each part is a process of its own with a limit, what it prints goes to the screen and to
-$OUT/<part>.log as it comes, and a part whose limit no longer fits into what is left is named, with the number to go on from.
+A lent device is lent for minutes: each part is a process of its own with a limit, and what it prints goes to the screen and to
+$OUT/<part>.log as it comes. Parts that compile for minutes can begin beside the others: whoever measures is alone (`gpt.alone`).
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import selectors
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 from typing import TextIO
 
+from gpt import alone
+
 HERE = Path(__file__).parent
 PARTS: tuple[tuple[str, tuple[str, ...], int], ...] = (
     ("looks", ("looks.py",), 90),
-    ("1.3B-eager-peers", ("overhead.py", "1.3B", "eager", "--rounds", "2", "--peers", "--sync-steps", "0"), 300),
-    ("124M-eager", ("overhead.py", "124M", "eager", "--rounds", "2"), 150),
-    ("1.3B-compiled", ("overhead.py", "1.3B", "compiled", "--rounds", "1", "--sync-steps", "0"), 420),
-    ("124M-compiled", ("overhead.py", "124M", "compiled", "--rounds", "2"), 240),
-    ("124M-inside-graphs", ("compiled_taps.py", "--skip", "check", "--mode", "default"), 480),
-    ("inside-graphs-check", ("compiled_taps.py", "--skip", "cost"), 180),
+    ("1.3B-eager", ("overhead.py", "1.3B", "eager", "--rounds", "3", "--peers", "--sync-steps", "0"), 330),
+    ("124M-eager", ("overhead.py", "124M", "eager", "--rounds", "3", "--peers"), 330),
+    ("1.3B-compiled", ("overhead.py", "1.3B", "compiled", "--rounds", "2", "--inside", "--sync-steps", "0"), 500),
+    ("124M-compiled", ("overhead.py", "124M", "compiled", "--rounds", "3", "--peers", "--inside"), 500),
+    ("inside-graphs-check", ("compiled_taps.py",), 180),
     ("kernel", ("kernel_check.py",), 180),
     ("many-tensors", ("../many_tensors.py", "cuda"), 120),
 )
@@ -65,21 +68,40 @@ def _tell(process: subprocess.Popen[str], log: TextIO, until: float) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--seconds", type=int, default=570)
-    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--only", default="", help="numbers of parts, 0,1,6; all without it")
+    parser.add_argument("--beside", default="", help="numbers of parts that begin at once: they compile while others measure")
     parser.add_argument("--list", action="store_true")
     asked = parser.parse_args()
     folder = Path(os.environ.get("OUT") or tempfile.mkdtemp())
+    os.environ["MEASURING"] = str(Path(tempfile.mkdtemp()) / "measuring")
     until = time.monotonic() + asked.seconds
-    for number, (name, program, limit) in enumerate(PARTS):
-        if number < asked.first or asked.list:
+    chosen = [int(number) for number in asked.only.split(",") if number] or list(range(len(PARTS)))
+    beside = [int(number) for number in asked.beside.split(",") if number]
+    if asked.list:
+        for number, (name, program, limit) in enumerate(PARTS):
             print(f"{number}: {name}, at most {limit} s: {' '.join(program)}")
-            continue
-        if until - time.monotonic() < limit:
-            print(f"\nno time left for {name}: go on with --first {number}")
-            break
-        began = time.monotonic()
-        print(f"\n== {name}", flush=True)
-        print(f"== {name} {run(name, program, limit, folder)} after {time.monotonic() - began:.0f} s", flush=True)
+        return
+    threads = [threading.Thread(target=take, args=(PARTS[number], until, folder)) for number in beside]
+    for thread in threads:
+        thread.start()
+    for number in chosen:
+        if number not in beside:
+            take(PARTS[number], until, folder)
+    for thread in threads:
+        thread.join()
+
+
+def take(part: tuple[str, tuple[str, ...], int], until: float, folder: Path) -> None:
+    """Run one part inside of what time is left, and say how it ended."""
+    name, program, limit = part
+    began = time.monotonic()
+    if until - began < 20:
+        print(f"\nno time left for {name}")
+        return
+    print(f"\n== {name}", flush=True)
+    with alone() if program[0] != "overhead.py" else contextlib.nullcontext():  # that one asks by itself, once it has compiled
+        ended = run(name, program, min(limit, int(until - began)), folder)
+    print(f"== {name} {ended} after {time.monotonic() - began:.0f} s", flush=True)
 
 
 if __name__ == "__main__":

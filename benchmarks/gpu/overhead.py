@@ -2,9 +2,10 @@
 
     PYTHONPATH=src python benchmarks/gpu/overhead.py 124M eager [--rounds 3] [--steps 8] [--peers]
 
-bf16 autocast, fused AdamW, random tokens. Variants take turns, `--steps` timed steps at a time; of all a
-variant's steps the median counts, against the plain step's. Time is the device's, from CUDA events at the ends of
-steps, and the wall's over a turn. The companion process, which runs beside training on another core, is off here.
+bf16 autocast, fused AdamW, random tokens. Every variant's turn stands between two plain turns, and counts against both: a
+card that has worked for seconds clocks lower than one that rested while something attached. A turn begins with steps that are
+not timed, for `SETTLE` seconds at least. Time is the device's, from CUDA events at the ends of steps, and the wall's over a
+turn. What two plain turns differ by, one variant's turn between them, is printed: nothing smaller than that is resolved.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import importlib.util
 import itertools
 import json
 import os
@@ -24,12 +26,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from gpt import GPT, SIZES
+from gpt import GPT, SIZES, alone
 
 import stethoscope
 
 if folder := os.environ.get("PEERS"):  # where other tools were unpacked
     sys.path.append(folder)
+COMPANION = "process" if importlib.util.find_spec("pyarrow") else "off"
+"""The process beside training, at default settings, where what it needs is installed."""
 
 Variant = Callable[[Any, Any], contextlib.AbstractContextManager[Callable[[], None] | None]]
 BARE: dict[str, Any] = {
@@ -37,16 +41,24 @@ BARE: dict[str, Any] = {
     "histogram_every": 0, "graph": False, "every": 1,
 }  # fmt: skip
 BOUNDARY: dict[str, Any] = {"activations": False, "histogram_every": 0, "every": 1}
-PLAIN_LONG = "plain, in turns as long as the next"
 DEFAULT = "Stethoscope, default settings"
-"""The governor needs some steps to learn, and a device that works longer clocks lower: so the plain turn is as long."""
+BETWEEN, LOOKED_AT = (
+    "Stethoscope, module outputs asked for, steps between looks",
+    "Stethoscope, module outputs asked for, steps that are looked at",
+)
+EVERY_FOURTH: dict[str, Any] = {**BOUNDARY, "activations": True, "every": 4, "graph": False}
+PEERS = ("clip_grad", "torch.autograd", "transformers", "wandb")
+SETTLE = 2.0
+LEARNING = 64
+"""Steps that the governor is given before it is timed."""
 
 
 def ours(**settings: Any) -> Variant:
     @contextlib.contextmanager
     def variant(model: Any, optimizer: Any) -> Iterator[None]:
         folder = Path(tempfile.mkdtemp()) / "run"
-        session = stethoscope.watch(model, optimizer, run=folder, companion="off", quiet=True, **settings)
+        companion = "off" if settings else COMPANION
+        session = stethoscope.watch(model, optimizer, run=folder, companion=companion, quiet=True, **settings)
         try:
             yield None
         finally:
@@ -151,6 +163,16 @@ class Training:
         self.optimizer.step()
         return loss
 
+    def settle(self, least: int, before_step: Callable[[], None] | None) -> float:
+        """Steps that are not timed, so many at least and for so long; seconds of one."""
+        began, count = time.perf_counter(), 0
+        while count < least or time.perf_counter() - began < SETTLE:
+            for _ in range(4):
+                self.step(before_step)
+            torch.cuda.synchronize()
+            count += 4
+        return (time.perf_counter() - began) / count
+
     def timed(self, steps: int, before_step: Callable[[], None] | None) -> tuple[list[float], float]:
         """Milliseconds of each step on the device, and of a step by the wall."""
         marks = [torch.cuda.Event(enable_timing=True) for _ in range(steps + 1)]
@@ -166,10 +188,19 @@ class Training:
         return [a.elapsed_time(b) for a, b in itertools.pairwise(marks)][1:], wall
 
 
+@dataclasses.dataclass
+class Turn:
+    """What one variant did between two plain turns; milliseconds."""
+
+    name: str
+    device: list[float]
+    wall: float
+    peak: int
+
+
 def variants(compiled: bool, peers: bool) -> dict[str, tuple[Variant, int]]:
     """By name: how it attaches, and how many steps it needs before it is itself."""
     found: dict[str, tuple[Variant, int]] = {
-        "plain": (plain, 2),
         "Stethoscope, gradients every step": (ours(**BARE), 4),
         "Stethoscope, + weights, updates, optimizer state every step": (ours(**BOUNDARY), 4),
     }
@@ -177,66 +208,94 @@ def variants(compiled: bool, peers: bool) -> dict[str, tuple[Variant, int]]:
         found["Stethoscope, + module outputs and their gradients every step"] = (
             ours(**{**BOUNDARY, "activations": True}), 4,
         )  # fmt: skip
-    found[PLAIN_LONG] = (plain, 40)
-    found[DEFAULT] = (ours(), 40)
+    found[DEFAULT] = (ours(), LEARNING)
     if peers:
-        found["clip_grad_norm_().item(), every step"] = (norm_item(1), 2)
-        found["wandb 0.31 watch(gradients), its default: every 1,000th"] = (wandb_hooks(1000), 2)
+        found["clip_grad_norm_().item(), every step"] = (norm_item(1), 4)
+        found["wandb 0.31 watch(gradients), its default: every 1,000th"] = (wandb_hooks(1000), 4)
         found["wandb 0.31 watch(gradients), every step"] = (wandb_hooks(1), 1)
         if not compiled:
-            found["torch.autograd.set_detect_anomaly"] = (anomaly, 2)
+            found["torch.autograd.set_detect_anomaly"] = (anomaly, 1)
             found["transformers DebugUnderflowOverflow"] = (underflow_overflow, 1)
     return found
 
 
-def measure(
-    training: Training, asked: dict[str, tuple[Variant, int]], rounds: int, steps: int
-) -> dict[str, Any]:
-    device: dict[str, list[float]] = {name: [] for name in asked}
-    wall: dict[str, list[float]] = {name: [] for name in asked}
-    peak: dict[str, float] = {}
-    failed: dict[str, str] = {}
-    for turn in range(rounds):
-        for name, (variant, warm_up) in asked.items():
-            if name in failed or (turn and name.startswith(("torch.autograd", "transformers", "wandb"))):
+def take_turn(training: Training, name: str, variant: Variant, least: int) -> Turn:
+    with variant(training.run, training.optimizer) as before_step:
+        seconds = training.settle(least, before_step)
+        torch.cuda.reset_peak_memory_stats()
+        device, wall = training.timed(min(max(int(SETTLE / seconds), 8), 48), before_step)
+        return Turn(name, device, wall, torch.cuda.max_memory_allocated())
+
+
+def measure(training: Training, asked: dict[str, tuple[Variant, int]], rounds: int) -> list[Turn]:
+    """Plain, a variant, plain, the next one, ..., plain. Peers take one turn each."""
+    turns = [take_turn(training, "plain", plain, 4)]
+    failed: set[str] = set()
+    for number in range(rounds):
+        for name, (variant, least) in asked.items():
+            if name in failed or (number and name.startswith(PEERS)):
                 continue
             try:
-                with variant(training.run, training.optimizer) as before_step:
-                    for _ in range(warm_up):
-                        training.step(before_step)
-                    torch.cuda.synchronize()
-                    torch.cuda.reset_peak_memory_stats()
-                    count = steps if warm_up > 1 else max(steps // 2, 2)
-                    found, clock = training.timed(4 * count if warm_up > 4 else count, before_step)
-                    peak[name] = torch.cuda.max_memory_allocated()
-                device[name] += found
-                wall[name].append(clock)
+                turns.append(take_turn(training, name, variant, least))
             except Exception as problem:  # a peer that does not run here is said, and the rest goes on
-                failed[name] = repr(problem)[:300]
-                print("FAILED", name, failed[name], flush=True)
-    return {"device": device, "wall": wall, "peak": peak, "failed": failed}
+                failed.add(name)
+                print("FAILED", name, repr(problem)[:300], flush=True)
+            else:
+                turns.append(take_turn(training, "plain", plain, 4))
+    return turns
 
 
-def print_table(found: dict[str, Any]) -> None:
-    spread = sorted(found["device"]["plain"])
-    middle = statistics.median(spread)
-    low, high = spread[len(spread) // 10] / middle - 1, spread[-1 - len(spread) // 10] / middle - 1
-    print("| what | step, ms | more | mean, more | by the wall | more memory, MB |")
-    print("| --- | --- | --- | --- | --- | --- |")
-    for name, times in found["device"].items():
-        if not times:
-            continue
-        against = PLAIN_LONG if name == DEFAULT else "plain"
-        base, mean = statistics.median(found["device"][against]), statistics.fmean(found["device"][against])
-        base_wall = statistics.median(found["wall"][against])
-        middle, clock = statistics.median(times), statistics.median(found["wall"][name])
-        extra = (found["peak"][name] - found["peak"]["plain"]) / 1e6
+def print_table(turns: list[Turn]) -> None:
+    """Each turn against the plain ones on both sides of it; of several turns the middle one counts."""
+    print("| what | step, ms | more | of each turn | mean, more | by the wall | more memory, MB |")
+    print("| --- | --- | --- | --- | --- | --- | --- |")
+    plains = [statistics.median(turn.device) for turn in turns if turn.name == "plain"]
+    print(f"| plain | {statistics.median(plains):.2f} | | | | | |")
+    for name in dict.fromkeys(turn.name for turn in turns if turn.name != "plain"):
+        places = [place for place, turn in enumerate(turns) if turn.name == name]
+        more = [ratio(turns, place, lambda turn: statistics.median(turn.device)) for place in places]
+        mean = [ratio(turns, place, lambda turn: statistics.fmean(turn.device)) for place in places]
+        wall = [ratio(turns, place, lambda turn: turn.wall) for place in places]
+        extra = max(turns[place].peak - turns[place - 1].peak for place in places) / 1e6
+        each = ", ".join(f"{value:+.2%}" for value in more)
         print(
-            f"| {name} | {middle:.2f} | {middle / base - 1:+.2%} | "
-            f"{statistics.fmean(times) / mean - 1:+.2%} | "
-            f"{clock / base_wall - 1:+.2%} | {extra:.1f} |"
+            f"| {name} | {statistics.median(statistics.median(turns[place].device) for place in places):.2f} "
+            f"| {statistics.median(more):+.2%} | {each} | {statistics.median(mean):+.2%} "
+            f"| {statistics.median(wall):+.2%} | {extra:.1f} |"
         )
-    print(f"\nplain steps: 10th and 90th percentile {low:+.2%}, {high:+.2%} of the median", flush=True)
+    apart = sorted(abs(b / a - 1) for a, b in itertools.pairwise(plains))
+    spread = [value / statistics.median(turn.device) - 1 for turn in turns if turn.name == "plain" for value in turn.device]
+    low, high = statistics.quantiles(spread, n=10)[0], statistics.quantiles(spread, n=10)[-1]
+    print(f"\nplain turns differ from the next plain one by {statistics.median(apart):.2%} (middle), {apart[-1]:.2%} (most);")
+    print(f"plain steps: 10th and 90th percentile {low:+.2%}, {high:+.2%} of their turn's median", flush=True)
+
+
+def ratio(turns: list[Turn], place: int, value: Callable[[Turn], float]) -> float:
+    """How much more than the mean of its neighbours."""
+    return value(turns[place]) / statistics.fmean((value(turns[place - 1]), value(turns[place + 1]))) - 1
+
+
+def measure_inside(training: Training, before: Turn) -> None:
+    """Module outputs inside of compiled graphs: one session, every fourth step looked at, between two plain turns."""
+    graphs = check_graphs()
+    with ours(**EVERY_FOURTH)(training.run, training.optimizer):
+        training.settle(12, None)  # compiles
+        with alone():
+            seconds = training.settle(12, None)
+            both = check_graphs()
+            count = min(max(int(2 * SETTLE / seconds), 16), 96) // 4 * 4
+            # Steps come in fours up to here, so the first of the next is looked at; `timed` leaves it out.
+            times, _wall = training.timed(count + 1, None)
+            later = check_graphs()
+    training.settle(4, None)  # compiles
+    with alone():
+        after = take_turn(training, "plain", plain, 4)
+    base = statistics.fmean(statistics.median(turn.device) for turn in (before, after))
+    print(f"| plain, before and after | {base:.2f} | |")
+    found = {LOOKED_AT: times[3::4], BETWEEN: [value for place, value in enumerate(times) if place % 4 != 3]}
+    for name, values in found.items():
+        print(f"| {name} | {statistics.median(values):.2f} | {statistics.median(values) / base - 1:+.2%} |")
+    print(f"graphs and breaks: plain {graphs}, with both graphs {both}, after {count} more steps {later}", flush=True)
 
 
 def check_no_synchronisation(training: Training, steps: int) -> None:
@@ -254,7 +313,7 @@ def check_no_synchronisation(training: Training, steps: int) -> None:
         print(f"no synchronisation in {steps} watched steps, {name}", flush=True)
 
 
-def check_graphs(training: Training) -> dict[str, int]:
+def check_graphs() -> dict[str, int]:
     from torch._dynamo.utils import counters
 
     return {
@@ -268,10 +327,10 @@ def main() -> None:
     parser.add_argument("model", choices=list(SIZES))
     parser.add_argument("how", choices=["eager", "compiled"])
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--peers", action="store_true")
     parser.add_argument("--batch", type=int, default=0)
     parser.add_argument("--sync-steps", type=int, default=100)
+    parser.add_argument("--inside", action="store_true", help="module outputs inside of compiled graphs too")
     asked = parser.parse_args()
     compiled = asked.how == "compiled"
     training = Training(asked.model, compiled, asked.batch)
@@ -283,16 +342,20 @@ def main() -> None:
     for _ in range(5):
         training.step()
     torch.cuda.synchronize()
-    before = check_graphs(training)
-    found = measure(training, variants(compiled, asked.peers), asked.rounds, asked.steps)
-    print_table(found)
-    print(f"weights {weights / 1e6:.0f} MB")
-    if compiled:
-        print(f"graphs and breaks before watching {before}, after {check_graphs(training)}")
-    if asked.sync_steps:
-        check_no_synchronisation(training, asked.sync_steps)
+    with alone():
+        before = check_graphs()
+        turns = measure(training, variants(compiled, asked.peers), asked.rounds)
+        print_table(turns)
+        print(f"weights {weights / 1e6:.0f} MB; the companion of the default settings: {COMPANION}")
+        if compiled:
+            print(f"graphs and breaks before watching {before}, after {check_graphs()}", flush=True)
+        if asked.sync_steps:
+            check_no_synchronisation(training, asked.sync_steps)
+    if asked.inside:
+        measure_inside(training, turns[-1])
     if out := os.environ.get("OUT"):
-        Path(out, f"{asked.model}-{asked.how}-{training.size.batch}.json").write_text(json.dumps(found))
+        told = [dataclasses.asdict(turn) for turn in turns]
+        Path(out, f"{asked.model}-{asked.how}-{training.size.batch}.json").write_text(json.dumps(told))
 
 
 if __name__ == "__main__":
