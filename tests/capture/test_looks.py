@@ -34,7 +34,7 @@ def test_a_read_value_would_be_noticed(no_values: torch.device) -> None:
             read()
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
 def test_looks_at_units_never_read_a_value(no_values: torch.device, dtype: torch.dtype) -> None:
     wide = torch.empty(64, 512, 96, device=no_values, dtype=dtype)
     image = torch.empty(8, 16, 128, 128, device=no_values, dtype=dtype)
@@ -47,6 +47,7 @@ def test_looks_at_units_never_read_a_value(no_values: torch.device, dtype: torch
         assert squashed.shape == (4,)
     rows = units.rows_with_gradient(torch.empty(40, 7, 3, device=no_values, dtype=dtype))
     assert rows is not None
+    assert rows.dtype == torch.float32
     assert rows.shape == (40,)
     assert units.logits(torch.empty(4096, 50_257, device=no_values, dtype=dtype)).shape == (4,)
     assert units.logits(torch.empty(64, 1, device=no_values, dtype=dtype)).shape == (1,)

@@ -22,6 +22,20 @@ def groups() -> Iterator[list[torch.Tensor]]:
     yield [far, torch.tensor([5e-324, -1e-310], dtype=torch.float64)]
     yield [torch.randn(20_000) + 1e6, torch.full((8192,), float("nan")), torch.randn(40, 50).t()]
     yield [torch.randn(9001)[1:], torch.randn(16384), torch.tensor(2.5)]
+    yield from several_spans()
+
+
+def several_spans() -> Iterator[list[torch.Tensor]]:
+    """Tensors of more than one span, which whoever is done last puts together: far apart, with zeros in some, not finite in one."""
+    count = triton.SPAN + 77
+    for dtype in (torch.float32, torch.bfloat16, torch.float64):
+        mixed = ordinary_tensor(dtype, count, 5)
+        mixed[triton.SPAN :] = mixed[triton.SPAN :] * 3 + 1
+        yield [mixed, ordinary_tensor(dtype, 50, 6), ordinary_tensor(dtype, count, 7).relu_(), ordinary_tensor(dtype, 0, 8)]
+    lost = torch.randn(count) + 1e4
+    lost[: triton.SPAN] = float("nan")
+    lost[-1] = float("inf")
+    yield [lost, torch.zeros(count), torch.randn(count) * 1e-40]
 
 
 def check(tensors: list[torch.Tensor], limit: float | None, seed: int) -> None:

@@ -39,7 +39,19 @@ def per_unit(value: torch.Tensor) -> torch.Tensor | None:
 def activity(value: torch.Tensor) -> torch.Tensor | None:
     """Mean absolute value of every unit over a batch; exactly 0 where it never fired. On a device of some of its rows."""
     flat = per_unit(_read(value))
-    return None if flat is None else flat.abs().mean(0).float()
+    if flat is None:
+        return None
+    if flat.device.type == "cpu":
+        return flat.abs().mean(0).float()
+    # One launch that writes nothing but the sums; on a CPU it is the slower one.
+    return _norm(flat, 1.0, 0) / len(flat)
+
+
+def _norm(values: torch.Tensor, power: float, dim: int) -> torch.Tensor:
+    """As float32, added up no more coarsely than that."""
+    at_least = None if values.dtype == torch.float64 else torch.float32
+    found: torch.Tensor = torch.linalg.vector_norm(values, power, dim=dim, dtype=at_least)
+    return found.float()
 
 
 def _read(value: torch.Tensor) -> torch.Tensor:
@@ -93,7 +105,7 @@ def rows_with_gradient(gradient: torch.Tensor, bias: torch.Tensor | None = None)
     if rows.device.type == "cpu":
         largest = torch.maximum(rows.amax(1), -rows.amin(1)).abs().float()
     else:
-        largest = torch.linalg.vector_norm(rows, float("inf"), dim=1, dtype=torch.float32)
+        largest = _norm(rows, math.inf, 1)
     if bias is not None and can_look(bias) and bias.shape == largest.shape and bias.device == largest.device:
         largest = torch.maximum(largest, bias.detach().abs().float())
     return largest

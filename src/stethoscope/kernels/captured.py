@@ -16,7 +16,6 @@ from stethoscope.kernels import triton
 from stethoscope.kernels.fetching import Fetched
 from stethoscope.kernels.pending import Measured, Pending
 from stethoscope.kernels.pointers import KINDS, collect
-from stethoscope.kernels.reference import SMALLEST_NORMAL
 
 MAX_SLOTS: Final = 8192
 UNWRITTEN: Final = -1.0
@@ -39,8 +38,6 @@ class Slots:
         if table is None or full or not tensor.numel() or not triton.serves_devices():
             return False
         name = KINDS[table.kinds[0]]
-        if name in triton.UPCAST:
-            return False
         slot = len(self._owned) if captured else MAX_SLOTS - 1 - len(self._once)
         self._queue(tensor, name, self._lines[slot : slot + 1])
         (self._owned if captured else self._once).append(label)
@@ -65,16 +62,16 @@ class Slots:
         count, span = tensor.numel(), triton.span_of(tensor.numel())
         spans = -(-count // span)
         wide = torch.empty(2, dtype=torch.int64, device=self._device)
-        narrow = torch.empty(2 * spans + 2, dtype=torch.int32, device=self._device)
+        narrow = torch.empty(2 * spans + 3, dtype=torch.int32, device=self._device)
         with triton.on_device(self._device):
             more.write_plan[(-(-spans // PLAN_LANES),)](
                 tensor, count, spans, wide, narrow, LANES=PLAN_LANES, num_warps=1
             )
         plan = triton.Plan(
-            narrow[:spans], narrow[spans : 2 * spans], narrow[2 * spans :], wide[1:], spans, span
-        )
-        kind = (name, SMALLEST_NORMAL.get(name, 0.0), tensor.data_ptr() % 16 == 0)
-        triton.queue_rows(self._device, kind, wide, plan, None, line)
+            narrow[:spans], narrow[spans : 2 * spans], narrow[2 * spans :], wide[1:], narrow[2 * spans + 2 :],
+            spans, span,
+        )  # fmt: skip
+        triton.queue_rows(self._device, name, tensor.data_ptr() % 16 == 0, wide, plan, None, line)
 
 
 PLAN_LANES: Final = 256

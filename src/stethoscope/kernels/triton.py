@@ -40,25 +40,21 @@ SKETCH_ROWS: Final = 64
 SKETCH_TILES: Final = 16
 WARPS: Final = 4
 HISTOGRAM_WARPS: Final = 8
-MERGE_LANES: Final = 1024
-FEW_LANES: Final = 128
+MERGE_LANES: Final = 128
+REGISTERS: Final = 80
+DOUBLE_REGISTERS: Final = 128
 MAX_PLANS: Final = 64
 NUM_SUMS: Final = 16
 """What the device code leaves of a span, and of a tensor."""
 FUSED: Final = {"enable_fp_fusion": True}
 """Said outright because triton warns that its default will change; the kernels are right either way."""
 
-WIDE: Final = frozenset({"float64", "int32", "int64"})
-LANE_WIDTH: Final = {
-    "float32": 4, "bfloat16": 4, "float16": 4, "int8": 4, "uint8": 4, "int16": 4,
-    "float64": 2, "int32": 4, "int64": 2,
-}  # fmt: skip
-"""Elements that a thread reads at once: up to 16 bytes; more would take registers that hide the memory's latency."""
-UPCAST: Final = {
-    "bool": "uint8", "uint16": "int32", "uint32": "int64", "uint64": "float64",
-    **{name: "float32" for name in SMALLEST_NORMAL if name.startswith("float8")},
-}  # fmt: skip
-"""What the device code does not read is converted first, exactly (uint64 beyond 2**53 is rounded)."""
+DOUBLES: Final = frozenset({"float64", "int32", "int64", "uint32", "uint64"})
+"""What float32 does not hold is calculated with as float64 (integers beyond 2**53 are rounded)."""
+BYTES: Final = {name: name.removeprefix("float8_") for name in SMALLEST_NORMAL if name.startswith("float8")}
+"""What the device code knows the 8-bit floats by: it reads their bytes, which every device can."""
+LANE_WIDTH: Final = {"float64": 2, "int64": 2, "uint64": 2}
+"""Elements that a thread reads at once, 4 but for these: up to 16 bytes; more would take registers that hide the memory's latency."""
 
 
 @functools.cache
@@ -75,6 +71,8 @@ class Plan:
     numbers: Any
     starts: Any
     counts: Any
+    done: Any
+    """Of each tensor, how many of its chunks were read: zero between two launches, which is why a plan is one stream's."""
     num_chunks: int
     span: int
 
@@ -91,7 +89,6 @@ class Group:
 
 _plans: OrderedDict[tuple[Any, ...], Plan] = OrderedDict()
 _given_up: list[str] = []
-_NEEDS_UPCAST: Final = np.array([name in UPCAST for name in KINDS])
 
 
 def make_plan(device: Any, counts: npt.NDArray[np.int64], chunk: int) -> Plan:
@@ -105,6 +102,7 @@ def make_plan(device: Any, counts: npt.NDArray[np.int64], chunk: int) -> Plan:
         upload(numbers.astype(np.int32), device),
         upload(starts.astype(np.int32), device),
         upload(counts, device),
+        upload(np.zeros(len(counts), dtype=np.int32), device),
         int(starts[-1]),
         chunk,
     )
@@ -215,19 +213,11 @@ def launch(
     table: Collected, limits: Sequence[float | None] | None, extras: Extras | None, *, timed: bool = False
 ) -> Fetched[Measured]:
     """Measures the tensors of one device, on its current stream."""
-    torch = sys.modules["torch"]
     device = table.owners[0].device
     watch = Stopwatch(device) if timed and device.type == "cuda" else None
-    pointers = np.frombuffer(table.pointers, dtype=np.int64).copy()
+    pointers = np.frombuffer(table.pointers, dtype=np.int64)
     counts = np.frombuffer(table.counts, dtype=np.int64)
     kinds = np.frombuffer(table.kinds, dtype=np.uint8)
-    converted = []
-    for place in np.flatnonzero(_NEEDS_UPCAST[kinds]).tolist():
-        source = table.owners[place].detach()
-        if place in table.bent:
-            source = source.as_strided((source.numel(),), (1,))
-        converted.append(source.to(getattr(torch, UPCAST[KINDS[kinds[place]]])))
-        pointers[place] = converted[-1].data_ptr()
     keys = kinds.astype(np.int64) * 2 + (pointers % 16 == 0)
     tables: list[Any] = []
     groups: list[tuple[list[int], tuple[str, ...]]] = []
@@ -246,49 +236,45 @@ def _launch_group(
 ) -> dict[str, Any]:
     """All tensors of one dtype: the sums, and what else was asked for."""
     torch = sys.modules["torch"]
-    name = UPCAST.get(group.name, group.name)
     num_tensors = len(group.counts)
     plan = _plan(device, group.counts, span_of(int(group.counts.sum())))
     pointers = upload_once(group.pointers, device, stream_number(device))
     bound = None if limits is None else upload(_limit_table(limits), device)
-    out = {"sums": torch.empty((num_tensors, NUM_SUMS), dtype=torch.float64, device=device)}
-    kind = (name, SMALLEST_NORMAL.get(group.name, 0.0), group.aligned)
-    reading = queue_rows(device, kind, pointers, plan, bound, out["sums"])
+    # Nobody writes the line of a tensor without elements.
+    fresh = torch.empty if group.counts.all() else torch.zeros
+    out = {"sums": fresh((num_tensors, NUM_SUMS), dtype=torch.float64, device=device)}
+    reading = queue_rows(device, group.name, group.aligned, pointers, plan, bound, out["sums"])
     with on_device(device):
         if extras is not None and extras.histogram:
             out["histograms"] = _histogram_group(device, pointers, group.counts, reading)
         if extras is not None and extras.sketch:
-            out["sketches"] = _sketch_group(device, pointers, group.counts, name, extras.seed)
+            out["sketches"] = _sketch_group(device, pointers, group.counts, group.name, extras.seed)
     return out
 
 
 def queue_rows(
-    device: Any, kind: tuple[str, float, bool], pointers: Any, plan: Plan, limits: Any, sums: Any
+    device: Any, name: str, aligned: bool, pointers: Any, plan: Plan, limits: Any, sums: Any
 ) -> dict[str, Any]:
-    """Queue the two launches that measure tensors of one kind: its name, its smallest normal number, whether
-    all are aligned. Returns how their elements are read."""
-    torch = sys.modules["torch"]
-    from stethoscope.kernels.triton_kernels import span_partials
-    from stethoscope.kernels.triton_merging import tensor_sums
+    """Queue the launch that measures tensors of one dtype, which are all aligned or all not.
 
-    name, tiny, aligned = kind
-    wide = name in WIDE
-    number = np.array(tiny, dtype=np.float64 if wide else np.float32)
-    tiny_bits = int(number.view(np.int64 if wide else np.int32))
-    num_tensors = len(sums)
+    Returns how their elements are read.
+    """
+    torch = sys.modules["torch"]
+    from stethoscope.kernels.triton_kernels import tensor_sums
+
+    reading = {**element_type(name), "ALIGNED": aligned, **FUSED}
+    double = name in DOUBLES
+    number = np.array(SMALLEST_NORMAL.get(name, 0.0), dtype=np.float64 if double else np.float32)
+    tiny_bits = int(number.view(np.int64 if double else np.int32))
     partials = torch.empty((NUM_SUMS, plan.num_chunks), dtype=torch.float64, device=device)
-    reading = {"DTYPE": element_type(name), "WIDE": wide, "ALIGNED": aligned, **FUSED}
-    with on_device(device):
-        if plan.num_chunks:
-            span_partials[(plan.num_chunks,)](
-                pointers, plan.counts, plan.owners, plan.numbers, pointers if limits is None else limits, partials,
-                tiny_bits, HAS_LIMITS=limits is not None, SPAN=plan.span, UNROLL=UNROLL,
-                PAIRED=_compares_pairs(device), BLOCK=32 * WARPS * LANE_WIDTH[name], num_warps=WARPS, **reading,
+    if plan.num_chunks:
+        with on_device(device):
+            tensor_sums[(plan.num_chunks,)](
+                pointers, plan.counts, plan.owners, plan.numbers, plan.starts, plan.done,
+                pointers if limits is None else limits, partials, sums, tiny_bits, HAS_LIMITS=limits is not None,
+                SPAN=plan.span, UNROLL=UNROLL, PAIRED=_compares_pairs(device), BLOCK=32 * WARPS * LANE_WIDTH.get(name, 4),
+                LANES=MERGE_LANES, num_warps=WARPS, **_register_limit(device, double), **reading,
             )  # fmt: skip
-        lanes = MERGE_LANES if plan.num_chunks > 4 * num_tensors else FEW_LANES
-        tensor_sums[(num_tensors,)](
-            partials, plan.starts, sums, WIDE=wide, LANES=lanes, num_warps=lanes // 128, **FUSED
-        )
     return reading
 
 
@@ -298,7 +284,7 @@ def _histogram_group(
     torch = sys.modules["torch"]
     from stethoscope.kernels import triton_extras as more
 
-    chunk = WIDE_HISTOGRAM_CHUNK if reading["WIDE"] else HISTOGRAM_CHUNK
+    chunk = WIDE_HISTOGRAM_CHUNK if reading["READ"] == "double" else HISTOGRAM_CHUNK
     plan = _plan(device, counts, chunk)
     histograms = torch.zeros((len(counts), 512), dtype=torch.int64, device=device)
     if plan.num_chunks:
@@ -320,7 +306,7 @@ def _sketch_group(device: Any, pointers: Any, counts: npt.NDArray[np.int64], nam
     seeds = upload_once(seeds, device, stream_number(device))
     if plan.num_chunks:
         more.chunk_sketches[(plan.num_chunks,)](
-            pointers, plan.counts, plan.owners, plan.numbers, seeds, parts, DTYPE=element_type(name),
+            pointers, plan.counts, plan.owners, plan.numbers, seeds, parts, **element_type(name),
             TILES=SKETCH_TILES, ROWS=SKETCH_ROWS, WIDTH=SKETCH_WIDTH, num_warps=HISTOGRAM_WARPS, **FUSED,
         )  # fmt: skip
     more.tensor_sketches[(len(counts),)](
@@ -340,16 +326,26 @@ def _compares_pairs(device: Any) -> bool:
     )
 
 
+@functools.cache
+def _register_limit(device: Any, double: bool) -> dict[str, int]:
+    """So many of a thread's registers at most, that what is seldom done does not take room from what is done always."""
+    torch = sys.modules["torch"]
+    is_nvidia = device.type == "cuda" and torch.version.hip is None
+    return {"maxnreg": DOUBLE_REGISTERS if double else REGISTERS} if is_nvidia else {}
+
+
 def _limit_table(limits: Sequence[float | None]) -> npt.NDArray[np.float64]:
     table = np.array([np.inf if limit is None else limit for limit in limits])
     return np.where(np.isnan(table), np.inf, table)
 
 
-def element_type(name: str) -> Any:
-    """A dtype as the device code knows it."""
+def element_type(name: str) -> dict[str, Any]:
+    """A dtype as the device code knows it: what is loaded, and how it is read."""
     import triton.language as tl
 
-    return getattr(tl, name)
+    if name in BYTES or name == "bool":
+        return {"DTYPE": tl.uint8, "READ": BYTES.get(name, "single")}
+    return {"DTYPE": getattr(tl, name), "READ": "double" if name in DOUBLES else "single"}
 
 
 def on_device(device: Any) -> Any:

@@ -7,20 +7,20 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from stethoscope.kernels.triton_kernels import _bits, _place, _wide
+from stethoscope.kernels.triton_kernels import bits_of, place_of, wide
 
 
 @triton.jit
-def chunk_histograms(pointers, counts, owners, numbers, histograms, DTYPE: tl.constexpr, WIDE: tl.constexpr,
+def chunk_histograms(pointers, counts, owners, numbers, histograms, DTYPE: tl.constexpr, READ: tl.constexpr,
                      ALIGNED: tl.constexpr, SPAN: tl.constexpr, LOWEST: tl.constexpr,
                      HIGHEST: tl.constexpr):  # fmt: skip
     """Adds each chunk's exponents to its tensor's line of int64 [n, 512]; the last place is for no bin."""
-    data, length, owner = _place(pointers, counts, owners, numbers, DTYPE, ALIGNED, SPAN)
+    data, length, owner = place_of(pointers, counts, owners, numbers, DTYPE, ALIGNED, SPAN)
     offsets = tl.arange(0, SPAN)
-    x = _wide(tl.load(data + offsets, mask=offsets < length, other=0), WIDE)
+    x = wide(tl.load(data + offsets, mask=offsets < length, other=0), READ)
     x = tl.where(offsets < length, x, float("nan"))
-    bits = _bits(x, WIDE)
-    if WIDE:
+    bits = bits_of(x, READ)
+    if READ == "double":
         exponent = (bits >> 52).to(tl.int32) - 1023
         odd = exponent == 1024
         negative = x.to(tl.int64, bitcast=True) < 0
@@ -39,6 +39,16 @@ def chunk_histograms(pointers, counts, owners, numbers, histograms, DTYPE: tl.co
 
 
 @triton.jit
+def _double(raw, READ: tl.constexpr):
+    """As float64; float32 and what it holds pass through it unchanged."""
+    if READ == "single" or READ == "double":
+        x = raw.to(tl.float64)
+    else:
+        x = wide(raw, READ).to(tl.float64)
+    return x
+
+
+@triton.jit
 def _mix(word):
     """The finaliser of SplitMix64, as in sketch.py."""
     word = (word ^ (word >> 30)) * tl.full([], 0xBF58476D1CE4E5B9, tl.uint64)
@@ -47,7 +57,7 @@ def _mix(word):
 
 
 @triton.jit
-def chunk_sketches(pointers, counts, owners, numbers, seeds, sketches, DTYPE: tl.constexpr,
+def chunk_sketches(pointers, counts, owners, numbers, seeds, sketches, DTYPE: tl.constexpr, READ: tl.constexpr,
                    TILES: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr):  # fmt: skip
     """One program per TILES * ROWS * WIDTH elements; sketches is float64 [chunks, WIDTH].
 
@@ -68,7 +78,7 @@ def chunk_sketches(pointers, counts, owners, numbers, seeds, sketches, DTYPE: tl
         rotation = (_mix(signs + golden) >> 58).to(tl.int32)
         source = (lane[None, :] - rotation[:, None]) & (WIDTH - 1)
         offset = block[:, None] * WIDTH + source
-        x = tl.load(data + offset, mask=offset < count, other=0).to(tl.float64)
+        x = _double(tl.load(data + offset, mask=offset < count, other=0), READ)
         x = tl.where(tl.abs(x) < float("inf"), x, 0.0)
         minus = (signs[:, None] >> source.to(tl.uint64)) & 1
         total += tl.sum(tl.where(minus == 1, -x, x), 0)
@@ -90,21 +100,22 @@ def tensor_sketches(parts, starts, sketches, WIDTH: tl.constexpr):
 
 
 @triton.jit
-def gather_values(pointers, owners, begins, ends, offsets, out, DTYPE: tl.constexpr, LANES: tl.constexpr):
+def gather_values(pointers, owners, begins, ends, offsets, out, DTYPE: tl.constexpr, READ: tl.constexpr,
+                  LANES: tl.constexpr):  # fmt: skip
     """One program per LANES coordinates of one tensor: out[i] = its element offsets[i], from begin to end."""
     program = tl.program_id(0)
     lane = tl.load(begins + program) + tl.arange(0, LANES)
     inside = lane < tl.load(ends + program)
     data = tl.load(pointers + tl.load(owners + program)).to(tl.pointer_type(DTYPE))
     values = tl.load(data + tl.load(offsets + lane, mask=inside, other=0), mask=inside, other=0)
-    tl.store(out + lane, values.to(tl.float64), mask=inside)
+    tl.store(out + lane, _double(values, READ), mask=inside)
 
 
 @triton.jit(do_not_specialize=["count", "spans"])
 def write_plan(data, count, spans, wide, narrow, LANES: tl.constexpr):
     """For one tensor what is uploaded for many: where it lies and how long it is, and which span is which.
 
-    Of `narrow`: whose each span is, its number, and the first span of this tensor and of none.
+    Of `narrow`: whose each span is, its number, the first span of this tensor and of none, and that none was read yet.
     """
     span = tl.program_id(0) * LANES + tl.arange(0, LANES)
     inside = span < spans
@@ -115,3 +126,4 @@ def write_plan(data, count, spans, wide, narrow, LANES: tl.constexpr):
         tl.store(wide + 1, count.to(tl.int64))
         tl.store(narrow + 2 * spans, 0)
         tl.store(narrow + 2 * spans + 1, spans.to(tl.int32))
+        tl.store(narrow + 2 * spans + 2, 0)

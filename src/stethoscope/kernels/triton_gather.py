@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from stethoscope.kernels.fetching import stream_number, upload, upload_once
 from stethoscope.kernels.pointers import KINDS, Collected
-from stethoscope.kernels.triton import FUSED, MAX_PLANS, UPCAST, element_type, on_device
+from stethoscope.kernels.triton import FUSED, MAX_PLANS, element_type, on_device
 
 GATHER_LANES: Final = 256
 _gather_plans: OrderedDict[tuple[Any, ...], GatherPlan] = OrderedDict()
@@ -31,20 +31,11 @@ def gather(
     pointers = upload_once(np.frombuffer(table.pointers, dtype=np.int64), device, stream_number(device))
     with on_device(device):
         for kind in np.unique(kinds).tolist():
-            name = KINDS[kind]
-            if name in UPCAST:
-                for place in np.flatnonzero(kinds == kind).tolist():
-                    begin, end = int(starts[place]), int(starts[place + 1])
-                    chosen = upload(offsets[begin:end], device)
-                    source = table.owners[place].detach()
-                    flat = source.as_strided((source.numel(),), (1,))
-                    out[begin:end] = flat.to(getattr(torch, UPCAST[name]))[chosen]
-                continue
             plan = _gather_plan(device, (*key, kind), np.flatnonzero(kinds == kind), starts, offsets)
             if plan.num_programs:
                 more.gather_values[(plan.num_programs,)](
                     pointers, plan.owners, plan.begins, plan.ends, plan.offsets, out,
-                    DTYPE=element_type(name), LANES=GATHER_LANES, **FUSED,
+                    **element_type(KINDS[kind]), LANES=GATHER_LANES, **FUSED,
                 )  # fmt: skip
     return out
 

@@ -1,4 +1,4 @@
-"""The device code that makes one line per tensor of what its spans left, in float64."""
+"""The device code that makes one line per tensor of what its spans left, in float64; called by `triton_kernels.py`."""
 
 # mypy: ignore-errors
 # ruff: noqa: N803
@@ -7,42 +7,66 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from stethoscope.kernels.triton_kernels import moments
-
 NUM_SUMS = tl.constexpr(16)
-"""What a tensor leaves: the same, with every span brought to the tensor's own scale."""
+"""What a span leaves, and a tensor: n, NaN, +Inf, -Inf, zeros, tiny, huge, lo, hi, smallest but zero, scale, mean, sum of
+magnitudes, m2, m3, m4."""
+FRESH = tl.constexpr(".cg")
+"""Other processors wrote what is read here: not from this one's own cache."""
 
 
 @triton.jit
-def _common_scale(partials, apart, begin, end, WIDE: tl.constexpr, LANES: tl.constexpr):
+def _common_scale(partials, apart, begin, end, READ: tl.constexpr, LANES: tl.constexpr):
     """A scale in which no span's fourth powers overflow: the smallest one, which belongs to the largest values.
 
     What fits into float32 has fourth powers that fit into float64 as they are.
     """
     least = tl.zeros([LANES], dtype=tl.float64) + float("inf")
-    if WIDE:
+    if READ == "double":
         for first in range(begin, end, LANES):
             place = first + tl.arange(0, LANES)
             inside = place < end
-            here = tl.load(partials + place, mask=inside, other=0.0) > 0
-            scale = tl.load(partials + 10 * apart + place, mask=inside, other=1.0)
+            here = tl.load(partials + place, mask=inside, other=0.0, cache_modifier=FRESH) > 0
+            scale = tl.load(partials + 10 * apart + place, mask=inside, other=1.0, cache_modifier=FRESH)
             least = tl.minimum(least, tl.where(here, scale, float("inf")))
     common = tl.min(least, 0)
     return tl.where(common < float("inf"), common, 1.0)
 
 
 @triton.jit
-def tensor_sums(partials, starts, sums, WIDE: tl.constexpr, LANES: tl.constexpr):
-    """One program per tensor: its spans starts[i] .. starts[i + 1] combined; sums is float64 [n, NUM_SUMS].
+def moments(s1, s2, s3, s4, shift, n):
+    """Mean and central moments of n values from the sums of powers of their distances from a shift."""
+    count = tl.maximum(n, 1).to(tl.float64)
+    off = s1 / count
+    m2 = s2 - s1 * off
+    m3 = s3 - 3.0 * off * s2 + 2.0 * count * off * off * off
+    m4 = s4 - 4.0 * off * s3 + 6.0 * off * off * s2 - 3.0 * count * off * off * off * off
+    return shift.to(tl.float64) + off, tl.maximum(m2, 0.0), m3, tl.maximum(m4, 0.0)
+
+
+@triton.jit
+def _mean_of_means(partials, apart, begin, end, common, LANES: tl.constexpr):
+    """Of all spans that hold a finite value, in the common scale."""
+    total = tl.zeros([LANES], dtype=tl.float64)
+    count = total
+    for first in range(begin, end, LANES):
+        place = first + tl.arange(0, LANES)
+        inside = place < end
+        here = tl.load(partials + place, mask=inside, other=0.0, cache_modifier=FRESH) > 0
+        scale = tl.load(partials + 10 * apart + place, mask=inside, other=1.0, cache_modifier=FRESH)
+        mean = tl.load(partials + 11 * apart + place, mask=inside, other=0.0, cache_modifier=FRESH)
+        total += tl.where(here, mean * (common / scale), 0.0)
+        count += here.to(tl.float64)
+    return tl.sum(total, 0) / tl.maximum(tl.sum(count, 0), 1.0)
+
+
+@triton.jit
+def merge_spans(partials, apart, begin, end, out, READ: tl.constexpr, LANES: tl.constexpr):
+    """A tensor's spans from `begin` to `end` combined, every one brought to the tensor's own scale.
 
     Moments are added up about the mean of the first span, which is never many standard deviations away, and
-    moved to the tensor's mean at the end: so the spans are read once.
+    moved to the tensor's mean at the end: so the spans are read once, but where the first one holds nothing finite.
     """
-    tensor = tl.program_id(0)
-    begin = tl.load(starts + tensor)
-    end = tl.load(starts + tensor + 1)
     lanes = tl.arange(0, LANES)
-    apart = tl.load(starts + tl.num_programs(0)).to(tl.int64)  # the number of all spans
     infinity = float("inf")
     # Numbers of one kind are reduced together: a reduction's price is in its barriers, not in its additions.
     kinds = tl.arange(0, 8)
@@ -50,20 +74,22 @@ def tensor_sums(partials, starts, sums, WIDE: tl.constexpr, LANES: tl.constexpr)
     counts = tl.zeros([8, LANES], dtype=tl.float64)
     extremes = tl.zeros([4, LANES], dtype=tl.float64) + infinity
     powers = tl.zeros([8, LANES], dtype=tl.float64)
-    common = _common_scale(partials, apart, begin, end, WIDE, LANES)
-    some = begin < end
-    shift = tl.load(partials + 11 * apart + begin, mask=some, other=0.0)
-    shift = shift * common / tl.load(partials + 10 * apart + begin, mask=some, other=1.0)
+    common = _common_scale(partials, apart, begin, end, READ, LANES)
+    if tl.load(partials + begin, cache_modifier=FRESH) > 0:
+        shift = tl.load(partials + 11 * apart + begin, cache_modifier=FRESH)
+        shift = shift * common / tl.load(partials + 10 * apart + begin, cache_modifier=FRESH)
+    else:
+        shift = _mean_of_means(partials, apart, begin, end, common, LANES)
     for first in range(begin, end, LANES):
         place = first + lanes
         inside = place < end
         each = place[None, :]
         counts += tl.load(
-            partials + kinds[:, None] * apart + each, mask=inside[None, :] & (kinds[:, None] < 7), other=0.0
-        )
+            partials + kinds[:, None] * apart + each, mask=inside[None, :] & (kinds[:, None] < 7), other=0.0,
+            cache_modifier=FRESH)  # fmt: skip
         found = tl.load(
-            partials + (7 + ends[:, None]) * apart + each, mask=inside[None, :] & (ends[:, None] < 3), other=infinity
-        )
+            partials + (7 + ends[:, None]) * apart + each, mask=inside[None, :] & (ends[:, None] < 3), other=infinity,
+            cache_modifier=FRESH)  # fmt: skip
         # The maximum, as a minimum.
         found = tl.where(ends[:, None] == 1, tl.where(inside[None, :], -found, infinity), found)
         extremes = tl.minimum(extremes, found)
@@ -74,7 +100,6 @@ def tensor_sums(partials, starts, sums, WIDE: tl.constexpr, LANES: tl.constexpr)
     total = tl.sum(tl.where(kinds == 0, totals, 0.0), 0)
     mean, m2, m3, m4 = moments(_pick(added, kinds, 0), _pick(added, kinds, 1), _pick(added, kinds, 2),
                                _pick(added, kinds, 3), shift, total)  # fmt: skip
-    out = sums + tensor.to(tl.int64) * NUM_SUMS
     tl.store(out + kinds, totals, mask=kinds < 7)
     tl.store(out + 7 + ends, tl.where(ends == 1, -least, least), mask=ends < 3)
     tl.store(out + 10, common)
@@ -95,13 +120,13 @@ def _pick(values, kinds, which: tl.constexpr):
 def _span_powers(partials, apart, place, inside, common, shift, kinds):
     """Of each span, in the common scale: sums of the first four powers of the distance from the shift, and of
     magnitudes; as lines of a table."""
-    n = tl.load(partials + place, mask=inside, other=0.0)
-    ratio = tl.where(n > 0, common / tl.load(partials + 10 * apart + place, mask=inside, other=1.0), 0.0)
-    own_mean = tl.load(partials + 11 * apart + place, mask=inside, other=0.0)
-    total_abs = tl.load(partials + 12 * apart + place, mask=inside, other=0.0) * ratio
-    two = tl.load(partials + 13 * apart + place, mask=inside, other=0.0) * ratio * ratio
-    three = tl.load(partials + 14 * apart + place, mask=inside, other=0.0) * ratio * ratio * ratio
-    four = tl.load(partials + 15 * apart + place, mask=inside, other=0.0) * ratio * ratio * ratio * ratio
+    n = tl.load(partials + place, mask=inside, other=0.0, cache_modifier=FRESH)
+    ratio = tl.where(n > 0, common / tl.load(partials + 10 * apart + place, mask=inside, other=1.0, cache_modifier=FRESH), 0.0)
+    own_mean = tl.load(partials + 11 * apart + place, mask=inside, other=0.0, cache_modifier=FRESH)
+    total_abs = tl.load(partials + 12 * apart + place, mask=inside, other=0.0, cache_modifier=FRESH) * ratio
+    two = tl.load(partials + 13 * apart + place, mask=inside, other=0.0, cache_modifier=FRESH) * ratio * ratio
+    three = tl.load(partials + 14 * apart + place, mask=inside, other=0.0, cache_modifier=FRESH) * ratio * ratio * ratio
+    four = tl.load(partials + 15 * apart + place, mask=inside, other=0.0, cache_modifier=FRESH) * ratio * ratio * ratio * ratio
     off = tl.where(n > 0, own_mean * ratio - shift, 0.0)
     square = off * off
     s1 = n * off
