@@ -59,11 +59,11 @@ def test_looks_at_attention_never_read_a_value(no_values: torch.device, how: str
     keys = torch.empty(4, 2 if how == "shared keys" else 8, 256, 16, device=no_values, requires_grad=True)
     if how == "written out":
         loss = ((queries @ keys.transpose(-1, -2)).softmax(-1) @ keys).sum()
-        found = list(attention.look(loss).values())
+        found = [attention.numbers_of(node) for node in attention.find(loss).values()]
     else:
         node = type("Node", (), {"name": lambda self: "ScaledDotProductFlashAttentionBackward0", "_saved_is_causal": True})()
         node._saved_query, node._saved_key = queries.detach(), keys.detach()
-        found = [attention._numbers(node)]
+        found = [attention.numbers_of(node)]
     assert [one.shape for one in found] == [(5 + 8,)]
 
 
@@ -87,7 +87,7 @@ CHOICES: dict[str, Callable[[torch.Tensor, nn.Linear], torch.Tensor]] = {
 @pytest.mark.parametrize("name", [*SCORES, *CHOICES])
 def test_attention_is_a_softmax_of_products(name: str) -> None:
     scores = (SCORES | CHOICES)[name](torch.randn(2, 6, 16, requires_grad=True), nn.Linear(16, 16))
-    assert len(attention.look(scores.softmax(-1).square().sum())) == (name in SCORES)
+    assert len(attention.find(scores.softmax(-1).square().sum())) == (name in SCORES)
 
 
 def test_looks_at_the_model_never_read_a_value(no_values: torch.device) -> None:
@@ -161,9 +161,9 @@ def test_checkpointing_is_not_made_to_compute_again() -> None:
 
     x = torch.randn(2, 3, 8, 4, requires_grad=True)
     loss = checkpoint(attend, x, use_reentrant=False).sum()
-    assert attention.look(loss) == {}
+    assert attention.find(loss) == {}
     assert len(calls) == 1
-    assert len(attention.look(attend(x).sum())) == 1
+    assert len(attention.find(attend(x).sum())) == 1
 
 
 class Slow(looks.Fetched):

@@ -10,6 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from stethoscope.kernels import measuring, triton
 from stethoscope.kernels.pointers import Collected, collect
@@ -23,6 +25,26 @@ def test_every_case_by_the_interpreter() -> None:
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     assert int(done.stdout) > 20
+
+
+@settings(deadline=None)
+@given(
+    counts=st.lists(st.integers(0, 500), min_size=1, max_size=30),
+    chunk=st.sampled_from([16, 32, 64, 128]), last=st.sampled_from([16, 32, 64, 128]),
+)  # fmt: skip
+def test_chunks_are_the_tensors_in_order(counts: list[int], chunk: int, last: int) -> None:
+    last = min(chunk, last)
+    owners, firsts, lengths, starts = triton.cut(np.array(counts), chunk, last)
+    for tensor, count in enumerate(counts):
+        mine = slice(starts[tensor], starts[tensor + 1])
+        assert (owners[mine] == tensor).all()
+        assert firsts[mine].tolist() == [0, *np.cumsum(lengths[mine])][: len(firsts[mine])]
+        assert lengths[mine].sum() == count
+        assert (lengths[mine] > 0).all()
+        assert set(lengths[mine][:-1].tolist()) <= {chunk, last}
+    assert starts[-1] == len(owners)
+    before_last = np.cumsum(lengths) <= (1 - triton.LAST_SHARE) * sum(counts)
+    assert (lengths[~before_last][1:] <= last).all()
 
 
 def test_sums_of_nothing_are_null() -> None:

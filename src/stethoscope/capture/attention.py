@@ -30,9 +30,9 @@ LAYERS: Final = (
 """Behind one of these lies no score any more."""
 
 
-def look(loss: torch.Tensor) -> dict[str, torch.Tensor]:
-    """From an attention's module path to the numbers that `facts` reads, on the device they came from."""
-    found: dict[str, torch.Tensor] = {}
+def find(loss: torch.Tensor) -> dict[str, Any]:
+    """From an attention's module path to its node. Walking takes the host a while, and the device nothing."""
+    found: dict[str, Any] = {}
     waiting: list[tuple[Any, str]] = [(loss.grad_fn, "")]
     seen: set[Any] = set()
     while waiting and len(seen) < MAX_NODES and len(found) < MAX_FOUND:
@@ -42,10 +42,9 @@ def look(loss: torch.Tensor) -> dict[str, torch.Tensor]:
         seen.add(node)
         itself = owner(node)
         above = itself if itself is not None else above
-        numbers = _numbers(node)
-        if numbers is not None:
+        if _is_attention(node):
             path = itself if itself is not None else above.rpartition(".")[0] or above
-            found.setdefault(path, numbers)
+            found.setdefault(path, node)
         waiting.extend((parent, above) for parent in parents(node))
     return found
 
@@ -59,17 +58,21 @@ def facts(values: npt.NDArray[np.float32]) -> dict[str, Any]:
     return body | ({"heads": heads} if 1 < len(heads) <= MAX_HEADS else {})
 
 
-def _numbers(node: Any) -> torch.Tensor | None:
+def _is_attention(node: Any) -> bool:
     name = kind(node)
     if name == "Softmax":
         size = shape(node)
         last = len(size) >= 3 and size[-1] > 1 and int(node._saved_dim) in (len(size) - 1, 2**64 - 1, -1)
-        if last and _is_of_products(node):
-            weights = _saved(node, "result")
-            return None if weights is None else _of_weights(weights.detach()[:2], _rows(weights))
-    elif name.startswith("ScaledDotProduct"):
+        return last and _is_of_products(node) and _saved(node, "result") is not None
+    return name.startswith("ScaledDotProduct") and _saved(node, "query") is not None and _saved(node, "key") is not None
+
+
+def numbers_of(node: Any) -> torch.Tensor | None:
+    """What `facts` reads of an attention that was found."""
+    if kind(node) != "Softmax":
         return _of_fused(node)
-    return None
+    weights = _saved(node, "result")
+    return None if weights is None else _of_weights(weights.detach()[:2], _rows(weights))
 
 
 def _is_of_products(softmax: Any) -> bool:

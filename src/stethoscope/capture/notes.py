@@ -185,9 +185,12 @@ class Notes:
         self._owned = False
 
     def _look_at_attention(self, loss: torch.Tensor) -> None:
+        found = attention.find(loss)
         watch = self.looks.stopwatch(loss.device)
-        for path, numbers in attention.look(loss).items():
-            self.looks.ask(numbers, self._seen.see_attention, path)
+        for path, node in found.items():
+            numbers = attention.numbers_of(node)
+            if numbers is not None:
+                self.looks.ask(numbers, self._seen.see_attention, path)
         if watch is not None:
             watch.stop(loss.device)
 

@@ -61,16 +61,14 @@ class Slots:
 
         count, span = tensor.numel(), triton.span_of(tensor.numel())
         spans = -(-count // span)
-        wide = torch.empty(2, dtype=torch.int64, device=self._device)
+        wide = torch.empty(1 + spans, dtype=torch.int64, device=self._device)
         narrow = torch.empty(2 * spans + 3, dtype=torch.int32, device=self._device)
         with triton.on_device(self._device):
             more.write_plan[(-(-spans // PLAN_LANES),)](
-                tensor, count, spans, wide, narrow, LANES=PLAN_LANES, num_warps=1
+                tensor, count, spans, wide, narrow, SPAN=span, LANES=PLAN_LANES, num_warps=1
             )
-        plan = triton.Plan(
-            narrow[:spans], narrow[spans : 2 * spans], narrow[2 * spans :], wide[1:], narrow[2 * spans + 2 :],
-            spans, span,
-        )  # fmt: skip
+        owners, starts, done = narrow[spans : 2 * spans], narrow[2 * spans : -1], narrow[-1:]
+        plan = triton.Plan(owners, wide[1:], narrow[:spans], starts, done, spans)
         triton.queue_rows(self._device, name, tensor.data_ptr() % 16 == 0, wide, plan, None, line)
 
 

@@ -33,6 +33,9 @@ SPAN: Final = 49152
 WIDE_SPAN: Final = 65536
 MANY_ELEMENTS: Final = 1 << 28
 """From here on longer spans still fill the device, and their beginnings weigh less."""
+LAST_SPAN: Final = 16384
+LAST_SHARE: Final = 0.2
+"""The last part of a call is cut smaller: nobody waits long for whoever is done last."""
 UNROLL: Final = 8
 HISTOGRAM_CHUNK: Final = 8192
 WIDE_HISTOGRAM_CHUNK: Final = 4096
@@ -41,7 +44,7 @@ SKETCH_TILES: Final = 16
 WARPS: Final = 4
 HISTOGRAM_WARPS: Final = 8
 MERGE_LANES: Final = 128
-REGISTERS: Final = 80
+REGISTERS: Final = 72
 DOUBLE_REGISTERS: Final = 128
 MAX_PLANS: Final = 64
 NUM_SUMS: Final = 16
@@ -65,16 +68,16 @@ def available() -> bool:
 
 @dataclasses.dataclass(frozen=True, eq=False, slots=True)
 class Plan:
-    """Which chunk is part `number` of which tensor; on the device."""
+    """Which chunk is what part of which tensor; on the device."""
 
     owners: Any
-    numbers: Any
+    firsts: Any
+    lengths: Any
     starts: Any
-    counts: Any
+    """Of each tensor, its first chunk, and the number of all."""
     done: Any
     """Of each tensor, how many of its chunks were read: zero between two launches, which is why a plan is one stream's."""
     num_chunks: int
-    span: int
 
 
 @dataclasses.dataclass(frozen=True, eq=False, slots=True)
@@ -91,21 +94,36 @@ _plans: OrderedDict[tuple[Any, ...], Plan] = OrderedDict()
 _given_up: list[str] = []
 
 
-def make_plan(device: Any, counts: npt.NDArray[np.int64], chunk: int) -> Plan:
-    """Cut tensors of these sizes into chunks, and upload which is whose."""
-    pieces = -(-counts // chunk)
-    starts = np.concatenate([[0], np.cumsum(pieces)])
-    owners = np.repeat(np.arange(len(counts)), pieces)
-    numbers = np.arange(starts[-1]) - starts[:-1][owners]
+def make_plan(device: Any, counts: npt.NDArray[np.int64], chunk: int, last: int = 0) -> Plan:
+    """Cut tensors of these sizes into chunks, those at the end into shorter ones, and upload which is whose."""
+    owners, firsts, lengths, starts = cut(counts, chunk, last or chunk)
     return Plan(
         upload(owners.astype(np.int32), device),
-        upload(numbers.astype(np.int32), device),
+        upload(firsts, device),
+        upload(lengths.astype(np.int32), device),
         upload(starts.astype(np.int32), device),
-        upload(counts, device),
         upload(np.zeros(len(counts), dtype=np.int32), device),
-        int(starts[-1]),
-        chunk,
+        len(owners),
     )
+
+
+Whole = npt.NDArray[np.int64]
+
+
+def cut(counts: Whole, chunk: int, last: int) -> tuple[Whole, Whole, Whole, Whole]:
+    """Of each chunk its tensor, its first element and its length; of each tensor its first chunk."""
+    ends = np.cumsum(counts)
+    until = int(ends[-1] * (1.0 - LAST_SHARE)) if last < chunk and len(ends) else int(counts.sum())
+    early = np.clip(until - (ends - counts), 0, counts)
+    long = np.where(early == counts, -(-counts // chunk), early // chunk)
+    pieces = long - -np.maximum(counts - long * chunk, 0) // last
+    starts = np.concatenate([[0], np.cumsum(pieces)])
+    owners = np.repeat(np.arange(len(counts)), pieces)
+    rank = np.arange(starts[-1]) - starts[owners]
+    later = np.maximum(rank - long[owners], 0)
+    firsts = np.minimum(rank, long[owners]) * chunk + later * last
+    lengths = np.minimum(counts[owners] - firsts, np.where(rank < long[owners], chunk, last))
+    return owners, firsts, lengths, starts
 
 
 def span_of(count: int) -> int:
@@ -113,11 +131,11 @@ def span_of(count: int) -> int:
     return WIDE_SPAN if count >= MANY_ELEMENTS else SPAN
 
 
-def _plan(device: Any, counts: npt.NDArray[np.int64], chunk: int) -> Plan:
-    key = (device, stream_number(device), chunk, counts.tobytes())
+def _plan(device: Any, counts: npt.NDArray[np.int64], chunk: int, last: int = 0) -> Plan:
+    key = (device, stream_number(device), chunk, last, counts.tobytes())
     found = _plans.get(key)
     if found is None:
-        found = _plans[key] = make_plan(device, counts, chunk)
+        found = _plans[key] = make_plan(device, counts, chunk, last)
         if len(_plans) > MAX_PLANS:
             _plans.popitem(last=False)
     else:
@@ -237,7 +255,7 @@ def _launch_group(
     """All tensors of one dtype: the sums, and what else was asked for."""
     torch = sys.modules["torch"]
     num_tensors = len(group.counts)
-    plan = _plan(device, group.counts, span_of(int(group.counts.sum())))
+    plan = _plan(device, group.counts, span_of(int(group.counts.sum())), LAST_SPAN)
     pointers = upload_once(group.pointers, device, stream_number(device))
     bound = None if limits is None else upload(_limit_table(limits), device)
     # Nobody writes the line of a tensor without elements.
@@ -270,9 +288,9 @@ def queue_rows(
     if plan.num_chunks:
         with on_device(device):
             tensor_sums[(plan.num_chunks,)](
-                pointers, plan.counts, plan.owners, plan.numbers, plan.starts, plan.done,
+                pointers, plan.owners, plan.firsts, plan.lengths, plan.starts, plan.done,
                 pointers if limits is None else limits, partials, sums, tiny_bits, HAS_LIMITS=limits is not None,
-                SPAN=plan.span, UNROLL=UNROLL, PAIRED=_compares_pairs(device), BLOCK=32 * WARPS * LANE_WIDTH.get(name, 4),
+                UNROLL=UNROLL, PAIRED=_compares_pairs(device), BLOCK=32 * WARPS * LANE_WIDTH.get(name, 4),
                 LANES=MERGE_LANES, num_warps=WARPS, **_register_limit(device, double), **reading,
             )  # fmt: skip
     return reading
@@ -289,7 +307,7 @@ def _histogram_group(
     histograms = torch.zeros((len(counts), 512), dtype=torch.int64, device=device)
     if plan.num_chunks:
         more.chunk_histograms[(plan.num_chunks,)](
-            pointers, plan.counts, plan.owners, plan.numbers, histograms, LOWEST=bins.MIN_EXPONENT,
+            pointers, plan.owners, plan.firsts, plan.lengths, histograms, LOWEST=bins.MIN_EXPONENT,
             HIGHEST=bins.MAX_EXPONENT, SPAN=chunk, num_warps=HISTOGRAM_WARPS, **reading,
         )  # fmt: skip
     return histograms
@@ -306,7 +324,7 @@ def _sketch_group(device: Any, pointers: Any, counts: npt.NDArray[np.int64], nam
     seeds = upload_once(seeds, device, stream_number(device))
     if plan.num_chunks:
         more.chunk_sketches[(plan.num_chunks,)](
-            pointers, plan.counts, plan.owners, plan.numbers, seeds, parts, **element_type(name),
+            pointers, plan.owners, plan.firsts, plan.lengths, seeds, parts, **element_type(name),
             TILES=SKETCH_TILES, ROWS=SKETCH_ROWS, WIDTH=SKETCH_WIDTH, num_warps=HISTOGRAM_WARPS, **FUSED,
         )  # fmt: skip
     more.tensor_sketches[(len(counts),)](

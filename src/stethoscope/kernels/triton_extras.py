@@ -7,17 +7,17 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from stethoscope.kernels.triton_kernels import bits_of, place_of, wide
+from stethoscope.kernels.triton_kernels import bits_of, place_of, read, wide
 
 
 @triton.jit
-def chunk_histograms(pointers, counts, owners, numbers, histograms, DTYPE: tl.constexpr, READ: tl.constexpr,
+def chunk_histograms(pointers, owners, firsts, lengths, histograms, DTYPE: tl.constexpr, READ: tl.constexpr,
                      ALIGNED: tl.constexpr, SPAN: tl.constexpr, LOWEST: tl.constexpr,
                      HIGHEST: tl.constexpr):  # fmt: skip
     """Adds each chunk's exponents to its tensor's line of int64 [n, 512]; the last place is for no bin."""
-    data, length, owner = place_of(pointers, counts, owners, numbers, DTYPE, ALIGNED, SPAN)
+    data, length, owner = place_of(pointers, owners, firsts, lengths, DTYPE, ALIGNED)
     offsets = tl.arange(0, SPAN)
-    x = wide(tl.load(data + offsets, mask=offsets < length, other=0), READ)
+    x = read(data + offsets, offsets < length, READ)
     x = tl.where(offsets < length, x, float("nan"))
     bits = bits_of(x, READ)
     if READ == "double":
@@ -57,7 +57,7 @@ def _mix(word):
 
 
 @triton.jit
-def chunk_sketches(pointers, counts, owners, numbers, seeds, sketches, DTYPE: tl.constexpr, READ: tl.constexpr,
+def chunk_sketches(pointers, owners, firsts, lengths, seeds, sketches, DTYPE: tl.constexpr, READ: tl.constexpr,
                    TILES: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr):  # fmt: skip
     """One program per TILES * ROWS * WIDTH elements; sketches is float64 [chunks, WIDTH].
 
@@ -65,20 +65,20 @@ def chunk_sketches(pointers, counts, owners, numbers, seeds, sketches, DTYPE: tl
     """
     chunk = tl.program_id(0)
     owner = tl.load(owners + chunk)
-    number = tl.load(numbers + chunk).to(tl.int64)
-    count = tl.load(counts + owner)
+    first = tl.load(firsts + chunk)
+    end = first + tl.load(lengths + chunk)
     data = tl.load(pointers + owner).to(tl.pointer_type(DTYPE))
     seed = tl.load(seeds).to(tl.uint64, bitcast=True)
     golden = tl.full([], 0x9E3779B97F4A7C15, tl.uint64)
     lane = tl.arange(0, WIDTH)
     total = tl.zeros([WIDTH], dtype=tl.float64)
     for tile in range(TILES):
-        block = (number * TILES + tile) * ROWS + tl.arange(0, ROWS)
+        block = first // WIDTH + tile * ROWS + tl.arange(0, ROWS)
         signs = _mix(seed + block.to(tl.uint64) * golden)
         rotation = (_mix(signs + golden) >> 58).to(tl.int32)
         source = (lane[None, :] - rotation[:, None]) & (WIDTH - 1)
         offset = block[:, None] * WIDTH + source
-        x = _double(tl.load(data + offset, mask=offset < count, other=0), READ)
+        x = tl.where(offset < end, _double(tl.load(data + offset, mask=offset < end, other=0), READ), 0.0)
         x = tl.where(tl.abs(x) < float("inf"), x, 0.0)
         minus = (signs[:, None] >> source.to(tl.uint64)) & 1
         total += tl.sum(tl.where(minus == 1, -x, x), 0)
@@ -112,18 +112,20 @@ def gather_values(pointers, owners, begins, ends, offsets, out, DTYPE: tl.conste
 
 
 @triton.jit(do_not_specialize=["count", "spans"])
-def write_plan(data, count, spans, wide, narrow, LANES: tl.constexpr):
-    """For one tensor what is uploaded for many: where it lies and how long it is, and which span is which.
+def write_plan(data, count, spans, wide, narrow, SPAN: tl.constexpr, LANES: tl.constexpr):
+    """For one tensor what is uploaded for many: where it lies, and which span is which.
 
-    Of `narrow`: whose each span is, its number, the first span of this tensor and of none, and that none was read yet.
+    Of `wide`: its pointer, where each span begins. Of `narrow`: how long each is, whose it is, the first span of this
+    tensor and of none, and that none was read yet.
     """
     span = tl.program_id(0) * LANES + tl.arange(0, LANES)
+    first = span.to(tl.int64) * SPAN
     inside = span < spans
-    tl.store(narrow + span, span * 0, mask=inside)
-    tl.store(narrow + spans + span, span, mask=inside)
+    tl.store(wide + 1 + span, first, mask=inside)
+    tl.store(narrow + span, tl.minimum(count - first, SPAN).to(tl.int32), mask=inside)
+    tl.store(narrow + spans + span, span * 0, mask=inside)
     if tl.program_id(0) == 0:
         tl.store(wide, data.to(tl.int64))
-        tl.store(wide + 1, count.to(tl.int64))
         tl.store(narrow + 2 * spans, 0)
         tl.store(narrow + 2 * spans + 1, spans.to(tl.int32))
         tl.store(narrow + 2 * spans + 2, 0)

@@ -42,15 +42,16 @@ def _scale(largest, READ: tl.constexpr):
 
 
 @triton.jit
-def place_of(pointers, counts, owners, numbers, DTYPE: tl.constexpr, ALIGNED: tl.constexpr, SPAN: tl.constexpr):
+def place_of(pointers, owners, firsts, lengths, DTYPE: tl.constexpr, ALIGNED: tl.constexpr):
     """This program's span: where it begins, how long it is, whose it is."""
     program = tl.program_id(0)
     owner = tl.load(owners + program)
-    first = tl.load(numbers + program).to(tl.int64) * SPAN
-    length = tl.minimum(tl.load(counts + owner) - first, SPAN).to(tl.int32)
+    first = tl.load(firsts + program)
+    length = tl.load(lengths + program)
     data = tl.load(pointers + owner).to(tl.pointer_type(DTYPE))
     if ALIGNED:
         data = tl.multiple_of(data, 16)
+        first = tl.multiple_of(first, 16)
     return data + first, length, owner
 
 
@@ -63,6 +64,24 @@ def wide(raw, READ: tl.constexpr):
         x = raw.to(tl.float32)
     else:
         x = _of_byte(raw.to(tl.int32), READ)
+    return x
+
+
+@triton.jit
+def read(places, inside, READ: tl.constexpr):
+    """The elements at these places, zero for those that are outside."""
+    x = wide(tl.load(places, mask=inside, other=0), READ)
+    if READ == "e8m0fnu":  # which has no zero
+        x = tl.where(inside, x, 0.0)
+    return x
+
+
+@triton.jit
+def _zeros(BLOCK: tl.constexpr, READ: tl.constexpr):
+    if READ == "double":
+        x = tl.zeros([BLOCK], dtype=tl.float64)
+    else:
+        x = tl.zeros([BLOCK], dtype=tl.float32)
     return x
 
 
@@ -122,7 +141,7 @@ def _pilot(data, length, READ: tl.constexpr, BLOCK: tl.constexpr):
     apart = tl.maximum(length // (BLOCK // LINE) // LINE * LINE, LINE)
     place = lane // LINE * apart + lane % LINE
     inside = place < length
-    x = wide(tl.load(data + place, mask=inside, other=0), READ)
+    x = read(data + place, inside, READ)
     scale = _scale(tl.max(tl.abs(x), 0), READ)
     count = tl.minimum(length, BLOCK)
     zeros = tl.max((inside & (bits_of(x, READ) == 0)).to(tl.int32), 0)
@@ -149,7 +168,7 @@ def _pair(words, DTYPE: tl.constexpr):
 
 
 @triton.jit
-def _pair_extremes(words, lo, hi, smallest, DTYPE: tl.constexpr):
+def _pair_extremes(words, sizes, lo, hi, smallest, DTYPE: tl.constexpr):
     """Least, greatest and smallest magnitude so far of both halves of each word, two comparisons an instruction."""
     kind: tl.constexpr = "bf16x2" if DTYPE == tl.bfloat16 else "f16x2"
     lo = tl.inline_asm_elementwise(
@@ -157,8 +176,7 @@ def _pair_extremes(words, lo, hi, smallest, DTYPE: tl.constexpr):
     hi = tl.inline_asm_elementwise(
         "max." + kind + " $0, $1, $2;", "=r,r,r", [hi, words], dtype=tl.int32, is_pure=True, pack=1)
     smallest = tl.inline_asm_elementwise(
-        "min." + kind + " $0, $1, $2;", "=r,r,r", [smallest, words & 0x7FFF7FFF], dtype=tl.int32, is_pure=True,
-        pack=1)  # fmt: skip
+        "min." + kind + " $0, $1, $2;", "=r,r,r", [smallest, sizes], dtype=tl.int32, is_pure=True, pack=1)  # fmt: skip
     return lo, hi, smallest
 
 
@@ -170,9 +188,22 @@ def _look(x, scale, shift, total_abs, s1, s2, s3, s4):
 
 
 @triton.jit
-def _pair_sums(data, whole, scale, shift, DTYPE: tl.constexpr, PAIRED: tl.constexpr, BLOCK: tl.constexpr,
-               UNROLL: tl.constexpr):  # fmt: skip
-    """The first part of a span of 16-bit floats, word by word: arithmetic, not memory, is what bounds these types."""
+def _without_zeros(sizes, INFINITY: tl.constexpr):
+    """Of both halves of each word: one where it is not zero, and its magnitude, infinite where it is.
+
+    No half carries into the other: a magnitude has 15 bits.
+    """
+    some = ((sizes + 0x7FFF7FFF) >> 15) & 0x00010001
+    return some, sizes + INFINITY - some * (INFINITY & 0xFFFF)
+
+
+@triton.jit
+def _pair_sums(data, whole, scale, shift, DTYPE: tl.constexpr, PAIRED: tl.constexpr, COUNTS: tl.constexpr,
+               BLOCK: tl.constexpr, UNROLL: tl.constexpr):  # fmt: skip
+    """The first part of a span of 16-bit floats, word by word: arithmetic, not memory, is what bounds these types.
+
+    Where it counts, the smallest magnitude is that of what is not zero, and the last number says how many are not, in halves.
+    """
     lane = tl.arange(0, BLOCK)
     words = data.to(tl.pointer_type(tl.int32))
     total_abs = tl.zeros([BLOCK], dtype=tl.float32)
@@ -183,6 +214,7 @@ def _pair_sums(data, whole, scale, shift, DTYPE: tl.constexpr, PAIRED: tl.conste
     lo = total_abs + float("inf")
     hi = total_abs - float("inf")
     smallest = lo
+    num_some = tl.zeros([BLOCK], dtype=tl.int32)
     # The same infinities, twice in a word.
     top: tl.constexpr = 0x7F807F80 if DTYPE == tl.bfloat16 else 0x7C007C00
     low_pair = tl.zeros([BLOCK], dtype=tl.int32) + top
@@ -195,7 +227,11 @@ def _pair_sums(data, whole, scale, shift, DTYPE: tl.constexpr, PAIRED: tl.conste
             total_abs, s1, s2, s3, s4 = _look(x, scale, shift, total_abs, s1, s2, s3, s4)
             total_abs, s1, s2, s3, s4 = _look(y, scale, shift, total_abs, s1, s2, s3, s4)
             if PAIRED:
-                low_pair, high_pair, small_pair = _pair_extremes(word, low_pair, high_pair, small_pair, DTYPE)
+                sizes = word & 0x7FFF7FFF
+                if COUNTS:
+                    some, sizes = _without_zeros(sizes, top)
+                    num_some += some
+                low_pair, high_pair, small_pair = _pair_extremes(word, sizes, low_pair, high_pair, small_pair, DTYPE)
             else:
                 lo = tl.minimum(lo, tl.minimum(x, y))
                 hi = tl.maximum(hi, tl.maximum(x, y))
@@ -207,14 +243,14 @@ def _pair_sums(data, whole, scale, shift, DTYPE: tl.constexpr, PAIRED: tl.conste
         hi = tl.maximum(x, y)
         x, y = _pair(small_pair, DTYPE)
         smallest = tl.minimum(x, y)
-    return total_abs, s1, s2, s3, s4, lo, hi, smallest
+    return total_abs, s1, s2, s3, s4, lo, hi, smallest, (num_some & 0xFFFF) + (num_some >> 16)
 
 
 @triton.jit
 def _single_sums(data, whole, scale, shift, READ: tl.constexpr, BLOCK: tl.constexpr, UNROLL: tl.constexpr):
     """The first part of a span of any type, number by number."""
     lane = tl.arange(0, BLOCK)
-    total_abs = wide(tl.zeros([BLOCK], dtype=tl.float32), READ)
+    total_abs = _zeros(BLOCK, READ)
     s1 = total_abs
     s2 = total_abs
     s3 = total_abs
@@ -243,20 +279,18 @@ def _less_one(x, READ: tl.constexpr):
 
 
 @triton.jit
-def _counting_sums(data, length, scale, shift, READ: tl.constexpr, BLOCK: tl.constexpr, UNROLL: tl.constexpr):
-    """As `_fast_sums`, and zeros are counted by the way: of a rectifier's outputs half are, and reading twice takes twice as long."""
+def _single_counts(data, whole, scale, shift, READ: tl.constexpr, BLOCK: tl.constexpr, UNROLL: tl.constexpr):
+    """As `_single_sums`, with the zeros, and one less than the bits of the smallest magnitude but zero."""
     lane = tl.arange(0, BLOCK)
-    infinity = float("inf")
-    total_abs = wide(tl.zeros([BLOCK], dtype=tl.float32), READ)
+    total_abs = _zeros(BLOCK, READ)
     s1 = total_abs
     s2 = total_abs
     s3 = total_abs
     s4 = total_abs
-    lo = total_abs + infinity
-    hi = total_abs - infinity
+    lo = total_abs + float("inf")
+    hi = total_abs - float("inf")
     zeros = tl.zeros([BLOCK], dtype=tl.int32)
     less = _less_one(lo, READ)
-    whole = length // (BLOCK * UNROLL) * (BLOCK * UNROLL)
     for first in range(0, whole, BLOCK * UNROLL):
         for turn in tl.static_range(UNROLL):
             x = wide(tl.load(data + (first + turn * BLOCK) + lane), READ)
@@ -265,9 +299,28 @@ def _counting_sums(data, length, scale, shift, READ: tl.constexpr, BLOCK: tl.con
             zeros += (bits_of(x, READ) == 0).to(tl.int32)
             less = tl.minimum(less, _less_one(x, READ))
             total_abs, s1, s2, s3, s4 = _look(x, scale, shift, total_abs, s1, s2, s3, s4)
+    return total_abs, s1, s2, s3, s4, lo, hi, zeros, less
+
+
+@triton.jit
+def _counting_sums(data, length, scale, shift, DTYPE: tl.constexpr, READ: tl.constexpr, PAIRS: tl.constexpr,
+                   BLOCK: tl.constexpr, UNROLL: tl.constexpr):  # fmt: skip
+    """As `_fast_sums`, and zeros are counted by the way: of a rectifier's outputs half are, and reading twice takes twice as long."""
+    lane = tl.arange(0, BLOCK)
+    infinity = float("inf")
+    if PAIRS:
+        whole = length // (2 * BLOCK * UNROLL) * (2 * BLOCK * UNROLL)
+        total_abs, s1, s2, s3, s4, lo, hi, smallest, num_some = _pair_sums(
+            data, whole, scale, shift, DTYPE, True, True, BLOCK, UNROLL)  # fmt: skip
+        zeros = whole // BLOCK - num_some
+        less = _less_one(smallest, READ)
+    else:
+        whole = length // (BLOCK * UNROLL) * (BLOCK * UNROLL)
+        total_abs, s1, s2, s3, s4, lo, hi, zeros, less = _single_counts(
+            data, whole, scale, shift, READ, BLOCK, UNROLL)  # fmt: skip
     for first in range(whole, length, BLOCK):
         inside = first + lane < length
-        x = wide(tl.load(data + first + lane, mask=inside, other=0), READ)
+        x = read(data + first + lane, inside, READ)
         zeros += (inside & (bits_of(x, READ) == 0)).to(tl.int32)
         less = tl.minimum(less, _less_one(x, READ))
         lo = tl.minimum(lo, tl.where(inside, x, infinity))
@@ -287,15 +340,15 @@ def _fast_sums(data, length, scale, shift, DTYPE: tl.constexpr, READ: tl.constex
     infinity = float("inf")
     if PAIRS:
         whole = length // (2 * BLOCK * UNROLL) * (2 * BLOCK * UNROLL)
-        total_abs, s1, s2, s3, s4, lo, hi, smallest = _pair_sums(
-            data, whole, scale, shift, DTYPE, PAIRED, BLOCK, UNROLL)  # fmt: skip
+        total_abs, s1, s2, s3, s4, lo, hi, smallest, _ = _pair_sums(
+            data, whole, scale, shift, DTYPE, PAIRED, False, BLOCK, UNROLL)  # fmt: skip
     else:
         whole = length // (BLOCK * UNROLL) * (BLOCK * UNROLL)
         total_abs, s1, s2, s3, s4, lo, hi, smallest = _single_sums(
             data, whole, scale, shift, READ, BLOCK, UNROLL)  # fmt: skip
     for first in range(whole, length, BLOCK):
         inside = first + lane < length
-        x = wide(tl.load(data + first + lane, mask=inside, other=0), READ)
+        x = read(data + first + lane, inside, READ)
         total_abs += tl.abs(x)
         lo = tl.minimum(lo, tl.where(inside, x, infinity))
         hi = tl.maximum(hi, tl.where(inside, x, -infinity))
@@ -311,7 +364,7 @@ def _counts(data, length, tiny_bits, limit, READ: tl.constexpr, BLOCK: tl.conste
     """Over the span again, where there is something to count: counts, and the extremes of what is finite."""
     lane = tl.arange(0, BLOCK)
     none = tl.zeros([BLOCK], dtype=tl.int32)
-    zero = wide(none, READ)
+    zero = _zeros(BLOCK, READ)
     infinity = float("inf")
     nans = none
     posinfs = none
@@ -324,7 +377,7 @@ def _counts(data, length, tiny_bits, limit, READ: tl.constexpr, BLOCK: tl.conste
     smallest = bits_of(zero + infinity, READ)
     for first in range(0, length, BLOCK):
         inside = first + lane < length
-        x = wide(tl.load(data + first + lane, mask=inside, other=0), READ)
+        x = read(data + first + lane, inside, READ)
         bits = bits_of(x, READ)
         finite = inside & (tl.abs(x) < infinity)
         nans += (inside & (x != x)).to(tl.int32)
@@ -345,7 +398,7 @@ def _small_counts(data, length, tiny_bits, READ: tl.constexpr, BLOCK: tl.constex
     """Over a span of finite values again: zeros, what is very small, and the smallest magnitude beside zero."""
     lane = tl.arange(0, BLOCK)
     none = tl.zeros([BLOCK], dtype=tl.int32)
-    beyond = bits_of(wide(none, READ) + float("inf"), READ)
+    beyond = bits_of(_zeros(BLOCK, READ) + float("inf"), READ)
     zeros = none
     tiny = none
     smallest = beyond
@@ -358,7 +411,7 @@ def _small_counts(data, length, tiny_bits, READ: tl.constexpr, BLOCK: tl.constex
             smallest = tl.minimum(smallest, tl.where(bits == 0, beyond, bits))
     for first in range(whole, length, BLOCK):
         inside = first + lane < length
-        bits = bits_of(wide(tl.load(data + first + lane, mask=inside, other=0), READ), READ)
+        bits = bits_of(read(data + first + lane, inside, READ), READ)
         zeros += (inside & (bits == 0)).to(tl.int32)
         tiny += (inside & (bits < tiny_bits)).to(tl.int32)
         smallest = tl.minimum(smallest, tl.where(inside & (bits != 0), bits, beyond))
@@ -370,12 +423,12 @@ def _small_counts(data, length, tiny_bits, READ: tl.constexpr, BLOCK: tl.constex
 def _careful_sums(data, length, n, scale, READ: tl.constexpr, BLOCK: tl.constexpr):
     """Over the finite values of the span twice, for its own scale: the mean, then powers of the distance from it."""
     lane = tl.arange(0, BLOCK)
-    zero = wide(tl.zeros([BLOCK], dtype=tl.float32), READ)
+    zero = _zeros(BLOCK, READ)
     infinity = float("inf")
     total = zero
     total_abs = zero
     for first in range(0, length, BLOCK):
-        x = wide(tl.load(data + first + lane, mask=first + lane < length, other=0), READ)
+        x = read(data + first + lane, first + lane < length, READ)
         kept = tl.where(tl.abs(x) < infinity, x * scale, 0.0)
         total += kept
         total_abs += tl.abs(kept)
@@ -386,7 +439,7 @@ def _careful_sums(data, length, n, scale, READ: tl.constexpr, BLOCK: tl.constexp
     s4 = zero
     for first in range(0, length, BLOCK):
         inside = first + lane < length
-        x = wide(tl.load(data + first + lane, mask=inside, other=0), READ)
+        x = read(data + first + lane, inside, READ)
         y = tl.where(inside & (tl.abs(x) < infinity), x * scale - shift, 0.0)
         s1, s2, s3, s4 = _add_powers(y, s1, s2, s3, s4)
     return (shift, tl.sum(total_abs.to(tl.float64), 0), tl.sum(s1.to(tl.float64), 0),
@@ -394,22 +447,22 @@ def _careful_sums(data, length, n, scale, READ: tl.constexpr, BLOCK: tl.constexp
 
 
 @triton.jit
-def tensor_sums(pointers, counts, owners, numbers, starts, done, limits, partials, sums, tiny_bits, DTYPE: tl.constexpr,
+def tensor_sums(pointers, owners, firsts, lengths, starts, done, limits, partials, sums, tiny_bits, DTYPE: tl.constexpr,
                 READ: tl.constexpr, PAIRED: tl.constexpr, ALIGNED: tl.constexpr, HAS_LIMITS: tl.constexpr,
-                SPAN: tl.constexpr, BLOCK: tl.constexpr, UNROLL: tl.constexpr, LANES: tl.constexpr):  # fmt: skip
+                BLOCK: tl.constexpr, UNROLL: tl.constexpr, LANES: tl.constexpr):  # fmt: skip
     """One program per span; sums is float64 [tensors, NUM_SUMS], partials is float64 [NUM_SUMS, spans].
 
     Most spans are read once. One that holds zeros, very small or non-finite values is read again to count
     them; one whose sample misjudged its range, or that is not finite, is summed again about its own mean.
     `done` counts the spans of each tensor that were read, and is zero again at the end.
     """
-    data, length, owner = place_of(pointers, counts, owners, numbers, DTYPE, ALIGNED, SPAN)
+    data, length, owner = place_of(pointers, owners, firsts, lengths, DTYPE, ALIGNED)
     infinity = float("inf")
     scale, shift, has_zeros = _pilot(data, length, READ, BLOCK)
     PAIRS: tl.constexpr = ALIGNED and (DTYPE == tl.bfloat16 or DTYPE == tl.float16)
     if has_zeros:
         total_abs, s1, s2, s3, s4, lo, hi, zeros, less = _counting_sums(
-            data, length, scale, shift, READ, BLOCK, UNROLL)  # fmt: skip
+            data, length, scale, shift, DTYPE, READ, PAIRS and PAIRED, BLOCK, UNROLL)  # fmt: skip
         smallest = (less + 1).to(bits_of(lo, READ).dtype, bitcast=True)
     else:
         total_abs, s1, s2, s3, s4, lo, hi, abs_min = _fast_sums(
