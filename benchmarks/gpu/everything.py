@@ -25,7 +25,7 @@ from gpt import alone
 HERE = Path(__file__).parent
 PARTS: tuple[tuple[str, tuple[str, ...], int], ...] = (
     ("looks", ("looks.py",), 90),
-    ("1.3B-eager", ("overhead.py", "1.3B", "eager", "--rounds", "3", "--peers", "--sync-steps", "0"), 330),
+    ("1.3B-eager", ("overhead.py", "1.3B", "eager", "--rounds", "2", "--peers", "--sync-steps", "0"), 330),
     ("124M-eager", ("overhead.py", "124M", "eager", "--rounds", "2", "--peers"), 330),
     ("1.3B-compiled", ("overhead.py", "1.3B", "compiled", "--rounds", "2", "--inside", "--sync-steps", "0"), 500),
     ("124M-compiled", ("overhead.py", "124M", "compiled", "--rounds", "2", "--peers", "--inside"), 500),

@@ -118,7 +118,7 @@ def speed_line(
     size = sum(tensor.nbytes for tensor in tensors)
     spent, queued = device_seconds(lambda: kernels.start(tensors, extras=extras))
     speed = size / spent
-    setting = f"{host.span_of(sum(tensor.numel() for tensor in tensors))}, {host.UNROLL}, {host.WARPS}"
+    setting = f"{host.span_of(sum(tensor.numel() for tensor in tensors))}, {host.LAST_SPAN}"
     print(
         f"| {name} | {str(tensors[0].dtype)[6:]} | {len(tensors)} | {setting} | {what} "
         f"| {speed / 1e9:.0f} | {speed / plain:.0%} | {queued * 1e6:.0f} |", flush=True,
@@ -126,23 +126,22 @@ def speed_line(
 
 
 HEADING = (
-    "\n| model | dtype | tensors | span, unroll, warps | what | GB/s | of a plain read | host, µs |\n"
+    "\n| model | dtype | tensors | span, last ones | what | GB/s | of a plain read | host, µs |\n"
     "| --- | --- | --- | --- | --- | --- | --- | --- |"
 )
 
 
 def table(sweep: bool) -> None:
     models = {"124M": gpt_shapes(12, 768), "1.3B": gpt_shapes(24, 2048)}
-    settings = [(host.SPAN, host.UNROLL, host.WARPS)]
+    settings = [(host.SPAN, host.WIDE_SPAN, host.LAST_SPAN)]
     if sweep:
-        settings = [(s, u, w) for s in (16384, 32768, 65536) for u, w in ((4, 4), (8, 4), (8, 8))]
+        settings = [(s, s, last) for s in (32768, 49152, 65536, 131072) for last in (s, 24576, 16384)]
     print(HEADING)
     for name, shapes in models.items():
         for dtype in (torch.bfloat16, torch.float32):
             tensors = [torch.randn(shape, device=DEVICE).mul_(1e-3).to(dtype) for shape in shapes]
             plain = read_bandwidth(sum(tensor.nbytes for tensor in tensors))
-            for host.SPAN, host.UNROLL, host.WARPS in settings:  # type: ignore[misc]
-                host.WIDE_SPAN = host.SPAN if sweep else host.WIDE_SPAN  # type: ignore[misc]
+            for host.SPAN, host.WIDE_SPAN, host.LAST_SPAN in settings:  # type: ignore[misc]
                 asked: dict[str, Extras | None] = {"row": None}
                 if not sweep:
                     asked |= {"+ histogram": Extras(histogram=True), "+ sketch": Extras(sketch=True)}
@@ -174,7 +173,7 @@ def dtypes() -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--sweep", action="store_true", help="try other chunk sizes and numbers of warps")
+    parser.add_argument("--sweep", action="store_true", help="try other lengths of spans")
     parser.add_argument("--dtypes", action="store_true", help="only the table of dtypes")
     asked = parser.parse_args()
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, triton {triton.__version__}")

@@ -43,8 +43,15 @@ def test_chunks_are_the_tensors_in_order(counts: list[int], chunk: int, last: in
         assert (lengths[mine] > 0).all()
         assert set(lengths[mine][:-1].tolist()) <= {chunk, last}
     assert starts[-1] == len(owners)
-    before_last = np.cumsum(lengths) <= (1 - triton.LAST_SHARE) * sum(counts)
+    before_last = np.cumsum(lengths) <= sum(counts) - int(triton.LAST_SHARE * sum(counts))
     assert (lengths[~before_last][1:] <= last).all()
+
+
+def test_spans_are_short_for_small_models_and_long_for_large_ones() -> None:
+    found = [triton.span_of(count) for count in (1, 8192, 1 << 20, 12_000_000, 40_000_000, 1 << 27, 1 << 30)]
+    assert found == [8192, 8192, 8192, 16384, 40960, 65536, 131072]
+    lengths = triton.cut(np.array([1 << 28]), triton.SPAN, triton.LAST_SPAN)[2]
+    assert lengths[lengths < triton.SPAN].sum() < 2 * triton.LAST_ELEMENTS
 
 
 def test_sums_of_nothing_are_null() -> None:

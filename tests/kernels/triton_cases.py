@@ -12,6 +12,8 @@ from agreement import FLOATS, FP8, INTEGERS, assert_rows_agree, ordinary_tensor,
 from stethoscope.kernels import Extras, Slots, reference, triton, triton_gather
 from stethoscope.kernels.pointers import collect, collect_pieces
 
+SPAN = triton.LEAST_SPAN
+
 
 def groups() -> Iterator[list[torch.Tensor]]:
     """Lists of tensors to be measured in one call each."""
@@ -36,13 +38,13 @@ def every_byte(dtype: torch.dtype) -> torch.Tensor:
 
 def several_spans() -> Iterator[list[torch.Tensor]]:
     """Tensors of more than one span, which whoever is done last puts together: far apart, with zeros in some, not finite in one."""
-    count = triton.SPAN + 77
+    count = SPAN + 77
     for dtype in (torch.float32, torch.bfloat16, torch.float64):
         mixed = ordinary_tensor(dtype, count, 5)
-        mixed[triton.SPAN :] = mixed[triton.SPAN :] * 3 + 1
+        mixed[SPAN :] = mixed[SPAN :] * 3 + 1
         yield [mixed, ordinary_tensor(dtype, 50, 6), ordinary_tensor(dtype, count, 7).relu_(), ordinary_tensor(dtype, 0, 8)]
     lost = torch.randn(count) + 1e4
-    lost[: triton.SPAN] = float("nan")
+    lost[: SPAN] = float("nan")
     lost[-1] = float("inf")
     yield [lost, torch.zeros(count), torch.randn(count) * 1e-40]
 

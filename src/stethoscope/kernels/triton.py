@@ -29,13 +29,17 @@ from stethoscope.kernels.reference import SMALLEST_NORMAL
 from stethoscope.kernels.sketch import SKETCH_WIDTH, stream
 from stethoscope.record import printable
 
-SPAN: Final = 49152
-WIDE_SPAN: Final = 65536
-MANY_ELEMENTS: Final = 1 << 28
+SPAN: Final = 65536
+LEAST_SPAN: Final = 8192
+WIDE_SPAN: Final = 131072
+MANY_ELEMENTS: Final = 1 << 30
 """From here on longer spans still fill the device, and their beginnings weigh less."""
-LAST_SPAN: Final = 16384
-LAST_SHARE: Final = 0.2
-"""The last part of a call is cut smaller: nobody waits long for whoever is done last."""
+MANY_SPANS: Final = 1024
+"""About as many are read at once by a large device."""
+LAST_SPAN: Final = 24576
+LAST_ELEMENTS: Final = 1 << 25
+LAST_SHARE: Final = 0.3
+"""The last elements of a call, so many or this share of all, are cut shorter: nobody waits long for whoever is done last."""
 UNROLL: Final = 8
 HISTOGRAM_CHUNK: Final = 8192
 WIDE_HISTOGRAM_CHUNK: Final = 4096
@@ -45,7 +49,7 @@ WARPS: Final = 4
 HISTOGRAM_WARPS: Final = 8
 MERGE_LANES: Final = 128
 REGISTERS: Final = 72
-DOUBLE_REGISTERS: Final = 128
+DOUBLE_REGISTERS: Final = 96
 MAX_PLANS: Final = 64
 NUM_SUMS: Final = 16
 """What the device code leaves of a span, and of a tensor."""
@@ -56,8 +60,8 @@ DOUBLES: Final = frozenset({"float64", "int32", "int64", "uint32", "uint64"})
 """What float32 does not hold is calculated with as float64 (integers beyond 2**53 are rounded)."""
 BYTES: Final = {name: name.removeprefix("float8_") for name in SMALLEST_NORMAL if name.startswith("float8")}
 """What the device code knows the 8-bit floats by: it reads their bytes, which every device can."""
-LANE_WIDTH: Final = {"float64": 2, "int64": 2, "uint64": 2}
-"""Elements that a thread reads at once, 4 but for these: up to 16 bytes; more would take registers that hide the memory's latency."""
+LANE_WIDTH: Final = dict.fromkeys(DOUBLES, 2)
+"""Elements that a thread reads at once, 4 but for these: more would take registers that hide the memory's latency."""
 
 
 @functools.cache
@@ -113,7 +117,8 @@ Whole = npt.NDArray[np.int64]
 def cut(counts: Whole, chunk: int, last: int) -> tuple[Whole, Whole, Whole, Whole]:
     """Of each chunk its tensor, its first element and its length; of each tensor its first chunk."""
     ends = np.cumsum(counts)
-    until = int(ends[-1] * (1.0 - LAST_SHARE)) if last < chunk and len(ends) else int(counts.sum())
+    total = int(counts.sum())
+    until = total - min(int(LAST_SHARE * total), LAST_ELEMENTS) if last < chunk else total
     early = np.clip(until - (ends - counts), 0, counts)
     long = np.where(early == counts, -(-counts // chunk), early // chunk)
     pieces = long - -np.maximum(counts - long * chunk, 0) // last
@@ -127,8 +132,10 @@ def cut(counts: Whole, chunk: int, last: int) -> tuple[Whole, Whole, Whole, Whol
 
 
 def span_of(count: int) -> int:
-    """How long the spans of so many elements are."""
-    return WIDE_SPAN if count >= MANY_ELEMENTS else SPAN
+    """How long the spans of so many elements are: short enough to keep a device busy, and long where there are many."""
+    if count >= MANY_ELEMENTS:
+        return WIDE_SPAN
+    return min(max(-(-count // MANY_SPANS // LEAST_SPAN) * LEAST_SPAN, LEAST_SPAN), SPAN)
 
 
 def _plan(device: Any, counts: npt.NDArray[np.int64], chunk: int, last: int = 0) -> Plan:
