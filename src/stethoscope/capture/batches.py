@@ -145,6 +145,6 @@ def _as_tensors(values: Any) -> Any:
         return {key: _as_tensors(value) for key, value in values.items()}
     if isinstance(values, (list, tuple)):
         if values and all(isinstance(value, (int, float)) for value in values):
-            return torch.tensor(values)
+            return torch.tensor(values, device="cpu")
         return [_as_tensors(value) for value in values]
     return values

@@ -75,7 +75,7 @@ def _zeros(tensor: torch.Tensor) -> torch.Tensor:
 def _noise(tensor: torch.Tensor) -> torch.Tensor:
     if tensor.is_floating_point():
         size = tensor.detach().abs().mean() + 1.0
-        return torch.randn(tensor.shape, generator=torch.Generator().manual_seed(3)).to(tensor) * size
+        return torch.randn(tensor.shape, generator=torch.Generator().manual_seed(3), device="cpu").to(tensor) * size
     return tensor.flip(0) if tensor.ndim else tensor
 
 

@@ -31,14 +31,14 @@ def examine(exam: Examination) -> Iterator[Finding]:
         or _batch_statistics(exam)
     ):
         return
-    halves = torch.arange(size // 2), torch.arange(size // 2, size)
+    halves = torch.arange(size // 2, device="cpu"), torch.arange(size // 2, size, device="cpu")
     if not _takes_any_number(exam, halves[0]):
         return
     worst, changed, kept = 0.0, halves[0], halves[0]
     for same, other in (halves, halves[::-1]):
         # The other half becomes copies of this half in another order: numbers that the model may well see. Both ways,
         # because a recurrence along the batch carries things in one direction only.
-        rows = torch.arange(size)
+        rows = torch.arange(size, device="cpu")
         rows[other] = same.flip(0).repeat(2)[: len(other)]
         try:
             outputs = exam.run(select(subject.inputs, size, rows))

@@ -51,7 +51,7 @@ def examine(exam: Examination) -> Iterator[Finding]:
         # An embedding of size 1 is torch's own beginning, and a head tied to it takes that over.
         return
     gain = weight_gain(module)
-    bias = module.bias.detach() if module.bias is not None else torch.zeros(1)
+    bias = module.bias.detach() if module.bias is not None else torch.zeros(1, device="cpu")
     spread = float(bias.max() - bias.min()) if is_classifier else float(bias.abs().max())
     layer = exam.first.observer.layers.get(head[0])
     # An input of rms 10 to the head makes the same of right weights; a tied embedding counts as a head too large.

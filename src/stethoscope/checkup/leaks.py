@@ -75,10 +75,10 @@ def _separations(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     """For each feature, how far apart neighbouring classes are, in deviations within them; 0 for one class."""
     classes = torch.unique(y)
     if len(classes) < 2:
-        return torch.zeros(x.shape[1])
+        return torch.zeros(x.shape[1], device="cpu")
     groups = [x[y == label] for label in classes]
     if min(len(group) for group in groups) < 3:
-        return torch.zeros(x.shape[1])
+        return torch.zeros(x.shape[1], device="cpu")
     means = torch.stack([group.mean(0) for group in groups])
     widths = torch.stack([group.std(0) for group in groups]).max(0).values
     # Every class must be clear of its neighbours, value by value too.

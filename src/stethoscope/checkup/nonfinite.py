@@ -106,7 +106,7 @@ def _constant_features(exam: Examination) -> list[int]:
     same = (flat == flat[:1]).all(0)
     if not bool(same.any()) or bool(same.all()):
         return []
-    noise = torch.randn(flat.shape, generator=torch.Generator().manual_seed(5)).to(flat)
+    noise = torch.randn(flat.shape, generator=torch.Generator().manual_seed(5), device="cpu").to(flat)
     varied = torch.where(same, flat + noise, flat).view_as(given[0])
     twin = exam.subject.twin(train=exam.first.trains)
     with torch.no_grad():

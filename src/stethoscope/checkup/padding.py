@@ -39,7 +39,7 @@ class Disturb(TorchFunctionMode):
             return out
         self.num_lookups += 1
         generator = torch.Generator().manual_seed(7)
-        noise = torch.randn(out.shape, generator=generator).to(out) * (
+        noise = torch.randn(out.shape, generator=generator, device="cpu").to(out) * (
             NOISE * float(out.detach().std()) + 0.1
         )
         return out + noise * self.padded.to(out.device).unsqueeze(-1).to(out.dtype)

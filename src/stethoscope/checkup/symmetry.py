@@ -65,7 +65,7 @@ def num_distinct(weight: torch.Tensor, tolerance: float) -> int:
     """How many different rows there are, up to a tolerance: by their products with random directions."""
     rows = weight.detach().double().reshape(weight.shape[0], -1).cpu()
     generator = torch.Generator().manual_seed(11)
-    directions = torch.randn(rows.shape[1], NUM_DIRECTIONS, generator=generator, dtype=torch.float64)
+    directions = torch.randn(rows.shape[1], NUM_DIRECTIONS, generator=generator, dtype=torch.float64, device="cpu")
     products = rows @ (directions / directions.norm(dim=0))
     # A cell wider than the tolerance, because equal rows differ by rounding.
     cell = max(10 * tolerance, 1e-12 * float(rows.abs().max()), 1e-300)

@@ -144,6 +144,7 @@ class FewNumbers:
 
 
 def _to_host(torch: Any, tensor: Any) -> Any:
-    host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+    # Said outright: torch.set_default_device may name another.
+    host = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=True)
     host.copy_(tensor, non_blocking=True)
     return host

@@ -36,7 +36,7 @@ class Launched:
         self._values = pieces
         if pieces.is_cuda:
             torch = sys.modules["torch"]
-            self._values = torch.empty(pieces.shape, dtype=pieces.dtype, pin_memory=True)
+            self._values = torch.empty(pieces.shape, dtype=pieces.dtype, device="cpu", pin_memory=True)
             self._values.copy_(pieces, non_blocking=True)
             self._event = torch.cuda.Event()
             self._event.record(torch.cuda.current_stream(pieces.device))
@@ -89,7 +89,7 @@ def launch(
             owners.append(place)
             pieces.append(torch.cat(parts))
     width = NUM_COLUMNS + sum(widths)
-    stacked = torch.stack(pieces) if pieces else torch.empty((0, width), dtype=torch.float64)
+    stacked = torch.stack(pieces) if pieces else torch.empty((0, width), dtype=torch.float64, device="cpu")
     return Launched(stacked, owners, len(tensors), widths)
 
 
@@ -175,5 +175,5 @@ def _sketch(torch: Any, x: Any, first_block: int, seed: int) -> Any:
     lane = np.arange(width)
     bit = ((signs[:, None] >> lane.astype(np.uint64)) & np.uint64(1)).astype(np.float64)
     source = (lane - rotation[:, None]) % width
-    signed = padded.view(count, width) * torch.as_tensor(1.0 - 2.0 * bit).to(x.device, x.dtype)
-    return signed.gather(1, torch.as_tensor(source).to(x.device)).sum(0)
+    signed = padded.view(count, width) * torch.as_tensor(1.0 - 2.0 * bit, device="cpu").to(x.device, x.dtype)
+    return signed.gather(1, torch.as_tensor(source, device="cpu").to(x.device)).sum(0)

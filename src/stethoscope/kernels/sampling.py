@@ -151,7 +151,7 @@ class Sample:
     def _coordinates_on(self, place: int, device: Any) -> Any:
         key = (place, device)
         if key not in self._on_device:
-            self._on_device[key] = sys.modules["torch"].as_tensor(self._coordinates[place]).to(device)
+            self._on_device[key] = sys.modules["torch"].as_tensor(self._coordinates[place], device="cpu").to(device)
         return self._on_device[key]
 
 
