@@ -38,10 +38,14 @@ def main() -> int:
         help="instead: what a companion that looks after every step would have told and taken back later",
     )  # fmt: skip
     parser.add_argument("--keep", type=Path, help="keep the run folders here")
+    parser.add_argument("--device", default="cpu", help="where the programs make their tensors")
+    parser.add_argument("--part", default="0/1", help="only every nth program, for several processes: 3/8")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     os.environ["STETHOSCOPE_EVERY"] = str(options.every)
-    programs = choose(options.ids, unseen=options.unseen, both=options.all)
+    torch.set_default_device(options.device)
+    part, parts = map(int, options.part.split("/"))
+    programs = choose(options.ids, unseen=options.unseen, both=options.all)[part::parts]
     if not programs:
         print(f"No program is called {options.ids}", file=sys.stderr)
         return 2

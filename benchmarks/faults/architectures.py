@@ -150,7 +150,7 @@ def _bag(dropout: float, size: int, steps: int, seed: int) -> Task:
     ids, _ = text()
     pieces = ids.unfold(0, 24, 5)
     labels = (torch.arange(len(pieces)) > len(pieces) // 2).long()
-    order = torch.randperm(len(pieces), generator=torch.Generator().manual_seed(seed))
+    order = torch.randperm(len(pieces), generator=torch.Generator(torch.get_default_device()).manual_seed(seed))
     x, y = pieces[order], labels[order]
     return _on(Split(x[200:], y[200:], x[:200], y[:200]), TrigramBag(3000, sparse=False), size, steps, seed)
 

@@ -25,7 +25,7 @@ def _split(x: np.ndarray, y: np.ndarray, seed: int = 0) -> Split:
     x, y = x[order].astype(np.float32), y[order]
     cut = len(x) * 4 // 5
     labels = y.astype(np.float32) if y.dtype.kind == "f" else y.astype(np.int64)
-    return Split(*(torch.from_numpy(part.copy()) for part in (x[:cut], labels[:cut], x[cut:], labels[cut:])))
+    return Split(*(torch.as_tensor(part.copy()) for part in (x[:cut], labels[:cut], x[cut:], labels[cut:])))
 
 
 @functools.cache
@@ -105,7 +105,7 @@ def batches(
     x: torch.Tensor, y: torch.Tensor, size: int = 64, steps: int = 150, seed: int = 0
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Shuffled batches, epoch after epoch, until there were `steps` of them."""
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator(torch.get_default_device()).manual_seed(seed)
     done = 0
     while done < steps:
         order = torch.randperm(len(x), generator=generator)
@@ -122,7 +122,7 @@ def windows(
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Pieces of the text and the same pieces one letter later."""
     ids, _ = text()
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator(torch.get_default_device()).manual_seed(seed)
     for _ in range(steps):
         starts = torch.randint(len(ids) - length - 1, (size,), generator=generator)
         rows = starts[:, None] + torch.arange(length + 1)
@@ -134,7 +134,7 @@ def adding_problem(
     length: int = 100, size: int = 32, steps: int = 150, seed: int = 0
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Sequences of (number, mark): the target is the sum of the two marked numbers."""
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator(torch.get_default_device()).manual_seed(seed)
     for _ in range(steps):
         numbers = torch.rand(size, length, generator=generator)
         marks = torch.zeros(size, length)

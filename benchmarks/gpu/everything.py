@@ -1,6 +1,6 @@
 """Every GPU figure in one call, as far as the time goes.
 
-    PYTHONPATH=src python benchmarks/gpu/everything.py [--seconds 570] [--only 0,1] [--beside 4] [--list]
+    PYTHONPATH=src python benchmarks/gpu/everything.py [--seconds 570] [--only 0,1] [--beside 4] [--no-peers] [--list]
 
 A lent device is lent for minutes: each part is a process of its own with a limit, and what it prints goes to the screen and to
 $OUT/<part>.log as it comes. Parts that compile for minutes can begin beside the others: whoever measures is alone (`gpt.alone`).
@@ -70,6 +70,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=int, default=570)
     parser.add_argument("--only", default="", help="numbers of parts, 0,1,6; all without it")
     parser.add_argument("--beside", default="", help="numbers of parts that begin at once: they compile while others measure")
+    parser.add_argument("--no-peers", action="store_true", help="ours alone")
     parser.add_argument("--list", action="store_true")
     asked = parser.parse_args()
     folder = Path(os.environ.get("OUT") or tempfile.mkdtemp())
@@ -81,12 +82,15 @@ def main() -> None:
         for number, (name, program, limit) in enumerate(PARTS):
             print(f"{number}: {name}, at most {limit} s: {' '.join(program)}")
         return
-    threads = [threading.Thread(target=take, args=(PARTS[number], until, folder)) for number in beside]
+    parts = [
+        (name, tuple(word for word in program if word != "--peers" or not asked.no_peers), limit) for name, program, limit in PARTS
+    ]
+    threads = [threading.Thread(target=take, args=(parts[number], until, folder)) for number in beside]
     for thread in threads:
         thread.start()
     for number in chosen:
         if number not in beside:
-            take(PARTS[number], until, folder)
+            take(parts[number], until, folder)
     for thread in threads:
         thread.join()
 

@@ -80,7 +80,7 @@ def h14_curriculum_jump(seed: int) -> Outcome:
 def h19_long_plateau_then_drop(seed: int) -> Outcome:
     """A deep linear network from small weights sits near a saddle, then learns within a few steps."""
     torch.manual_seed(seed)
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator(torch.get_default_device()).manual_seed(seed)
     x = torch.randn(256, 8, generator=generator)
     y = x @ torch.tensor([1.0, -2.0, 0.5, 0.0, 0.0, 1.0, 0.0, -1.0])
     model = nn.Sequential(nn.Linear(8, 16, bias=False), nn.Linear(16, 16, bias=False), nn.Linear(16, 1, bias=False))

@@ -38,7 +38,7 @@ def h02_sparse_embeddings(seed: int) -> Outcome:
     optimizer = torch.optim.Adagrad(model.parameters(), lr=0.3)
     half = len(ids) // 2
     session = stethoscope.watch(model, optimizer)
-    starts = torch.Generator().manual_seed(seed)
+    starts = torch.Generator(torch.get_default_device()).manual_seed(seed)
     for _ in range(200):
         rows = torch.randint(len(ids) - 24, (4,), generator=starts)
         x, y = ids[rows[:, None] + torch.arange(24)], (rows > half).long()

@@ -126,7 +126,7 @@ def f53_dormant_units(seed: int) -> Outcome:
     torch.manual_seed(seed)
     data, model = digits(), mlp(64, 64, 64, 10)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
-    shuffles = torch.Generator().manual_seed(seed)
+    shuffles = torch.Generator(torch.get_default_device()).manual_seed(seed)
     names = torch.arange(10)
     session = stethoscope.watch(model, optimizer)
     for number, (x, y) in enumerate(batches(data.x, data.y, steps=300, seed=seed)):

@@ -81,7 +81,7 @@ class AugmentedStream(IterableDataset):  # type: ignore[type-arg]
         self.x, self.y, self.seed = x, y, seed
 
     def __iter__(self) -> Iterator[tuple[torch.Tensor, int]]:
-        generator = torch.Generator().manual_seed(self.seed)
+        generator = torch.Generator(torch.get_default_device()).manual_seed(self.seed)
         for _ in range(60 * 32):
             row = int(torch.randint(len(self.x), (1,), generator=generator))
             noise = 0.1 * torch.randn(64, generator=generator)

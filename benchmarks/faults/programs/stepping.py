@@ -84,7 +84,7 @@ def f20_mean_of_means(seed: int) -> Outcome:
     model = CharModel(vocabulary)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     session = stethoscope.watch(model, optimizer)
-    lengths = torch.Generator().manual_seed(seed)
+    lengths = torch.Generator(torch.get_default_device()).manual_seed(seed)
     for number, (x, y) in enumerate(windows(size=16, steps=240, seed=seed)):
         length = 2 if number % 4 == 0 else int(torch.randint(24, 33, (1,), generator=lengths))
         y = y.clone()

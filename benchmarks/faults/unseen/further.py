@@ -97,7 +97,7 @@ def u38x_recurrence_in_a_loop(seed: int) -> Outcome:
         nn.init.orthogonal_(model.step.weight[:, 4:], gain=3.0)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     session = stethoscope.watch(model, optimizer)
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator(torch.get_default_device()).manual_seed(seed)
     for _ in range(100):
         x = 0.02 * torch.randn(32, 80, 4, generator=generator)
         y = torch.bucketize(x[:, :5].sum((1, 2)), torch.tensor([-0.04, 0.04]))
@@ -202,7 +202,7 @@ def u56x_sentinel_in_a_time_series(seed: int) -> Outcome:
     model = nn.ModuleDict({"lstm": lstm, "skip": nn.Linear(3, 24), "head": head})
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
     session = stethoscope.watch(model, optimizer)
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator(torch.get_default_device()).manual_seed(seed)
     for number in range(120):
         x = torch.randn(24, 20, 3, generator=generator).cumsum(1) * 0.3
         y = x[:, -1].sum(1)
@@ -222,7 +222,7 @@ def u56x_sentinel_in_a_time_series(seed: int) -> Outcome:
 def u59x_one_logit_and_three_per_cent(seed: int) -> Outcome:
     """Fraud: 3% positives that the features say nothing about, one logit, BCE: nothing is ever called positive."""
     torch.manual_seed(seed)
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator(torch.get_default_device()).manual_seed(seed)
     x = torch.randn(4000, 16, generator=generator)
     y = (torch.rand(4000, generator=generator) < 0.03).float()
     model = nn.Sequential(mlp(16, 32, 1), nn.Flatten(0))

@@ -176,7 +176,7 @@ def uh39_triplets(seed: int) -> Outcome:
     torch.manual_seed(seed)
     data, model = digits(), mlp(64, 64, 16)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator(torch.get_default_device()).manual_seed(seed)
     by_class = [data.x[data.y == n] for n in range(10)]
     session = stethoscope.watch(model, optimizer)
     for _ in range(200):

@@ -51,7 +51,7 @@ def uh02_dense_gradients_of_a_sparse_table(seed: int) -> Outcome:
     model = TrigramBag(5000, sparse=False)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
     session = stethoscope.watch(model, optimizer)
-    starts = torch.Generator().manual_seed(seed)
+    starts = torch.Generator(torch.get_default_device()).manual_seed(seed)
     for _ in range(200):
         rows = torch.randint(len(ids) - 24, (8,), generator=starts)
         x, y = ids[rows[:, None] + torch.arange(24)], (rows > len(ids) // 2).long()

@@ -16,7 +16,7 @@ import stethoscope
 def u59_one_class_of_four_swallows_the_rest(seed: int) -> Outcome:
     """Noise with 90% of one class of four: every prediction is that class."""
     torch.manual_seed(seed)
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator(torch.get_default_device()).manual_seed(seed)
     x = torch.randn(2000, 12, generator=generator)
     y = torch.where(torch.rand(2000, generator=generator) < 0.9, 2, torch.randint(4, (2000,), generator=generator))
     model = mlp(12, 32, 4)
@@ -83,7 +83,7 @@ def u63_same_noise_in_every_epoch(seed: int) -> Outcome:
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     session = stethoscope.watch(model, optimizer)
     for number in range(120):
-        generator = torch.Generator().manual_seed(seed + number % 4)
+        generator = torch.Generator(torch.get_default_device()).manual_seed(seed + number % 4)
         rows = torch.randint(len(data.x), (32,), generator=generator)
         x = data.x[rows] + 0.1 * torch.randn(32, 13, generator=generator)
         session.log_batch(x, data.y[rows])

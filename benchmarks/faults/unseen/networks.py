@@ -313,7 +313,7 @@ def u53_dormant_under_moving_targets(seed: int) -> Outcome:
     torch.manual_seed(seed)
     data, model = digits(), mlp(64, 96, 96, 96, 10)
     optimizer = torch.optim.RMSprop(model.parameters(), lr=5e-3)
-    shuffles = torch.Generator().manual_seed(seed + 1)
+    shuffles = torch.Generator(torch.get_default_device()).manual_seed(seed + 1)
     names = torch.arange(10)
     session = stethoscope.watch(model, optimizer)
     for number, (x, y) in enumerate(batches(data.x, data.y, size=128, steps=300, seed=seed)):

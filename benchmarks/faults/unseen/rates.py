@@ -246,7 +246,7 @@ def u16b_decay_on_an_embedding(seed: int) -> Outcome:
     model = TrigramBag(2000, sparse=False)
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-2, weight_decay=1.0)
     session = stethoscope.watch(model, optimizer)
-    starts = torch.Generator().manual_seed(seed)
+    starts = torch.Generator(torch.get_default_device()).manual_seed(seed)
     for _ in range(150):
         rows = torch.randint(len(ids) - 24, (16,), generator=starts)
         optimizer.zero_grad()

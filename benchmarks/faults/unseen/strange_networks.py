@@ -35,7 +35,7 @@ class Reader(nn.Module):
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         """Logits; the state goes through NumPy on its way."""
         state = self.gru(self.embed(ids))[0][:, -1]
-        return self.judge(torch.from_numpy(state.detach().cpu().numpy()))
+        return self.judge(torch.as_tensor(state.detach().cpu().numpy()))
 
 
 class Segmenter(nn.Module):

@@ -58,7 +58,7 @@ def u05y_edges_are_not_trained(seed: int) -> Outcome:
     layers = nn.ModuleList([model.lift, model.mix, model.read])
     optimizer = torch.optim.NAdam(layers.parameters(), lr=3e-3)
     session = stethoscope.watch(model, optimizer)
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator(torch.get_default_device()).manual_seed(seed)
     for _ in range(100):
         nodes, edges = torch.randn(32, 6, 5, generator=generator), torch.rand(32, 6, 6, 2, generator=generator)
         y = torch.bucketize((edges[..., 0].mean(2) * nodes[..., 0]).mean(1), torch.tensor([-0.1, 0.1]))
@@ -76,7 +76,7 @@ def u08y_through_an_array_and_back(seed: int) -> Outcome:
     model = Reader(vocabulary)
     optimizer = torch.optim.RMSprop(model.parameters(), lr=1e-3)
     session = stethoscope.watch(model, optimizer)
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator(torch.get_default_device()).manual_seed(seed)
     for _ in range(80):
         rows = torch.randint(len(ids) - 20, (24,), generator=generator)
         x, y = ids[rows[:, None] + torch.arange(20)], (rows > len(ids) // 2).long()
@@ -202,7 +202,7 @@ def u28y_forecast_clamped_at_zero(seed: int) -> Outcome:
     torch.manual_seed(seed)
     model = Forecast()
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator(torch.get_default_device()).manual_seed(seed)
 
     def draw() -> tuple[torch.Tensor, torch.Tensor]:
         phase, speed = torch.rand(2, 32, 1, generator=generator)
@@ -246,7 +246,7 @@ def u35y_recurrence_of_one_constant(seed: int) -> Outcome:
     nn.init.constant_(model["head"].weight, 0.1)
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
     session = stethoscope.watch(model, optimizer)
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator(torch.get_default_device()).manual_seed(seed)
     for _ in range(100):
         x = torch.randn(32, 15, 3, generator=generator)
         y = (x[:, 10:, 0].sum(1) > x[:, 10:, 1].sum(1)).long()
@@ -319,7 +319,7 @@ def u59y_no_pixel_is_ever_foreground(seed: int) -> Outcome:
     data, model = digit_images(), Segmenter(1)
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
     session = stethoscope.watch(model, optimizer)
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator(torch.get_default_device()).manual_seed(seed)
     for x, _ in batches(data.x, data.y, size=32, steps=200, seed=seed):
         marks = (torch.rand(x.shape, generator=generator) < 0.02).float()
         session.log_batch(x, marks)
