@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from stethoscope.detect.update_size import UpdateSize
 from stethoscope.record import Finding
 from stethoscope.session import DebugSession
 from tests.detect.trainings import Net, batches, train, watch
@@ -268,6 +269,17 @@ def test_an_output_that_is_cut_off_before_a_loss_that_was_written_out(tmp_path: 
 
     found = loop(model, optimizer, tmp_path, step)
     assert [(f.code, f.sites) for f in found] == ([("output_clipped", ("mean",))] if cut else [])
+
+
+@pytest.mark.parametrize(("noise", "at", "is_told"), [(0.8, 5, False), (0.8, 60, False), (0.05, 5, True), (0.05, 60, True)])
+def test_a_rise_within_the_noise_of_the_loss_is_no_divergence(noise: float, at: int, is_told: bool) -> None:
+    random = np.random.default_rng(0)
+    follower = UpdateSize()
+    losses = np.exp(noise * random.standard_normal(200)) * np.linspace(0.6, 0.2, 200)
+    losses[:3], losses[at : at + 3] = 0.6, 2.0  # three batches in a row, three times the first loss
+    for step, loss in enumerate(losses):
+        follower._follow_loss(step, float(loss))
+    assert (follower._divergence() is not None) is is_told
 
 
 @pytest.mark.parametrize(("rate", "is_told"), [(0.02, False), (10.0, True)])

@@ -40,6 +40,8 @@ RECOVERED: Final = 0.1
 """Of the first loss and the best one: a loss that fell so far, and further than it had risen, was not diverging when its
 first few batches were noisy."""
 FEW_LOSSES: Final = 20
+NOISE: Final = 2.0
+"""Standard deviations of the loss from one step to the next, in its logarithm: a rise within that is what batches do."""
 AT_ONCE: Final = 2
 """Steps between one that left nothing of the weights and a loss that is no number: what came of those weights."""
 RECENT: Final = 512
@@ -188,10 +190,14 @@ class UpdateSize:
         # The middle of the last three, so that one bad batch is not divergence.
         recent = self._middle_of_last(3)
         worse = recent > WORSE * abs(self._best_loss) and recent > self._first_loss + abs(self._first_loss)
-        if self._diverged is None and len(self._losses) > 3 and worse:
+        if self._diverged is None and len(self._losses) > 3 and worse and not self._within_noise(recent, self._earlier()):
             self._diverged = (step, recent, float(self._best_loss))
             self._diverged_early = len(self._losses) <= FEW_LOSSES
         self._best_loss, self._worst_loss = min(self._best_loss, loss), max(self._worst_loss, loss)
+
+    def _earlier(self) -> FloatArray:
+        """The losses before the last three."""
+        return self._losses.last(RECENT)[:-3, 1]
 
     def _middle_of_last(self, number: int) -> float:
         return float(np.median(self._losses.last(number)[:, 1]))
@@ -247,7 +253,21 @@ class UpdateSize:
             return None
         began, now = min(abs(self._first_loss or 0.0), abs(self._diverged[2])), abs(self._middle_of_last(LOST_STEPS))
         recovered = now < RECOVERED * began and now * self._worst_loss < began * began
-        return None if recovered else self._diverged
+        return None if recovered or self._is_noise() else self._diverged
+
+    def _is_noise(self) -> bool:
+        """Whether the rise of the first few losses is no larger than what the later ones do all the time."""
+        if self._diverged is None or len(self._losses) < 2 * FEW_LOSSES:
+            return False
+        return self._within_noise(self._diverged[1], self._losses.last(min(len(self._losses) - FEW_LOSSES, RECENT))[:, 1])
+
+    def _within_noise(self, risen: float, usual: FloatArray) -> bool:
+        """Whether a loss is no further above the first one than these losses are from each other."""
+        if len(usual) < FEW_LOSSES or self._first_loss is None or not min(self._first_loss, float(usual.min())) > 0:
+            return False
+        # From one step to the next, so that learning is not taken for noise; by their middle, so that one batch does not decide.
+        spread = 1.4826 * float(np.median(np.abs(np.diff(np.log(usual))))) / np.sqrt(2.0)
+        return bool(np.log(risen / self._first_loss) < NOISE * spread)
 
     def _growth(self) -> list[float]:
         """How many times its first size, or the one that weights usually begin with, each matrix has now."""
