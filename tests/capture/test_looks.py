@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -110,6 +111,32 @@ def test_looks_at_the_model_never_read_a_value(no_values: torch.device) -> None:
     assert sum(len(asked) for asked in under_way._asked.values()) == 5
     joined = looks._joined([numbers for numbers, _, _ in under_way._asked[no_values]])
     assert joined.shape == (1 + 1 + 1 + 2 + 4 * 5,)
+
+
+def test_a_count_on_a_device_is_asked_for_when_it_is_new(no_values: torch.device) -> None:
+    from stethoscope.capture.notes import CENSUS_EVERY, Notes
+    from stethoscope.capture.sites import SiteTable
+
+    model, step = nn.Linear(2, 2), [1]
+    sink = mock.Mock()
+    notes = Notes(Names(model), SiteTable(sink), sink, lambda: step[0], lambda: 8)
+    count = torch.ones((), device=no_values)
+    optimizer = mock.Mock(state={0: {"step": count}})
+
+    def asked() -> int:
+        notes._note_counts([optimizer])
+        return sum(len(found) for found in notes.looks._asked.values())
+
+    assert asked() == 1
+    step[0] = 2
+    assert asked() == 1
+    optimizer.state[0]["step"] = torch.ones((), device=no_values)
+    assert asked() == 2
+    step[0] = CENSUS_EVERY
+    assert asked() == 3
+    given = notes.looks._asked[no_values][0]
+    given[1](*given[2], np.array([7.0], dtype=np.float32))
+    assert notes._seen.metrics == {"optimizer_step": 7.0}
 
 
 def test_sharded_tensors_and_sparse_ones_are_left_alone() -> None:

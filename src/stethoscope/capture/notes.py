@@ -73,6 +73,8 @@ class Notes:
         self._reading: lossgraph.Reading | None = None
         """How the latest loss that was looked at reads the output."""
         self.looks = Looks()
+        self._counter: weakref.ref[torch.Tensor] | None = None
+        """The optimizer's own count of its steps, where that is on a device."""
         self._seen = Seen()
         self._routing = routing.Routing(names.root)
         self._units = units.UnitRecord()
@@ -251,7 +253,6 @@ class Notes:
         step, seen, self._seen = self._step(), self._seen, Seen()
         return self.looks.send(lambda: seen.tell(step, self._sink, self._units))
 
-
     def _count_hooks(self, step: int) -> None:
         by_module = census.hooks_by_module(self._names.root)
         count = sum(by_module.values())
@@ -267,15 +268,24 @@ class Notes:
             for held in optimizer.state.values():
                 count = held.get("step") if isinstance(held, dict) else None
                 if isinstance(count, torch.Tensor) and count.device.type != "cpu":
-                    return
-                if count is not None:
+                    self._ask_count(count)
+                elif count is not None:
                     self.metrics["optimizer_step"] = float(count)
                 return
+
+    def _ask_count(self, count: torch.Tensor) -> None:
+        """Fused and capturable optimizers count on the device: asked for now and then, and when it is another tensor than before."""
+        is_new = self._counter is None or self._counter() is not count
+        if count.numel() == 1 and can_look(count) and (is_new or self._step() % CENSUS_EVERY == 0):
+            self._counter = weakref.ref(count)
+            # A copy: it counts on from here before the number is read.
+            self.looks.ask(count.detach().clone(), self._seen.see_number, "optimizer_step")
 
     def _look_again(self) -> None:
         if self._twins is not None and self._copies is not None:
             self._seen.later.append(("twins", self._twins.ask(self.looks)))
             self._seen.later.append(("copies", self._copies.ask(self.looks)))
+
 
 def _has_units(root: torch.nn.Module, site: Site) -> bool:
     """Rows of an embedding are words, not units: most are rightly silent."""

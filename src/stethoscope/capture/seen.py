@@ -35,6 +35,10 @@ class Seen:
         """The model's output."""
         self.metrics.update(logit_facts(values))
 
+    def see_number(self, name: str, values: Values) -> None:
+        """One named number of the step."""
+        self.metrics[name] = float(values[0])
+
     def see_activity(self, place: int, path: str, values: Values) -> None:
         """How active each unit of a layer is."""
         self.activity.append((place, path, values))

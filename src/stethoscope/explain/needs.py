@@ -143,7 +143,7 @@ NEEDS: Final[Mapping[str, tuple[Need, ...]]] = {
     "hooks_accumulate": (Need("counts of hooks", "metric", ("num_hooks",), "counted every 16 steps"),),
     "ema_frozen": (Need("looks at averaged weights", "event", ("averages",), "watch(model, optimizer, ema=ema)"),),
     "optimizer_state_lost": (
-        Need("the optimizer's own step count", "metric", ("optimizer_step",), "kept by Adam and its kin, on the CPU", is_extra=True),
+        Need("the optimizer's own step count", "metric", ("optimizer_step",), "kept by Adam and its kin", is_extra=True),
         _extra(STATE),
     ),
     "bad_init_scale": (OUTPUTS,),
