@@ -139,6 +139,27 @@ def test_a_count_on_a_device_is_asked_for_when_it_is_new(no_values: torch.device
     assert notes._seen.metrics == {"optimizer_step": 7.0}
 
 
+def test_the_cosine_of_updates_on_a_device_is_that_on_the_cpu() -> None:
+    from stethoscope.capture.boundary import Boundary
+    from stethoscope.capture.sites import SiteTable
+    from stethoscope.config import DebugConfig
+    from stethoscope.kernels import Snapshot
+
+    random = np.random.default_rng(0)
+    values = [random.standard_normal(50) for _ in range(5)]
+    here, there = (Boundary(None, [], Names(nn.Linear(1, 1)), SiteTable(mock.Mock()), DebugConfig()) for _ in range(2))
+    for number, step in enumerate((0, 1, 2, 5)):  # two steps lie between the last ones: they are not compared
+        pair = values[number : number + 2]
+        here._compare_direction(*(Snapshot(value, {}) for value in pair), step)
+        there._compare_direction(*(Snapshot(np.zeros(0), {}, (), torch.from_numpy(value)) for value in pair), step)
+        truth, found = here.take_cosine(), there.take_cosine()
+        if step in (0, 5):
+            assert truth is None
+            assert found is None
+        else:
+            assert float(found) == pytest.approx(truth, rel=1e-12)
+
+
 def test_sharded_tensors_and_sparse_ones_are_left_alone() -> None:
     class Sharded(torch.Tensor):
         pass

@@ -51,7 +51,8 @@ class Boundary:
         self.used_closure = False
         self.timed = False
         """Whether the device's own time is asked for."""
-        self._cosine: float | None = None
+        self._cosine: float | torch.Tensor | None = None
+        self._last_on_device: tuple[torch.Tensor, int] | None = None
         self._last_change: tuple[npt.NDArray[np.float64], float, int] | None = None
         self._updates: Indices | None = None
         self._sample: Sample | None = None
@@ -129,13 +130,19 @@ class Boundary:
         self._earlier = (before.host, self._sample.any_of(before.host != after.host)) if changed else None
         return Batch(self._updates, self._sample.difference(before, after), part="boundary")
 
-    def take_cosine(self) -> float | None:
-        """The cosine between this step's update and the one before, None where one of them was not looked at."""
+    def take_cosine(self) -> float | torch.Tensor | None:
+        """The cosine between this step's update and the one before, None where one of them was not looked at.
+
+        Where the weights are on a device it is a tensor there, and not a number where one of the updates was zero.
+        """
         taken, self._cosine = self._cosine, None
         return taken
 
     def _compare_direction(self, before: Snapshot, after: Snapshot, step: int) -> None:
-        """The cosine between this update and the last step's, on the sampled coordinates; on the CPU alone."""
+        """The cosine between this update and the last step's, on the sampled coordinates."""
+        if before.device is not None and after.device is not None:
+            self._compare_on_device(after.device - before.device, step)
+            return
         change = after.host - before.host
         # Not by BLAS: its threads would wait for processors that training has.
         size = math.sqrt(float(np.einsum("i,i->", change, change)))
@@ -143,6 +150,11 @@ class Boundary:
         if last is None or last[2] != step - 1 or len(last[0]) != len(change) or size * last[1] == 0:
             return
         self._cosine = float(np.einsum("i,i->", change, last[0])) / (size * last[1])
+
+    def _compare_on_device(self, change: torch.Tensor, step: int) -> None:
+        last, self._last_on_device = self._last_on_device, (change, step)
+        if last is not None and last[1] == step - 1 and last[0].shape == change.shape and last[0].device == change.device:
+            self._cosine = (change * last[0]).sum() / (change.norm() * last[0].norm())
 
     def weights(self, extras: Extras | None) -> Batch | None:
         """Every weight as it is now."""

@@ -434,10 +434,13 @@ class Watcher:
         self._rows.letter = self.notes.send()
         if self._counts.num_scheduler_steps:
             scalars["scheduler_steps"] = float(self._counts.num_scheduler_steps)
-        taken = [edge.take_cosine() for edge in self.owners.boundaries]
-        cosines = [cosine for cosine in taken if cosine is not None]
-        if cosines:
-            scalars["update_cos"] = sum(cosines) / len(cosines)
+        cosines = [cosine for edge in self.owners.boundaries if (cosine := edge.take_cosine()) is not None]
+        here = [cosine for cosine in cosines if isinstance(cosine, float)]
+        if here:
+            scalars["update_cos"] = sum(here) / len(here)
+        there = [cosine for cosine in cosines if isinstance(cosine, torch.Tensor)]
+        if there and not here:  # of several optimizers on devices, the first one's
+            self._rows.pending_scalars.append(("update_cos", start(there[:1])))
 
     def _prepare_step(self) -> None:
         step = self.clock.step
