@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +17,7 @@ import torch.nn.functional as F  # noqa: E402
 from torch import nn  # noqa: E402
 
 import stethoscope  # noqa: E402
-from stethoscope.capture import attention, averages, census, looks, routing, units  # noqa: E402
+from stethoscope.capture import attention, averages, census, looks, lossgraph, routing, units  # noqa: E402
 from stethoscope.capture.sites import Names  # noqa: E402
 
 
@@ -89,6 +90,56 @@ CHOICES: dict[str, Callable[[torch.Tensor, nn.Linear], torch.Tensor]] = {
 def test_attention_is_a_softmax_of_products(name: str) -> None:
     scores = (SCORES | CHOICES)[name](torch.randn(2, 6, 16, requires_grad=True), nn.Linear(16, 16))
     assert len(attention.find(scores.softmax(-1).square().sum())) == (name in SCORES)
+
+
+LOSSES: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "a cut output": lambda output, target: F.mse_loss(output.relu(), target),
+    "written out": lambda output, target: (output.relu() - target).square().mean(),
+    "clamped": lambda output, target: (output - target).square().mean(1).clamp(max=1.0).mean(),
+    "limited": lambda output, target: torch.minimum((output - target).square(), torch.ones_like(target)).mean(),
+    "classes": lambda output, target: F.cross_entropy(output, target.argmax(1)) / 2,
+}
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_looks_at_a_loss_never_read_a_value(no_values: torch.device, name: str) -> None:
+    output = torch.empty(6, 3, device=no_values, requires_grad=True)
+    loss = LOSSES[name](output, torch.empty(6, 3, device=no_values))
+    body = {**lossgraph.facts(loss), "share": lossgraph.share_in_step(loss)}
+    assert len(lossgraph.unread(body)) == (2 if name == "limited" else 1)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_what_a_loss_tells_later_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    told = []
+    for number, later in enumerate((False, True)):
+        monkeypatch.setattr(lossgraph, "is_here", lambda tensor, later=later: not later)
+        torch.manual_seed(0)
+        model = nn.Linear(4, 3)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        folder = tmp_path / str(number)
+        with stethoscope.watch(model, optimizer, run=folder, companion="off", quiet=True) as session:
+            for _ in range(5):
+                optimizer.zero_grad()
+                LOSSES[name](model(torch.randn(6, 4)), torch.randn(6, 3)).backward()
+                optimizer.step()
+            assert session._watcher is not None
+            assert not session._watcher.guard.errors
+        events = stethoscope.open_run(folder).events()
+        told.append(sorted((e.kind, e.step, json.dumps(e.body)) for e in events if e.kind in ("loss_graph", "backward")))
+    assert {kind for kind, _, _ in told[0]} == {"loss_graph", "backward"}
+    for here, later in zip(*told, strict=True):
+        assert here[:2] == later[:2]
+        one, other = (flat(json.loads(found[2])) for found in (here, later))
+        assert one.keys() == other.keys()
+        for name, value in one.items():
+            assert other[name] == (pytest.approx(value, rel=1e-6) if isinstance(value, float) else value)
+
+
+def flat(body: object, name: str = "") -> dict[str, object]:
+    items = body.items() if isinstance(body, dict) else enumerate(body) if isinstance(body, list) else ()
+    inside = {key: value for part, value in items for key, value in flat(value, f"{name}/{part}").items()}
+    return inside if isinstance(body, (dict, list)) else {name: body}
 
 
 def test_looks_at_the_model_never_read_a_value(no_values: torch.device) -> None:

@@ -1,7 +1,8 @@
 """What the autograd graph of the loss shows: which operations lie between the model and the loss, and on which shapes.
 
 Read from the loss downwards, before backward runs, on a few early steps and then now and then. Nothing is computed but
-counts on small tensors that autograd saved anyway.
+counts on small tensors that autograd saved anyway. A count of what is on a device stays there, as a tensor of one element in
+the place of its number (`unread`): nothing waits for it.
 """
 
 from __future__ import annotations
@@ -12,16 +13,17 @@ from typing import Any, Final
 
 import torch
 
+from stethoscope.capture.looks import can_look
 from stethoscope.capture.nodes import (
     MAX_NODES,
     PASSING,
     dimension,
+    kept,
     kind,
     maker,
     nearest,
     only_parent,
     parents,
-    saved,
     shape,
     through,
 )
@@ -62,6 +64,37 @@ def facts(loss: torch.Tensor) -> dict[str, Any]:
             _distance(node, body)
     _clamped(root, body)
     return body
+
+
+def unread(body: dict[str, Any]) -> list[tuple[dict[str, Any], str]]:
+    """The places of numbers that are still on a device."""
+    found: list[tuple[dict[str, Any], str]] = []
+    for key, value in body.items():
+        if isinstance(value, torch.Tensor):
+            found.append((body, key))
+        elif isinstance(value, dict):
+            found += unread(value)
+    return found
+
+
+def _seen(node: Any, name: str) -> torch.Tensor | None:
+    """A tensor that a node kept, where a look at it waits for nothing."""
+    value = kept(node, name)
+    return value if value is not None and value.numel() and can_look(value) else None
+
+
+def _share(flags: torch.Tensor) -> float | torch.Tensor:
+    return _told(flags.double().mean())
+
+
+def _told(number: torch.Tensor) -> float | torch.Tensor:
+    """A number, or where it is until it has come."""
+    return float(number) if is_here(number) else number.detach()
+
+
+def is_here(number: torch.Tensor) -> bool:
+    """Whether it can be read at once."""
+    return number.device.type == "cpu"
 
 
 def _note(body: dict[str, Any], name: str, fact: Any, node: Any) -> None:
@@ -124,7 +157,8 @@ def share_in_step(loss: torch.Tensor) -> dict[str, Any]:
     name = kind(node) if node is not None else ""
     body: dict[str, Any] = {"factor": abs(factor), "by": name, "num_targets": 0.0}
     if name.startswith("NllLoss") and getattr(node, "_saved_reduction", SUM) != SUM:
-        body["num_targets"] = _number(getattr(node, "_saved_total_weight", None)) or 0.0
+        total = _seen(node, "_saved_total_weight")
+        body["num_targets"] = 0.0 if total is None else _told(total)
     elif name in (*PAIRWISE, "BinaryCrossEntropyWithLogits", "BinaryCrossEntropy"):
         target = getattr(node, "_saved_target", None)
         if getattr(node, "_saved_reduction", SUM) != SUM and isinstance(target, torch.Tensor):
@@ -166,9 +200,8 @@ def _comparison(node: Any, body: dict[str, Any]) -> None:
     if source is None or not _is_never_negative(source):
         return
     target = getattr(node, "_saved_target", None)
-    if isinstance(target, torch.Tensor) and target.device.type == "cpu":
-        share = float((target < 0).double().mean())
-        _note(body, "output_cut", {"by": kind(source), "negative_targets": share}, source)
+    if isinstance(target, torch.Tensor) and can_look(target):
+        _note(body, "output_cut", {"by": kind(source), "negative_targets": _share(target < 0)}, source)
     elif kind(node) == "Sub" and "output_cut" not in body:
         _note(body, "output_cut", {"by": kind(source), "negative_targets": None}, source)
 
@@ -180,7 +213,7 @@ def _distance(node: Any, body: dict[str, Any]) -> None:
         return
     first = only_parent(below)
     source = through(first, KEEPING_ORDER)
-    difference = saved(node, "_saved_self")
+    difference = _seen(node, "_saved_self")
     if difference is None or source is None or not _is_never_negative(source):
         return
     prediction = _result(source)
@@ -190,16 +223,15 @@ def _distance(node: Any, body: dict[str, Any]) -> None:
     target = prediction - difference if parents(below)[0] is not None else prediction + difference
     # What rounding leaves of a target of zero is not below zero.
     rounding = 1e-5 * torch.maximum(prediction.abs(), difference.abs())
-    share = float((target < -rounding).double().mean())
-    _note(body, "output_cut", {"by": kind(source), "negative_targets": share}, source)
+    _note(body, "output_cut", {"by": kind(source), "negative_targets": _share(target < -rounding)}, source)
 
 
 def _result(node: Any) -> torch.Tensor | None:
     """What a node with a floor produced, where that can be read."""
     if kind(node) in ("Clamp", "ClampMin"):
-        given = saved(node, "_saved_self")
+        given = _seen(node, "_saved_self")
         return None if given is None else given.detach().clamp(_limit(node, "_saved_min"), _limit(node, "_saved_max"))
-    return saved(node, "_saved_result")
+    return _seen(node, "_saved_result")
 
 
 def _is_never_negative(node: Any) -> bool:
@@ -244,7 +276,7 @@ def _clamped(root: Any, body: dict[str, Any]) -> None:
         _limited(node, body)
     if kind(node) not in ("Clamp", "ClampMax", "ClampMin", "Hardtanh"):
         return
-    values = saved(node, "_saved_self")
+    values = _seen(node, "_saved_self")
     if values is None:
         return
     low, high = (_limit(node, name) for name in ("_saved_min", "_saved_max"))
@@ -252,20 +284,20 @@ def _clamped(root: Any, body: dict[str, Any]) -> None:
     if limit is None:
         return
     outside = values < limit if flipped else values > limit
-    body["clamped"] = {"share": float(outside.double().mean()), "min": low, "max": high}
+    body["clamped"] = {"share": _share(outside), "min": low, "max": high}
 
 
 def _limited(node: Any, body: dict[str, Any]) -> None:
     """The smaller of a loss and a constant is a clamp too; of two losses it is not."""
-    values, limits = saved(node, "_saved_self"), saved(node, "_saved_other")
+    values, limits = _seen(node, "_saved_self"), _seen(node, "_saved_other")
     if values is None or limits is None or only_parent(node) is None:
         return
     if parents(node)[0] is None:
         values, limits = limits, values
     outside = values < limits if kind(node) == "Maximum" else values > limits
-    limit = float(limits.max())
+    limit = _told(limits.max())
     ends = {"min": limit, "max": None} if kind(node) == "Maximum" else {"min": None, "max": limit}
-    body["clamped"] = {"share": float(outside.double().mean()), **ends}
+    body["clamped"] = {"share": _share(outside), **ends}
 
 
 def _limit(node: Any, name: str) -> float | None:

@@ -17,7 +17,7 @@ import torch
 
 from stethoscope.capture import attention, census, lossgraph, nodes, routing, units
 from stethoscope.capture.averages import Averages
-from stethoscope.capture.looks import Letter, Looks, can_look
+from stethoscope.capture.looks import Letter, Looks, Values, can_look
 from stethoscope.capture.seen import Seen
 from stethoscope.capture.sites import Names, Sink, SiteTable
 from stethoscope.record import Kind, Site
@@ -176,15 +176,25 @@ class Notes:
             facts = lossgraph.facts(loss)
             if facts:
                 self._reading = lossgraph.reading(loss) or self._reading
-                self._sink.event(step, "loss_graph", facts)
+                self._tell("loss_graph", facts)
         if step == self._looked and self._num_looked_at < MAX_BACKWARDS:
             self._num_looked_at += 1
-            self._sink.event(step, "backward", lossgraph.share_in_step(loss))
+            self._tell("backward", lossgraph.share_in_step(loss))
         if first_of_step and self._owned and self.units_due:
             began = time.perf_counter()
             self._look_at_attention(loss)
             self.spent["ledger"] += time.perf_counter() - began
         self._owned = False
+
+    def _tell(self, kind: str, body: dict[str, Any]) -> None:
+        """An event, at once or when its numbers have come."""
+        places = lossgraph.unread(body)
+        for holder, key in places:
+            self.looks.ask(holder[key].clone(), _put, holder, key)
+        if places:
+            self._seen.later.append((kind, lambda: body))
+        else:
+            self._sink.event(self._step(), kind, body)
 
     def _look_at_attention(self, loss: torch.Tensor) -> None:
         found = attention.find(loss)
@@ -285,6 +295,10 @@ class Notes:
         if self._twins is not None and self._copies is not None:
             self._seen.later.append(("twins", self._twins.ask(self.looks)))
             self._seen.later.append(("copies", self._copies.ask(self.looks)))
+
+
+def _put(holder: dict[str, Any], key: str, values: Values) -> None:
+    holder[key] = float(values[0])
 
 
 def _has_units(root: torch.nn.Module, site: Site) -> bool:
