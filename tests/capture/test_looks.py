@@ -17,7 +17,7 @@ import torch.nn.functional as F  # noqa: E402
 from torch import nn  # noqa: E402
 
 import stethoscope  # noqa: E402
-from stethoscope.capture import attention, averages, census, looks, lossgraph, routing, units  # noqa: E402
+from stethoscope.capture import attention, averages, batches, census, looks, lossgraph, routing, units  # noqa: E402
 from stethoscope.capture.sites import Names  # noqa: E402
 
 
@@ -140,6 +140,55 @@ def flat(body: object, name: str = "") -> dict[str, object]:
     items = body.items() if isinstance(body, dict) else enumerate(body) if isinstance(body, list) else ()
     inside = {key: value for part, value in items for key, value in flat(value, f"{name}/{part}").items()}
     return inside if isinstance(body, (dict, list)) else {name: body}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64])
+def test_a_batch_that_is_logged_elsewhere_is_told_later_and_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype
+) -> None:
+    told = []
+    for number, is_away in enumerate((False, True)):
+        monkeypatch.setattr(batches, "is_here", lambda tensor, is_away=is_away: not is_away)
+        torch.manual_seed(0)
+        model = nn.Linear(4, 3)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        folder = tmp_path / str(number)
+        with stethoscope.watch(model, optimizer, run=folder, companion="off", quiet=True) as session:
+            for _ in range(5):
+                x, y = (9 * torch.randn(6, 4)).to(dtype), torch.randint(0, 3, (6,))
+                session.log_batch(x, y)
+                place, x = x, x.clone()
+                place.zero_()  # as where every batch is written to the same place
+                optimizer.zero_grad()
+                F.cross_entropy(model(x.float()), y).backward()
+                optimizer.step()
+                with session.evaluating():
+                    session.log_batch(x, y)
+            session.flush()
+            assert session._watcher is not None
+            assert not session._watcher.guard.errors
+        events = stethoscope.open_run(folder).events()
+        told.append(sorted((e.kind, e.step, json.dumps(e.body)) for e in events if e.kind.endswith("batch")))
+    assert len(told[0]) == 10
+    if dtype is not torch.bfloat16:
+        assert told[0] == told[1]
+    else:  # its bytes are others as float32
+        assert [line[:2] for line in told[0]] == [line[:2] for line in told[1]]
+        drop = {"fingerprints"}
+        one, other = ([{k: v for k, v in json.loads(line[2]).items() if k not in drop} for line in lines] for lines in told)
+        assert one == other
+
+
+def test_a_batch_on_a_device_is_never_read(no_values: torch.device) -> None:
+    x, y = torch.empty(6, 4, device=no_values), torch.empty(6, device=no_values, dtype=torch.long)
+    with mock.patch.object(batches, "Fetched") as fetched:
+        letter = batches.BatchFacts().look(x, y, 0, lambda facts: None)
+    assert letter is not None
+    assert [tensor.shape for tensor in fetched.call_args.args[0]] == [(6, 4), (6,)]
+    large = torch.empty(1 << 21, 2, device=no_values)
+    said: list[dict[str, object]] = []
+    assert batches.BatchFacts().look(large, None, 0, said.append) is None
+    assert said == [{}]
 
 
 def test_looks_at_the_model_never_read_a_value(no_values: torch.device) -> None:

@@ -246,8 +246,11 @@ def test_a_dataset_that_raises_raises_as_it_did(tmp_path: Path) -> None:
                 raise KeyError(place)
             return torch.zeros(10), 0
 
+    sessions: list[stethoscope.DebugSession | None] = []
     with pytest.raises(KeyError, match="41"):
-        train(DataLoader(Broken(), batch_size=8), tmp_path)
+        train(DataLoader(Broken(), batch_size=8), tmp_path, before=lambda session, _: sessions.append(session))
+    assert sessions[0] is not None
+    sessions[0].stop()  # as the end of a script does
 
 
 class Slow(Dataset):  # type: ignore[type-arg]

@@ -1,26 +1,32 @@
 """What goes into a step: statistics of inputs and targets, a fingerprint of every sample, counts of the classes.
 
-Facts are taken of tensors on the CPU only, along their first dimension: elsewhere they would wait for the device.
+Facts are taken on the CPU, along the first dimension. A batch that is logged on a device is copied here first, where it is
+small, and its facts are told when it has come: nothing waits for it.
 """
 
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
 import torch
 
 from stethoscope.capture.fingerprints import fingerprints
+from stethoscope.capture.looks import Letter, Parcel, can_look
 from stethoscope.capture.ring import Batch
 from stethoscope.capture.sites import SiteTable
 from stethoscope.capture.taps import tensors_in
 from stethoscope.kernels import start
+from stethoscope.kernels.fetching import Fetched
 from stethoscope.record import Kind, Site
 
 MAX_CLASSES: Final = 1000
 MAX_ELEMENTS: Final = 1 << 24
 """A batch with more is not looked at sample by sample: that would cost more than a step."""
+MAX_FETCHED: Final = 4 << 20
+"""Bytes of a batch on a device that are copied to be looked at."""
 MAX_FEATURES: Final = 4096
 FEATURES_EVERY: Final = 16
 """Steps between two looks at single features, after the first few."""
@@ -45,24 +51,60 @@ class BatchFacts:
     def __init__(self) -> None:
         self._last: weakref.ref[torch.Tensor] | None = None
 
-    def look(self, inputs: Any, targets: Any, step: int) -> dict[str, Any]:
-        """Fingerprints, class counts, the largest sample, and now and then what single features are like."""
-        body: dict[str, Any] = {}
+    def look(self, inputs: Any, targets: Any, step: int, tell: Callable[[dict[str, Any]], None]) -> Letter | None:
+        """Fingerprints, class counts, the largest sample, and now and then what single features are like.
+
+        Told at once; of a batch that is elsewhere when the letter that is returned is opened.
+        """
         first = next((t for _, t in tensors_in(_as_tensors(inputs))), None)
-        if first is not None and first.device.type == "cpu" and first.dim() > 0:
-            body["num_samples"] = int(first.shape[0])
-            body["fingerprints"] = fingerprints(first)
-            # The same tensor handed in twice is used twice on purpose; an equal one may have been drawn twice.
-            body["again"] = self._last is not None and self._last() is first
-            self._last = weakref.ref(first)
-            body.update(of_values(first, step))
         label = next((t for _, t in tensors_in(_as_tensors(targets))), None)
-        counts = class_counts(label) if label is not None else None
-        if counts is not None:
-            body["class_counts"] = counts
-        elif label is not None:
-            body.update(lost_targets(label))
-        return body
+        # The same tensor handed in twice is used twice on purpose; an equal one may have been drawn twice.
+        again = self._last is not None and first is not None and self._last() is first
+        self._last = weakref.ref(first) if first is not None else None
+        both = {"first": first, "label": label}
+        away = {name: _copy(t) for name, t in both.items() if t is not None and not is_here(t) and _is_small(t)}
+        here = {name: t for name, t in both.items() if t is not None and is_here(t)}
+        if not away:
+            tell(_facts(here.get("first"), here.get("label"), step, again=again))
+            return None
+        kept = {name: t.detach().clone() for name, t in here.items()}
+
+        def come(arrays: list[Any]) -> Any:
+            found = kept | dict(zip(away, map(torch.from_numpy, arrays), strict=True))
+            tell(_facts(found.get("first"), found.get("label"), step, again=again))
+            return np.zeros(0, dtype=np.float32)
+
+        return Letter([Parcel(Fetched(list(away.values()), come), [])], dict)
+
+
+def is_here(tensor: torch.Tensor) -> bool:
+    """Whether it can be read at once."""
+    return tensor.device.type == "cpu"
+
+
+def _is_small(tensor: torch.Tensor) -> bool:
+    return can_look(tensor) and 0 < tensor.nbytes <= MAX_FETCHED
+
+
+def _copy(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy of its own, in a type that NumPy knows: the next batch may be written over this one before it is fetched."""
+    plain = tensor.detach()
+    return plain.float() if plain.dtype is torch.bfloat16 else plain.clone()
+
+
+def _facts(first: torch.Tensor | None, label: torch.Tensor | None, step: int, *, again: bool) -> dict[str, Any]:
+    body: dict[str, Any] = {}
+    if first is not None and first.dim() > 0:
+        body["num_samples"] = int(first.shape[0])
+        body["fingerprints"] = fingerprints(first)
+        body["again"] = again
+        body.update(of_values(first, step))
+    counts = class_counts(label) if label is not None else None
+    if counts is not None:
+        body["class_counts"] = counts
+    elif label is not None:
+        body.update(lost_targets(label))
+    return body
 
 
 def lost_targets(label: torch.Tensor) -> dict[str, Any]:

@@ -153,9 +153,15 @@ class Watcher:
         self.intake.logged(evaluating=self.evaluating)
         if not self.evaluating:
             self._rows.batches.extend(batches.rows(self.table, inputs, targets))
-        facts = self._batch_facts.look(inputs, targets, self.clock.step)
-        if facts:
-            self.sink.event(self.clock.step, "eval_batch" if self.evaluating else "batch", facts)
+        step, kind = self.clock.step, "eval_batch" if self.evaluating else "batch"
+
+        def tell(facts: dict[str, Any]) -> None:
+            if facts:
+                self.sink.event(step, kind, facts)
+
+        letter = self._batch_facts.look(inputs, targets, step, tell)
+        if letter is not None:
+            self.ring.put(StepRows(step, letter=letter))
 
     def evaluation_begins(self) -> None:
         """Validation starts: which modules are in training mode is a fact worth keeping."""
