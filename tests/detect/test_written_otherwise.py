@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+import stethoscope
 from stethoscope.detect.update_size import UpdateSize
 from stethoscope.record import Finding
 from stethoscope.session import DebugSession
@@ -269,6 +270,28 @@ def test_an_output_that_is_cut_off_before_a_loss_that_was_written_out(tmp_path: 
 
     found = loop(model, optimizer, tmp_path, step)
     assert [(f.code, f.sites) for f in found] == ([("output_clipped", ("mean",))] if cut else [])
+
+
+@pytest.mark.parametrize(("rate", "factor", "is_told"), [(0.1, 1.0, False), (1e-4, 20.0, True)])
+def test_a_first_step_that_replaces_the_weights_is_no_bad_beginning(
+    tmp_path: Path, rate: float, factor: float, is_told: bool
+) -> None:
+    """As in a script that is watched unchanged: modules are seen from the second step on, after the first update."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 3))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(factor)
+    optimizer = torch.optim.RMSprop(model.parameters(), lr=rate)
+    session = None
+    for _ in range(60):
+        x = torch.randn(16, 64)
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), (x[:, 0] > 0).long()).backward()
+        session = session or stethoscope.watch(model, optimizer, run=tmp_path / "run", companion="off", quiet=True, every=1)
+        optimizer.step()
+    session.stop()
+    assert ("bad_init_scale" in [cause.code for cause in stethoscope.diagnose(session.run).causes]) is is_told
 
 
 @pytest.mark.parametrize(("noise", "at", "is_told"), [(0.8, 5, False), (0.8, 60, False), (0.05, 5, True), (0.05, 60, True)])

@@ -16,6 +16,8 @@ EARLY: Final = 4
 """Steps that count as the beginning."""
 GROWN: Final = 100.0
 """Times the input's size at the end of the chain: what a layer that keeps variance never does."""
+MOVED: Final = 0.1
+"""Of the size of a matrix: after a step that is larger than this in the middle one, the weights are no longer the initial ones."""
 FAR_ABOVE: Final = 4.0
 """Times ln(classes): a head that knows nothing gives one."""
 WEIGHTED: Final = ("Linear", "Conv1d", "Conv2d", "Conv3d", "ConvTranspose2d")
@@ -44,6 +46,7 @@ class Beginnings:
         self._num_classes = 0
         self._head = ""
         self._normed = False
+        self._moved = False
         self._types: dict[str, str] = {}
         self._operations: list[Any] = []
         self._num_backwards = 1.0
@@ -62,10 +65,22 @@ class Beginnings:
             self._num_backwards = float(span.metric("num_backwards")[0])
             self._types = {path: str(module.get("type", "")) for path, module in span.modules.items()}
             self._normed = any(kind in NORMS for kind in self._types.values())
-        # A script that is watched unchanged shows its modules from the second step on: little was learned by then.
+        # A script that is watched unchanged shows its modules from the second step on: little was learned by then, if steps are small.
         for row in np.flatnonzero(span.steps - self._first < EARLY):
-            if not self._sizes:
+            if not self._sizes and not self._moved:
                 self._take_sizes(span, int(row))
+            self._moved = self._moved or self._is_large_step(span, int(row))
+
+    def _is_large_step(self, span: Span, row: int) -> bool:
+        """Whether this step replaced what the weights began with."""
+        rms = span.stat("rms")[row]
+        weights = {span.sites[n].site.path: float(rms[n]) for n in span.places(Kind.WEIGHT) if len(span.sites[n].shape) > 1}
+        ratios = [
+            float(rms[n]) / size
+            for n in span.places(Kind.UPDATE)
+            if (size := weights.get(span.sites[n].site.path, 0.0)) > 0 and np.isfinite(rms[n])
+        ]
+        return bool(ratios) and float(np.median(ratios)) > MOVED
 
     def _take_sizes(self, span: Span, row: int) -> None:
         rms = span.stat("rms")[row]
