@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from stethoscope.capture.fingerprints import fingerprints
-from stethoscope.capture.looks import Letter, Parcel, can_look
+from stethoscope.capture.looks import Letter, Parcel, can_look, is_here
 from stethoscope.capture.ring import Batch
 from stethoscope.capture.sites import SiteTable
 from stethoscope.capture.taps import tensors_in
@@ -75,11 +75,6 @@ class BatchFacts:
             return np.zeros(0, dtype=np.float32)
 
         return Letter([Parcel(Fetched(list(away.values()), come), [])], dict)
-
-
-def is_here(tensor: torch.Tensor) -> bool:
-    """Whether it can be read at once."""
-    return tensor.device.type == "cpu"
 
 
 def _is_small(tensor: torch.Tensor) -> bool:

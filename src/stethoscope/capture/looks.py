@@ -30,6 +30,11 @@ def can_look(value: torch.Tensor) -> bool:
     return value.device.type == "cpu" or not torch.cuda.is_current_stream_capturing()
 
 
+def is_here(value: torch.Tensor) -> bool:
+    """Whether it can be read at once."""
+    return value.device.type == "cpu"
+
+
 @dataclasses.dataclass(slots=True)
 class Parcel:
     """The values of one device, on their way."""

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import torch
 
-from stethoscope.capture.looks import can_look
+from stethoscope.capture.looks import can_look, is_here
 from stethoscope.capture.nodes import (
     MAX_NODES,
     PASSING,
@@ -90,11 +90,6 @@ def _share(flags: torch.Tensor) -> float | torch.Tensor:
 def _told(number: torch.Tensor) -> float | torch.Tensor:
     """A number, or where it is until it has come."""
     return float(number) if is_here(number) else number.detach()
-
-
-def is_here(number: torch.Tensor) -> bool:
-    """Whether it can be read at once."""
-    return number.device.type == "cpu"
 
 
 def _note(body: dict[str, Any], name: str, fact: Any, node: Any) -> None:

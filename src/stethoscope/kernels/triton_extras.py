@@ -7,7 +7,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from stethoscope.kernels.triton_kernels import bits_of, place_of, read, wide
+from stethoscope.kernels.triton_elements import bits_of, place_of, read, wide
 
 
 @triton.jit

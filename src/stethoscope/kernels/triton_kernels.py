@@ -13,20 +13,11 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from stethoscope.kernels.triton_elements import bits_of, place_of, read, wide, zeros_of
 from stethoscope.kernels.triton_merging import NUM_SUMS, merge_spans, moments
 
 LINE = tl.constexpr(32)
 """Neighbours of a sample that are read together."""
-
-
-@triton.jit
-def bits_of(x, READ: tl.constexpr):
-    """The bits of the magnitude: ordered like it, and blind to the processor's treatment of subnormals."""
-    if READ == "double":
-        bits = x.to(tl.int64, bitcast=True) & 0x7FFFFFFFFFFFFFFF
-    else:
-        bits = x.to(tl.int32, bitcast=True) & 0x7FFFFFFF
-    return bits
 
 
 @triton.jit
@@ -39,72 +30,6 @@ def _scale(largest, READ: tl.constexpr):
         exponent = (largest.to(tl.int32, bitcast=True) >> 23) & 0xFF
         scale = ((254 - tl.minimum(tl.maximum(exponent, 2), 252)) << 23).to(tl.float32, bitcast=True)
     return scale
-
-
-@triton.jit
-def place_of(pointers, owners, firsts, lengths, DTYPE: tl.constexpr, ALIGNED: tl.constexpr):
-    """This program's span: where it begins, how long it is, whose it is."""
-    program = tl.program_id(0)
-    owner = tl.load(owners + program)
-    first = tl.load(firsts + program)
-    length = tl.load(lengths + program)
-    data = tl.load(pointers + owner).to(tl.pointer_type(DTYPE))
-    if ALIGNED:
-        data = tl.multiple_of(data, 16)
-        first = tl.multiple_of(first, 16)
-    return data + first, length, owner
-
-
-@triton.jit
-def wide(raw, READ: tl.constexpr):
-    """What is calculated with: float32, or float64 for what float32 does not hold."""
-    if READ == "double":
-        x = raw.to(tl.float64)
-    elif READ == "single":
-        x = raw.to(tl.float32)
-    else:
-        x = _of_byte(raw.to(tl.int32), READ)
-    return x
-
-
-@triton.jit
-def read(places, inside, READ: tl.constexpr):
-    """The elements at these places, zero for those that are outside."""
-    x = wide(tl.load(places, mask=inside, other=0), READ)
-    if READ == "e8m0fnu":  # which has no zero
-        x = tl.where(inside, x, 0.0)
-    return x
-
-
-@triton.jit
-def _zeros(BLOCK: tl.constexpr, READ: tl.constexpr):
-    if READ == "double":
-        x = tl.zeros([BLOCK], dtype=tl.float64)
-    else:
-        x = tl.zeros([BLOCK], dtype=tl.float32)
-    return x
-
-
-@triton.jit
-def _of_byte(byte, READ: tl.constexpr):
-    """The 8-bit float of this format as float32, exactly."""
-    if READ == "e5m2":  # the upper half of a float16
-        x = (byte << 8).to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
-    elif READ == "e8m0fnu":  # a power of two, the least of them under float32's smallest normal number
-        bits = tl.where(byte == 0, 0x00400000, tl.where(byte == 255, 0x7FC00000, byte << 23))
-        x = bits.to(tl.float32, bitcast=True)
-    else:
-        FRACTION: tl.constexpr = 2 if READ == "e5m2fnuz" else 3
-        BIAS: tl.constexpr = 16 if READ == "e5m2fnuz" else (8 if READ == "e4m3fnuz" else 7)
-        size = byte & 0x7F
-        normal = ((size << (23 - FRACTION)) + ((127 - BIAS) << 23)).to(tl.float32, bitcast=True)
-        x = tl.where(size >> FRACTION == 0, size.to(tl.float32) * 2.0 ** (1 - BIAS - FRACTION), normal)
-        x = tl.where(byte >= 128, -x, x)
-        if READ == "e4m3fn":
-            x = tl.where(size == 0x7F, float("nan"), x)
-        else:
-            x = tl.where(byte == 0x80, float("nan"), x)
-    return x
 
 
 @triton.jit
@@ -250,7 +175,7 @@ def _pair_sums(data, whole, scale, shift, DTYPE: tl.constexpr, PAIRED: tl.conste
 def _single_sums(data, whole, scale, shift, READ: tl.constexpr, BLOCK: tl.constexpr, UNROLL: tl.constexpr):
     """The first part of a span of any type, number by number."""
     lane = tl.arange(0, BLOCK)
-    total_abs = _zeros(BLOCK, READ)
+    total_abs = zeros_of(BLOCK, READ)
     s1 = total_abs
     s2 = total_abs
     s3 = total_abs
@@ -282,7 +207,7 @@ def _less_one(x, READ: tl.constexpr):
 def _single_counts(data, whole, scale, shift, READ: tl.constexpr, BLOCK: tl.constexpr, UNROLL: tl.constexpr):
     """As `_single_sums`, with the zeros, and one less than the bits of the smallest magnitude but zero."""
     lane = tl.arange(0, BLOCK)
-    total_abs = _zeros(BLOCK, READ)
+    total_abs = zeros_of(BLOCK, READ)
     s1 = total_abs
     s2 = total_abs
     s3 = total_abs
@@ -364,7 +289,7 @@ def _counts(data, length, tiny_bits, limit, READ: tl.constexpr, BLOCK: tl.conste
     """Over the span again, where there is something to count: counts, and the extremes of what is finite."""
     lane = tl.arange(0, BLOCK)
     none = tl.zeros([BLOCK], dtype=tl.int32)
-    zero = _zeros(BLOCK, READ)
+    zero = zeros_of(BLOCK, READ)
     infinity = float("inf")
     nans = none
     posinfs = none
@@ -398,7 +323,7 @@ def _small_counts(data, length, tiny_bits, READ: tl.constexpr, BLOCK: tl.constex
     """Over a span of finite values again: zeros, what is very small, and the smallest magnitude beside zero."""
     lane = tl.arange(0, BLOCK)
     none = tl.zeros([BLOCK], dtype=tl.int32)
-    beyond = bits_of(_zeros(BLOCK, READ) + float("inf"), READ)
+    beyond = bits_of(zeros_of(BLOCK, READ) + float("inf"), READ)
     zeros = none
     tiny = none
     smallest = beyond
@@ -423,7 +348,7 @@ def _small_counts(data, length, tiny_bits, READ: tl.constexpr, BLOCK: tl.constex
 def _careful_sums(data, length, n, scale, READ: tl.constexpr, BLOCK: tl.constexpr):
     """Over the finite values of the span twice, for its own scale: the mean, then powers of the distance from it."""
     lane = tl.arange(0, BLOCK)
-    zero = _zeros(BLOCK, READ)
+    zero = zeros_of(BLOCK, READ)
     infinity = float("inf")
     total = zero
     total_abs = zero
