@@ -20,6 +20,8 @@ Mode = Literal["on", "off"]
 Companion = Literal["process", "inline", "off"]
 
 ENVIRONMENT_PREFIX: Final = "STETHOSCOPE_"
+NOT_RECORDED: Final = "not_recorded"
+"""Marks a field, in its metadata, whose value is not to be written to a run."""
 OWN_VARIABLES: Final = {"STETHOSCOPE_DIR": "dir", "STETHOSCOPE_MODE": "mode"}
 
 
@@ -59,7 +61,7 @@ class DebugConfig:
     overhead_floor_ms: float = 1.0
     """What a step may cost in any case, in milliseconds."""
     update_sample: int = 1024
-    """Coordinates per tensor on which the update is measured."""
+    """Coordinates per tensor on which the update is measured, at most; with over 2,048 tensors fewer, down to 64."""
     histogram_every: int = 10
     """Histograms and sketches at steps divisible by this; 0 for none."""
     leaks_every: int = 0
@@ -72,12 +74,16 @@ class DebugConfig:
     quiet: bool = False
     """Print nothing."""
     record_command: bool = False
-    """Keep the command line and the environment in the run; they may hold secrets."""
+    """Keep the command line and the environment in the run. Values under names such as TOKEN, KEY or PASSWORD are masked;
+    a secret under another name is kept."""
 
     ignore: tuple[str, ...] = ()
     """Codes, or `code:site-glob`, that the user knows about and does not want to hear."""
     expect: tuple[str, ...] = ()
     """What the user intends, in the same form; kept as Info."""
+
+    detectors: tuple[str, ...] = ()
+    """Further detectors, each as `module:Class`; those of installed packages are found without it."""
 
     enable_tensor_inspection: bool = True
     """Whether the session's TensorInspector looks at anything."""
@@ -99,8 +105,8 @@ class DebugConfig:
     """An explicit cap: the share of steps at which anything but the ledger is measured."""
     output_dir: str = ""
     """Where instruments write their files; by default the run folder."""
-    webhook: str = ""
-    """An address that alerts are posted to; only ever from this configuration."""
+    webhook: str = dataclasses.field(default="", repr=False, metadata={NOT_RECORDED: True})
+    """An address that alerts are posted to; only ever from this configuration. Of it the run keeps scheme and host alone."""
 
     def __post_init__(self) -> None:
         """Check every field once, so that nobody downstream has to."""

@@ -98,7 +98,8 @@ class SiteInfo:
     dtype: str = ""
     num_elements: int = 0
     measured: str = "all"
-    """"all", "sampled" (a fixed sample of coordinates), or why not: "meta", "unsupported", "capped"."""
+    """"all", "sampled" (a fixed sample of coordinates), "shard" (what each rank holds of it), or why not: "meta",
+    "unsupported", "capped"."""
 
     def to_json(self) -> dict[str, Any]:
         """As plain JSON values."""

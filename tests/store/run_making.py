@@ -50,7 +50,7 @@ def make_run(
         return expected
     # As a killed process leaves it: no END frame, and a process that is gone.
     writer._is_inert = True
-    writer._wake.set()
+    writer._bell.ring()
     writer._thread.join()
     writer._spool.close()
     return expected

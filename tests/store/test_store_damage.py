@@ -192,7 +192,7 @@ def test_frames_of_another_file_are_not_taken_for_its_own(tmp_path):
 def test_a_newer_format_is_refused_clearly(tmp_path):
     folder = tmp_path / "run"
     make_run(folder)
-    body = load(folder / "run.json")
+    body = load(folder)
     (folder / "run.json").write_bytes(dump({**body, "format_version": 99}))
     with pytest.raises(RunFormatError, match=r"format 99.*newer version"):
         open_run(folder)

@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 from run_making import assert_rows, journals, some_rows, some_sites, write_steps
 
-from stethoscope.store import RunWriter, open_run
-from stethoscope.store import writer as writer_module
+from stethoscope.store import RunWriter, condition, open_run
 
 IS_ROOT = hasattr(os, "geteuid") and os.geteuid() == 0
 
@@ -52,7 +51,7 @@ class Disk:
 
 @pytest.fixture
 def disk(monkeypatch):
-    monkeypatch.setattr(writer_module, "_RETRY_S", 0.02)
+    monkeypatch.setattr(condition, "FIRST_RETRY_S", 0.02)
     return Disk(monkeypatch)
 
 
@@ -134,7 +133,7 @@ def steps_of(path):
     from stethoscope.store.scan import FrameFile
 
     return [
-        frame.header.step for frame, _ in FrameFile(path, "").advance() if frame.header.kind == FrameKind.ROWS
+        frame.header.step for frame, _ in FrameFile(path.parent, path.name).advance() if frame.header.kind == FrameKind.ROWS
     ]
 
 
@@ -226,8 +225,8 @@ def test_no_file_descriptors_left(tmp_path):
         from pathlib import Path
         from run_making import some_sites, write_steps
         from stethoscope.store import RunWriter, open_run
-        from stethoscope.store import writer as w
-        w._RETRY_S = 0.02
+        from stethoscope.store import condition
+        condition.FIRST_RETRY_S = 0.02
         folder = Path({folder!r})
         writer = RunWriter.create(folder, {{}})
         writer.sites(some_sites(3))
@@ -264,7 +263,7 @@ def test_a_small_real_file_system_that_fills_up(tmp_path, monkeypatch):
     ).returncode:
         pytest.skip("no mounts here")
     try:
-        monkeypatch.setattr(writer_module, "_RETRY_S", 0.02)
+        monkeypatch.setattr(condition, "FIRST_RETRY_S", 0.02)
         (mount / "ballast").write_bytes(bytes(150_000))
         writer = begin(mount / "run")
         expected = write_steps(writer, range(400), 3)
@@ -288,7 +287,7 @@ def test_a_read_only_file_system_at_the_start_and_later(tmp_path, monkeypatch):
     ).returncode:
         pytest.skip("no mounts here")
     try:
-        monkeypatch.setattr(writer_module, "_RETRY_S", 0.02)
+        monkeypatch.setattr(condition, "FIRST_RETRY_S", 0.02)
         subprocess.run(["mount", "-o", "remount,ro", str(mount)], check=True)
         writer = begin(mount / "run")
         assert writer.state == "memory"

@@ -1,5 +1,6 @@
 """What a reader sees: names, ranks, resumes, live runs, states."""
 
+import dataclasses
 import subprocess
 import sys
 import time
@@ -244,6 +245,17 @@ def test_findings_keep_the_latest_version(tmp_path):
     assert not run.problems
 
 
+def test_of_too_many_findings_the_worst_are_read_and_the_rest_is_said(tmp_path):
+    make_run(tmp_path)
+    notes = [Finding(f"note_{place}", Severity.INFO, "as many as you like", place, place) for place in range(1200)]
+    late = Finding("nan", Severity.CRITICAL, "NaN", 5000, 5000)
+    FindingsWriter(tmp_path).write([*notes, late])
+    run = open_run(tmp_path)
+    assert len(run.findings()) == 1000
+    assert run.findings()[-1] == late
+    assert any("201 of the findings are not shown" in problem.what for problem in run.problems)
+
+
 def test_finding_runs(tmp_path, monkeypatch):
     monkeypatch.setenv("STETHOSCOPE_DIR", str(tmp_path))
     assert latest_run() is None
@@ -322,3 +334,19 @@ def test_sites_that_come_one_by_one_are_described_together(tmp_path):
     block = run.block(0, 1)
     np.testing.assert_array_equal(block.present.sum(1), [400, 401])
     np.testing.assert_array_equal(block.rows[1], stored_floats(some_rows(401, 2)))
+
+
+def test_replicas_count_once_and_shards_add_up(tmp_path):
+    row = np.abs(some_rows(1, 7))
+    row[:, 1:4] = 0
+    replica, shard = some_sites(2)
+    for rank in (0, 1):
+        writer = RunWriter.create(tmp_path, {}, rank=rank, world_size=2)
+        writer.sites([replica, dataclasses.replace(shard, measured="shard")])
+        writer.rows(0, np.arange(2), np.concatenate([row, row]))
+        writer.close()
+    block = open_run(tmp_path).block(0, 0)
+    kept = stored_floats(row)[0]
+    np.testing.assert_array_equal(block.rows[0, 0], kept)
+    np.testing.assert_array_equal(block.rows[0, 1], merge(kept, kept))
+    np.testing.assert_array_equal(block.calls[0], [1, 2])

@@ -17,16 +17,13 @@ import numpy.typing as npt
 from stethoscope.analyse.bins import Bins, Mark, MarkArray, bins_over
 from stethoscope.analyse.grouping import Row, frozen_sites, group_rows
 from stethoscope.kernels import columns
+from stethoscope.kernels.statistics import Across, statistic
 from stethoscope.record import FloatArray, IntArray, Kind, SiteInfo
 
 if TYPE_CHECKING:
     from stethoscope.store import Run
 
 BoolArray = npt.NDArray[np.bool_]
-
-SIZES: Final = frozenset({"norm", "abs_max", "mean_abs", "rms"})
-"""Statistics whose zero says that every element is zero."""
-
 
 @dataclasses.dataclass(frozen=True, eq=False, slots=True)
 class History:
@@ -157,7 +154,7 @@ def history(
     values = _combined(source, matrix, members)
     marks = _marks(source, present, members)
     marks[:, [row.frozen for row in rows]] = Mark.FROZEN
-    if stat in SIZES:
+    if statistic(stat).is_size:
         marks[(values == 0) & (marks == Mark.PLAIN)] = Mark.DEAD
     values[marks == Mark.MISSING] = np.nan
     _mark_skipped(run, steps, marks)
@@ -254,7 +251,7 @@ def _combined(source: _Source, matrix: Any, members: Sequence[IntArray]) -> Floa
     """The statistic of each group at each step, [S, R]."""
     values = np.asarray(matrix.values, dtype=np.float64)
     out = np.full((len(matrix.steps), len(members)), np.nan)
-    together = _REDUCERS.get(source.stat)
+    together = _REDUCERS.get(statistic(source.stat).across)
     if together is None and any(len(part) > 1 for part in members):
         return _merged(source, matrix, members)
     for place, part in enumerate(members):
@@ -310,8 +307,7 @@ def _smallest(values: FloatArray) -> FloatArray:
 
 
 _REDUCERS: Final = {
-    "norm": _quadrature, "max": _largest, "abs_max": _largest, "min": _smallest, "abs_min": _smallest,
-    "num_nonfinite": _sum, **dict.fromkeys(columns.COUNTS, _sum),
+    Across.ROOT_SUM_SQUARES: _quadrature, Across.LARGEST: _largest, Across.SMALLEST: _smallest, Across.SUM: _sum,
 }  # fmt: skip
 
 
@@ -322,12 +318,11 @@ def _marks(source: _Source, present: BoolArray, members: Sequence[IntArray]) -> 
     nans = nonfinite
     if nonfinite.any():
         nans = np.nan_to_num(source.matrix("num_nan").values)
-    counted = source.stat in columns.COUNTS or source.stat == "num_nonfinite"
     for place, part in enumerate(members):
         if not len(part):
             continue
         out[present[:, part].any(axis=1), place] = Mark.PLAIN
-        if not counted:
+        if not statistic(source.stat).is_count:
             out[(nonfinite[:, part] > 0).any(axis=1), place] = Mark.INF
             out[(nans[:, part] > 0).any(axis=1), place] = Mark.NAN
     return out

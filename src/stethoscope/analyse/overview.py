@@ -16,7 +16,8 @@ import numpy as np
 
 from stethoscope.analyse.bins import Bins, Mark, MarkArray
 from stethoscope.analyse.grouping import Row, row_name
-from stethoscope.analyse.history import SIZES, log_ratios, usual_of
+from stethoscope.analyse.history import log_ratios, usual_of
+from stethoscope.kernels.statistics import Across, statistic
 from stethoscope.record import FloatArray, IntArray, Kind
 from stethoscope.store.coarse import Coarse, refolded
 
@@ -30,9 +31,6 @@ LARGE_VALUES: Final = 4_000_000
 AT_ONCE_VALUES: Final = 600_000
 """Values that are read from the rows without a second thought."""
 _WHOLE_BUCKETS: Final = 1024
-_ADDED: Final = frozenset({"count", "num_zero", "num_tiny", "num_huge"})
-_LARGEST: Final = frozenset({"max", "abs_max"})
-_SMALLEST: Final = frozenset({"min", "abs_min"})
 _MIN_PAST: Final = 8
 
 
@@ -123,7 +121,7 @@ def grouped(source: Coarse, stat: str, nodes: Sequence[Node]) -> Nodes:
             continue
         low[at], high[at], mean[at] = (_together(table[part], stat) for table in (source.low, source.high, source.mean))
         marks[at, source.rows[part].any(axis=0)] = Mark.PLAIN
-        if stat in SIZES:
+        if statistic(stat).is_size:
             marks[at, (high[at] == 0) & (marks[at] == Mark.PLAIN)] = Mark.DEAD
         worst = source.broken[part].max(axis=0)
         marks[at, worst == 1], marks[at, worst == 2] = Mark.INF, Mark.NAN
@@ -150,13 +148,14 @@ def _together(values: Any, stat: str) -> FloatArray:
     if len(table) == 1:
         return np.asarray(table[0])
     empty = np.isnan(table).all(axis=0)
-    if stat == "norm":
+    across = statistic(stat).across
+    if across is Across.ROOT_SUM_SQUARES:
         out = np.sqrt(np.square(np.nan_to_num(table)).sum(axis=0))
-    elif stat in _ADDED:
+    elif across is Across.SUM:
         out = np.nansum(table, axis=0)
-    elif stat in _LARGEST or stat in _SMALLEST:
-        return np.asarray((np.fmax if stat in _LARGEST else np.fmin).reduce(table, axis=0))
-    else:
+    elif across is not Across.MERGED:
+        return np.asarray((np.fmax if across is Across.LARGEST else np.fmin).reduce(table, axis=0))
+    else:  # buckets do not hold whole rows, so the mean stands for what only rows could tell
         there = (~np.isnan(table)).sum(axis=0)
         out = np.nansum(table, axis=0) / np.maximum(there, 1)
     return np.asarray(np.where(empty, np.nan, out))

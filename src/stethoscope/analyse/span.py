@@ -19,6 +19,8 @@ from stethoscope.record import FloatArray, IntArray, Kind, SiteInfo
 from stethoscope.store import Block, Event, Run
 
 SPAN_STEPS: Final = 128
+SPAN_ROWS: Final = 1 << 19
+"""Of a run with many sites a span has fewer steps, so that its rows (some 16 numbers each) stay within 64 MB or so."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -90,10 +92,12 @@ def spans(
     *,
     after: int | None = None,
     upto: int | None = None,
-    size: int = SPAN_STEPS,
+    size: int | None = None,
     rank: int | None = None,
 ) -> Iterator[Span]:
     """The run's steps after one and up to another, cut into spans; one without rows where there are only events."""
+    if size is None:
+        size = max(min(SPAN_STEPS, SPAN_ROWS // max(len(run.sites), 1)), 1)
     first = None if after is None else after + 1
     metrics = {name: run.metric(name, rank=rank, first=first) for name in run.metrics()}
     known = [run.steps, *(series.steps for series in metrics.values())]

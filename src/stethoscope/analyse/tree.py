@@ -15,6 +15,7 @@ import numpy as np
 
 from stethoscope.analyse.grouping import OWN, frozen_sites
 from stethoscope.analyse.history import History, history, usual_of
+from stethoscope.kernels.statistics import STATISTICS
 from stethoscope.record import OUTPUT_KINDS, ROOT_NAME, Kind, Site, select
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ _PART_VALUES: Final = 8_000_000
 _REREAD_STEPS: Final = 4
 """The last steps of a live run are read again: rows of one step come in several frames."""
 _MIN_PAST: Final = 8
-_NONFINITE: Final = ("num_nan", "num_posinf", "num_neginf")
+_NONFINITE: Final = STATISTICS["num_nonfinite"].inputs
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

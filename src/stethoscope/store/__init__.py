@@ -6,13 +6,14 @@ run = open_run(latest_run())
 
 from stethoscope.store.findings import FindingsWriter
 from stethoscope.store.grid import Block, Matrix
+from stethoscope.store.inside import folder_bytes
 from stethoscope.store.locate import base_folder, find_runs, latest_run, new_run_folder
 from stethoscope.store.pieces import Event
 from stethoscope.store.reader import Run, open_run
 from stethoscope.store.scan import Problem
 from stethoscope.store.seal import SEAL_BYTES, SealReport, seal
 from stethoscope.store.starts import Start
-from stethoscope.store.thin import ThinReport, folder_bytes, thin
+from stethoscope.store.thin import ThinReport, thin
 from stethoscope.store.writer import RunWriter
 
 __all__ = [

@@ -10,6 +10,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
+from stethoscope.store.inside import list_folder
+from stethoscope.store.locate import TABLES
+
 _LOOKS_PER_BUDGET: Final = 64
 
 
@@ -25,15 +28,12 @@ class DiskBudget:
         """Tells how much was written so far; looks at the folder when that is a good deal more than last time."""
         if bytes_written < self._next_look and not self.is_over:
             return
-        self.is_over = self._used_bytes() > self._share_bytes
+        try:
+            self.is_over = self._used_bytes() > self._share_bytes
+        except OSError:
+            return  # the folder cannot be read now, for want of a descriptor perhaps
         self._next_look = bytes_written + self._share_bytes // _LOOKS_PER_BUDGET
 
     def _used_bytes(self) -> int:
-        total = 0
-        for pattern in (f"rank-{self._rank}/*", f"*/rank={self._rank}/*"):
-            for path in self._run.glob(pattern):
-                try:
-                    total += path.stat().st_size
-                except OSError:
-                    continue  # sealed away meanwhile
-        return total
+        folders = [f"rank-{self._rank}", *(f"{table}/rank={self._rank}" for table in TABLES)]
+        return sum(entry.num_bytes for folder in folders for entry in list_folder(self._run, folder))

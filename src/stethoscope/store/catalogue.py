@@ -7,6 +7,7 @@ read, so one that was sealed in between is found in the manifest; where one goes
 
 from __future__ import annotations
 
+import itertools
 import threading
 from pathlib import Path
 from typing import Any, Final
@@ -16,15 +17,20 @@ import numpy as np
 from stethoscope.record import RunDamagedError, RunFormatError
 from stethoscope.store import manifest as manifests
 from stethoscope.store.coarse import RungPiece
-from stethoscope.store.locate import journal_name, parse_journal_name, rank_folders
+from stethoscope.store.frames import Allowance
+from stethoscope.store.inside import Entry, list_folder, stat_file
+from stethoscope.store.locate import is_rank, journal_name, parse_journal_name, rank_folder, rank_folders
+from stethoscope.store.losses import add_up
 from stethoscope.store.manifest import Manifest, StartNote
-from stethoscope.store.pieces import MEMORY_BYTES, JournalPiece, PayloadCache, Piece, StartKey
-from stethoscope.store.scan import Problem
+from stethoscope.store.pieces import MEMORY_BYTES, MOST_PROBLEMS, JournalPiece, PayloadCache, Piece, StartKey
+from stethoscope.store.scan import FrameFile, Problem
 from stethoscope.store.segment import ColumnCache, SegmentPiece
 from stethoscope.store.sitetable import SiteTable
 from stethoscope.store.starts import Start, how
 
 _MOST_LOOKS: Final = 5
+_MOST_MISSING: Final = 20
+"""Missing files between two that are there, told one by one."""
 
 
 class _Rank:
@@ -55,6 +61,7 @@ class Catalogue:
         self._ranks: dict[int, _Rank] = {}
         self._journals: dict[str, JournalPiece] = {}
         self._unreadable: dict[str, Problem] = {}
+        self._allowance = Allowance()
         self.generation = 0
         """Grows whenever anything is new: what was worked out of the pieces is good until then."""
         self._missing: tuple[int, list[Problem]] = -1, []
@@ -64,44 +71,70 @@ class Catalogue:
         with self.lock:
             changed = False
             self._unreadable = {}
-            for rank, folder in rank_folders(self.folder).items():
-                if self._only_rank in (None, rank):
+            for rank, folder in self._rank_folders().items():
+                try:
                     changed |= self._update_rank(rank, folder)
+                except FileNotFoundError:
+                    raise
+                except OSError as error:
+                    self._miss(folder.name, error)
             self.generation += changed
             self.starts = self._list_starts()
             return changed
 
+    def _rank_folders(self) -> dict[int, Path]:
+        """The ranks' folders; whatever else bears a rank's name is told of."""
+        if self._only_rank is not None:
+            return {self._only_rank: rank_folder(self.folder, self._only_rank)}
+        try:
+            entries = list_folder(self.folder)
+        except OSError as error:
+            self._miss(".", error)
+            return {}
+        for entry in entries:
+            if is_rank(entry.name) and not entry.is_folder:
+                self._unreadable[entry.name] = Problem(entry.name, 0, "is not a folder, or a link to one, and is not followed")
+        return rank_folders(self.folder)
+
+    def _miss(self, label: str, error: OSError) -> None:
+        self._unreadable[label] = Problem(label, 0, f"cannot be read: {error.strerror}")
+
     def _update_rank(self, rank: int, folder: Path) -> bool:
         changed = False
         for _ in range(_MOST_LOOKS):
-            paths = sorted(folder.glob("journal-*.stj"))
+            there = {entry.name: entry for entry in list_folder(self.folder, folder.name) if _is_journal(entry.name)}
             changed |= self._update_manifest(rank, folder)
             sealed = self._ranks[rank].manifest.sealed_parts()
             try:
-                changed |= self._update_journals(rank, folder, paths, sealed)
+                changed |= self._update_journals(rank, folder, there, sealed)
             except FileNotFoundError:
                 continue
-            self._miss_manifest(rank, folder, has_journals=bool(paths))
+            self._miss_manifest(rank, folder, has_journals=bool(there))
             break
         return changed
 
     def _miss_manifest(self, rank: int, folder: Path, *, has_journals: bool) -> None:
         """Sealed files that no manifest names: while journals are there one may be on its way, after that it is gone."""
         mine = self._ranks[rank]
-        if not mine.stamp and not has_journals and any(self.folder.glob(f"rows/rank={rank}/*.parquet")):
+        if mine.stamp or has_journals:
+            return
+        if any(entry.name.endswith(".parquet") for entry in list_folder(self.folder, f"rows/rank={rank}")):
             gone = "is gone, and without it the sealed files of this rank cannot be trusted"
             mine.problems = [Problem(f"{folder.name}/{manifests.NAME}", 0, gone)]
 
     def _update_manifest(self, rank: int, folder: Path) -> bool:
         """Reads the manifest where it is not the one read last."""
         mine = self._ranks.setdefault(rank, _Rank())
-        path = folder / manifests.NAME
+        label = f"{folder.name}/{manifests.NAME}"
         stamp: tuple[int, ...] = ()
         try:
-            found = path.stat()
+            found = stat_file(self.folder, label)
             stamp = found.st_ino, found.st_mtime_ns, found.st_size
-        except OSError:
+        except FileNotFoundError:
             stamp = ()  # none yet
+        except OSError as error:
+            self._miss(label, error)
+            return False
         if stamp == mine.stamp:
             return False
         try:
@@ -109,7 +142,7 @@ class Catalogue:
         except RunFormatError:
             raise
         except RunDamagedError as error:
-            mine.problems = [Problem(f"{folder.name}/{manifests.NAME}", 0, error.what)]
+            mine.problems = [Problem(label, 0, error.what)]
             return False
         mine.stamp, mine.manifest, mine.problems = stamp, manifest, list(manifest.problems)
         numbers = np.array([self.sites.add(info) for info in manifest.sites], np.int64)
@@ -132,24 +165,30 @@ class Catalogue:
         return True
 
     def _update_journals(
-        self, rank: int, folder: Path, paths: list[Path], sealed: set[tuple[StartKey, int]]
+        self, rank: int, folder: Path, entries: dict[str, Entry], sealed: set[tuple[StartKey, int]]
     ) -> bool:
         changed = False
-        there = {f"{folder.name}/{path.name}": path for path in paths}
+        there = {f"{folder.name}/{name}": entry for name, entry in entries.items()}
         for label in [label for label in self._journals if label.startswith(f"{folder.name}/")]:
             piece = self._journals[label]
             if (piece.key, piece.part) in sealed or label not in there:
                 del self._journals[label]
                 self.cache.forget(label)
                 changed = True
-        for label, path in there.items():
-            named = parse_journal_name(path.name)
-            if named is None or (StartKey(rank, *named[:2]), named[2]) in sealed:
+        for label, entry in there.items():
+            named = parse_journal_name(entry.name)
+            if named is None:
+                self._unreadable[label] = Problem(label, 0, "is not read: no journal is called so")
+                continue
+            if (StartKey(rank, *named[:2]), named[2]) in sealed:
                 continue
             piece_or_none = self._journals.get(label)
+            if piece_or_none is not None and piece_or_none.file.is_read_to(entry):
+                continue
             if piece_or_none is None:
                 key = StartKey(rank, *named[:2])
-                piece_or_none = JournalPiece(path, label, key, named[2], self.sites, self.cache)
+                file = FrameFile(self.folder, label, self._allowance)
+                piece_or_none = JournalPiece(file, key, named[2], self.sites, self.cache)
                 changed = True
             if not (piece_or_none.is_closed and piece_or_none.file.tail is None):
                 try:
@@ -157,7 +196,7 @@ class Catalogue:
                 except FileNotFoundError:
                     raise
                 except OSError as error:
-                    self._unreadable[label] = Problem(label, 0, f"cannot be read: {error.strerror}")
+                    self._miss(label, error)
             self._journals[label] = piece_or_none
         return changed
 
@@ -188,13 +227,9 @@ class Catalogue:
 
     def losses(self) -> dict[str, int]:
         """What the writers say they lost, added up over process starts."""
-        total: dict[str, int] = {}
         with self.lock:
             notes = self._notes()
-        for note in notes.values():
-            for name, value in note.losses.items():
-                total[name] = total.get(name, 0) + value
-        return total
+        return add_up(note.losses for note in notes.values())
 
     def problems(self) -> list[Problem]:
         """Everything that cannot be trusted or is not there."""
@@ -228,10 +263,13 @@ class Catalogue:
             parts.setdefault(piece.key, set()).add(piece.part)
         found = []
         for key, there in sorted(parts.items()):
-            for part in sorted(set(range(max(there))) - there):
-                label = f"rank-{key.rank}/{journal_name(key.ordinal, key.token, part)}"
-                found.append(Problem(label, 0, "the file is missing"))
-        return found
+            for before, after in itertools.pairwise([-1, *sorted(there)]):
+                for part in range(before + 1, min(after, before + 1 + _MOST_MISSING)):
+                    label = f"rank-{key.rank}/{journal_name(key.ordinal, key.token, part)}"
+                    found.append(Problem(label, 0, "the file is missing"))
+                if after - before - 1 > _MOST_MISSING:
+                    found.append(Problem(found[-1].file, 0, f"{after - before - 1 - _MOST_MISSING} more after it are missing"))
+        return found[:MOST_PROBLEMS]
 
     def _notes(self) -> dict[StartKey, StartNote]:
         """What is known about each process start, from manifests and journals."""
@@ -252,6 +290,10 @@ class Catalogue:
         for piece in self.pieces():
             steps.setdefault(piece.key, []).append(piece.steps())
         return [_start(key, note, steps.get(key, [])) for key, note in sorted(self._notes().items())]
+
+
+def _is_journal(name: str) -> bool:
+    return name.startswith("journal-") and name.endswith(".stj")
 
 
 def _start(key: StartKey, note: StartNote, steps: list[Any]) -> Start:

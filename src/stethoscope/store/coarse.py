@@ -22,7 +22,8 @@ from stethoscope.store.ladder import INF, LOST, NAN, PARTS, STATS, Folded, Rung,
 from stethoscope.store.pieces import JournalPiece, Piece, StartKey
 from stethoscope.store.pyramid import BASE_LEVEL
 from stethoscope.store.scan import Problem
-from stethoscope.store.segment import SealedTable, SegmentPiece
+from stethoscope.store.sealed_table import SealedTable
+from stethoscope.store.segment import SegmentPiece
 
 if TYPE_CHECKING:
     from stethoscope.store.catalogue import Catalogue
@@ -50,7 +51,7 @@ class RungPiece:
     def __init__(self, run: Path, rung: Rung, numbers: IntArray) -> None:
         self.rung, self.numbers = rung, numbers[: rung.num_sites]
         self.problems: list[Problem] = []
-        self._table = SealedTable(run, rung.file, self.problems)
+        self._table = SealedTable(run, rung.file, self.problems, most_rows=rung.count * rung.num_sites)
 
     def is_in(self, span: tuple[int, int]) -> bool:
         """Whether it holds any of these steps."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import re
 import struct
 from collections.abc import Mapping
 from typing import Any, Final
@@ -40,6 +41,13 @@ _SMALLEST_SINGLE: Final = float(np.finfo(np.float32).tiny)
 _LARGEST_SINGLE: Final = float(np.finfo(np.float32).max)
 _HALF_DROPPED_BIT: Final = np.uint64(1 << 28)
 _KEPT_BITS: Final = np.uint64(0xFFFF_FFFF_E000_0000)
+
+
+_MOST_NODES: Final = 4 << 20
+"""Values in one JSON text: as objects they are some hundred megabytes."""
+_MOST_DEPTH: Final = 64
+_MOST_ROWS: Final = 1 << 18
+"""Rows in one frame beyond one for each byte: constant columns need no bytes, so the payload's size does not bound them."""
 
 
 class EncodingError(ValueError):
@@ -231,17 +239,33 @@ def decode_rows(raw: bytes) -> Rows:
     """The inverse of `encode_rows`; EncodingError where the payload does not have its form."""
     try:
         num_rows, num_columns, version, _ = _ROWS_HEAD.unpack_from(raw)
+        if num_rows > max(_MOST_ROWS, len(raw)):
+            raise EncodingError(f"a frame of {num_rows} rows in {len(raw)} bytes is over the limit of {_MOST_ROWS}")
         if version != 1:
             raise EncodingError(f"rows of form {version} are not known here")
         tags = raw[_ROWS_HEAD.size : _ROWS_HEAD.size + num_columns + 2]
-        if len(tags) != num_columns + 2 or tags[0] not in (_RANGE, _U32):
+        if len(tags) != num_columns + 2 or not num_columns:
             raise EncodingError("these are not rows")
+        _check_tags(tags)
         *offsets, end = _layout(tags, num_rows)
     except (struct.error, KeyError) as error:
         raise EncodingError(f"these are not rows: {error}") from error
     if end != len(raw):
         raise EncodingError("the payload's size does not match its columns")
+    if tags[1] == _CONSTANT and not 0 <= struct.unpack_from("<d", raw, offsets[1])[0] < 2**32:
+        raise EncodingError("a number of calls that cannot be counted")
     return Rows(num_rows, num_columns, raw, tags, tuple(offsets))
+
+
+@functools.lru_cache(maxsize=512)
+def _check_tags(tags: bytes) -> None:
+    """EncodingError for a form that a column cannot have at its place: columns are unpacked long after this."""
+    if tags[0] not in (_RANGE, _U32) or tags[1] not in (_CONSTANT, _U8, _U16, _U32):
+        raise EncodingError("these are not rows")
+    for place, tag in enumerate(tags[2:]):
+        follows = tag == _ABS_MAX and place == _MAX_ABS and _ABS_MAX not in (tags[_MIN + 2], tags[_MAX + 2])
+        if tag != _CONSTANT and tag not in _DTYPES and not follows:
+            raise EncodingError(f"a column of form {tag} is not known here")
 
 
 @functools.lru_cache(maxsize=512)
@@ -264,7 +288,9 @@ def _column_bytes(tag: int, num_rows: int) -> int:
 def _decode_index(raw: bytes, tag: int, offset: int, count: int) -> U32Array:
     if tag == _RANGE:
         first = struct.unpack_from("<I", raw, offset)[0]
-        return np.arange(first, first + count, dtype=np.uint32)
+        if count > max(_MOST_ROWS, len(raw)) or first + count > 2**32:
+            raise EncodingError(f"{count} sites from number {first} on are over the limit")
+        return np.arange(first, first + count, dtype=np.int64).astype(np.uint32)
     steps: U32Array = unshuffle(raw, offset, count, "<u4")
     return np.cumsum(steps, dtype=np.uint32)
 
@@ -280,7 +306,9 @@ def decode_scalars(raw: bytes) -> dict[str, float]:
     """The inverse of `encode_scalars`."""
     try:
         count, name_bytes = struct.unpack_from("<II", raw)
-        names = json.loads(raw[8 : 8 + name_bytes])
+        names = decode_json(raw[8 : 8 + name_bytes])
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise EncodingError("the scalars' names are not a list of names")
         numbers = np.frombuffer(raw, "<f8", count, 8 + name_bytes)
         return dict(zip(names, numbers.tolist(), strict=True))
     except (struct.error, ValueError) as error:
@@ -301,17 +329,37 @@ def encode_vectors(name: str, index: U32Array, values: npt.NDArray[Any]) -> byte
 def decode_vectors(raw: bytes) -> tuple[str, U32Array, npt.NDArray[Any]]:
     """The inverse of `encode_vectors`: name, site indices, values [n, k]."""
     try:
-        count, width, label_bytes, tag = _VECTORS_HEAD.unpack_from(raw)
-        place = _VECTORS_HEAD.size
-        name, dtype = json.loads(raw[place : place + label_bytes])
-        if dtype not in _VECTOR_DTYPES:
-            raise EncodingError(f"vectors of dtype {dtype} are not known here")
-        place += label_bytes
+        count, width, tag, name, dtype, place = _vectors_layout(raw)
         index = _decode_index(raw, tag, place, count)
         values = unshuffle(raw, place + _column_bytes(tag, count), count * width, dtype)
-        return str(name), index, values.reshape(count, width)
+        return name, index, values.reshape(count, width)
     except (struct.error, ValueError, KeyError, TypeError) as error:
         raise EncodingError(f"these are not vectors: {error}") from error
+
+
+def vectors_name(raw: bytes) -> str:
+    """The name alone of what `decode_vectors` takes apart; EncodingError where sizes do not match."""
+    try:
+        return _vectors_layout(raw)[3]
+    except (struct.error, ValueError, KeyError, TypeError) as error:
+        raise EncodingError(f"these are not vectors: {error}") from error
+
+
+def _vectors_layout(raw: bytes) -> tuple[int, int, int, str, str, int]:
+    """Count, width, tag of the index, name, dtype and where the index begins, tested against the payload's size."""
+    count, width, label_bytes, tag = _VECTORS_HEAD.unpack_from(raw)
+    place = _VECTORS_HEAD.size + label_bytes
+    name, dtype = decode_json(raw[_VECTORS_HEAD.size : place])
+    if dtype not in _VECTOR_DTYPES or not isinstance(name, str):
+        raise EncodingError(f"vectors {name!r:.40} of dtype {dtype!r:.40} are not known here")
+    if tag not in (_RANGE, _U32):
+        raise EncodingError(f"an index of form {tag} is not known here")
+    end = place + _column_bytes(tag, count) + count * width * np.dtype(dtype).itemsize
+    if end != len(raw):
+        raise EncodingError("the payload's size does not match its vectors")
+    if not width and count:
+        raise EncodingError("vectors without elements")
+    return count, width, tag, name, dtype, place
 
 
 def encode_json(body: object) -> bytes:
@@ -320,8 +368,46 @@ def encode_json(body: object) -> bytes:
 
 
 def decode_json(raw: bytes) -> Any:
-    """The inverse of `encode_json`."""
+    """The inverse of `encode_json`; EncodingError also for more values or deeper ones than any run holds."""
+    num_open = raw.count(b"[") + raw.count(b"{")
+    if num_open + raw.count(b",") > _MOST_NODES:
+        raise EncodingError(f"JSON of more than {_MOST_NODES} values")
     try:
-        return json.loads(raw)
+        decoder = _DECODER if _LONG_NUMBER.search(raw) else _SHORT_DECODER
+        found = decoder.decode(raw.decode("utf-8"))
     except (ValueError, RecursionError) as error:
         raise EncodingError(f"this is not JSON: {error}") from error
+    if num_open > _MOST_DEPTH and _is_deeper(found, _MOST_DEPTH):
+        raise EncodingError(f"JSON nested more than {_MOST_DEPTH} deep")
+    return found
+
+
+def _int64(text: str) -> int:
+    """A whole number that fits in 64 bits: larger ones would break whatever puts them in an array."""
+    number = int(text) if len(text) <= 20 else 2**64
+    if not -(2**63) <= number < 2**63:
+        raise EncodingError(f"a whole number of more than 64 bits ({text:.24})")
+    return number
+
+
+_DECODER: Final = json.JSONDecoder(parse_int=_int64)
+_SHORT_DECODER: Final = json.JSONDecoder()
+"""For JSON without a number of 19 digits, as nearly all is: it does not call Python for each of them."""
+_LONG_NUMBER: Final = re.compile(rb"[0-9]{19}")
+
+
+_NESTED: Final = frozenset({dict, list})
+
+
+def _is_deeper(value: Any, most: int) -> bool:
+    level = [value] if isinstance(value, (dict, list)) else []
+    for _ in range(most):
+        level = [
+            child
+            for item in level
+            for child in (item.values() if isinstance(item, dict) else item)
+            if type(child) in _NESTED
+        ]
+        if not level:
+            return False
+    return True

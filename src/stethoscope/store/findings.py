@@ -6,23 +6,33 @@ look, if only by their last step: a process that replaces all of them begins a n
 
 from __future__ import annotations
 
+import re
 import secrets
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from stethoscope.record import Finding
+from stethoscope.store.checked import Fields
 from stethoscope.store.encoding import EncodingError, decode_json, encode_json
-from stethoscope.store.frames import FORMAT_VERSION, FrameKind, build
+from stethoscope.store.frames import FORMAT_VERSION, Allowance, FrameKind, build
+from stethoscope.store.inside import list_folder, refuse_links
 from stethoscope.store.journal import Journal
-from stethoscope.store.runfile import make_durable_folder
+from stethoscope.store.private import create_folder
+from stethoscope.store.runfile import sync_folder
 from stethoscope.store.scan import FrameFile, Problem
 
 FOLDER: Final = "findings"
+SEALING: Final = "sealing"
+"""Among failures, what is no detector."""
 _MOST_BYTES: Final = 256 << 10
+_MOST_ERROR: Final = 1000
 FILES: Final = "findings-*.stf"
+_NAME: Final = re.compile(r"findings-(\d{4,6})-", re.ASCII)
+_MOST_FINDINGS: Final = 1000
+"""Handed out at most: whoever ranks them compares each with each."""
 _HALF_WRITTEN_S: Final = 0.002
 _Key = tuple[str, int | None, int, str]
 
@@ -34,9 +44,16 @@ class FindingsWriter:
         self._folder = Path(folder) / FOLDER
         self._journal: Journal | None = None
 
-    def write(self, findings: Sequence[Finding], *, replace: bool = False) -> None:
-        """Adds findings, or newer versions of them, durably. `replace` forgets all earlier ones."""
-        body = encode_json({"replace": replace, "findings": [finding.to_json() for finding in findings]})
+    def write(
+        self, findings: Sequence[Finding], *, replace: bool = False, failures: Mapping[str, str] | None = None
+    ) -> None:
+        """Adds findings, or newer versions of them, durably. `replace` forgets all earlier ones.
+
+        `failures` are those of the process that looks: from a detector's name, or "sealing", to the error.
+        """
+        said = {name: error[:_MOST_ERROR] for name, error in (failures or {}).items()}
+        told = {"replace": replace, "findings": [finding.to_json() for finding in findings], "failures": said}
+        body = encode_json(told)
         frame = build(FrameKind.FINDINGS, max((f.last_step for f in findings), default=0), time.time(), body)
         full = self._journal if replace and self._journal and self._journal.num_bytes > _MOST_BYTES else None
         if full is not None:
@@ -66,9 +83,11 @@ class FindingsWriter:
 
     def _open(self) -> Journal:
         if self._journal is None:
-            make_durable_folder(self._folder)
-            numbers = [path.stem.split("-")[1] for path in self._folder.glob("findings-*-*.stf")]
-            ordinal = max((int(number) for number in numbers if number.isdecimal()), default=0) + 1
+            refuse_links(self._folder.parent, FOLDER)
+            create_folder(self._folder)  # not those above it: a run folder that someone deleted is not made again
+            sync_folder(self._folder.parent)
+            names = [_NAME.match(entry.name) for entry in list_folder(self._folder.parent, FOLDER)]
+            ordinal = max((int(found[1]) for found in names if found), default=0) + 1
             journal = Journal(self._folder / f"findings-{ordinal:04d}-{secrets.token_hex(4)}.stf")
             head = {"format_version": FORMAT_VERSION, "ordinal": ordinal, "started_at": time.time()}
             journal.append(build(FrameKind.FILE, 0, time.time(), encode_json(head)))
@@ -80,9 +99,10 @@ class FindingsReader:
     """The findings of a run folder, followed as they come."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder / FOLDER
+        self._run, self._allowance = folder, Allowance()
         self._files: dict[str, FrameFile] = {}
         self._batches: dict[str, list[tuple[bool, list[Finding]]]] = {}
+        self._failures: dict[str, dict[str, str]] = {}
         self._problems: list[Problem] = []
         self._lock = threading.Lock()
 
@@ -94,33 +114,52 @@ class FindingsReader:
     def _update(self) -> bool:
         changed = False
         self._problems = []
-        paths = sorted(self._folder.glob(FILES))
-        for label in self._files.keys() - {f"{FOLDER}/{path.name}" for path in paths}:
+        try:
+            there = {f"{FOLDER}/{entry.name}": entry.mtime for entry in list_folder(self._run, FOLDER) if is_findings(entry.name)}
+        except OSError as error:
+            self._problems.append(Problem(FOLDER, 0, f"cannot be read: {error.strerror}"))
+            there = {}
+        for label in self._files.keys() - there.keys():
             del self._files[label]  # replaced by a newer one
             self._batches.pop(label, None)
-        for path in paths:
-            label = f"{FOLDER}/{path.name}"
-            file = self._files.setdefault(label, FrameFile(path, label))
+            self._failures.pop(label, None)
+        for label, mtime in there.items():
+            file = self._files.setdefault(label, FrameFile(self._run, label, self._allowance))
             try:
-                new = file.advance()
-                if file.tail is not None and time.time() - path.stat().st_mtime < 1.0:
+                changed |= self._take(file)
+                if file.tail is not None and time.time() - mtime < 1.0:
                     time.sleep(_HALF_WRITTEN_S)  # perhaps caught in the middle of a write; look once more
-                    new += file.advance()
+                    changed |= self._take(file)
             except FileNotFoundError:
                 continue  # replaced by a newer one just now
             except OSError as error:
                 self._problems.append(Problem(label, 0, f"cannot be read: {error.strerror}"))
+        return changed
+
+    def _take(self, file: FrameFile) -> bool:
+        """Takes up a file's new frames; True where there are any."""
+        changed = False
+        for frame, payload in file.stream():
+            if frame.header.kind != FrameKind.FINDINGS:
                 continue
-            for frame, payload in new:
-                if frame.header.kind == FrameKind.FINDINGS:
-                    batch = _decode(payload)
-                    kept = [] if batch[0] else self._batches.get(label, [])
-                    self._batches[label] = [*kept, batch]
-                    changed = True
+            try:
+                replace, findings, self._failures[file.label] = _decode(payload)
+            except EncodingError as error:
+                file.damage.append(Problem(file.label, frame.offset, f"a frame cannot be understood: {error}", 1))
+                continue
+            known = self._batches.setdefault(file.label, [])
+            if replace:
+                known.clear()
+            known.append((replace, findings))
+            changed = True
         return changed
 
     def findings(self) -> list[Finding]:
-        """The latest version of each, in order of first step."""
+        """The latest version of each, in order of first step; of too many the most severe, and `problems` says so."""
+        worst_first = sorted(self._latest(), key=lambda f: (-f.severity.rank, f.first_step, f.code))
+        return sorted(worst_first[:_MOST_FINDINGS], key=lambda f: (f.first_step, -f.severity.rank, f.code))
+
+    def _latest(self) -> list[Finding]:
         latest: dict[_Key, Finding] = {}
         for label in sorted(self._batches):
             for replace, findings in list(self._batches[label]):
@@ -130,7 +169,11 @@ class FindingsReader:
                     latest[finding.code, finding.rank, finding.first_step, (finding.sites or ("",))[0]] = (
                         finding
                     )
-        return sorted(latest.values(), key=lambda f: (f.first_step, -f.severity.rank, f.code))
+        return list(latest.values())
+
+    def failures(self) -> dict[str, str]:
+        """What failed in the process that looked last: from a detector's name, or "sealing", to the error."""
+        return dict(self._failures[max(self._failures)]) if self._failures else {}
 
     def closed(self) -> set[str]:
         """The names of the files whose process has said that nothing follows."""
@@ -141,12 +184,44 @@ class FindingsReader:
         found = list(self._problems)
         for file in list(self._files.values()):
             found += file.damage + ([file.tail] if file.tail else [])
+        num_left_out = len(self._latest()) - _MOST_FINDINGS
+        if num_left_out > 0:
+            found.append(Problem(FOLDER, 0, f"{num_left_out:,} of the findings are not shown: at most {_MOST_FINDINGS:,} are read"))
         return found
 
 
-def _decode(payload: bytes) -> tuple[bool, list[Finding]]:
-    body = decode_json(payload)
+def is_findings(name: str) -> bool:
+    """Whether this is what a file of findings is called."""
+    return name.startswith("findings-") and name.endswith(".stf")
+
+
+def _decode(payload: bytes) -> tuple[bool, list[Finding], dict[str, str]]:
+    fields = Fields(decode_json(payload), "the findings")
+    told = fields.object("failures", {})
+    names = Fields(told, "the failures")
+    failures = {name: names.text(name, most=10_000) for name in told}
+    return fields.flag("replace"), [_checked(finding) for finding in fields.items("findings", dict)], failures
+
+
+def _checked(body: dict[str, Any]) -> Finding:
+    """A finding whose every field is of its type."""
+    fields = Fields(body, "a finding")
+    fields.text("code", most=1000)
+    fields.text("message")
+    fields.text("remedy", "")
+    fields.whole("first_step", -(2**63), 2**63)
+    fields.whole("last_step", -(2**63), 2**63)
+    fields.whole("rank", 0, 2**31, None)
+    fields.number("confidence", 1.0)
+    fields.items("sites", str, [])
+    for entry in fields.items("evidence", dict, []):
+        evidence = Fields(entry, "a finding's evidence")
+        for name in ("unit", "site", "kind", "stat"):
+            evidence.text(name, "")
+        evidence.text("label")
+        if not all(isinstance(entry.get(name), (int, float, type(None))) for name in ("value", "before")):
+            raise EncodingError("a finding's evidence is no number")
     try:
-        return bool(body["replace"]), [Finding.from_json(finding) for finding in body["findings"]]
+        return Finding.from_json(body)
     except (KeyError, TypeError, ValueError) as error:
-        raise EncodingError(f"these are not findings: {error}") from error
+        raise EncodingError(f"this is not a finding: {error}") from error

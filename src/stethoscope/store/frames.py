@@ -20,8 +20,10 @@ import zstandard
 
 FORMAT_VERSION: Final = 1
 MAGIC: Final = b"\x93StF"
-MAX_PAYLOAD: Final = 1 << 30
+MAX_PAYLOAD: Final = 64 << 20
 """No payload is larger, stored or unpacked: a length beyond it is refused before anything is allocated."""
+MAX_FILE: Final = 96 << 20
+"""No file of frames is larger: one is closed at 4 MB, and a last frame may still be added."""
 
 _per_thread: Final = threading.local()
 COMPRESSION_LEVEL: Final = -1
@@ -30,6 +32,8 @@ COMPRESSION_LEVEL: Final = -1
 _FIELDS: Final = struct.Struct("<4sBBH8sQQqdQQ8s")
 _CHECKSUM_BYTES: Final = 8
 HEADER_BYTES: Final = _FIELDS.size + _CHECKSUM_BYTES
+_MOST_SECONDS: Final = 2.0**36
+"""Since 1970: what a calendar can still show."""
 _ZSTD: Final = 1
 _SMALLEST_COMPRESSED: Final = 96
 
@@ -58,6 +62,33 @@ class FrameError(ValueError):
     """Bytes that are not a frame, or a payload that does not match its header."""
 
 
+class Allowance:
+    """What the frames of one run may cost a reader: a fixed amount, and many times what they take on disk.
+
+    A kilobyte of frames can unpack to a gigabyte, or hold thousands of empty ones: what a run costs has to follow from its size.
+    """
+
+    _FIRST_BYTES: Final = 256 << 20
+    _TIMES: Final = 64
+    _FRAME_BYTES: Final = 8 << 10
+    """What a frame costs beyond its payload, as so many bytes unpacked."""
+
+    def __init__(self) -> None:
+        self._left = self._FIRST_BYTES
+
+    def earn(self, stored_bytes: int) -> None:
+        """So many more bytes were read from disk."""
+        self._left += self._TIMES * stored_bytes
+
+    def spend(self, header: Header) -> bool:
+        """Whether this frame may still be unpacked."""
+        cost = header.raw_bytes + self._FRAME_BYTES
+        if cost > self._left:
+            return False
+        self._left -= cost
+        return True
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Frame:
     """A frame that is not yet in a file: its payload is packed, its place not known."""
@@ -69,6 +100,8 @@ class Frame:
     payload: bytes
     raw_bytes: int
     is_compressed: bool
+    num_rows: int = 0
+    """How many rows it holds; not written, for the account of what could not be."""
 
     def pack(self, file_id: bytes, sequence: int) -> bytes:
         """The frame's bytes at a place in a file."""
@@ -123,6 +156,7 @@ def build(
     *,
     serial: int = 0,
     compressor: zstandard.ZstdCompressor | None = None,
+    num_rows: int = 0,
 ) -> Frame:
     """A frame of these payload bytes, compressed where that makes it smaller."""
     if len(raw) > MAX_PAYLOAD:
@@ -131,7 +165,8 @@ def build(
     if compressor is not None and len(raw) >= _SMALLEST_COMPRESSED:
         packed = compressor.compress(raw)
     is_compressed = len(packed) < len(raw)
-    return Frame(int(kind), step, time, serial, packed if is_compressed else raw, len(raw), is_compressed)
+    payload = packed if is_compressed else raw
+    return Frame(int(kind), step, time, serial, payload, len(raw), is_compressed, num_rows)
 
 
 def read_header(data: bytes | memoryview, offset: int = 0) -> Header:
@@ -146,6 +181,10 @@ def read_header(data: bytes | memoryview, offset: int = 0) -> Header:
     _, kind, flags, _, file_id, sequence, serial, step, time, stored, raw_bytes, payload = (
         _FIELDS.unpack_from(raw)
     )
+    if max(sequence, serial) >= 2**63:
+        raise FrameError(f"no file has {max(sequence, serial)} frames")
+    if not abs(time) <= _MOST_SECONDS:
+        raise FrameError(f"a time of {time} is that of no clock")
     if stored > MAX_PAYLOAD or raw_bytes > MAX_PAYLOAD:
         raise FrameError(f"a payload of {max(stored, raw_bytes)} bytes is over the limit of {MAX_PAYLOAD}")
     return Header(
@@ -166,10 +205,12 @@ def unpack(header: Header, stored: bytes | memoryview) -> bytes:
     if len(stored) != header.stored_bytes or checksum(stored) != header.payload_checksum:
         raise FrameError("the payload does not match its checksum")
     if not header.is_compressed:
+        if header.raw_bytes != header.stored_bytes:
+            raise FrameError("the payload's size does not match its header")
         return bytes(stored)
-    if zstandard.frame_content_size(stored) != header.raw_bytes:
-        raise FrameError("the payload's size does not match its header")
     try:
-        return _decompressor().decompress(stored, max_output_size=header.raw_bytes)
+        if zstandard.frame_content_size(stored) != header.raw_bytes:
+            raise FrameError("the payload's size does not match its header")
+        return _decompressor().decompress(stored, max_output_size=header.raw_bytes, allow_extra_data=False)
     except zstandard.ZstdError as error:
         raise FrameError(f"the payload cannot be decompressed: {error}") from error

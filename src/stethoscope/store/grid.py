@@ -9,15 +9,11 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from stethoscope.kernels.columns import COLUMNS, INDEX, NUM_COLUMNS, Table, merge, stat
+from stethoscope.kernels.columns import COLUMNS, INDEX, Table, merge
+from stethoscope.kernels.statistics import derive
+from stethoscope.kernels.statistics import statistic as declared
 from stethoscope.record import FloatArray, IntArray, SiteInfo
 from stethoscope.store.pieces import Chunk
-
-_DERIVED_FROM: Final = {
-    "num_nonfinite": ("num_nan", "num_posinf", "num_neginf"),
-    "rms": ("norm", "count", "num_nan", "num_posinf", "num_neginf"),
-    "zero_fraction": ("num_zero", "count"),
-}
 
 _TOGETHER: Final = 64
 
@@ -55,20 +51,12 @@ class Grid:
 
 def columns_of(name: str) -> tuple[int, ...]:
     """The columns that a statistic is read from; KeyError with the known names where there is none such."""
-    if name in INDEX:
-        return (INDEX[name],)
-    if name in _DERIVED_FROM:
-        return tuple(INDEX[part] for part in _DERIVED_FROM[name])
-    raise KeyError(f"unknown statistic {name!r}; known: {', '.join((*COLUMNS, *_DERIVED_FROM))}")
+    return tuple(INDEX[column] for column in declared(name).inputs or (name,))
 
 
 def statistic(values: Table, name: str, places: tuple[int, ...]) -> FloatArray:
     """A statistic of rows that hold only the columns `places`."""
-    if places == (INDEX.get(name),):
-        return values[..., 0]
-    table = np.full((*values.shape[:-1], NUM_COLUMNS), np.nan)
-    table[..., list(places)] = values
-    return stat(table, name)
+    return derive(name, {COLUMNS[place]: values[..., at] for at, place in enumerate(places)})
 
 
 def lay_out(chunks: Iterable[Chunk], sites: IntArray, num_sites: int, width: int) -> Grid:
@@ -153,17 +141,23 @@ def _all_steps(chunks: Sequence[Chunk]) -> IntArray:
     return np.unique(np.concatenate([single, *several]))
 
 
-def merge_ranks(grids: Sequence[Grid]) -> Grid:
-    """The grids of several ranks (all columns) added up, step by step and site by site."""
+def merge_ranks(grids: Sequence[Grid], is_shard: npt.NDArray[np.bool_]) -> Grid:
+    """The grids of several ranks (all columns) added up, step by step and site by site.
+
+    Where a rank's row is the first one's to the last bit, both hold the same tensor, which counts once: a replica, unless the
+    site `is_shard`.
+    """
     steps = np.unique(np.concatenate([grid.steps for grid in grids]))
     total = _spread(grids[0], steps)
+    first = total.values.copy()
     for grid in grids[1:]:
         other = _spread(grid, steps)
-        both = total.present & other.present
+        is_copy = ((first == other.values) | (np.isnan(first) & np.isnan(other.values))).all(axis=2) & ~is_shard
+        both = total.present & other.present & ~is_copy
         only = other.present & ~total.present
         total.values[both] = merge(total.values[both], other.values[both])
         total.values[only] = other.values[only]
-        total.calls += other.calls
+        total.calls += np.where(both | only, other.calls, 0)
         total.present |= other.present
     return total
 

@@ -12,6 +12,7 @@ import secrets
 from pathlib import Path
 
 from stethoscope.store.frames import Frame
+from stethoscope.store.private import create_file
 from stethoscope.store.runfile import sync_folder, write_all
 
 
@@ -24,10 +25,7 @@ class Journal:
         self.num_bytes = 0
         self.num_frames = 0
         self.is_broken = False
-        flags = (
-            os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
-        )
-        self._descriptor = os.open(path, flags, 0o644)
+        self._descriptor = create_file(path)
         self._name_is_durable = False
 
     def append(self, frame: Frame) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import itertools
+import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -21,6 +22,9 @@ import numpy.typing as npt
 
 from stethoscope.kernels.columns import COLUMNS
 from stethoscope.record import IntArray
+from stethoscope.store.checked import Fields
+from stethoscope.store.encoding import EncodingError
+from stethoscope.store.locate import MOST_PARTS
 from stethoscope.store.pieces import StartKey
 from stethoscope.store.pyramid import BASE_LEVEL
 from stethoscope.store.sums import Sealed, write_sealed
@@ -36,7 +40,25 @@ _GROUP_ROWS: Final = 32 << 10
 _CHUNK_VALUES: Final = 4 << 20
 """Numbers worked on at a time: what a climb takes of memory is a few times this."""
 
+_MOST_HEIGHT: Final = 16
+_MOST_ROWS: Final = 1 << 26
+"""Buckets of all sites of one rung; they are read a few sites at a time."""
+
 Single = npt.NDArray[np.float32]
+
+
+def checked_key(parts: list[Any], rank: int) -> StartKey:
+    """The key of a process start of this rank; EncodingError where it is another's or none."""
+    if len(parts) != 3 or parts[0] != rank or not isinstance(parts[1], int) or not re.fullmatch("[0-9a-f]{8}", str(parts[2])):
+        raise EncodingError(f"the key of a process start is not one of rank {rank}: {parts!r:.100}")
+    return StartKey(rank, parts[1], parts[2])
+
+
+def checked_parts(parts: list[int]) -> list[int]:
+    """The numbers of journal files, rising or equal."""
+    if not parts or parts[0] < 0 or parts[-1] > MOST_PARTS or any(a > b for a, b in itertools.pairwise(parts)):
+        raise EncodingError(f"parts are not rising numbers of journals up to {MOST_PARTS}")
+    return parts
 
 
 @dataclasses.dataclass(slots=True)
@@ -62,9 +84,20 @@ class Rung:
         return body | {"key": [self.key.rank, self.key.ordinal, self.key.token], "file": self.file.to_json()}
 
     @classmethod
-    def from_json(cls, body: dict[str, Any]) -> Rung:
-        """The inverse of `to_json`."""
-        return cls(**{**body, "key": StartKey(*body["key"]), "file": Sealed.from_json(body["file"])})
+    def from_json(cls, body: Any, rank: int, most_sites: int) -> Rung:
+        """The inverse of `to_json`; EncodingError where a field is not so, or reaches outside of this rank's files."""
+        fields = Fields(body, "a rung")
+        height = fields.whole("height", 1, _MOST_HEIGHT)
+        found = cls(
+            checked_key(fields.items("key"), rank), height, fields.whole("level", 0, BASE_LEVEL + LEVELS_UP * height),
+            checked_parts(fields.items("parts", int)), fields.whole("first", -(2**56), 2**56), fields.whole("count", 1, _MOST_ROWS),
+            fields.whole("num_sites", 0, most_sites), fields.whole("group_sites", 1), Sealed.from_json(fields.object("file")),
+        )  # fmt: skip
+        if found.count * found.num_sites > _MOST_ROWS or len(found.parts) != 2:
+            raise EncodingError("a rung has more buckets than a ladder's can, or not two parts")
+        if not re.fullmatch(rf"ladder/rank={rank}/rung-\d{{4,9}}-[0-9a-f]{{8}}-[\d-]{{1,40}}\.parquet", found.file.path, re.ASCII):
+            raise EncodingError(f"path of a rung is not one of this rank: {found.file.path!r:.100}")
+        return found
 
 
 @dataclasses.dataclass(slots=True, eq=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import secrets
@@ -9,11 +10,19 @@ import time
 from pathlib import Path
 from typing import Final
 
+from stethoscope.store.inside import list_folder
 from stethoscope.store.runfile import RUN_FILE
 
 FOLDER_NAME: Final = ".stethoscope"
-_JOURNAL_NAME: Final = re.compile(r"journal-(\d{4,9})-([0-9a-f]{8})-(\d{6,})\.stj")
-_PART_NAME: Final = re.compile(r"part-(\d{4,9})-([0-9a-f]{8})-")
+MOST_PARTS: Final = 10**7
+"""Journals of one process start; at 512 steps each more than any training has."""
+_MOST_STARTS: Final = 10**6
+_MOST_RANKS: Final = 10_000
+_JOURNAL_NAME: Final = re.compile(r"journal-(\d{4,7})-([0-9a-f]{8})-(\d{6,8})\.stj", re.ASCII)
+_PART_NAME: Final = re.compile(r"part-(\d{4,7})-([0-9a-f]{8})-", re.ASCII)
+_RANK_NAME: Final = re.compile(r"rank-(0|[1-9]\d{0,6})", re.ASCII)
+TABLES: Final = ("rows", "scalars", "events", "vectors", "pyramid", "ladder")
+"""The folders of what is sealed."""
 
 
 def base_folder() -> Path:
@@ -34,10 +43,9 @@ def find_runs(base: Path | None = None) -> list[Path]:
     if is_run(root):
         return [root]
     try:
-        folders = sorted(path for path in root.iterdir() if is_run(path))
+        return [root / entry.name for entry in list_folder(root) if not entry.is_file and is_run(root / entry.name)]
     except OSError:
         return []
-    return folders
 
 
 def latest_run(base: Path | None = None) -> Path | None:
@@ -49,7 +57,10 @@ def latest_run(base: Path | None = None) -> Path | None:
 def is_run(folder: Path) -> bool:
     """Whether the folder holds a run: its description, or at least one rank's files."""
     try:
-        return (folder / RUN_FILE).is_file() or any(folder.glob("rank-*/*.stj"))
+        names = {entry.name for entry in list_folder(folder)}
+        return RUN_FILE in names or any(
+            entry.name.endswith(".stj") for place in rank_folders(folder).values() for entry in list_folder(folder, place.name)
+        )
     except OSError:
         return False
 
@@ -57,12 +68,13 @@ def is_run(folder: Path) -> bool:
 def last_written(folder: Path) -> tuple[float, str]:
     """When anything of the run was last written; the name decides between equals."""
     newest = 0.0
-    for pattern in (RUN_FILE, "rank-*", "rank-*/*"):
-        for path in folder.glob(pattern):
-            try:
-                newest = max(newest, path.stat().st_mtime)
-            except OSError:
-                continue
+    with contextlib.suppress(OSError):
+        for entry in list_folder(folder):
+            if entry.name == RUN_FILE:
+                newest = max(newest, entry.mtime)
+            elif entry.is_folder and _RANK_NAME.fullmatch(entry.name):
+                inner = list_folder(folder, entry.name)
+                newest = max(newest, entry.mtime, *(one.mtime for one in inner))
     return newest, folder.name
 
 
@@ -73,12 +85,13 @@ def rank_folder(run: Path, rank: int) -> Path:
 
 def rank_folders(run: Path) -> dict[int, Path]:
     """From rank to its folder, for the ranks that have one."""
-    found: dict[int, Path] = {}
-    for path in run.glob("rank-*"):
-        number = path.name.removeprefix("rank-")
-        if number.isdecimal() and path.is_dir():
-            found[int(number)] = path
-    return dict(sorted(found.items()))
+    found = [(int(entry.name[5:]), run / entry.name) for entry in list_folder(run) if entry.is_folder and is_rank(entry.name)]
+    return dict(sorted(found)[:_MOST_RANKS])
+
+
+def is_rank(name: str) -> bool:
+    """Whether this is what a rank's folder is called."""
+    return _RANK_NAME.fullmatch(name) is not None
 
 
 def journal_name(ordinal: int, token: str, part: int) -> str:
@@ -89,12 +102,14 @@ def journal_name(ordinal: int, token: str, part: int) -> str:
 def parse_journal_name(name: str) -> tuple[int, str, int] | None:
     """Ordinal, token and part of a journal's name, or None for another file."""
     found = _JOURNAL_NAME.fullmatch(name)
-    return (int(found[1]), found[2], int(found[3])) if found else None
+    if found is None or int(found[1]) > _MOST_STARTS or int(found[3]) > MOST_PARTS:
+        return None
+    return int(found[1]), found[2], int(found[3])
 
 
 def next_ordinal(run: Path, rank: int) -> int:
     """One more than any earlier process start of this rank; by names alone, so that clocks do not matter."""
-    names = [path.name for path in rank_folder(run, rank).glob("journal-*")]
-    names += [path.name for path in run.glob(f"*/rank={rank}/part-*")]
+    folders = [rank_folder(run, rank).name, *(f"{table}/rank={rank}" for table in TABLES)]
+    names = [entry.name for folder in folders for entry in list_folder(run, folder)]
     found = [_JOURNAL_NAME.match(name) or _PART_NAME.match(name) for name in names]
-    return max((int(match[1]) for match in found if match), default=0) + 1
+    return max((int(match[1]) for match in found if match and int(match[1]) < _MOST_STARTS), default=0) + 1

@@ -7,20 +7,29 @@ the segments do. It also keeps what journals said about their process starts, an
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
-from stethoscope.record import IntArray, RunDamagedError, SiteInfo
-from stethoscope.store.ladder import Rung
-from stethoscope.store.pieces import StartKey
+from stethoscope.record import IntArray, RunDamagedError, RunNotFoundError, SiteInfo
+from stethoscope.store.checked import Fields, checked_end, checked_head, checked_losses
+from stethoscope.store.encoding import EncodingError
+from stethoscope.store.ladder import Rung, checked_key, checked_parts
+from stethoscope.store.pieces import MOST_PROBLEMS, MOST_SITES, StartKey
 from stethoscope.store.runfile import dump, load, write_durably
 from stethoscope.store.scan import Problem
+from stethoscope.store.sitetable import site_info
 from stethoscope.store.sums import Sealed
 
 NAME: Final = "manifest.json"
+MOST_ROWS: Final = 1 << 20
+"""Rows of one segment: with all their columns they take 150 MB of a reader's memory."""
+_TABLES: Final = frozenset({"rows", "scalars", "events", "pyramid"})
+_VECTORS: Final = re.compile(r"vectors:\d{1,6}:", re.ASCII)
+_PART: Final = re.compile(r"part-\d{4,9}-[0-9a-f]{8}-[\d\-t]{1,80}\.parquet", re.ASCII)
 Runs = list[list[int]]
 
 
@@ -59,7 +68,10 @@ class Segment:
     @property
     def last_step(self) -> int | None:
         """The last step that has rows."""
-        return int(unpack_runs(self.steps)[-1]) if self.steps else None
+        if not self.steps:
+            return None
+        first, count, stride = self.steps[-1]
+        return first + (count - 1) * stride
 
     @property
     def num_bytes(self) -> int:
@@ -74,10 +86,25 @@ class Segment:
         return body
 
     @classmethod
-    def from_json(cls, body: dict[str, Any]) -> Segment:
-        """The inverse of `to_json`."""
-        files = {name: Sealed.from_json(file) for name, file in body["files"].items()}
-        return cls(**{**body, "key": StartKey(*body["key"]), "files": files})
+    def from_json(cls, body: Any, rank: int, num_sites: int) -> Segment:
+        """The inverse of `to_json`; EncodingError where a field is not so, or reaches outside of this rank's files."""
+        fields = Fields(body, "a segment")
+        key = checked_key(fields.items("key"), rank)
+        files = {
+            name: _checked_file(Sealed.from_json(file), name, rank)
+            for name, file in fields.object("files").items()
+        }
+        parts = checked_parts(fields.items("parts", int))
+        steps = checked_runs(fields.items("steps", list), -(2**62), 2**62)
+        sites = checked_runs(fields.items("sites", list), 0, num_sites - 1)
+        found = cls(
+            key, parts, steps, sites, fields.whole("num_rows", 0, MOST_ROWS), fields.flag("is_dense"), files,
+            fields.whole("thinned", 0, 1 << 24), fields.whole("rows_dropped", 0), fields.whole("version", 0, 1 << 24),
+        )  # fmt: skip
+        sizes = [sum(count for _, count, _ in runs) for runs in (steps, sites)]
+        if found.is_dense != (found.num_rows == sizes[0] * sizes[1]) or found.num_rows < max(sizes):
+            raise EncodingError("num_rows of a segment is not that of its steps and sites")
+        return found
 
 
 @dataclasses.dataclass(slots=True)
@@ -112,21 +139,75 @@ class Manifest:
     @classmethod
     def load(cls, folder: Path) -> Manifest:
         """The manifest of a rank's folder, empty where there is none. RunError where it cannot be trusted."""
-        path = folder / NAME
-        if not path.exists():
-            return cls()
-        body = load(path)
         try:
-            starts = {StartKey(*entry.pop("key")): StartNote(**entry) for entry in body["starts"]}
-            return cls(
-                sites=[SiteInfo.from_json(info) for info in body["sites"]],
-                starts=starts,
-                segments=[Segment.from_json(segment) for segment in body["segments"]],
-                problems=[Problem(**problem) for problem in body["problems"]],
-                ladder=[Rung.from_json(rung) for rung in body.get("ladder", ())],
-            )
-        except (KeyError, TypeError, ValueError) as error:
-            raise RunDamagedError(f"The manifest cannot be understood ({error})", where=path) from error
+            body = load(folder.parent, f"{folder.name}/{NAME}")
+        except RunNotFoundError:
+            return cls()
+        try:
+            return cls._from_json(body, int(folder.name.removeprefix("rank-")))
+        except EncodingError as error:
+            raise RunDamagedError(f"The manifest cannot be understood ({error})", where=folder / NAME) from error
+
+    @classmethod
+    def _from_json(cls, body: Any, rank: int) -> Manifest:
+        fields = Fields(body, "the manifest")
+        sites = [site_info(info) for info in fields.items("sites", dict)]
+        if len(sites) > MOST_SITES:
+            raise EncodingError(f"more than {MOST_SITES} sites")
+        found = cls(
+            sites=sites,
+            starts=dict(_checked_start(entry, rank) for entry in fields.items("starts", dict)),
+            segments=[Segment.from_json(segment, rank, len(sites)) for segment in fields.items("segments", dict)],
+            problems=[_checked_problem(problem) for problem in fields.items("problems", dict)[:MOST_PROBLEMS]],
+            ladder=[Rung.from_json(rung, rank, len(sites)) for rung in fields.items("ladder", dict, [])],
+        )
+        files = [file.path for segment in found.segments for file in segment.files.values()]
+        files += [rung.file.path for rung in found.ladder]
+        if len(set(files)) < len(files):
+            raise EncodingError("a sealed file is named twice")
+        return found
+
+
+def _checked_start(body: Any, rank: int) -> tuple[StartKey, StartNote]:
+    fields = Fields(body, "a process start")
+    ended = fields.object("ended", None)
+    note = StartNote(
+        checked_head(fields.object("head")), None if ended is None else checked_end(ended)[0],
+        checked_losses(fields.object("losses")), float(fields.number("last_time", 0.0)),
+    )  # fmt: skip
+    return checked_key(fields.items("key"), rank), note
+
+
+def _checked_problem(body: Any) -> Problem:
+    fields = Fields(body, "a problem")
+    return Problem(
+        fields.text("file", most=1000), fields.whole("offset"), fields.text("what", most=10_000),
+        fields.whole("frames_lost", 0, 2**63, None), fields.flag("is_torn_tail", False),
+    )  # fmt: skip
+
+
+def _checked_file(file: Sealed, label: str, rank: int) -> Sealed:
+    """The file, where it is one of this table and rank."""
+    table = label if label in _TABLES else "vectors" if _VECTORS.match(label) else ""
+    stem = file.path.removeprefix(f"{table}/rank={rank}/")
+    if not table or stem == file.path or not _PART.fullmatch(stem):
+        raise EncodingError(f"path of a sealed file is not one of this table and rank: {file.path!r:.100}")
+    return file
+
+
+def checked_runs(runs: list[Any], low: int, high: int) -> Runs:
+    """[first, count, stride] triples that rise from `low` to `high` and do not stand for too many numbers."""
+    last, total = low - 1, 0
+    for run in runs:
+        if len(run) != 3 or not all(isinstance(part, int) and not isinstance(part, bool) for part in run):
+            raise EncodingError("a run of numbers is not three whole numbers")
+        first, count, stride = run
+        if first <= last or count < 1 or stride < 1 or first + (count - 1) * stride > high:
+            raise EncodingError(f"a run of numbers does not rise, or is outside of {low} to {high}: {run!r:.100}")
+        last, total = first + (count - 1) * stride, total + count
+    if total > MOST_ROWS:
+        raise EncodingError(f"runs stand for {total} numbers, more than {MOST_ROWS}")
+    return runs
 
 
 def pack_runs(values: Iterable[int] | IntArray) -> Runs:

@@ -10,7 +10,6 @@ import dataclasses
 from array import array
 from collections import OrderedDict
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
@@ -18,6 +17,7 @@ import numpy.typing as npt
 
 from stethoscope.kernels.columns import COLUMNS, INDEX, NUM_COLUMNS, NUM_COUNTS, Table, merge
 from stethoscope.record import FloatArray, IntArray
+from stethoscope.store.checked import Fields, checked_end, checked_losses
 from stethoscope.store.encoding import (
     EncodingError,
     Rows,
@@ -25,6 +25,7 @@ from stethoscope.store.encoding import (
     decode_rows,
     decode_scalars,
     decode_vectors,
+    vectors_name,
 )
 from stethoscope.store.frames import FrameError, FrameKind
 from stethoscope.store.scan import FrameAt, FrameFile, Places, Problem
@@ -35,6 +36,9 @@ if TYPE_CHECKING:
 
 ALL_COLUMNS: Final = tuple(range(NUM_COLUMNS))
 FIRST_STEP: Final = -(2**63)
+MOST_SITES: Final = 1 << 20
+MOST_PROBLEMS: Final = 1000
+"""Told of one file."""
 MEMORY_BYTES: Final = 192 << 20
 """What a reader may keep of payloads, and as much again of columns."""
 
@@ -71,6 +75,12 @@ class Event:
     body: dict[str, Any]
     rank: int
     time: float
+
+
+def decode_event(payload: bytes, step: int, rank: int, time: float) -> Event:
+    """The event of a payload."""
+    fields = Fields(decode_json(payload), "an event")
+    return Event(step, fields.text("kind"), fields.object("body"), rank, time)
 
 
 class Piece(Protocol):
@@ -149,10 +159,10 @@ class JournalPiece:
     """One journal file."""
 
     def __init__(
-        self, path: Path, label: str, key: StartKey, part: int, table: SiteTable, cache: PayloadCache
+        self, file: FrameFile, key: StartKey, part: int, table: SiteTable, cache: PayloadCache
     ) -> None:
-        self.key, self.part = key, part
-        self.file = FrameFile(path, label)
+        self.key, self.part, self.file = key, part, file
+        self.num_rows = 0
         self.ended: dict[str, Any] | None = None
         self.losses: dict[str, int] = {}
         self.last_time = 0.0
@@ -188,10 +198,11 @@ class JournalPiece:
             self.last_time = max(self.last_time, frame.header.time)
             try:
                 self._take(frame, payload)
-            except (EncodingError, KeyError, TypeError, ValueError) as error:
-                self.problems.append(
-                    Problem(self.file.label, frame.offset, f"a frame cannot be understood: {error}", 1)
-                )
+            except EncodingError as error:
+                if len(self.problems) < MOST_PROBLEMS:
+                    self.problems.append(
+                        Problem(self.file.label, frame.offset, f"a frame cannot be understood: {error}", 1)
+                    )
         return has_new
 
     def all_problems(self, *, is_live: bool) -> list[Problem]:
@@ -204,10 +215,13 @@ class JournalPiece:
         kind, step = frame.header.kind, frame.header.step
         if kind == FrameKind.ROWS:
             rows = decode_rows(payload)
+            if rows.num_columns != len((self.file.head or {}).get("columns") or COLUMNS):
+                raise EncodingError(f"rows of {rows.num_columns} columns, other than the file's head says")
             self._check_sites(rows, frame)
             if len(rows):
                 self._cache.put(self.file, frame.offset, payload)
                 self._rows.add(frame)
+                self.num_rows += len(rows)
         elif kind == FrameKind.SCALARS:
             self._take_scalars(frame, decode_scalars(payload))
         elif kind == FrameKind.EVENT:
@@ -219,18 +233,16 @@ class JournalPiece:
             self._told_times.append(frame.header.time)
             self._last_told = max(self._last_told, step)
         elif kind == FrameKind.VECTORS:
-            self._vectors.setdefault(decode_vectors(payload)[0], Places()).add(frame)
+            self._vectors.setdefault(vectors_name(payload), Places()).add(frame)
         elif kind == FrameKind.SITES:
-            self._learn_sites(decode_json(payload), frame.header.payload_checksum)
+            self._learn_sites(payload, frame.header.payload_checksum)
         elif kind == FrameKind.HEALTH:
-            self.losses = {str(name): int(value) for name, value in decode_json(payload).items()}
+            self.losses = checked_losses(decode_json(payload))
         elif kind == FrameKind.END:
-            self.ended = decode_json(payload)
-            self.losses = {str(name): int(value) for name, value in self.ended["losses"].items()}
+            self.ended, self.losses = checked_end(decode_json(payload))
 
     def _event(self, step: int, time: float, payload: bytes) -> Event:
-        body = decode_json(payload)
-        return Event(step, str(body["kind"]), body["body"], self.key.rank, time)
+        return decode_event(payload, step, self.key.rank, time)
 
     def _take_scalars(self, frame: FrameAt, values: dict[str, float]) -> None:
         step = frame.header.step
@@ -243,8 +255,16 @@ class JournalPiece:
             steps.append(step)
             numbers.append(value)
 
-    def _learn_sites(self, body: dict[str, Any], checksum: bytes) -> None:
-        first, found = int(body["first"]), self._table.add_all(checksum, body["sites"])
+    def _learn_sites(self, payload: bytes, checksum: bytes) -> None:
+        # Each file of a start repeats the description, which is large where there are 10,000 layers: it is decoded once.
+        known = self._table.described(checksum)
+        if known is None:
+            fields = Fields(decode_json(payload), "the description of the sites")
+            first, infos = fields.whole("first", 0, MOST_SITES), fields.items("sites", dict)
+            if first + len(infos) > MOST_SITES:
+                raise EncodingError(f"more than {MOST_SITES} sites")
+            known = self._table.describe(checksum, first, infos)
+        first, found = known
         end = first + len(found)
         if end > len(self._room):
             # Sites come one by one, ten thousand of them: the room for their numbers grows by doubling.
@@ -320,7 +340,7 @@ class JournalPiece:
 
     def _columns(self, rows: Rows, places: tuple[int, ...]) -> Table:
         """The asked columns by name: a file written with other columns still gives those it has."""
-        names = (self.file.head or {}).get("columns", list(COLUMNS))
+        names = (self.file.head or {}).get("columns") or list(COLUMNS)
         out = np.empty((len(rows), len(places)))
         for k, place in enumerate(places):
             if names == list(COLUMNS):

@@ -105,7 +105,10 @@ class Questions:
         )
         if not grids:
             grids = [lay_out((), numbers, total, len(places))]
-        grid = grids[0] if len(grids) == 1 else merge_ranks(grids)
+        if len(grids) > 1:
+            infos = self._catalogue.sites.infos
+            grids = [merge_ranks(grids, np.array([infos[n].measured == "shard" for n in numbers], bool))]
+        grid = grids[0]
         return grid, grid.values if stat is None else statistic(grid.values, stat, places)
 
     def _chunks(

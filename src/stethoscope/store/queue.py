@@ -12,7 +12,9 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from stethoscope.store.encoding import encode_json, encode_rows, encode_scalars, encode_vectors
 from stethoscope.store.frames import FrameKind
+from stethoscope.store.losses import Losses
 
 
 @dataclasses.dataclass(slots=True)
@@ -30,6 +32,20 @@ class Item:
     def is_bulk(self) -> bool:
         """Whether it is one of many alike, and so the first to go."""
         return self.kind in (FrameKind.ROWS, FrameKind.VECTORS)
+
+
+def payload(kind: FrameKind, content: tuple[Any, ...]) -> bytes:
+    """The content of an item of that kind as the bytes of its frame."""
+    if kind == FrameKind.ROWS:
+        return encode_rows(*content)
+    if kind == FrameKind.SCALARS:
+        return encode_scalars(*content)
+    if kind == FrameKind.VECTORS:
+        return encode_vectors(*content)
+    if kind == FrameKind.SITES:
+        first, infos = content
+        return encode_json({"first": first, "sites": [info.to_json() for info in infos]})
+    return bytes(content[0])
 
 
 def joined_sites(items: Iterable[Item]) -> Iterator[Item]:
@@ -67,9 +83,9 @@ class _Lane:
 class ByteQueue:
     """First in, first out; the lock is re-entrant because a signal handler may come in between."""
 
-    def __init__(self, limit_bytes: int, counters: dict[str, int]) -> None:
+    def __init__(self, limit_bytes: int, losses: Losses) -> None:
         self._limit_bytes = limit_bytes
-        self._counters = counters
+        self._losses = losses
         self._lock = threading.RLock()
         self._items: deque[Item] = deque()
         self._lanes = {True: _Lane(), False: _Lane()}
@@ -99,9 +115,19 @@ class ByteQueue:
 
     def count_dropped(self, item: Item) -> None:
         """Counts an item that will not be written."""
-        name = "dropped_rows" if item.kind == FrameKind.ROWS else "dropped_other"
-        self._counters[name] += max(item.num_rows, 1)
-        self._counters["dropped_bytes"] += item.num_bytes
+        self._losses.add(item.step, item.num_rows, item.num_bytes, is_rows=item.kind == FrameKind.ROWS)
+
+    def waiting_rows(self) -> list[tuple[int, int]]:
+        """Step and number of the rows that wait, in order of coming."""
+        with self._lock:
+            items = [item for item in self._items if item.kind == FrameKind.ROWS and item.content is not None]
+        return [(item.step, item.num_rows) for item in items]
+
+    def drop_all(self) -> None:
+        """Nothing of what waits will be written: counts all of it."""
+        while taken := self.take(1 << 62):
+            for item in taken:
+                self.count_dropped(item)
 
     def take(self, about_bytes: int) -> list[Item]:
         """The oldest items, about that many bytes of them."""

@@ -30,9 +30,11 @@ from stethoscope.record import (
     SiteInfo,
 )
 from stethoscope.store.catalogue import Catalogue
+from stethoscope.store.checked import checked_info
 from stethoscope.store.coarse import Coarse
 from stethoscope.store.findings import FindingsReader
 from stethoscope.store.grid import Block, Matrix
+from stethoscope.store.inside import Entry, list_folder
 from stethoscope.store.locate import is_run
 from stethoscope.store.pieces import FIRST_STEP, MEMORY_BYTES, Event
 from stethoscope.store.pyramid import BASE_LEVEL, Pyramid, join
@@ -73,8 +75,7 @@ class Run(Drawn):
         body = self._describe(trust_description)
         self.id = str(body.get("id", path.name.rpartition("-")[2]))
         self.name = str(body.get("name", path.name))
-        self.info: dict[str, Any] = {**body, **body.get("info", {})}
-        self.info.pop("info", None)
+        self.info: dict[str, Any] = body
         self._catalogue = Catalogue(path, memory_bytes=memory_bytes)
         self._questions = Questions(self._catalogue)
         self._findings = FindingsReader(path)
@@ -82,16 +83,26 @@ class Run(Drawn):
         self.refresh()
 
     def _describe(self, trust: bool) -> dict[str, Any]:
-        file = self.path / RUN_FILE
-        if file.exists() and trust:
-            return load(file)
+        is_there = any(entry.name == RUN_FILE for entry in self._entries())
+        if is_there and trust:
+            body = load(self.path)
+            own = body.pop("info", {})
+            body, wrong = checked_info({**body, **own} if isinstance(own, dict) else body)
+            self._own_problems += [Problem(RUN_FILE, 0, what) for what in wrong]
+            return body
         if not is_run(self.path):
             raise RunNotFoundError(
                 "There is no run here", where=self.path, do="`stethoscope list` shows what there is"
             )
-        what = "is missing" if not file.exists() else "was not trusted, as asked"
-        self._own_problems.append(Problem(RUN_FILE, 0, what))
+        self._own_problems.append(Problem(RUN_FILE, 0, "was not trusted, as asked" if is_there else "is missing"))
         return {}
+
+    def _entries(self) -> list[Entry]:
+        try:
+            return list_folder(self.path)
+        except OSError as error:
+            what = f"The folder cannot be read ({error.strerror})"
+            raise RunNotFoundError(what, where=self.path, do="`stethoscope list` shows what there is") from error
 
     def refresh(self) -> bool:
         """Picks up what came since; True where that is anything."""
@@ -292,10 +303,14 @@ class Run(Drawn):
         """What was found in the run so far, the latest version of each."""
         return self._findings.findings()
 
+    def failures(self) -> dict[str, str]:
+        """What failed where findings were looked for: from a detector's name, or "sealing", to the error."""
+        return self._findings.failures()
+
     @property
     def was_examined(self) -> bool:
         """Whether somebody has looked for findings while the run was written."""
-        return (self.path / "findings").is_dir()
+        return any(entry.name == "findings" and entry.is_folder for entry in self._entries())
 
     def verify(self) -> list[Problem]:
         """Tests every byte of the run, also those that no question has touched yet; returns `problems`."""

@@ -16,11 +16,17 @@ from pathlib import Path
 from typing import Any, Final
 
 from stethoscope.record import RunDamagedError, RunFormatError, RunNotFoundError
+from stethoscope.store.encoding import EncodingError, decode_json
 from stethoscope.store.frames import FORMAT_VERSION
+from stethoscope.store.inside import read_file
+from stethoscope.store.private import create_file, create_folder
 
 RUN_FILE: Final = "run.json"
+MAX_FILE: Final = 32 << 20
+"""A hundred thousand sites take half of it."""
 _MARK: Final = b'\n"sha256": "'
 _TAIL: Final = b'"}\n'
+_DO: Final = "Restore it from a copy, or read the rows alone: open_run(path, trust_description=False)"
 
 
 def dump(body: dict[str, Any], *, indent: int | None = 1) -> bytes:
@@ -38,37 +44,43 @@ def parse(data: bytes, where: object) -> dict[str, Any]:
         raise RunDamagedError(
             "The file does not match its own checksum",
             where=where,
-            do="Restore it from a copy, or read the rows alone: open_run(path, trust_description=False)",
+            do=_DO,
         )
-    body = json.loads(data)
+    try:
+        body = decode_json(data)
+    except EncodingError as error:
+        raise RunDamagedError(f"The file cannot be understood ({error})", where=where, do=_DO) from error
+    if not isinstance(body, dict):
+        raise RunDamagedError("The file holds no object", where=where, do=_DO)
     version = body.get("format_version")
-    if not isinstance(version, int) or version > FORMAT_VERSION:
+    if not isinstance(version, int) or isinstance(version, bool) or version > FORMAT_VERSION:
         raise RunFormatError(
             f"The run has format {version}, this program reads up to {FORMAT_VERSION}",
             where=where,
             do="Read it with a newer version: pip install -U stethoscope",
         )
-    del body["sha256"]
+    body.pop("sha256", None)
     return dict(body)
 
 
-def load(path: Path) -> dict[str, Any]:
-    """The body of a file on disk."""
+def load(run: Path, label: str = RUN_FILE) -> dict[str, Any]:
+    """The body of such a file of a run."""
+    path = run / label
     try:
-        data = path.read_bytes()
+        data = read_file(run, label, MAX_FILE)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise RunNotFoundError(
             "There is no run here", where=path, do="`stethoscope list` shows what there is"
         ) from error
     except OSError as error:
-        raise RunDamagedError(f"The file cannot be read ({error.strerror})", where=path) from error
+        raise RunDamagedError(f"The file cannot be read ({error.strerror})", where=path, do=_DO) from error
     return parse(data, path)
 
 
 def write_durably(path: Path, data: bytes) -> None:
     """Puts a whole file in place: written beside it, fsynced, renamed, the folder fsynced."""
     beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.new")
-    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0), 0o644)
+    descriptor = create_file(beside)
     try:
         try:
             write_all(descriptor, data)
@@ -98,7 +110,7 @@ def make_durable_folder(folder: Path) -> None:
         make_durable_folder(folder.parent)
     if folder.exists():
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder))
-    folder.mkdir(exist_ok=True)
+    create_folder(folder)
     sync_folder(folder.parent)
 
 

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from stethoscope.record import FloatArray, IntArray
+from stethoscope.store.encoding import EncodingError
 from stethoscope.store.pieces import FIRST_STEP
 from stethoscope.store.tables import untext
 
 if TYPE_CHECKING:
-    from stethoscope.store.segment import ColumnCache, SealedTable
+    from stethoscope.store.sealed_table import SealedTable
+    from stethoscope.store.segment import ColumnCache
+
+
+_T = TypeVar("_T")
 
 
 class SegmentScalars:
@@ -26,7 +32,7 @@ class SegmentScalars:
         if self._names is None and self._table is not None:
             if self._cache.is_small:
                 read = self._read(["name"], FIRST_STEP)
-                self._names = None if read is None else _names(read)
+                self._names = set() if read is None else self._taken_apart(_names, read) or set()
             else:
                 self._everything()
         return self._names or set()
@@ -43,12 +49,12 @@ class SegmentScalars:
         if first == FIRST_STEP:
             return self._everything().get(name, nothing)
         read = self._read(["step", "name", "value"], first)
-        return nothing if read is None else _by_name(read).get(name, nothing)
+        return nothing if read is None else (self._taken_apart(_by_name, read) or {}).get(name, nothing)
 
     def _everything(self) -> dict[str, tuple[IntArray, FloatArray]]:
         """All of them, kept as far as there is room: who wants one mostly wants the others too."""
         read = self._read(["step", "name", "value"], FIRST_STEP)
-        found = {} if read is None else _by_name(read)
+        found = {} if read is None else self._taken_apart(_by_name, read) or {}
         if read is not None:
             self._names = set(found)
         assert self._table is not None
@@ -57,9 +63,19 @@ class SegmentScalars:
             self._cache.put(self._table.sealed.path, f"value of {name}", values)
         return found
 
+    def _taken_apart(self, take: Callable[[Any], _T], read: Any) -> _T | None:
+        """What a table holds, None where its names are none."""
+        try:
+            return take(read)
+        except EncodingError as error:
+            assert self._table is not None
+            self._table.refuse(error)
+            return None
+
     def _read(self, columns: list[str], first: int) -> Any | None:
         groups = self._table.groups_since(first) if self._table is not None else []
-        return self._table.read(groups, columns) if self._table is not None and groups else None
+        read = self._table.read(groups, columns) if self._table is not None and groups else None
+        return read if read is not None and read.num_rows else None
 
 
 def _names(read: Any) -> set[str]:

@@ -14,11 +14,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from stethoscope.record import RunFormatError
+from stethoscope.store.checked import Fields, checked_head
 from stethoscope.store.encoding import EncodingError, decode_json
 from stethoscope.store.frames import (
     FORMAT_VERSION,
     HEADER_BYTES,
     MAGIC,
+    MAX_FILE,
+    Allowance,
     FrameError,
     FrameKind,
     Header,
@@ -26,7 +29,12 @@ from stethoscope.store.frames import (
     read_header,
     unpack,
 )
+from stethoscope.store.inside import Entry, open_file, read_fully
 
+_MOST_TRIES: Final = 100_000
+"""Places in one file at which a frame after damage is looked for."""
+_MOST_DAMAGE: Final = 1000
+"""Problems told of one file."""
 _LAST_KINDS: Final = frozenset({int(FrameKind.NEXT), int(FrameKind.END)})
 
 
@@ -75,8 +83,14 @@ class Places:
 class FrameFile:
     """The frames of one file."""
 
-    def __init__(self, path: Path, label: str) -> None:
-        self.path, self.label = path, label
+    def __init__(self, run: Path, label: str, allowance: Allowance | None = None) -> None:
+        self.label, self.path = label, run / label
+        self._run, self._allowance = run, allowance or Allowance()
+        self.num_bytes = 0
+        """The file's size when it was last read."""
+        self._tries_left = _MOST_TRIES
+        self.is_given_up = False
+        """Whether the rest is not read: it costs more than a file of its size can."""
         self.head: dict[str, Any] | None = None
         self.damage: list[Problem] = []
         self.tail: Problem | None = None
@@ -91,17 +105,24 @@ class FrameFile:
 
     def stream(self) -> Iterator[tuple[FrameAt, bytes]]:
         """As `advance`, one at a time: the payloads of a whole file, unpacked, are many times the file."""
-        with self.path.open("rb") as file:
+        if self.is_given_up:
+            return
+        with open_file(self._run, self.label, MAX_FILE) as file:
             file.seek(self._position)
-            data = memoryview(file.read())
+            raw = read_fully(file, MAX_FILE - self._position)
+        self.num_bytes = self._position + len(raw)
+        data = memoryview(raw)
+        self._allowance.earn(len(raw))
         start, place = self._position, 0
         self.tail = None
         while place < len(data):
             taken = self._frame_at(data, place, start)
+            if self.is_given_up:
+                break
             if taken is None:
-                after = self._next_frame(data, place + 1)
+                after = self._next_frame(raw, place + 1)
                 if after is None:
-                    self.tail = self._describe_tail(data, place, start)
+                    self.tail = None if self.is_given_up else self._describe_tail(data, place, start)
                     break
                 lost = max(after[1].sequence - self._last_sequence - 1, 0)
                 self._report(start + place, f"{after[0] - place} bytes are damaged", lost)
@@ -114,12 +135,16 @@ class FrameFile:
                 yield taken[1]
         self._position = start + place
 
+    def is_read_to(self, entry: Entry) -> bool:
+        """Whether nothing came since the last reading, by the file's size: files of frames only grow."""
+        return entry.is_file and entry.num_bytes == self.num_bytes and self.tail is None
+
     def payload(self, offset: int) -> bytes:
         """The payload that lies there read again, its header's and its own checksum tested again."""
-        with self.path.open("rb") as file:
+        with open_file(self._run, self.label, MAX_FILE) as file:
             file.seek(offset - HEADER_BYTES)
-            header = read_header(file.read(HEADER_BYTES))
-            return unpack(header, file.read(header.stored_bytes))
+            header = read_header(read_fully(file, HEADER_BYTES))
+            return unpack(header, read_fully(file, header.stored_bytes))
 
     def _frame_at(
         self, data: memoryview, place: int, start: int
@@ -129,6 +154,9 @@ class FrameFile:
         if header is None or place + header.frame_bytes > len(data):
             return None
         end = place + header.frame_bytes
+        if not self._allowance.spend(header):
+            self._give_up(start + place, "the rest is not read: more is packed into it than a run of this size can hold")
+            return None
         try:
             payload = unpack(header, data[place + HEADER_BYTES : end])
             self._begin(header, payload)
@@ -149,10 +177,8 @@ class FrameFile:
     def _begin(self, header: Header, payload: bytes) -> None:
         self._file_id = header.file_id
         if header.kind == FrameKind.FILE:
-            head = decode_json(payload)
-            if not isinstance(head, dict):
-                raise EncodingError("the file's head is not an object")
-            if int(head.get("format_version", 0)) > FORMAT_VERSION:
+            head = checked_head(decode_json(payload))
+            if Fields(head, "the file's head").whole("format_version", default=0) > FORMAT_VERSION:
                 raise RunFormatError(
                     f"The file has format {head['format_version']}, readable are up to {FORMAT_VERSION}",
                     where=self.path,
@@ -162,7 +188,7 @@ class FrameFile:
         if header.kind in _LAST_KINDS:
             self.is_closed = True
 
-    def _trusted_header(self, data: memoryview, place: int) -> Header | None:
+    def _trusted_header(self, data: bytes | memoryview, place: int) -> Header | None:
         try:
             header = read_header(data, place)
         except FrameError:
@@ -171,14 +197,21 @@ class FrameFile:
             return None
         return header if header.sequence > self._last_sequence else None
 
-    def _next_frame(self, data: memoryview, place: int) -> tuple[int, Header] | None:
-        raw = bytes(data)
+    def _next_frame(self, raw: bytes, place: int) -> tuple[int, Header] | None:
         while (place := raw.find(MAGIC, place)) >= 0:
-            header = self._trusted_header(data, place)
-            if header is not None and place + header.frame_bytes <= len(data):
+            self._tries_left -= 1
+            if self._tries_left < 0:
+                self._give_up(self._position, "the rest is not read: it is damaged in too many places")
+                return None
+            header = self._trusted_header(raw, place)
+            if header is not None and place + header.frame_bytes <= len(raw):
                 return place, header
             place += 1
         return None
+
+    def _give_up(self, offset: int, why: str) -> None:
+        self.is_given_up = True
+        self.damage.append(Problem(self.label, offset, why))
 
     def _describe_tail(self, data: memoryview, place: int, start: int) -> Problem:
         left = len(data) - place
@@ -186,9 +219,12 @@ class FrameFile:
         if self.is_closed:
             return Problem(self.label, start + place, f"{left} bytes after the end of the file", 0)
         what = (
-            f"the last {left} bytes are not a whole frame" if any(rest) else f"the file ends in {left} zeros"
+            f"the last {left} bytes are not a whole frame" if rest.strip(b"\0") else f"the file ends in {left} zeros"
         )
         return Problem(self.label, start + place, what, None, is_torn_tail=True)
 
     def _report(self, offset: int, what: str, lost: int) -> None:
-        self.damage.append(Problem(self.label, offset, what, lost))
+        if len(self.damage) >= _MOST_DAMAGE:
+            self._give_up(offset, "the rest is not read: it is damaged in too many places")
+        else:
+            self.damage.append(Problem(self.label, offset, what, lost))

@@ -20,9 +20,12 @@ import numpy.typing as npt
 from stethoscope.kernels.columns import NUM_COLUMNS
 from stethoscope.store.catalogue import Catalogue
 from stethoscope.store.climbing import climb_ladder
-from stethoscope.store.locate import parse_journal_name, rank_folders
-from stethoscope.store.manifest import Manifest, Segment, StartNote, pack_runs
+from stethoscope.store.inside import list_folder, remove_file
+from stethoscope.store.locate import TABLES, parse_journal_name, rank_folders
+from stethoscope.store.manifest import MOST_ROWS, Manifest, Segment, StartNote, pack_runs
+from stethoscope.store.manifest import NAME as MANIFEST
 from stethoscope.store.pieces import ALL_COLUMNS, Chunk, JournalPiece, StartKey
+from stethoscope.store.private import open_file
 from stethoscope.store.pyramid import buckets_table, fold_rows
 from stethoscope.store.runfile import sync_folder
 from stethoscope.store.sitetable import SiteTable
@@ -43,7 +46,6 @@ _MEMORY_BYTES: Final = 4 << 20
 """What a seal keeps of payloads: each is needed once more, soon."""
 PYRAMID_GROUP_ROWS: Final = 4096
 LOCK: Final = ".sealing"
-TABLES: Final = ("rows", "scalars", "events", "vectors", "pyramid", "ladder")
 
 
 @dataclasses.dataclass(slots=True)
@@ -66,7 +68,7 @@ def seal(folder: Path, *, final: bool = False, at_bytes: int | None = None) -> S
     report = SealReport()
     run, at_bytes = Path(folder), SEAL_BYTES if at_bytes is None else at_bytes
     for rank, place in rank_folders(run).items():
-        if not final and not _has_enough(place, at_bytes):
+        if is_bare(place) or (not final and not _has_enough(place, at_bytes)):
             continue
         with only_one(place) as is_mine:
             if not is_mine:
@@ -76,15 +78,19 @@ def seal(folder: Path, *, final: bool = False, at_bytes: int | None = None) -> S
     return report
 
 
+def is_bare(place: Path) -> bool:
+    """Whether a rank's folder holds neither journals nor a manifest: nothing to be done, and no lock to be left in it."""
+    names = [entry.name for entry in list_folder(place.parent, place.name)]
+    return MANIFEST not in names and not any(name.endswith(".stj") for name in names)
+
+
 def _has_enough(place: Path, at_bytes: int) -> bool:
     """Whether a process start could have closed files enough, by their names and sizes alone."""
     found: dict[tuple[int, str], list[int]] = {}
-    for path in place.glob("journal-*.stj"):
-        named = parse_journal_name(path.name)
-        with contextlib.suppress(OSError):  # sealed by somebody else meanwhile
-            size = path.stat().st_size
-            if named is not None:
-                found.setdefault(named[:2], []).append(size)
+    for entry in list_folder(place.parent, place.name):
+        named = parse_journal_name(entry.name)
+        if named is not None and entry.is_file:
+            found.setdefault(named[:2], []).append(entry.num_bytes)
     return any(sum(sizes) >= at_bytes or len(sizes) >= SEAL_FILES for sizes in found.values())
 
 
@@ -93,7 +99,7 @@ def only_one(folder: Path) -> Iterator[bool]:
     """Whether this process alone may rewrite a rank's sealed files, for as long as the block runs."""
     import fcntl
 
-    descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    descriptor = open_file(folder / LOCK)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -120,8 +126,8 @@ def _seal_rank(run: Path, rank: int, place: Path, final: bool, report: SealRepor
         _note_start(manifest, group)
         manifest.save(place)
         for piece in group:
-            report.bytes_before += piece.file.path.stat().st_size
-            piece.file.path.unlink()
+            report.bytes_before += piece.file.num_bytes
+            remove_file(run, piece.file.label)
         sync_folder(place)
         report.journals += len(group)
         report.segments += 1
@@ -148,8 +154,14 @@ def _groups(
             if piece.file.damage or piece.problems or (piece.file.tail and not piece.file.tail.is_torn_tail):
                 report.skipped.append(piece.file.label)
                 continue
+            if piece.num_rows > MOST_ROWS:  # no segment holds so many: it is read from its journal
+                report.skipped.append(piece.file.label)
+                continue
+            if group and sum(one.num_rows for one in group) + piece.num_rows > MOST_ROWS:
+                yield group
+                group = []
             group.append(piece)
-            size = sum(one.file.path.stat().st_size for one in group)
+            size = sum(one.file.num_bytes for one in group)
             if size >= at_bytes or len(group) >= SEAL_FILES:
                 yield group
                 group = []
@@ -268,14 +280,15 @@ def sweep(run: Path, rank: int, place: Path, manifest: Manifest) -> None:
     """Removes what the manifest does not name (an unfinished seal's files) and journals it has replaced."""
     named = {file.path for segment in manifest.segments for file in segment.files.values()}
     named |= {rung.file.path for rung in manifest.ladder}
+    gone = []
     for table in TABLES:
-        for path in (run / table / f"rank={rank}").glob("*"):
-            label = path.relative_to(run).as_posix().removesuffix(SUFFIX)
-            if label not in named:
-                path.unlink()
+        folder = f"{table}/rank={rank}"
+        labels = [f"{folder}/{entry.name}" for entry in list_folder(run, folder) if not entry.is_folder]
+        gone += [label for label in labels if label.removesuffix(SUFFIX) not in named]
     sealed = {(key.ordinal, key.token, part) for key, part in manifest.sealed_parts()}
-    for path in place.glob("journal-*.stj"):
-        if parse_journal_name(path.name) in sealed:
-            path.unlink()
-    for path in place.glob(".manifest.json.*.new"):
-        path.unlink()
+    for entry in list_folder(run, place.name):
+        is_half_written = entry.name.startswith(".manifest.json.") and entry.name.endswith(".new")
+        if not entry.is_folder and (is_half_written or parse_journal_name(entry.name) in sealed):
+            gone.append(f"{place.name}/{entry.name}")
+    for label in gone:
+        remove_file(run, label)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import os
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,17 +12,18 @@ import numpy.typing as npt
 
 from stethoscope.kernels.columns import COLUMNS, INDEX
 from stethoscope.record import FloatArray, IntArray
+from stethoscope.store.encoding import EncodingError
+from stethoscope.store.manifest import MOST_ROWS as SEGMENT_ROWS
 from stethoscope.store.manifest import Segment, unpack_runs
-from stethoscope.store.pieces import ALL_COLUMNS, FIRST_STEP, MEMORY_BYTES, Chunk, Event
+from stethoscope.store.pieces import ALL_COLUMNS, FIRST_STEP, MEMORY_BYTES, Chunk, Event, decode_event
 from stethoscope.store.pyramid import BASE_LEVEL, Pyramid
 from stethoscope.store.scalars import SegmentScalars
 from stethoscope.store.scan import Problem
-from stethoscope.store.sums import BlockDamagedError, Sealed, VerifiedFile
-from stethoscope.store.tables import ROW_GROUP_ROWS, text
+from stethoscope.store.sealed_table import MOST_ROWS, Groups, SealedTable, UnfitTableError
+from stethoscope.store.tables import ROW_GROUP_ROWS, texts_of
 
-_Groups = list[int]
-_EVERY_STEP: Final = 2**63 - 1
-"""The last step of a row group that does not say it: any may be there."""
+_MOST_EVENT_BYTES: Final = 128 << 20
+"""Of the events of one segment, written out."""
 
 
 class ColumnCache:
@@ -59,123 +58,6 @@ class ColumnCache:
         self._num_bytes = 0
 
 
-class SealedTable:
-    """One sealed Parquet file. Its footer is kept unless memory is short, its descriptor is not."""
-
-    def __init__(
-        self, run: Path, sealed: Sealed, problems: list[Problem], *, keeps_footer: bool = True
-    ) -> None:
-        self.sealed = sealed
-        self._run, self._problems, self._keeps_footer = run, problems, keeps_footer
-        self._metadata: Any = None
-        self._last_step: int | None = None
-
-    def num_groups(self) -> int:
-        """How many row groups there are; 0 where the file cannot be trusted at all."""
-        self._open_metadata()
-        return int(self._metadata.num_row_groups) if self._metadata is not None else 0
-
-    def groups_of_site(self, low: int, high: int) -> _Groups:
-        """The row groups that may hold sites low..high."""
-        found = []
-        for group in range(self.num_groups()):
-            statistics = self._metadata.row_group(group).column(self._column_place("site")).statistics
-            is_known = statistics is not None and statistics.has_min_max
-            if not is_known or (statistics.min <= high and statistics.max >= low):
-                found.append(group)
-        return found
-
-    def groups_since(self, first: int) -> _Groups:
-        """The row groups that may hold steps from `first` on."""
-        if self._last_step is not None and self._last_step < first:
-            return []  # as whoever follows a run is told by nearly every segment at every look
-        latest = []
-        for group in range(self.num_groups()):
-            statistics = self._metadata.row_group(group).column(self._column_place("step")).statistics
-            is_known = statistics is not None and statistics.has_min_max
-            latest.append(int(statistics.max) if is_known else _EVERY_STEP)
-        self._last_step = max(latest, default=None)
-        self._let_go()
-        return [group for group, last in enumerate(latest) if last >= first]
-
-    def _let_go(self) -> None:
-        """A footer is tens of kilobytes, and a long run has hundreds of files."""
-        if not self._keeps_footer:
-            self._metadata = None
-
-    def _column_place(self, name: str) -> int:
-        return list(self._metadata.schema.names).index(name)
-
-    def read(self, groups: _Groups, columns: Iterable[str]) -> Any | None:
-        """These columns of these groups as an Arrow table; None where a block of them is damaged."""
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        self._open_metadata()
-        if self._metadata is None:
-            return None
-        try:
-            with VerifiedFile(self._run, self.sealed) as file:
-                try:
-                    # No thread of Arrow may hold a Python file: one that still does when the interpreter ends aborts the
-                    # process (apache/arrow#34314), and that process may be the training.
-                    handle = pa.PythonFile(file, mode="r")
-                    source = pq.ParquetFile(handle, metadata=self._metadata, pre_buffer=False)
-                    return source.read_row_groups(groups, columns=list(columns), use_threads=False)
-                finally:
-                    self._note(file.damage)
-                    self._let_go()
-        except FileNotFoundError:
-            raise
-        except (OSError, pa.ArrowException) as error:
-            self._note([error] if isinstance(error, BlockDamagedError) else [])
-            return None
-
-    def _open_metadata(self) -> None:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        if self._metadata is not None:
-            return
-        try:
-            with VerifiedFile(self._run, self.sealed) as file:
-                try:
-                    self._metadata = pq.read_metadata(pa.BufferReader(_footer(file)))
-                finally:
-                    self._note(file.damage)
-        except FileNotFoundError:
-            raise
-        except (OSError, pa.ArrowException) as error:
-            self._note([error] if isinstance(error, BlockDamagedError) else [])
-
-    def verify(self) -> None:
-        """Tests every block."""
-        try:
-            with VerifiedFile(self._run, self.sealed) as file:
-                file.verify()
-                self._note(file.damage)
-        except FileNotFoundError:
-            raise
-        except BlockDamagedError as error:
-            self._note([error])
-
-    def _note(self, damage: Sequence[BlockDamagedError]) -> None:
-        for error in damage:
-            label = error.path.relative_to(self._run).as_posix()
-            problem = Problem(label, error.offset, error.what)
-            if problem not in self._problems:
-                self._problems.append(problem)
-
-
-def _footer(file: VerifiedFile) -> bytes:
-    """The footer alone, as a file of its own: Arrow would read 64 kB before it too, damaged or not."""
-    file.seek(-8, os.SEEK_END)
-    tail = file.read(8)
-    size = int.from_bytes(tail[:4], "little")
-    file.seek(-8 - size, os.SEEK_END)
-    return b"PAR1" + file.read(size) + tail
-
-
 class SegmentPiece:
     """One segment. `numbers` gives the run-wide number of each site of the manifest."""
 
@@ -184,7 +66,7 @@ class SegmentPiece:
         self.problems: list[Problem] = []
         self._numbers, self._cache = numbers, cache
         self._tables = {
-            name: SealedTable(run, file, self.problems, keeps_footer=not cache.is_small)
+            name: SealedTable(run, file, self.problems, keeps_footer=not cache.is_small, most_rows=_most_rows(segment, name))
             for name, file in segment.files.items()
         }
         self._steps = unpack_runs(segment.steps)
@@ -233,7 +115,7 @@ class SegmentPiece:
             if read is not None:
                 yield from self._chunk([group], read, places, wanted, first, last)
 
-    def _groups(self, sites: IntArray) -> _Groups:
+    def _groups(self, sites: IntArray) -> Groups:
         """The row groups that hold these of the segment's sites."""
         if not self.segment.is_dense:
             low, high = int(self._sites[sites[0]]), int(self._sites[sites[-1]])
@@ -244,7 +126,7 @@ class SegmentPiece:
             {g for a, b in zip(first.tolist(), last.tolist(), strict=True) for g in range(a, b + 1)}
         )
 
-    def _columns(self, groups: _Groups, names: list[str]) -> dict[str, npt.NDArray[Any]] | None:
+    def _columns(self, groups: Groups, names: list[str]) -> dict[str, npt.NDArray[Any]] | None:
         """Columns of row groups; whole ones are kept for the next question."""
         table = self._tables["rows"]
         is_whole = len(groups) == -(-self.segment.num_rows // ROW_GROUP_ROWS)
@@ -258,15 +140,30 @@ class SegmentPiece:
             read = table.read(groups, missing)
             if read is None:
                 return None
+            if self._is_unfit(read, groups):
+                return None
             for name in missing:
                 found[name] = read.column(name).to_numpy()
                 if is_whole:
                     self._cache.put(table.sealed.path, name, found[name])
         return found
 
+    def _is_unfit(self, read: Any, groups: Groups) -> bool:
+        """Whether a table is not what the manifest says of it; that is noted."""
+        table = self._tables["rows"]
+        is_whole = len(groups) == self._tables["rows"].num_groups()
+        expected = len(_row_numbers(groups, self.segment.num_rows)) if self.segment.is_dense else self.segment.num_rows
+        if (is_whole or self.segment.is_dense) and read.num_rows != expected:
+            table.refuse(UnfitTableError("it has other rows than its manifest says"))
+            return True
+        if "site" in read.column_names and read.num_rows and max(read.column("site").to_numpy()) >= len(self._numbers):
+            table.refuse(UnfitTableError("it names sites that its manifest does not"))
+            return True
+        return False
+
     def _chunk(
         self,
-        groups: _Groups,
+        groups: Groups,
         read: dict[str, npt.NDArray[Any]],
         places: tuple[int, ...],
         wanted: npt.NDArray[np.bool_],
@@ -329,23 +226,27 @@ class SegmentPiece:
         table = self._tables.get("events")
         groups = table.groups_since(first) if table else []
         read = table.read(groups, ["step", "serial", "time", "kind", "json"]) if table and groups else None
-        if read is None:
+        if table is None or read is None:
             return
-        found = list(self._unpacked(read, kind))
+        try:
+            found = list(self._unpacked(read, kind))
+        except (EncodingError, UnfitTableError) as error:
+            table.refuse(error)
+            return
         if first == FIRST_STEP and kind is None:
             self._events = found
         yield from found
 
     def _unpacked(self, read: Any, kind: str | None) -> Iterator[tuple[int, Event]]:
-        steps, serials, times, kinds, bodies = (
-            read.column(name).to_pylist() for name in ("step", "serial", "time", "kind", "json")
-        )
-        wanted = None if kind is None else text(kind)
+        steps, serials, times = (read.column(name).to_pylist() for name in ("step", "serial", "time"))
+        kinds, bodies = texts_of(read.column("kind")), texts_of(read.column("json"))
+        total = 0
         for place, name in enumerate(kinds):
-            if wanted in (None, name):
-                body = json.loads(bodies[place])
-                event = Event(steps[place], body["kind"], body["body"], self.key.rank, times[place])
-                yield serials[place], event
+            if kind in (None, name):
+                total += len(bodies[place])
+                if total > _MOST_EVENT_BYTES or not abs(times[place]) < 2.0**36:
+                    raise UnfitTableError("its events are larger than a run's can be, or of no time")
+                yield serials[place], decode_event(bodies[place].encode(), steps[place], self.key.rank, times[place])
 
     def vectors(self, name: str, site: int) -> Iterator[tuple[int, npt.NDArray[Any]]]:
         """Steps and vectors of one site, in order."""
@@ -389,7 +290,11 @@ class SegmentPiece:
         return Pyramid(level, columns[0], low, high, mean, last, columns[6].astype(np.int64))
 
 
-def _row_numbers(groups: _Groups, num_rows: int) -> IntArray:
+def _most_rows(segment: Segment, name: str) -> int:
+    return {"rows": segment.num_rows, "pyramid": SEGMENT_ROWS}.get(name, MOST_ROWS)
+
+
+def _row_numbers(groups: Groups, num_rows: int) -> IntArray:
     """The places in the file of the rows of these groups."""
     return np.concatenate(
         [

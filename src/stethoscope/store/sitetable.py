@@ -9,8 +9,13 @@ import numpy as np
 import numpy.typing as npt
 
 from stethoscope.record import Kind, Site, SiteInfo, select
+from stethoscope.store.checked import MOST_TEXT, Fields
+from stethoscope.store.encoding import EncodingError
 
+_MOST_DIMENSIONS: Final = 64
 _WILD: Final = frozenset("*?[")
+_KINDS: Final = {str(kind): kind for kind in Kind}
+_INT: Final = frozenset({int})
 
 
 class SiteTable:
@@ -20,13 +25,18 @@ class SiteTable:
         self.infos: list[SiteInfo] = []
         self._numbers: dict[Site, int] = {}
         self._by_path: dict[str, list[int]] = {}
-        self._descriptions: dict[bytes, list[int]] = {}
+        self._num_by_path = 0
+        """Sites whose names are in there: they are put in when somebody asks by name."""
+        self._descriptions: dict[bytes, tuple[int, list[int]]] = {}
 
-    def add_all(self, checksum: bytes, bodies: Sequence[Mapping[str, Any]]) -> list[int]:
-        """The numbers of the sites of one description; each file of a start repeats it, it is read once."""
-        known = self._descriptions.get(checksum)
-        if known is None:
-            known = self._descriptions[checksum] = [self.add(SiteInfo.from_json(body)) for body in bodies]
+    def described(self, checksum: bytes) -> tuple[int, list[int]] | None:
+        """The first index and the numbers of the sites of a description that was read before."""
+        return self._descriptions.get(checksum)
+
+    def describe(self, checksum: bytes, first: int, bodies: Sequence[Mapping[str, Any]]) -> tuple[int, list[int]]:
+        """Take in a description of sites: their first index in the file, and their numbers here."""
+        infos = [site_info(body) for body in bodies]
+        known = self._descriptions[checksum] = first, [self.add(info) for info in infos]
         return known
 
     def add(self, info: SiteInfo) -> int:
@@ -35,8 +45,6 @@ class SiteTable:
         if number is None:
             number = self._numbers[info.site] = len(self.infos)
             self.infos.append(info)
-            for path in info.site.names:
-                self._by_path.setdefault(path, []).append(number)
         else:
             self.infos[number] = info
         return number
@@ -52,13 +60,56 @@ class SiteTable:
         if _WILD.isdisjoint(pattern):
             near = {
                 n
-                for n in self._by_path.get(pattern, ())
+                for n in self._named(pattern)
                 if kind is None or self.infos[n].site.kind == Kind(kind)
             }
             return np.array(sorted(near), np.int64)
         chosen = [self._numbers[info.site] for info in select(self.infos, pattern, kind)]
         return np.array(chosen, np.int64)
 
+    def _named(self, name: str) -> Sequence[int]:
+        """The numbers of the sites that this names; one may come twice where two threads ask at once."""
+        for number in range(self._num_by_path, len(self.infos)):
+            for path in self.infos[number].site.names:
+                self._by_path.setdefault(path, []).append(number)
+            self._num_by_path = number + 1
+        return self._by_path.get(name, ())
+
     def of(self, numbers: Iterable[int]) -> tuple[SiteInfo, ...]:
         """What is known about these sites."""
         return tuple(self.infos[number] for number in numbers)
+
+
+def site_info(body: Any) -> SiteInfo:
+    """What a run says of a site, its types tested."""
+    # All fields in one go: 10,000 layers have 70,000 sites, and somebody waits for the run to open.
+    try:
+        module, kind, name, shape = body["module"], _KINDS[body["kind"]], body["name"], body["shape"]
+        dtype, count, measured = body["dtype"], body["num_elements"], body["measured"]
+        is_plain = type(module) is type(name) is type(dtype) is type(measured) is str and type(count) is int
+        if is_plain and type(shape) is list and _INT.issuperset(map(type, shape)):
+            lengths = len(module) <= MOST_TEXT >= len(name) and len(dtype) <= 1000 >= len(measured)
+            if lengths and 0 <= count <= 2**62 and len(shape) <= _MOST_DIMENSIONS and (not shape or 0 <= min(shape) <= max(shape) < 2**53):
+                return SiteInfo(Site(module, kind, name), tuple(shape), dtype, count, measured)
+    except (KeyError, TypeError):
+        pass
+    return _closely_checked(body)
+
+
+def _closely_checked(body: Any) -> SiteInfo:
+    """The same, field by field: an error names the one that is wrong."""
+    fields = Fields(body, "a site")
+    shape = fields.items("shape", int)
+    if len(shape) > _MOST_DIMENSIONS or any(not 0 <= size < 2**53 for size in shape):
+        raise EncodingError("shape of a site cannot be one")
+    try:
+        kind = Kind(fields.text("kind", most=100))
+    except ValueError as error:
+        raise EncodingError(f"kind of a site is not known: {error}") from error
+    return SiteInfo(
+        Site(fields.text("module"), kind, fields.text("name")),
+        tuple(int(size) for size in shape),
+        fields.text("dtype", most=1000),
+        fields.whole("num_elements", 0, 2**62),
+        fields.text("measured", most=1000),
+    )

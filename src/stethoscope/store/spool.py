@@ -3,7 +3,8 @@
 Promises: a frame leaves memory only after an fsync that succeeded. A full disk: the file is cut back to its
 last good frame and frames wait here. A broken file, a failed fsync, a deleted journal: the next file, and
 everything since the last good fsync is written again (readers know frames by their serial, so none counts
-twice). No method raises OSError; what went wrong is in `trouble`, and the next call tries again.
+twice). No method raises OSError; what went wrong is in `trouble`, and the next call tries again. A little room is
+held in reserve, so that a full disk still takes the word that it is full, and how the run ended.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from stethoscope.store.encoding import encode_json
 from stethoscope.store.frames import Frame, FrameKind, build
 from stethoscope.store.journal import Journal
 from stethoscope.store.locate import journal_name
+from stethoscope.store.private import create_folder
+from stethoscope.store.reserve import Reserve, reserve_path
 
 _log: Final = logging.getLogger("stethoscope.store")
 ROTATE_BYTES: Final = 4 << 20
@@ -54,6 +57,9 @@ class Spool:
         self.ordinal = 0
         self._prepare: Callable[[], int] | None = prepare
         self.trouble = ""
+        self._is_disk_full = False
+        """Whether the last failure was for want of room."""
+        self._reserve = Reserve(reserve_path(folder, token))
         self._head = dict(head)
         self._counters = counters
         self._journal: Journal | None = None
@@ -65,14 +71,14 @@ class Spool:
         self._steps: set[int] = set()
 
     @property
-    def num_waiting(self) -> int:
+    def waiting(self) -> list[Frame]:
         """Frames not yet written to a file."""
-        return len(self._waiting)
+        return list(self._waiting)
 
     @property
-    def num_unsynced(self) -> int:
+    def unsynced(self) -> list[Frame]:
         """Frames written and not yet known to be durable."""
-        return len(self._unsynced)
+        return list(self._unsynced)
 
     @property
     def unsynced_bytes(self) -> int:
@@ -82,6 +88,21 @@ class Spool:
     def open(self) -> bool:
         """Begins the first file now, so that a folder that cannot be written is known at once."""
         return self._journal is not None or self._begin()
+
+    def say_that_it_is_full(self, frame: Frame) -> None:
+        """Writes a frame into the reserve where the disk is full, and takes as much of the room again as it left."""
+        if not self._is_disk_full:
+            return
+        self._reserve.free()
+        if (self._journal is not None or self._begin()) and self._write(frame):
+            try:
+                self._journal.sync()  # type: ignore[union-attr]
+            except OSError as error:
+                self._counters["fsync_errors"] += 1
+                self._abandon(error)
+            else:
+                self._forget_unsynced()
+        self._reserve.take()
 
     def push(self, frame: Frame) -> None:
         """Takes a frame; `drain` writes it."""
@@ -119,14 +140,23 @@ class Spool:
                 self._abandon(error)
                 continue
             self._forget_unsynced()
+            if self._is_disk_full:  # there is room again
+                self._is_disk_full = False
+                self._reserve.take()
             return True
         return False
 
     def finish(self, frame: Frame) -> bool:
-        """Writes the last frame, makes all durable and closes the file."""
+        """Writes the last frame in place of all that still waits, makes it durable and closes the file."""
+        self._waiting.clear()
+        self._reserve.free()
+        self._is_disk_full = False
+        if self._journal is None:
+            self._sites.clear()  # no row follows, and the reserve has no room for thousands of them
         self.push(frame)
         done = self.sync()
         self.close()
+        self._reserve.free()
         return done
 
     def close(self) -> None:
@@ -143,7 +173,7 @@ class Spool:
                 self.ordinal = self._prepare()
                 self._prepare = None
             if self.folder.parent.is_dir():  # a run folder that someone deleted is not made again
-                self.folder.mkdir(exist_ok=True)
+                create_folder(self.folder)
             journal = Journal(self.folder / journal_name(self.ordinal, self.token, self._part))
             body = encode_json({**self._head, "ordinal": self.ordinal, "part": self._part})
             journal.append(build(FrameKind.FILE, 0, time.time(), body))
@@ -164,6 +194,8 @@ class Spool:
             self.trouble = f"{type(error).__name__}: {error}"
             return False
         self._journal = journal
+        if self._part == 0:
+            self._reserve.take()
         self._part += 1
         self._steps.clear()
         return True
@@ -233,4 +265,9 @@ class Spool:
         self._say(error)
 
     def _say(self, error: OSError) -> None:
-        self.trouble = f"{error.strerror or error}: {error.filename or self.folder}"
+        self._is_disk_full = error.errno in _WAITS_FOR_ROOM
+        run = self.folder.parent
+        if isinstance(error, FileNotFoundError) and not run.exists():
+            self.trouble = f"the run folder was deleted: {run}"
+        else:
+            self.trouble = f"{error.strerror or error}: {error.filename or self.folder}"

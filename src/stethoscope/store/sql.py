@@ -16,6 +16,7 @@ import numpy as np
 from stethoscope.kernels.columns import COLUMNS, COUNTS
 from stethoscope.record import MissingExtraError, RunDamagedError, StethoscopeError
 from stethoscope.store.seal import gather_rows
+from stethoscope.store.sealed_table import SealedTable, UnfitTableError, check_texts
 from stethoscope.store.segment import SegmentPiece
 from stethoscope.store.sums import BlockDamagedError, VerifiedFile
 from stethoscope.store.tables import rows_table, scalars_table, text
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from stethoscope.store.reader import Run
 
 TABLES: Final = ("rows", "scalars", "events", "sites", "findings")
+_TEXTS: Final = {"rows": ("module", "kind", "name"), "scalars": ("name",)}
 
 
 def arrow_table(run: Run, name: str) -> Any:
@@ -114,12 +116,18 @@ _DO: Final = "`stethoscope doctor` says where; the rest of the run can be read"
 
 @contextlib.contextmanager
 def _damage_named() -> Iterator[None]:
+    import pyarrow as pa
+
     try:
         yield
     except BlockDamagedError as error:
         raise RunDamagedError(
             f"A sealed table is damaged ({error.what})", where=error.path, do=_DO
         ) from error
+    except FileNotFoundError:
+        raise
+    except (UnfitTableError, OSError, pa.ArrowException) as error:
+        raise RunDamagedError(f"A sealed table cannot be read ({error!s:.300})", do=_DO) from error
 
 
 @contextlib.contextmanager
@@ -138,8 +146,11 @@ def _parts(run: Run, name: str) -> Iterator[list[tuple[int, Any]]]:
                 # All of it is tested first and then read by Arrow alone: its threads may outlive the interpreter,
                 # and one that held a Python file then would abort the process (apache/arrow#34314).
                 source = opened.enter_context(VerifiedFile(run.path, file))
-                native = opened.enter_context(pa.OSFile(str(source.path)))
-                source.read()
+                source.verify()
+                if source.damage:
+                    raise source.damage[0]
+                check_texts(SealedTable(run.path, file, []), _TEXTS[name])
+                native = opened.enter_context(pa.OSFile(source.native_path()))
                 fragment = layout.make_fragment(native)
                 sealed.setdefault(piece.key.rank, []).append(fragment)
         parts: list[tuple[int, Any]] = [

@@ -11,14 +11,19 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import io
+import os
 from pathlib import Path
 from typing import Any, Final
 
+from stethoscope.store.checked import Fields
+from stethoscope.store.inside import open_file, read_file, read_fully, refuse_links
 from stethoscope.store.runfile import make_durable_folder, write_durably
 
 BLOCK_BYTES: Final = 32 << 10
 _DIGEST_BYTES: Final = 32
 SUFFIX: Final = ".sums"
+MAX_FILE: Final = 256 << 20
+"""No sealed file is larger: one is made of some 16 MB of journals, a rung of the ladder of a few such."""
 
 
 class BlockDamagedError(OSError):
@@ -43,9 +48,11 @@ class Sealed:
         return dataclasses.asdict(self)
 
     @classmethod
-    def from_json(cls, body: dict[str, Any]) -> Sealed:
-        """The inverse of `to_json`."""
-        return cls(str(body["path"]), int(body["num_bytes"]), str(body["sha256"]), str(body["sums_sha256"]))
+    def from_json(cls, body: Any) -> Sealed:
+        """The inverse of `to_json`; EncodingError where it is not so."""
+        fields = Fields(body, "a sealed file")
+        hashes = [fields.text(name, most=64) for name in ("sha256", "sums_sha256")]
+        return cls(fields.text("path", most=400), fields.whole("num_bytes", 0, MAX_FILE), *hashes)
 
 
 def block_sums(data: bytes) -> bytes:
@@ -60,6 +67,7 @@ def block_sums(data: bytes) -> bytes:
 def write_sealed(run: Path, path: str, data: bytes) -> Sealed:
     """Writes a file and its hashes durably. They are of what was meant, not of what the disk made of it."""
     place = run / path
+    refuse_links(run, path.rpartition("/")[0])
     make_durable_folder(place.parent)
     sums = block_sums(data)
     write_durably(place, data)
@@ -74,9 +82,9 @@ class VerifiedFile(io.RawIOBase):
         super().__init__()
         self.path = run / sealed.path
         self.damage: list[BlockDamagedError] = []
-        self._size = sealed.num_bytes
+        self._run, self._size = run, sealed.num_bytes
         self._place = 0
-        self._file = self.path.open("rb", buffering=0)
+        self._file = open_file(run, sealed.path, MAX_FILE)
         try:
             self._sums = self._load_sums(sealed)
         except BaseException:
@@ -87,16 +95,24 @@ class VerifiedFile(io.RawIOBase):
         """The hashes beside the file; where those are damaged, from the whole file if that is good."""
         beside = self.path.with_name(self.path.name + SUFFIX)
         try:
-            sums = beside.read_bytes()
-        except FileNotFoundError:
+            sums = read_file(self._run, sealed.path + SUFFIX, MAX_FILE // BLOCK_BYTES * _DIGEST_BYTES)
+        except OSError:
             sums = b""
         if hashlib.sha256(sums).hexdigest() == sealed.sums_sha256:
             return sums
-        data = self._file.readall() or b""
-        if hashlib.sha256(data).hexdigest() != sealed.sha256:
+        whole, found = hashlib.sha256(), []
+        while block := read_fully(self._file, BLOCK_BYTES):
+            whole.update(block)
+            found.append(hashlib.sha256(block).digest())
+        if whole.hexdigest() != sealed.sha256:
             raise BlockDamagedError(self.path, 0, "neither the file nor its hashes can be trusted")
         self.damage.append(BlockDamagedError(beside, 0, "the hashes are damaged; the file itself is good"))
-        return block_sums(data)
+        return b"".join(found)
+
+    def native_path(self) -> str:
+        """A path under which the system opens this very file again, whatever lies at its name by then."""
+        again = f"/dev/fd/{self._file.fileno()}"
+        return again if os.path.exists(again) else str(self.path)  # noqa: PTH110 - no path of ours
 
     def readable(self) -> bool:
         """Yes."""
@@ -129,23 +145,13 @@ class VerifiedFile(io.RawIOBase):
         start = first * BLOCK_BYTES
         stop = min(-(-end // BLOCK_BYTES) * BLOCK_BYTES, self._size)
         self._file.seek(start)
-        data = memoryview(self._read_fully(stop - start))
+        data = memoryview(read_fully(self._file, stop - start))
         for number in range(first, -(-stop // BLOCK_BYTES)):
             offset = number * BLOCK_BYTES - start
             self._test(number, data[offset : min(offset + BLOCK_BYTES, stop - start)])
         found = bytes(data[self._place - start : end - start])
         self._place = end
         return found
-
-    def _read_fully(self, count: int) -> bytes:
-        parts, left = [], count
-        while left > 0:
-            part = self._file.read(left)
-            if not part:
-                break
-            parts.append(part)
-            left -= len(part)
-        return b"".join(parts)
 
     def _test(self, number: int, block: memoryview) -> None:
         known = self._sums[number * _DIGEST_BYTES : (number + 1) * _DIGEST_BYTES]

@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from stethoscope.kernels.columns import COLUMNS, COUNTS, Table
 from stethoscope.record import IntArray, SiteInfo
+from stethoscope.store.encoding import decode_json
 from stethoscope.store.pieces import Event
 
 ROW_GROUP_ROWS: Final = 32 << 10
@@ -65,7 +66,16 @@ def text(value: str) -> str:
 
 def untext(value: str) -> str:
     """The inverse of `text`."""
-    return str(json.loads(value[len(_ESCAPED) :])) if value.startswith(_ESCAPED) else value
+    return str(decode_json(value[len(_ESCAPED) :].encode())) if value.startswith(_ESCAPED) else value
+
+
+def texts_of(column: Any) -> list[str]:
+    """A column of texts that was read as numbers into a list of texts; equal ones are one object."""
+    found: list[str] = []
+    for chunk in column.chunks:
+        words = [untext(word) for word in chunk.dictionary.to_pylist()]
+        found += [words[code] for code in chunk.indices.to_pylist()]
+    return found
 
 
 def float_column(values: npt.NDArray[np.float64]) -> npt.NDArray[Any]:

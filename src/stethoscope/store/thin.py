@@ -19,13 +19,15 @@ import numpy as np
 
 from stethoscope.kernels.columns import COLUMNS, NUM_COLUMNS
 from stethoscope.record import SiteInfo
+from stethoscope.store.inside import folder_bytes
 from stethoscope.store.locate import rank_folders
 from stethoscope.store.manifest import Manifest, Segment
 from stethoscope.store.pieces import ALL_COLUMNS, Chunk
 from stethoscope.store.pyramid import BASE_LEVEL, Buckets, buckets_table, refold
 from stethoscope.store.scan import Problem
-from stethoscope.store.seal import PYRAMID_GROUP_ROWS, describe_segment, only_one, sweep
-from stethoscope.store.segment import ColumnCache, SealedTable, SegmentPiece
+from stethoscope.store.seal import PYRAMID_GROUP_ROWS, describe_segment, is_bare, only_one, sweep
+from stethoscope.store.sealed_table import SealedTable
+from stethoscope.store.segment import ColumnCache, SegmentPiece
 from stethoscope.store.slim import Kept, kept_rows, slim_events, slim_scalars, slim_vectors
 from stethoscope.store.sums import Sealed, write_sealed
 from stethoscope.store.tables import SortedRows, rows_table, sort_rows, to_parquet
@@ -70,7 +72,7 @@ def thin(
     run, kept = Path(folder), list(keep_steps)
     report = ThinReport(bytes_before=folder_bytes(run))
     report.bytes_after = report.bytes_before
-    folders = rank_folders(run)
+    folders = {rank: place for rank, place in rank_folders(run).items() if not is_bare(place)}
     damaged: set[str] = set()
     while report.bytes_after > disk_bytes:
         progress = False
@@ -82,22 +84,11 @@ def thin(
             with only_one(place) as is_mine:
                 if is_mine and one.run_once(too_much, report):
                     progress = True
-            report.bytes_after = folder_bytes(run)
+                    report.bytes_after = folder_bytes(run)
         if not progress:
             break
     report.is_within_budget = report.bytes_after <= disk_bytes
     return report
-
-
-def folder_bytes(run: Path) -> int:
-    """The size of everything in the run's folder."""
-    total = 0
-    for path in run.rglob("*"):
-        try:
-            total += path.stat().st_size if path.is_file() else 0
-        except OSError:
-            continue  # sealed or swept away meanwhile
-    return total
 
 
 @dataclasses.dataclass(slots=True)
@@ -232,6 +223,8 @@ def _slim_rows(
             parts.append(rows.keep(kept_rows(rows, bucket, kept)))
         if piece.problems:
             raise _DamagedError
+    if total != sum(segment.num_rows for segment in group):
+        raise _DamagedError
     rows = sort_rows(
         np.concatenate([part.steps for part in parts]),
         np.concatenate([part.sites for part in parts]),

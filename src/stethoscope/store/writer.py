@@ -1,9 +1,9 @@
 """RunWriter: the training process's end of the store.
 
 Promises to the training thread: every method returns after copying what it was given, does no input or
-output, and never raises. A thread of its own encodes and writes. Whatever is lost is counted in `counters`
-and, when the disk can be written again, in the run itself. A forked child inherits an inert writer: no
-thread, no lock, no bytes.
+output, and never raises. A thread of its own encodes and writes. Whatever is lost is counted in `counters`,
+by step in `unwritten`, and in the run itself, for which some room is held in reserve. What the user should hear at
+once waits in `take_notices`. A forked child inherits an inert writer: no thread, no lock, no bytes.
 """
 
 from __future__ import annotations
@@ -27,60 +27,22 @@ from stethoscope.kernels.columns import COLUMNS, NUM_COLUMNS, Table
 from stethoscope.record import SiteInfo
 from stethoscope.store import process
 from stethoscope.store.budget import DiskBudget
-from stethoscope.store.encoding import (
-    EncodingError,
-    U32Array,
-    encode_json,
-    encode_rows,
-    encode_scalars,
-    encode_vectors,
-)
+from stethoscope.store.condition import Bell, Condition, FlushRequest
+from stethoscope.store.encoding import EncodingError, U32Array, encode_json
 from stethoscope.store.folder import describe_run, make_folder
-from stethoscope.store.frames import COMPRESSION_LEVEL, FORMAT_VERSION, Frame, FrameError, FrameKind, build
+from stethoscope.store.frames import COMPRESSION_LEVEL, FORMAT_VERSION, FrameError, FrameKind, build
 from stethoscope.store.locate import next_ordinal, rank_folder
-from stethoscope.store.queue import ByteQueue, Item, joined_sites
+from stethoscope.store.losses import COUNTERS, UNWRITTEN_SINCE, Losses, lost_steps_text
+from stethoscope.store.queue import ByteQueue, Item, joined_sites, payload
 from stethoscope.store.spool import Spool
 
 _log: Final = logging.getLogger("stethoscope.store")
 _POLL_S: Final = 0.05
 _SYNC_S: Final = 1.0
-_RETRY_S: Final = 1.0
 _BATCH_BYTES: Final = 2 << 20
 _MOST_UNSYNCED_BYTES: Final = 16 << 20
-_COUNTERS: Final = (
-    "queued",
-    "written",
-    "dropped_rows",
-    "dropped_other",
-    "dropped_bytes",
-    "rejected",
-    "write_errors",
-    "fsync_errors",
-    "bytes_written",
-)
-_LOSSES: Final = (
-    "dropped_rows",
-    "dropped_other",
-    "dropped_bytes",
-    "rejected",
-    "write_errors",
-    "fsync_errors",
-)
 
 _alive: weakref.WeakSet[RunWriter] = weakref.WeakSet()
-
-
-class _Request:
-    """Someone waits for everything handed in so far to be durable."""
-
-    def __init__(self, after: int) -> None:
-        self.after = after
-        self.done = threading.Event()
-        self.succeeded = False
-
-    def settle(self, succeeded: bool) -> None:
-        self.succeeded = succeeded
-        self.done.set()
 
 
 class RunWriter:
@@ -92,24 +54,27 @@ class RunWriter:
         spool: Spool,
         queue: ByteQueue,
         counters: dict[str, int],
+        losses: Losses,
         trouble: str,
         budget: DiskBudget,
     ) -> None:
         self.path = folder
         self.counters = counters
+        self._losses = losses
         self._spool = spool
         self._queue = queue
         self._budget = budget
         self._setup_trouble = trouble
-        self._is_writing = not trouble
         self._is_closed = False
         self._is_inert = False
         self._num_sites = 0
         self._serial = 0
-        self._requests: list[_Request] = []
+        self._requests: list[FlushRequest] = []
         self._end: tuple[str, dict[str, Any]] | None = None
-        self._wake = threading.Event()
-        self._losses_said: tuple[int, ...] = (0,) * len(_LOSSES)
+        self._bell = Bell()
+        self._losses_said = losses.numbers()
+        self._condition = Condition(is_writing=not trouble)
+        self._was_over_budget = False
         self._compressor = zstandard.ZstdCompressor(level=COMPRESSION_LEVEL)
         _alive.add(self)
         self._thread = threading.Thread(target=self._work, name="stethoscope-writer", daemon=True)
@@ -128,7 +93,8 @@ class RunWriter:
     ) -> RunWriter:
         """Begins a run, or a new process start of one. Never raises: see `state` and `trouble`."""
         folder = Path(folder)
-        counters = dict.fromkeys(_COUNTERS, 0)
+        counters = dict.fromkeys(COUNTERS, 0)
+        losses = Losses(counters)
         token = secrets.token_hex(4)
         head = {
             "format_version": FORMAT_VERSION,
@@ -151,7 +117,7 @@ class RunWriter:
         spool = Spool(rank_folder(folder, rank), token, head, counters, prepare, share_bytes=share)
         trouble = "" if spool.open() else spool.trouble
         budget = DiskBudget(folder, rank, share)
-        writer = cls(folder, spool, ByteQueue(queue_bytes, counters), counters, trouble, budget)
+        writer = cls(folder, spool, ByteQueue(queue_bytes, losses), counters, losses, trouble, budget)
         if spool.ordinal > 1:
             writer.event(0, "start", {"ordinal": spool.ordinal, "info": info})
         return writer
@@ -161,14 +127,36 @@ class RunWriter:
         """ "writing", "memory" (nothing reaches the disk now) or "closed"."""
         if self._is_closed or self._is_inert:
             return "closed"
-        return "writing" if self._is_writing else "memory"
+        return "writing" if self._condition.is_writing else "memory"
+
+    @property
+    def is_on_disk(self) -> bool:
+        """Whether the run was closed and its end is durable."""
+        return self._is_closed and self._condition.is_writing
 
     @property
     def trouble(self) -> str:
         """Why rows do not reach the disk, "" where all is well."""
-        if self._is_writing and self._budget.is_over:
+        if self._condition.is_writing and self._budget.is_over:
             return f"over its disk budget, rows are not recorded: {self.path}"
-        return self._spool.trouble or ("" if self._is_writing else self._setup_trouble)
+        if self._condition.hangs:
+            return f"the disk does not answer: {self.path}"
+        return self._spool.trouble or ("" if self._condition.is_writing else self._setup_trouble)
+
+    @property
+    def last_trouble(self) -> str:
+        """Why rows did not reach the disk the last time that they did not, also where all is well again."""
+        return self._condition.last_trouble or self.trouble
+
+    def take_notices(self) -> list[str]:
+        """What the user should hear now: that writing fails, or works again. Each is given once."""
+        return self._condition.take_notices()
+
+    def unwritten(self) -> dict[str, int]:
+        """The losses so far, with everything that is in memory only counted as lost."""
+        frames = self._spool.waiting + (self._spool.unsynced if self._thread.is_alive() else [])
+        in_memory = [(frame.step, frame.num_rows) for frame in frames if frame.kind == FrameKind.ROWS]
+        return self._losses.numbers([*in_memory, *self._queue.waiting_rows()])
 
     def sites(self, infos: Sequence[SiteInfo]) -> None:
         """Registers sites; a site's index is its order of registration in this process start."""
@@ -221,11 +209,11 @@ class RunWriter:
 
     def flush(self, timeout: float = 10.0) -> bool:
         """True when everything handed in before the call is on disk and fsynced."""
-        if self._is_inert or self._is_closed:
+        if self._is_inert or self._end is not None:
             return False
-        request = _Request(self._queue.num_put)
+        request = FlushRequest(self._queue.num_put)
         self._requests.append(request)
-        self._wake.set()
+        self._bell.ring()
         request.done.wait(timeout)
         return request.succeeded
 
@@ -233,13 +221,13 @@ class RunWriter:
         self, ended: str = "finished", body: dict[str, Any] | None = None, timeout: float = 5.0
     ) -> None:
         """Writes what is left and how the run ended; after it nothing is taken any more."""
-        if self._is_inert or self._is_closed or self._end is not None:
+        if self._is_inert:
             return
-        self._end = (ended, dict(body or {}))
-        self._wake.set()
+        if self._end is None:
+            self._end = (ended, dict(body or {}))
+            self._bell.ring()
         if threading.current_thread() is not self._thread:
             self._thread.join(timeout)
-        self._is_closed = True
 
     def _put(
         self, kind: FrameKind, step: int, content: tuple[Any, ...], num_bytes: int, num_rows: int = 0
@@ -255,8 +243,8 @@ class RunWriter:
             return
         self.counters["queued"] += 1
         self._queue.put(Item(kind, place, time.time(), content, num_bytes, num_rows))
-        if self._queue.num_bytes > _BATCH_BYTES:
-            self._wake.set()
+        if self._condition.is_writing and self._queue.num_bytes > _BATCH_BYTES:
+            self._bell.ring()  # while writing fails its next try has its time
 
     def _reject(self, why: str) -> None:
         self.counters["rejected"] += 1
@@ -266,23 +254,27 @@ class RunWriter:
         """The writer thread."""
         last_sync = time.monotonic()
         while not self._is_inert:
-            self._wake.wait(_POLL_S if self._is_writing else _RETRY_S)
-            self._wake.clear()
+            self._bell.wait(self._condition.wait_s(_POLL_S))
+            self._condition.begin()
+            asked = list(self._requests)  # who asks later has not been failed by this turn
             try:
-                last_sync = self._turn(last_sync)
+                last_sync = self._turn(last_sync, asked)
             except Exception:
                 _log.exception("the writer thread failed once and goes on")
                 self.counters["write_errors"] += 1
-                self._settle(list(self._requests), succeeded=False)
+                self._condition.note(False)
+                self._settle(asked, succeeded=False)
+            self._condition.end()
             if self._end is not None and (
-                not self._is_writing or not self._queue.num_put - self._queue.num_taken
+                not self._condition.is_writing or not self._queue.num_put - self._queue.num_taken
             ):
                 self._finish()
                 return
 
-    def _turn(self, last_sync: float) -> float:
+    def _turn(self, last_sync: float, asked: list[FlushRequest]) -> float:
         """Takes, encodes and writes until the queue is empty; syncs when due. Returns when it last did."""
-        succeeded = self._spool.drain()
+        # After a failure a file has to be open: with nothing to write, nothing would show that writing still fails.
+        succeeded = (self._condition.is_writing or self._spool.open()) and self._spool.drain()
         while succeeded and not self._is_inert:
             batch = self._queue.take(_BATCH_BYTES)
             for item in joined_sites(batch):
@@ -299,9 +291,39 @@ class RunWriter:
             self._report_losses()
             succeeded = self._spool.sync()
             last_sync = now
-        self._is_writing = succeeded
-        self._settle(reached if succeeded else list(self._requests), succeeded)
+        self._note_state(succeeded)
+        self._settle(reached if succeeded else asked, succeeded)
         return last_sync
+
+    def _note_state(self, succeeded: bool) -> None:
+        """Tells the user once when writing begins to fail, or works again."""
+        has_changed = self._condition.note(succeeded)
+        is_newly_over, self._was_over_budget = self._budget.is_over > self._was_over_budget, self._budget.is_over
+        if succeeded and is_newly_over:
+            self._condition.last_trouble = self.trouble
+            self._condition.notify(f"{self.trouble}. They are again when there is room; `disk` sets the budget")
+        if has_changed and succeeded:
+            lost = lost_steps_text(self._losses.numbers())
+            self._condition.notify(f"the run can be written again; {f'{lost} lost' if lost else 'nothing was lost'}")
+        elif has_changed:
+            self._tell_failure()
+
+    def _tell_failure(self) -> None:
+        """To the user, and to the run itself out of the reserve: the process may be killed before there is room again."""
+        self._condition.last_trouble = self._spool.trouble
+        rows = [frame.step for frame in self._spool.waiting if frame.kind == FrameKind.ROWS]
+        rows = rows or [step for step, _ in self._queue.waiting_rows()]
+        if self.path.exists():
+            since = f"steps from {min(rows):,} on" if rows else "what comes now"
+            self._condition.notify(
+                f"the run cannot be written ({self._spool.trouble}): {since} wait in memory, and of too many the oldest are lost. "
+                "Training goes on"
+            )
+        else:
+            self._condition.notify(f"{self._spool.trouble}. It is not made again: nothing of this run is kept. Training goes on")
+        last_word = self._losses.numbers() | ({UNWRITTEN_SINCE: min(rows)} if rows else {})
+        self._losses_said = last_word
+        self._spool.say_that_it_is_full(build(FrameKind.HEALTH, 0, time.time(), encode_json(last_word)))
 
     def _encode(self, item: Item) -> None:
         content = item.content
@@ -311,10 +333,11 @@ class RunWriter:
             self._queue.count_dropped(item)
             return
         try:
-            raw = _payload(item.kind, content)
+            raw = payload(item.kind, content)
             frame = build(
-                item.kind, item.step, item.time, raw, serial=self._serial + 1, compressor=self._compressor
-            )
+                item.kind, item.step, item.time, raw,
+                serial=self._serial + 1, compressor=self._compressor, num_rows=item.num_rows,
+            )  # fmt: skip
         except (EncodingError, FrameError, TypeError, ValueError, RecursionError) as error:
             self._reject(f"{item.kind.name.lower()} of step {item.step}: {error}")
             return
@@ -323,32 +346,35 @@ class RunWriter:
         self.counters["written"] += 1
 
     def _report_losses(self) -> None:
-        losses = tuple(self.counters[name] for name in _LOSSES)
+        losses = self._losses.numbers()
         if losses != self._losses_said:
             self._losses_said = losses
-            self._spool.push(build(FrameKind.HEALTH, 0, time.time(), encode_json(self._losses())))
+            self._spool.push(build(FrameKind.HEALTH, 0, time.time(), encode_json(losses)))
 
-    def _losses(self) -> dict[str, int]:
-        return {name: self.counters[name] for name in _LOSSES}
-
-    def _settle(self, requests: list[_Request], succeeded: bool) -> None:
+    def _settle(self, requests: list[FlushRequest], succeeded: bool) -> None:
         for request in requests:
-            self._requests.remove(request)
-            request.settle(succeeded)
+            if request in self._requests:
+                self._requests.remove(request)
+                request.settle(succeeded)
 
     def _finish(self) -> None:
+        """Everything that is left is written now or lost; the last frame says how much was, and how the run ended."""
+        if not self._spool.sync():
+            for frame in self._spool.waiting:
+                if frame.serial:
+                    num_bytes, is_rows = len(frame.payload), frame.kind == FrameKind.ROWS
+                    self._losses.add(frame.step, frame.num_rows, num_bytes, is_rows=is_rows)
+            self._queue.drop_all()
         ended, body = self._end or ("finished", {})
+        said = {"losses": self._losses.numbers(), "counters": self.counters, "lost_steps": self._losses.ranges()}
+        said["trouble"] = self.last_trouble
         try:
-            raw = encode_json(
-                {"ended": ended, "body": body, "losses": self._losses(), "counters": self.counters}
-            )
+            raw = encode_json({"ended": ended, "body": body, **said})
         except (TypeError, ValueError, RecursionError):
-            raw = encode_json(
-                {"ended": ended, "body": {}, "losses": self._losses(), "counters": self.counters}
-            )
-        frame: Frame = build(FrameKind.END, 0, time.time(), raw)
-        self._is_writing = self._spool.finish(frame)
-        self._settle(list(self._requests), self._is_writing)
+            raw = encode_json({"ended": ended, "body": {}, **said})
+        is_durable = self._spool.finish(build(FrameKind.END, 0, time.time(), raw))
+        self._condition.note(is_durable)
+        self._settle(list(self._requests), is_durable)
         self._is_closed = True
 
     def _go_inert(self) -> None:
@@ -357,22 +383,10 @@ class RunWriter:
         self._spool.close()
 
 
-def _payload(kind: FrameKind, content: tuple[Any, ...]) -> bytes:
-    if kind == FrameKind.ROWS:
-        return encode_rows(*content)
-    if kind == FrameKind.SCALARS:
-        return encode_scalars(*content)
-    if kind == FrameKind.VECTORS:
-        return encode_vectors(*content)
-    if kind == FrameKind.SITES:
-        first, infos = content
-        return encode_json({"first": first, "sites": [info.to_json() for info in infos]})
-    return bytes(content[0])
-
-
 def _close_at_exit() -> None:
     for writer in list(_alive):
-        writer.close("exit")
+        if writer._end is None:  # else whoever closed it has waited for it already
+            writer.close("exit")
 
 
 def _silence_children() -> None:
