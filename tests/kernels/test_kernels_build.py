@@ -28,7 +28,7 @@ def hook() -> ModuleType:
 def tree(tmp_path: Path, hook: ModuleType) -> Path:
     folder = tmp_path / hook.FOLDER
     folder.mkdir(parents=True)
-    for source in (ROOT / hook.FOLDER).glob("cpu*.[ch]"):
+    for source in (ROOT / hook.FOLDER).glob("*.[ch]"):
         shutil.copy(source, folder)
     return tmp_path
 

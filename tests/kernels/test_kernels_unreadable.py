@@ -34,10 +34,9 @@ def quantised() -> torch.Tensor:
         return torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8)
 
 
-def nested() -> torch.Tensor:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged)
+def with_gaps() -> torch.Tensor:
+    offsets, lengths = torch.tensor([0, 3, 6]), torch.tensor([2, 3])
+    return torch.nested.nested_tensor_from_jagged(torch.ones(6, 2), offsets, lengths)
 
 
 def fake() -> torch.Tensor:
@@ -56,14 +55,21 @@ def freed() -> torch.Tensor:
 
 @pytest.mark.parametrize(
     "make",
-    [quantised, nested, fake, freed, lambda: torch.ones(3, device="meta"), lambda: torch.ones(3).to_mkldnn()],
-    ids=["quantised", "nested", "fake", "freed", "meta", "mkldnn"],
+    [quantised, with_gaps, fake, freed, lambda: torch.ones(3, device="meta"), lambda: torch.ones(3).to_mkldnn()],
+    ids=["quantised", "jagged with gaps", "fake", "freed", "meta", "mkldnn"],
 )
 def test_unsupported_is_named(make) -> None:  # type: ignore[no-untyped-def]
     measured = start_among_others(make())
     assert measured.unsupported == (1,)
     assert measured.rows[1, 0] == 0
     assert np.isnan(measured.rows[1, 7:]).all()
+
+
+def test_jagged_tensors_give_the_values_of_their_rows() -> None:
+    rows = [torch.randn(2, 3), torch.randn(4, 3)]
+    measured = start_among_others(torch.nested.nested_tensor(rows, layout=torch.jagged))
+    assert measured.unsupported == ()
+    assert_rows_agree(measured.rows[1:2], reference.row(torch.cat(rows))[None])
 
 
 @pytest.mark.parametrize("layout", ["coo", "uncoalesced", "csr", "bsr", "complex coo"])

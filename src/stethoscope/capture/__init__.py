@@ -1,5 +1,4 @@
-"""When and where to look: seams, taps, schedule, ledger, and the Watcher that joins them."""
+"""When and where to look: seams, taps, schedule, ledger, and the Watcher that joins them.
 
-from stethoscope.capture.watcher import Watcher
-
-__all__ = ["Watcher"]
+Nothing is imported here: the guard is used where there is no torch.
+"""

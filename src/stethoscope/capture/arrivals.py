@@ -135,13 +135,21 @@ class Arrival:
 
 def is_readable(tensor: torch.Tensor) -> bool:
     """Whether samples can be looked at one by one without waiting for a device."""
-    return (
-        tensor.device.type == "cpu"
-        and tensor.layout is torch.strided
-        and tensor.dim() > 0
-        and len(tensor) > 0
-        and not tensor.is_quantized
-    )
+    with torch._C.DisableTorchFunction():
+        return (
+            tensor.device.type == "cpu"
+            and tensor.layout is torch.strided
+            and has_shape(tensor)
+            and tensor.dim() > 0
+            and tensor.shape[0] > 0
+            and not tensor.is_quantized
+        )
+
+
+def has_shape(tensor: torch.Tensor) -> bool:
+    """Whether it has one shape: nested tensors have several."""
+    with torch._C.DisableTorchFunction():
+        return not tensor.is_nested
 
 
 def _names(tensors: Sequence[torch.Tensor]) -> dict[str, Any]:

@@ -30,7 +30,7 @@ class Averages:
 
     def begin(self) -> None:
         """Before the first step: what the weights are now."""
-        self._initial = sample(self._names.root)
+        self._initial = sample(self._names.tensors)
 
     def ask(self, looks: Looks, *, search: bool) -> Callable[[], dict[str, Any] | None]:
         """Compares each with what it was; what is returned says which moved, when that has come."""

@@ -9,6 +9,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch.nn.parameter import is_lazy
 
 from stethoscope.capture.ring import Batch
 from stethoscope.capture.sites import Names, SiteTable, wanted
@@ -18,6 +19,10 @@ from stethoscope.record import Kind, Site
 
 Indices = npt.NDArray[np.uint32]
 SEED: Final = 0x5E7
+MAX_SAMPLED: Final = 1 << 21
+"""Coordinates of all weights of an optimizer together whose change is measured: four copies of them are kept, 16 MB each."""
+LEAST_SAMPLE: Final = 64
+"""Coordinates of each weight that are measured however many weights there are."""
 
 
 class Boundary:
@@ -40,7 +45,8 @@ class Boundary:
             for p in parameters
             if (known := names.parameters.get(id(p))) is not None and wanted(known[0], config.layers)
         ]
-        self.strangers = [p for p in parameters if id(p) not in names.parameters]
+        self._named = [names.parameters[id(p)] for p in self.parameters]
+        self.strangers = [p for p in parameters if id(p) not in names.parameters and not is_lazy(p)]
         """Parameters that this optimizer holds and the model does not."""
         measured = ["meta" if p.is_meta else "all" for p in self.parameters]
         self._weights = self._register(Kind.WEIGHT, measured, on=config.weights)
@@ -74,11 +80,8 @@ class Boundary:
     def _register(self, kind: Kind, measured: list[str], *, on: bool) -> Indices:
         if not on:
             return np.zeros(len(self.parameters), dtype=np.uint32)
-        places = []
-        for parameter, how in zip(self.parameters, measured, strict=True):
-            site = self._names.site(parameter, kind)
-            places.append(self._table.index(site, parameter, how) if site is not None else 0)
-        return np.array(places, dtype=np.uint32)
+        sites = [Site(module, kind, name) for module, name in self._named]
+        return np.array(self._table.indices(sites, self.parameters, measured), dtype=np.uint32)
 
     def gradients(self, extras: Extras | None, scale: Any = None) -> Batch | None:
         """The gradients as they are now."""
@@ -86,7 +89,7 @@ class Boundary:
             return None
         # Each `.grad` is asked for once: every time makes a Python object of it.
         index, found = self._gradients, [p.grad for p in self.parameters]
-        if any(gradient is None for gradient in found):
+        if type(None) in set(map(type, found)):
             index = index[[place for place, gradient in enumerate(found) if gradient is not None]]
             found = [gradient for gradient in found if gradient is not None]
         if not found:
@@ -100,7 +103,7 @@ class Boundary:
         if not self._config.updates or not self.parameters:
             return
         if self._sample is None:
-            size = self._config.update_sample
+            size = min(self._config.update_sample, max(MAX_SAMPLED // len(self.parameters), LEAST_SAMPLE))
             self._sample = Sample(self.parameters, size=size, seed=SEED)
             how = ["sampled" if p.numel() > size else "all" for p in self.parameters]
             self._updates = self._register(Kind.UPDATE, how, on=True)

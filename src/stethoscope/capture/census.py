@@ -62,12 +62,12 @@ class Twins:
             (p, w)
             for p, m in names.root.named_modules()
             # Not by the attribute: reading a parametrized weight computes it, and may change the parametrization.
-            if isinstance(m, torch.nn.Embedding) and (w := m._parameters.get("weight")) is not None
+            if isinstance(m, torch.nn.Embedding) and (w := dict(names.own(m)).get("weight")) is not None
         ]
         heads = [
             (p, w)
             for p, m in names.root.named_modules()
-            if isinstance(m, torch.nn.Linear) and (w := m._parameters.get("weight")) is not None
+            if isinstance(m, torch.nn.Linear) and (w := dict(names.own(m)).get("weight")) is not None
         ]
         self.pairs = [
             (a, first, b, second)
@@ -96,7 +96,7 @@ class Copies:
 
     def __init__(self, names: Names) -> None:
         self._names = names
-        self._parts = _stacked(names.root)
+        self._parts = _stacked(names)
         # Asked of all before the first answer is read: a device is waited for once.
         found = [(p, _rows_equal(p, self._parts.get(id(p), 1))) for p in names.tensors]
         self._suspects = [p for p, alike in found if alike is not None and bool(alike)]
@@ -130,9 +130,9 @@ def _note(into: dict[Any, bool], key: Any, values: Values) -> None:
 
 
 def _comparable(first: torch.Tensor, second: torch.Tensor) -> bool:
-    if first.shape != second.shape or first.device != second.device or not 0 < first.numel() <= MAX_COMPARED:
+    if not can_look(first) or not can_look(second):
         return False
-    return can_look(first) and can_look(second)
+    return first.shape == second.shape and first.device == second.device and 0 < first.numel() <= MAX_COMPARED
 
 
 def _equal(first: torch.Tensor, second: torch.Tensor) -> bool:
@@ -145,22 +145,22 @@ def _is_flat(tensor: torch.Tensor) -> bool:
     return bool((flat == flat[0]).all())
 
 
-def _stacked(root: torch.nn.Module) -> dict[int, int]:
+def _stacked(names: Names) -> dict[int, int]:
     """From a weight to how many matrices stand in it one above the other: the gates of a recurrence, queries, keys and values.
 
     Each gets gradients of its own, and units that are copies are equal within each, not across them.
     """
     found: dict[int, int] = {}
-    for module in root.modules():
+    for module in names.root.modules():
         parts = next((number for kinds, number in STACKED if isinstance(module, kinds)), 1)
         if parts > 1:
-            found |= {id(p): parts for name, p in module._parameters.items() if p is not None and name.startswith(STACKED_NAMES)}
+            found |= {id(p): parts for name, p in names.own(module) if name.startswith(STACKED_NAMES)}
     return found
 
 
 def _rows_equal(parameter: torch.Tensor, parts: int = 1) -> torch.Tensor | None:
     """Whether all rows are the same within each part, as a number on the device; None where that cannot be looked at."""
-    if parameter.dim() < 2 or not 0 < parameter.numel() <= MAX_COMPARED or not can_look(parameter):
+    if not can_look(parameter) or parameter.dim() < 2 or not 0 < parameter.numel() <= MAX_COMPARED:
         return None
     if parameter.shape[0] < 2 * parts or parameter.shape[0] % parts:
         return None

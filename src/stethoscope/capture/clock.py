@@ -34,6 +34,12 @@ class Clock:
             self._known[id(optimizer)] = weakref.ref(optimizer)
             self.own_counts[id(optimizer)] = self._missed[id(optimizer)] = 0
 
+    def forget(self, optimizer: Any) -> None:
+        """It was replaced: nobody waits for it any more."""
+        for known in (self._known, self.own_counts, self._missed):
+            known.pop(id(optimizer), None)
+        self._stepped.discard(id(optimizer))
+
     @property
     def optimizers(self) -> list[Any]:
         """Those known and still alive, in the order they were met."""

@@ -62,8 +62,13 @@ class Collector:
         self._lock = threading.RLock()  # a backward pass runs on a thread per device
 
     def add(self, place: int, tensor: torch.Tensor, scale: Pending | None = None) -> None:
-        """A detached tensor of this site, its rows to be divided by `scale` where there is one."""
+        """A tensor of this site, its rows to be divided by `scale` where there is one."""
         with self._lock:
+            if type(tensor) is not torch.Tensor or tensor.layout is not torch.strided:
+                # A subclass, sparse or nested: whether it is changed while it waits cannot be known.
+                self._measure([place], [tensor], scale)
+                return
+            tensor = tensor.detach()
             clean = self._clean.get(place, 0)
             if clean < CLEAN_LOOKS or tensor.is_inference():
                 self._measure([place], [tensor], scale)

@@ -6,7 +6,11 @@ own what is trained: the optimizers' parameters, and the leaves of the loss's gr
 optimizer was made for another one). Their outermost holders are the models.
 
 All models found at once belong together: a GAN's two networks are one run. What a script trains later, with optimizers
-made later (the folds of a cross-validation), is found by another look and is a run of its own.
+made later, is found by another look and is a run of its own: the folds of a cross-validation, and also a model that was
+trained before, where its new optimizer holds other parameters (LoRA after pretraining), is of another class (Adam, then
+LBFGS), or is made at another place of the script. An optimizer that a loop makes again and again is none of these. Where
+one that was thought to be over steps again (training goes on after a probe was trained, a discriminator was made
+late), both belong together from there.
 """
 
 from __future__ import annotations
@@ -23,6 +27,7 @@ import torch
 
 from stethoscope.capture.guard import Guard
 from stethoscope.capture.seams import SEAMS, Patch
+from stethoscope.capture.shards import own_parameters, unsharded_now
 from stethoscope.capture.sites import unwrap
 
 MAX_NODES: Final = 200_000
@@ -31,6 +36,8 @@ SHARE: Final = 0.01
 ALLOWANCE_SECONDS: Final = 1.0
 """Looks may take this long in all, and after that this share of the time since the start."""
 
+Place = tuple[tuple[str, int], ...]
+"""Files and lines of the calls that led to a place of the script, innermost first."""
 Found = Callable[[dict[str, torch.nn.Module], list[torch.optim.Optimizer]], None]
 
 
@@ -39,7 +46,7 @@ class Discovery:
 
     def __init__(self, found: Found) -> None:
         self._found = found
-        self._waiting: list[weakref.ref[Any]] = []
+        self._waiting: list[tuple[weakref.ref[Any], Place]] = []
         self._patch: Patch | None = None
         self._guard = Guard()
         self._began = time.perf_counter()
@@ -48,6 +55,15 @@ class Discovery:
         self.num_looks = 0
         self.num_optimizers = 0
         """Optimizers that were made."""
+        self._own_watchers: list[Any] = []
+        """Those who watch what was found."""
+        self._current: list[tuple[weakref.ref[Any], Place]] = []
+        self._former: list[tuple[weakref.ref[Any], Place]] = []
+        """Optimizers of what was found last, and of what was found before."""
+        self._are_together = False
+        """Whether what waits belongs together with what is watched now."""
+        self._known: set[int] = set()
+        """The identities of the optimizers that were found."""
 
     def start(self) -> None:
         """Open the seam on the optimizers' constructor."""
@@ -71,7 +87,7 @@ class Discovery:
 
     def _made(self, optimizer: torch.optim.Optimizer) -> None:
         self.num_optimizers += 1
-        self._waiting.append(weakref.ref(optimizer))
+        self._waiting.append((weakref.ref(optimizer), _place_in_script()))
         if self not in SEAMS.listeners:
             SEAMS.join(self)
 
@@ -84,7 +100,12 @@ class Discovery:
 
     def step_begins(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:  # noqa: ARG002
         """With a closure the step comes before the backward pass."""
-        if any(ref() is optimizer for ref in self._waiting):
+        again = [entry for entry in self._former if entry[0]() is optimizer]
+        if again:
+            self._former = [entry for entry in self._former if entry not in again]
+            self._waiting += again + self._current
+            self._are_together = True
+        if any(ref() is optimizer for ref, _ in self._waiting):
             self._guard(self._look, None)
 
     def backward_ends(self) -> None:
@@ -120,23 +141,55 @@ class Discovery:
         began = time.perf_counter()
         if self.spent_s > ALLOWANCE_SECONDS + SHARE * (began - self._began):
             return
-        optimizers = [found for ref in self._waiting if (found := ref()) is not None]
+        made = [(found, place) for ref, place in self._waiting if (found := ref()) is not None]
+        optimizers = [optimizer for optimizer, _ in made]
         self._waiting.clear()
         if not optimizers:
             return
         held = [p for o in optimizers for group in o.param_groups for p in group["params"]]
         trained = {id(p) for p in held} | {id(p) for p in leaves(loss)}
-        models = [model for model in roots(trained) if not is_watched(model)]
+        found = roots(trained)
+        watchers = [listener for listener in SEAMS.listeners if hasattr(listener, "names")]
+        models = [model for model in found if not is_watched(model, watchers)]
+        are_together, self._are_together = self._are_together, False
+        if (self._are_new(made, found) and not models) or (are_together and models):
+            # The script's own sessions go on whatever it makes.
+            others = [watcher for watcher in watchers if watcher not in self._own_watchers]
+            models = [model for model in found if not is_watched(model, others)]
         self.num_looks += 1
         self.spent_s += time.perf_counter() - began
         if models:
             self._found(dict(zip(names(models), models, strict=True)), optimizers)
+            self._former += self._current
+            self._current = [(weakref.ref(optimizer), place) for optimizer, place in made]
+            current = {id(optimizer) for optimizer in optimizers}
+            self._former = [entry for entry in self._former if entry[0]() is not None and id(entry[0]()) not in current]
+            self._own_watchers = [listener for listener in SEAMS.listeners if listener is not self and listener not in watchers]
+
+    def _are_new(self, made: list[tuple[torch.optim.Optimizer, Place]], models: list[torch.nn.Module]) -> bool:
+        """Whether one of these optimizers trains another part of the models, in another way, or was made elsewhere than any before."""
+        parameters = set().union(*map(_parameters_of, models))
+        identities = set()
+        for optimizer, place in made:
+            held = frozenset(id(p) for group in optimizer.param_groups for p in group["params"])
+            # One for a tensor beside the model (an adversarial perturbation) trains no model.
+            if not held.isdisjoint(parameters):
+                identities.add(hash((type(optimizer), held, place)))
+        are_new = not identities <= self._known
+        self._known |= identities
+        return are_new
 
 
-def is_watched(model: torch.nn.Module) -> bool:
-    """Whether somebody watches this model, or a part of it, already."""
-    watched = [w.names.parameters for w in SEAMS.listeners if hasattr(w, "names")]
-    return any(id(p) in parameters for p in model.parameters() for parameters in watched)
+def is_watched(model: torch.nn.Module, watchers: list[Any]) -> bool:
+    """Whether one of these watches this model, or a part of it, already."""
+    held = _parameters_of(model) if watchers else set()
+    return any(not held.isdisjoint(watcher.names.parameters) for watcher in watchers)
+
+
+def _parameters_of(model: torch.nn.Module) -> set[int]:
+    """The ids of a model's parameters as its optimizer holds them."""
+    shards = unsharded_now(model.modules())
+    return {id(p) for module in model.modules() for _, p in own_parameters(module, shards)}
 
 
 def leaves(loss: Any) -> Iterator[torch.Tensor]:
@@ -166,7 +219,8 @@ def roots(trained: set[int]) -> list[torch.nn.Module]:
         for child in module._modules.values():
             if child is not None:
                 holders.setdefault(id(child), []).append(module)
-    waiting = [m for m in modules if any(id(p) in trained for p in m._parameters.values())]
+    shards = unsharded_now(modules)
+    waiting = [m for m in modules if any(id(p) in trained for _, p in own_parameters(m, shards))]
     seen = {id(m) for m in waiting}
     outermost: dict[int, torch.nn.Module] = {}
     while waiting:
@@ -196,10 +250,19 @@ def names(models: Iterable[torch.nn.Module]) -> list[str]:
 
 def _spaces() -> Iterator[dict[str, Any]]:
     """The local variables of running functions, innermost first, then the main module's."""
+    for frame in _user_frames():
+        yield dict(frame.f_locals)
+    yield dict(vars(sys.modules["__main__"]))
+
+
+def _place_in_script() -> Place:
+    return tuple((frame.f_code.co_filename, frame.f_lineno) for frame in _user_frames())
+
+
+def _user_frames() -> Iterator[types.FrameType]:
+    """Running functions that are neither torch's nor ours, innermost first."""
     frame: types.FrameType | None = sys._getframe(1)
     while frame is not None:
-        home = frame.f_globals.get("__name__", "")
-        if not home.startswith(("torch.", "stethoscope.")):
-            yield dict(frame.f_locals)
+        if not frame.f_globals.get("__name__", "").startswith(("torch.", "stethoscope.")):
+            yield frame
         frame = frame.f_back
-    yield dict(vars(sys.modules["__main__"]))

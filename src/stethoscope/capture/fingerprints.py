@@ -13,6 +13,8 @@ from typing import Final
 import numpy as np
 import torch
 
+from stethoscope.kernels.tensors import bytes_of
+
 MAX_SAMPLES: Final = 256
 SMALL_BYTES: Final = 8192
 MAX_BENT: Final = 16
@@ -71,10 +73,7 @@ def _hash(data: bytes) -> str:
 
 def _bytes(samples: torch.Tensor) -> np.ndarray[tuple[int, int], np.dtype[np.uint8]]:
     raw = samples if samples.dim() > 1 else samples.reshape(len(samples), 1)
-    flat: np.ndarray[tuple[int, int], np.dtype[np.uint8]] = (
-        raw.view(torch.uint8).reshape(len(raw), -1).numpy()
-    )
-    return flat
+    return bytes_of(raw).reshape(len(raw), -1)
 
 
 @functools.lru_cache(maxsize=16)

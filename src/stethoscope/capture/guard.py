@@ -1,22 +1,29 @@
 """The wall between us and the training loop: what goes wrong in here stays in here.
 
 Every entry from the framework runs inside a guard. The first error is a warning with its place, the rest are
-counted; after `LIMIT` errors of one entry that entry is switched off.
+counted; after `LIMIT` errors in a row of one entry that entry is switched off. An entry is a function, or a method of
+one object: the tap of one module that keeps failing does not switch off the taps of the others.
 """
 
 from __future__ import annotations
 
 import functools
+import signal
 import sys
 import traceback
 import warnings
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
+from types import CodeType
 from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
 
 from stethoscope.record import StethoscopeWarning, StopTraining
 
 LIMIT: Final = 3
+MAX_TRACEBACKS: Final = 12
+"""Errors whose traceback is put into words: that takes longer than a small step."""
+PACKAGE: Final = str(Path(__file__).parents[1])
 
 
 def warn(message: str) -> None:
@@ -46,7 +53,9 @@ def not_compiled_itself(function: Any) -> Any:
 
 
 def _set_strategy(function: Any, itself: str, callees: str) -> bool:
-    evaluator = sys.modules["torch"]._C._dynamo.eval_frame
+    import torch  # not above: sessions without a model use the guard, and need no torch
+
+    evaluator: Any = torch._C._dynamo.eval_frame
     try:
         actions = [getattr(evaluator._FrameAction, name) for name in (itself, callees)]
         evaluator.set_code_exec_strategy(function.__code__, evaluator._FrameExecStrategy(*actions))
@@ -61,27 +70,69 @@ class Guard:
     def __init__(self) -> None:
         self.errors: Counter[str] = Counter()
         self.last_traceback = ""
+        self._in_a_row: dict[Callable[..., Any], int] = {}
 
     def __call__(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
         """Run it; an error is kept, not raised. Only a user's own request to stop passes."""
-        name = function.__qualname__
-        if self.errors[name] >= LIMIT:
+        if self._in_a_row and self._in_a_row.get(function, 0) >= LIMIT:
             return
         try:
             function(*args, **kwargs)
-        except StopTraining:
-            raise
-        except Exception as error:
-            self.errors[name] += 1
-            self.last_traceback = traceback.format_exc()
-            if sum(self.errors.values()) == 1:
-                warn(
-                    f"an error inside stethoscope was kept from your training: {error!r} in {name}. Training goes "
-                    "on; `stethoscope doctor` shows what was lost"
-                )
+        except BaseException as error:
+            if not can_be_kept(error):
+                raise
+            self._in_a_row[function] = self._in_a_row.get(function, 0) + 1
+            self.keep(_name_of(function), error)
+        else:
+            if self._in_a_row:
+                self._in_a_row.pop(function, None)
+
+    def keep(self, name: str, error: BaseException) -> None:
+        """Count an error; the first one is told."""
+        self.errors[name] += 1
+        num_errors = sum(self.errors.values())
+        if num_errors <= MAX_TRACEBACKS:
+            self.last_traceback = "".join(traceback.format_exception(error))
+        if num_errors == 1:
+            warn(
+                f"an error inside stethoscope was kept from your training: {in_words(error)} in {name}. Training goes "
+                "on; `stethoscope doctor` shows what was lost"
+            )
 
 
-never_compiled(Guard.__call__)
+def can_be_kept(error: BaseException) -> bool:
+    """Whether an error that came up in our code is not meant for the training loop.
+
+    Requests to stop are, and so is whatever a signal handler of the user's raised while our code happened to run. Of the
+    exceptions that are no `Exception`, only those are kept that something we called has raised: one that arose in our
+    own frames was put there from outside.
+    """
+    if isinstance(error, (StopTraining, KeyboardInterrupt, SystemExit)):
+        return False
+    codes: list[CodeType] = []
+    trace = error.__traceback__
+    while trace is not None:
+        codes.append(trace.tb_frame.f_code)
+        trace = trace.tb_next
+    handlers = {getattr(signal.getsignal(number), "__code__", None) for number in signal.valid_signals()} - {None}
+    if not handlers.isdisjoint(codes):
+        return False
+    return isinstance(error, Exception) or not codes[-1].co_filename.startswith(PACKAGE)
+
+
+def in_words(error: BaseException) -> str:
+    """An exception as its repr shows it, also where its own repr raises."""
+    try:
+        return repr(error)
+    except Exception:
+        return type(error).__name__
+
+
+def _name_of(function: Callable[..., Any]) -> str:
+    """What is said of an entry that failed: the function, and the module whose tap it is."""
+    path = getattr(getattr(function, "__self__", None), "path", None)
+    name: str = getattr(function, "__qualname__", type(function).__name__)
+    return f"{name} at {path}" if path else name
 
 
 class _HasGuard(Protocol):

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import torch
 
-from stethoscope.capture.arrivals import Arrival, is_readable
+from stethoscope.capture.arrivals import Arrival, has_shape, is_readable
 from stethoscope.capture.ring import StepRows
 from stethoscope.capture.sites import Names, Sink, SiteTable
 from stethoscope.capture.taps import tensors_in
@@ -95,7 +95,7 @@ class Intake:
         if not self._recent and (not training or self._sources or self._called_in == self._step()):
             return
         began = time.perf_counter()
-        inputs = [tensor for _, tensor in tensors_in(values)][:MAX_INPUTS]
+        inputs = [tensor for _, tensor in tensors_in(values) if has_shape(tensor)][:MAX_INPUTS]
         if not self._recent:
             self._take_call(inputs)
         else:

@@ -54,6 +54,14 @@ class Ledger:
             a is not b for a, b in zip(chosen, self.parameters, strict=True)
         )
 
+    def was_changed(self) -> bool:
+        """Whether anything was done to the gradients since we last looked."""
+        return any(state_of(p) != seen for p, seen in zip(self.parameters, self._seen, strict=True))
+
+    def evaluated_again(self) -> None:
+        """A closure is evaluated once more: what its last evaluation left counts no longer."""
+        self.num_backwards = 0
+
     def backward_begins(self) -> bool:
         """Whatever changed since we last looked was done by the user: cleared, replaced or scaled.
 

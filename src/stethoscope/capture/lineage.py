@@ -16,11 +16,13 @@ from typing import Any, Final
 import torch
 
 from stethoscope.capture import lineage_copy
-from stethoscope.capture.guard import never_compiled
+from stethoscope.capture.guard import can_be_kept, in_words, never_compiled
 from stethoscope.capture.lineage_build import VERSION, build
 from stethoscope.capture.lineage_trace import Trace
 from stethoscope.capture.taps import Inert
 
+MAX_MODULES: Final = 4096
+"""Modules of a model that is followed: each takes 110 microseconds of the first step, and nobody reads a graph of more."""
 MAX_TRIES: Final = 3
 """Forward passes that ended in the user's own exception before we stop to try."""
 
@@ -123,6 +125,10 @@ class Lineage:
         if isinstance(self._root, torch.jit.ScriptModule):
             self._give_up("a scripted model has no Python forward to follow")
             return
+        num_modules = sum(1 for _ in self._root.modules())
+        if num_modules > MAX_MODULES:
+            self._give_up(f"the model has {num_modules:,} modules, and the graph of at most {MAX_MODULES:,} is recorded")
+            return
         compiled = self._root.__dict__.get("_compiled_call_impl")
         if compiled is not None:
             self._first_call = FirstCall(self, compiled)
@@ -187,8 +193,10 @@ class Lineage:
             self._thread, self._outer_error = threading.get_ident(), sys.exc_info()[1]
             self._trace = Trace(self._root)
             self._trace.begin(args, kwargs)
-        except Exception as error:
-            self._give_up(repr(error))
+        except BaseException as error:
+            if not can_be_kept(error):
+                raise
+            self._give_up(in_words(error))
 
     def forward_ends(self, module: Any, output: Any) -> None:
         """Stop to follow, and hand the graph over if the forward came to its end."""
@@ -203,13 +211,15 @@ class Lineage:
             trace.end()
             self._trace = None
             if error is not None:
-                self._give_up(repr(error))
+                self._give_up(in_words(error))
             elif not failed:
                 self._finish(build(trace))
             elif self._num_tries >= MAX_TRIES:
                 self._give_up("the forward passes that were followed ended in exceptions")
-        except Exception as error:
-            self._give_up(repr(error))
+        except BaseException as error:
+            if not can_be_kept(error):
+                raise
+            self._give_up(in_words(error))
 
     def part_begins(self, module: Any, args: Any, kwargs: Any) -> None:
         """Follow a part, unless it runs inside of another one."""
@@ -229,8 +239,10 @@ class Lineage:
                 self._trace = Trace(self._root)
             self._part, self._outer_error = module, sys.exc_info()[1]
             self._trace.begin_part(module, args, kwargs)
-        except Exception as error:
-            self._give_up(repr(error))
+        except BaseException as error:
+            if not can_be_kept(error):
+                raise
+            self._give_up(in_words(error))
 
     def part_ends(self, module: Any, output: Any) -> None:
         """Wait for the next part, or for the backward."""
@@ -243,15 +255,17 @@ class Lineage:
                 self._drop()
             else:
                 trace.end_part(output)
-        except Exception as error:
-            self._give_up(repr(error))
+        except BaseException as error:
+            if not can_be_kept(error):
+                raise
+            self._give_up(in_words(error))
 
     def _finish_parts(self, trace: Trace) -> None:
         trace.close_parts()
         error = trace.error
         trace.end()
         if error is not None:
-            self._give_up(repr(error))
+            self._give_up(in_words(error))
         else:
             self._finish(build(trace) | {"status": "parts"})
 
@@ -263,8 +277,10 @@ class Lineage:
             if self._ready():
                 self._began = time.perf_counter()
                 self._follow_copy(args, kwargs)
-        except Exception as error:
-            self._give_up(repr(error))
+        except BaseException as error:
+            if not can_be_kept(error):
+                raise
+            self._give_up(in_words(error))
 
     # ---- ends ----
 

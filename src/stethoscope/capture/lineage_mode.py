@@ -17,6 +17,9 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
 
+from stethoscope.capture.guard import can_be_kept
+from stethoscope.kernels.frameless import call_and_show
+
 # How much of the gradient comes back along a link; of several ways the best one counts.
 NONE: Final = 0
 """Nothing upstream asks for a gradient: inputs, frozen parts."""
@@ -231,11 +234,18 @@ class TagMode(TorchFunctionMode):
         self.asleep = False
         """Whether what runs now is of no interest."""
         self.error: BaseException | None = None
+        frameless = call_and_show(self)
+        if frameless is not None:
+            # In place of the method below: a warning of C++ blames the innermost frame, which must be the user's.
+            self.__torch_function__ = frameless  # type: ignore[method-assign]
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run it; then note what came of what."""
         kwargs = kwargs or {}
-        result = func(*args, **kwargs)
+        return self.show(func, args, kwargs, func(*args, **kwargs))
+
+    def show(self, func: Any, args: Any, kwargs: Mapping[str, Any], result: Any) -> Any:
+        """It ran: note what came of what, and hand the result on."""
         if not self.active or self.asleep:
             return result
         try:
@@ -244,7 +254,9 @@ class TagMode(TorchFunctionMode):
                 self._note(func, args, kwargs, items)
                 return iter(items)
             self._note(func, args, kwargs, result)
-        except Exception as error:
+        except BaseException as error:
+            if not can_be_kept(error):
+                raise
             self.active, self.error = False, error
         return result
 
@@ -327,21 +339,27 @@ def tensors_in(value: Any) -> list[torch.Tensor]:
 
 
 def _collect(value: Any, found: list[torch.Tensor], depth: int) -> None:
-    if isinstance(value, torch.Tensor):
+    if issubclass(type(value), torch.Tensor):
         found.append(value)
         return
-    if value is None or depth >= MAX_DEPTH or isinstance(value, PLAIN):
+    if value is None or depth >= MAX_DEPTH or issubclass(type(value), PLAIN):
         return
-    if isinstance(value, (tuple, list)):
-        parts: Any = value
-    elif isinstance(value, (dict, Mapping)):
-        parts = value.values()
-    elif depth < 2 and not isinstance(value, torch.nn.Module):
-        parts = getattr(value, "__dict__", {}).values()
-    else:
-        return
-    for part in list(parts) if len(parts) <= MAX_TENSORS else list(parts)[:MAX_TENSORS]:
+    for part in _parts(value, depth):
         _collect(part, found, depth + 1)
+
+
+def _parts(value: Any, depth: int) -> list[Any]:
+    """What a container or an object holds; nothing where it does not let itself be looked into."""
+    try:
+        if isinstance(value, (tuple, list)):
+            return list(value)[:MAX_TENSORS]
+        if isinstance(value, (dict, Mapping)):
+            return list(value.values())[:MAX_TENSORS]
+        if depth < 2 and not isinstance(value, torch.nn.Module):
+            return list(getattr(value, "__dict__", {}).values())[:MAX_TENSORS]
+    except Exception:
+        return []
+    return []
 
 
 def _plain(name: str) -> tuple[str, bool]:

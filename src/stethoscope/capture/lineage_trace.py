@@ -15,6 +15,8 @@ from torch.nn.modules import module as torch_module
 from torch.nn.utils.parametrize import ParametrizationList
 from torch.overrides import _get_current_function_mode_stack, _pop_mode, _push_mode
 
+from stethoscope.capture.blame import Counting
+from stethoscope.capture.guard import can_be_kept
 from stethoscope.capture.lineage_mode import (
     DETACHED,
     FLOWS,
@@ -82,6 +84,7 @@ class Trace:
         self._returned: list[Link] = []
         self._frames: list[Frame] = []
         self._handles: list[Any] = []
+        self._counting: Counting | None = None
         self._thread = threading.get_ident()
 
     @property
@@ -149,6 +152,7 @@ class Trace:
         self._handles.append(torch_module.register_module_forward_pre_hook(self._before))
         after = torch_module.register_module_forward_hook(self._after, with_kwargs=True, always_call=True)
         self._handles.append(after)
+        self._counting = Counting(TagMode)
         _push_mode(self.mode)
 
     def _remove(self) -> None:
@@ -157,6 +161,8 @@ class Trace:
             # torch's handle forgets this one table, and torch.compile warns of what is left in it.
             torch_module._global_forward_hooks_with_kwargs.pop(handle.id, None)
         self._handles.clear()
+        if self._counting is not None:
+            self._counting.remove()
         _take_off(self.mode)
 
     def _before(self, module: torch.nn.Module, args: Any) -> None:
@@ -168,7 +174,9 @@ class Trace:
                     link for tensor in tensors_in(args) if (link := self._reads(module, tensor)) is not None
                 ]
                 self._enter(module, self._path(module), links)
-        except Exception as error:
+        except BaseException as error:
+            if not can_be_kept(error):
+                raise
             self.mode.active, self.mode.error = False, error
 
     def _after(self, module: torch.nn.Module, args: Any, *rest: Any) -> None:  # noqa: ARG002 - torch's signature
@@ -178,7 +186,9 @@ class Trace:
         try:
             with torch._C.DisableTorchFunction():
                 self._leave(module, rest[0] if len(rest) > 1 else {}, rest[-1])
-        except Exception as error:
+        except BaseException as error:
+            if not can_be_kept(error):
+                raise
             self.mode.active, self.mode.error = False, error
 
     def _enter(self, module: torch.nn.Module, path: str, links: list[Link]) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from stethoscope.capture.shards import is_flattened
 from stethoscope.kernels.fetching import Fetched, Stopwatch
 
 Values = npt.NDArray[np.float32]
@@ -27,6 +28,10 @@ def can_look(value: torch.Tensor) -> bool:
     """Whether a look at this tensor neither waits nor talks to other processes, as sharded ones would."""
     if type(value) not in PLAIN or value.layout is not torch.strided or value.device.type not in DEVICES:
         return False
+    if type(value) is torch.nn.Parameter and is_flattened(value):
+        return False
+    if value.is_nested or value.is_quantized or (value.is_floating_point() and value.itemsize == 1):
+        return False  # torch has hardly an operation for these
     return value.device.type == "cpu" or not torch.cuda.is_current_stream_capturing()
 
 

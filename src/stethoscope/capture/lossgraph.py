@@ -161,6 +161,15 @@ def share_in_step(loss: torch.Tensor) -> dict[str, Any]:
     return body
 
 
+def constant_factor(node: Any) -> float:
+    """The number that a node multiplied by or divided by, as a factor; 1 where it did neither or the number is on a device."""
+    node = through(node)
+    if node is None or kind(node) not in ("Div", "Mul") or only_parent(node) is None:
+        return 1.0
+    other = _number(kept(node, "_saved_other"))
+    return other if kind(node) == "Mul" else 1.0 / other if other else 0.0
+
+
 def _number(value: Any) -> float:
     """A saved scalar, 1 where it is not one or would have to be waited for."""
     if isinstance(value, (int, float)):

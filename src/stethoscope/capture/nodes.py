@@ -25,7 +25,10 @@ def kind(node: Any) -> str:
 def shape(node: Any) -> tuple[int, ...]:
     """The shape of what the node produced."""
     metadata = node._input_metadata
-    return tuple(int(n) for n in metadata[0].shape) if metadata else ()
+    try:
+        return tuple(int(n) for n in metadata[0].shape) if metadata else ()
+    except Exception:  # a nested tensor has no one shape
+        return ()
 
 
 def parents(node: Any) -> list[Any]:

@@ -7,6 +7,7 @@ facts go to the sink as events, metrics or vectors, so that detectors read them 
 from __future__ import annotations
 
 import math
+import numbers
 import sys
 import time
 import weakref
@@ -26,6 +27,8 @@ CENSUS_EVERY: Final = 16
 """Steps between two counts of hooks and looks at averages."""
 MAX_LAYERS: Final = 4096
 """Layers of one step whose units are looked at."""
+MAX_UNIT_GRADIENTS: Final = 1024
+"""Weights of one step whose gradients are looked at row by row: each takes 30 microseconds."""
 MAX_BACKWARDS: Final = 64
 """Backward passes of one step whose weight in it is looked at."""
 
@@ -161,8 +164,8 @@ class Notes:
 
     # ---- backward ----
 
-    def backward_begins(self, loss: torch.Tensor, *, first_of_step: bool) -> None:
-        """A backward is about to run from this loss."""
+    def backward_begins(self, loss: torch.Tensor, *, first_of_step: bool, counts: bool = True) -> None:
+        """A backward is about to run from this loss; `counts` where its gradient is part of the step's."""
         node = loss.grad_fn
         if node is None:
             return
@@ -177,7 +180,7 @@ class Notes:
             if facts:
                 self._reading = lossgraph.reading(loss) or self._reading
                 self._tell("loss_graph", facts)
-        if step == self._looked and self._num_looked_at < MAX_BACKWARDS:
+        if counts and step == self._looked and self._num_looked_at < MAX_BACKWARDS:
             self._num_looked_at += 1
             self._tell("backward", lossgraph.share_in_step(loss))
         if first_of_step and self._owned and self.units_due:
@@ -212,15 +215,22 @@ class Notes:
             return
         began = time.perf_counter()
         watch, device = None, torch.device("cpu")
+        num_asked = 0
         for parameter in parameters:
-            site = self._names.site(parameter, Kind.GRADIENT)
-            if parameter.grad is None or site is None or not _has_units(self._names.root, site):
+            gradient = parameter.grad
+            if gradient is None or gradient.dim() < 2:
                 continue
+            site = self._names.site(parameter, Kind.GRADIENT)
+            if site is None or not _has_units(self._names.root, site):
+                continue
+            if num_asked == MAX_UNIT_GRADIENTS:
+                break
             if watch is None:
                 device = parameter.device
                 watch = self.looks.stopwatch(device)
-            rows = units.rows_with_gradient(parameter.grad, self._bias_of(site))
+            rows = units.rows_with_gradient(gradient, self._bias_of(site))
             if rows is not None:
+                num_asked += 1
                 self.looks.ask(rows, self._seen.see_gradient, self._table.index(site, parameter), site.path)
         if watch is not None:
             watch.stop(device)  # one device's time: events of two cannot be compared
@@ -231,7 +241,7 @@ class Notes:
         module = self._names.root.get_submodule(site.module)
         if "weight" not in site.name or isinstance(module, torch.nn.modules.conv._ConvTransposeNd):
             return None
-        bias = module._parameters.get(site.name.replace("weight", "bias"))
+        bias = dict(self._names.own(module)).get(site.name.replace("weight", "bias"))
         return None if bias is None else bias.grad
 
     # ---- the step ----
@@ -279,7 +289,7 @@ class Notes:
                 count = held.get("step") if isinstance(held, dict) else None
                 if isinstance(count, torch.Tensor) and count.device.type != "cpu":
                     self._ask_count(count)
-                elif count is not None:
+                elif isinstance(count, (torch.Tensor, numbers.Real)):
                     self.metrics["optimizer_step"] = float(count)
                 return
 

@@ -8,6 +8,7 @@ with parameters that were not known, at steps that are powers of two, and now an
 from __future__ import annotations
 
 import itertools
+import numbers
 import operator
 import weakref
 from collections.abc import Callable
@@ -47,6 +48,7 @@ class Owners:
         self._boundaries: dict[int, Boundary] = {}
         self._ledgers: dict[int, Ledger] = {}
         self._said_undone = False
+        self._replaced: list[weakref.ref[Any]] = []
         self._foreign: dict[int, weakref.ref[Any]] = {}
         """Optimizers that hold nothing of this model, as far as was known when they were met."""
         self.orphans: Boundary | None = None
@@ -78,6 +80,8 @@ class Owners:
 
     def meet(self, optimizer: torch.optim.Optimizer) -> Boundary | None:
         """The boundary of an optimizer that is about to step; None where it trains something else."""
+        if self._names.has_materialised:
+            self._refresh()
         edge = self.boundary(optimizer)
         parameters = list(itertools.chain.from_iterable(group["params"] for group in optimizer.param_groups))
         if edge is not None and _same(parameters, edge.all_parameters):
@@ -118,7 +122,7 @@ class Owners:
             rate = group.get("lr")
             if isinstance(rate, torch.Tensor):
                 rows.pending_scalars.append((name, start([rate.detach()])))
-            elif rate is not None:
+            elif isinstance(rate, numbers.Real):
                 rows.scalars[name] = float(rate)
 
     def rest(self, step: int, schedule: Schedule) -> list[Batch]:
@@ -144,8 +148,8 @@ class Owners:
                 self._ledgers[id(edge.optimizer)] = Ledger(edge.all_parameters)
         self.say(step)
 
-    def say(self, step: int) -> None:
-        """Record the lists as they are now."""
+    def say(self, step: int, *, replaces: bool = False) -> None:
+        """Record the lists as they are now; `replaces` where a new optimizer took the place of an older one."""
         owned = {id(p) for edge in self.boundaries for p in edge.all_parameters}
         orphans = [p for p in self._names.tensors if id(p) not in owned]
         self.orphans = self._bound(None, orphans) if orphans else None
@@ -154,6 +158,7 @@ class Owners:
             step,
             "ownership",
             {
+                "replaces": replaces,
                 "optimizers": [type(o).__name__ for o in self._clock.optimizers],
                 "groups": [self._group(o, g) for o in self._clock.optimizers for g in o.param_groups],
                 "not_in_optimizer": [self._describe(p) for p in orphans],
@@ -166,13 +171,34 @@ class Owners:
     # ---- how ----
 
     def _take(self, optimizer: torch.optim.Optimizer, parameters: list[Any]) -> Boundary:
-        for key in [key for key, edge in self._boundaries.items() if edge.optimizer is None]:
+        is_new = all(known is not optimizer for known in self._clock.optimizers)
+        gone = [key for key, edge in self._boundaries.items() if edge.optimizer is None]
+        for key in gone:
             del self._boundaries[key], self._ledgers[key]
+        replaces = is_new and (self._replace_older(optimizer, parameters) or bool(gone))
         edge = self._boundaries[id(optimizer)] = self._bound(optimizer, parameters)
         self._ledgers[id(optimizer)] = Ledger(parameters)
         self._clock.know(optimizer)
-        self.say(self._clock.step)
+        self.say(self._clock.step, replaces=replaces)
         return edge
+
+    def _replace_older(self, optimizer: Any, parameters: list[Any]) -> bool:
+        """A new optimizer for all that an older one holds takes its place, though nobody has collected that one yet.
+
+        One that was replaced and steps again replaces nobody: two take turns on the same parameters.
+        """
+        if any(ref() is optimizer for ref in self._replaced):
+            return False
+        held = {id(p) for p in parameters}
+        older = [
+            (key, edge.optimizer) for key, edge in self._boundaries.items()
+            if self._clock.own_counts.get(key) and held.issuperset(id(p) for p in edge.all_parameters)
+        ]  # fmt: skip
+        for key, other in older:
+            del self._boundaries[key], self._ledgers[key]
+            self._clock.forget(other)
+            self._replaced.append(weakref.ref(other))
+        return bool(older)
 
     def _is_foreign(self, optimizer: Any) -> bool:
         ref = self._foreign.get(id(optimizer))

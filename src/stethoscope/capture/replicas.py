@@ -12,7 +12,9 @@ from typing import Any, Final
 
 import torch
 
+from stethoscope.capture.looks import can_look
 from stethoscope.capture.sites import Names
+from stethoscope.kernels.tensors import bytes_of
 
 MAX_ELEMENTS: Final = 1 << 22
 """Of a larger parameter only this many first elements are hashed."""
@@ -34,9 +36,8 @@ def facts(model: Any, names: Names) -> dict[str, Any] | None:
 
 
 def _digest(parameter: torch.Tensor) -> str | None:
-    plain = type(parameter) in (torch.nn.Parameter, torch.Tensor) and parameter.layout is torch.strided
-    if not plain or parameter.is_meta or not parameter.numel():
+    if not can_look(parameter) or not parameter.numel():
         return None
     most = MAX_ELEMENTS if parameter.device.type == "cpu" else MAX_ON_DEVICE
     values = parameter.detach().flatten()[:most].cpu().contiguous()
-    return hashlib.blake2b(values.view(torch.uint8).numpy().tobytes(), digest_size=8).hexdigest()
+    return hashlib.blake2b(bytes_of(values).data, digest_size=8).hexdigest()

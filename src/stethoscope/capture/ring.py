@@ -84,6 +84,10 @@ class StepRows:
     pending_scalars: list[tuple[str, Pending]] = dataclasses.field(default_factory=list)
     accounts: dict[str, float] = dataclasses.field(default_factory=dict)
     """What the ledger says, summed over the optimizers."""
+    divisors: dict[int, float] = dataclasses.field(default_factory=dict)
+    """By what a loss among `pending_scalars` was divided right before its backward, by the id of its measurement."""
+    factors: dict[str, float] = dataclasses.field(default_factory=dict)
+    """By what named numbers are multiplied when they are told."""
     num_backwards: int = 0
     letter: Letter | None = None
     """What was looked at closely in this step."""
@@ -121,6 +125,7 @@ class StepRows:
         if asked:
             self.scalars["num_grads"] = asked + later.scalars.get("num_grads", 0.0)
         self.pending_scalars += later.pending_scalars
+        self.divisors |= later.divisors
         self.account(later.accounts)
         self.num_backwards += later.num_backwards
         return self
@@ -152,7 +157,7 @@ class StepRows:
         grouped: dict[str, list[float]] = {}
         for name, pending in self.pending_scalars:
             grouped.setdefault(name, []).append(scalar_of(pending))
-        values.update({name: float(np.mean(found)) for name, found in grouped.items()})
+        values.update({name: float(np.mean(found)) * self.factors.get(name, 1.0) for name, found in grouped.items()})
         if self.letter is not None:
             values.update(self.letter.open())
         if values:
@@ -248,11 +253,12 @@ class Ring:
 
     def stop(self, timeout: float = 5.0) -> None:
         """Let what is in flight arrive, then end the thread."""
+        until = time.monotonic() + timeout
         self.drain(timeout)
         self._stopping = True
         self._wake.set()
         if self._thread is not None:
-            self._thread.join(timeout)
+            self._thread.join(max(until - time.monotonic(), 0.1))
 
     def _arrived(self, rows: StepRows) -> None:
         self.latest = rows.emit(self._sink)

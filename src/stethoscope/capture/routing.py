@@ -61,6 +61,7 @@ class Routing:
     def __init__(self, root: torch.nn.Module) -> None:
         self._root = root
         self._groups: dict[str, dict[int, tuple[str, ...]]] = {}
+        self._lists_in: dict[str, dict[str, tuple[str, ...]]] = {}
         self._open: dict[str, Candidate] = {}
 
     def see(self, path: str, given: torch.Tensor | None, output: torch.Tensor) -> None:
@@ -99,22 +100,27 @@ class Routing:
             if not holder:
                 break
             inside, (holder, _, _) = holder, holder.rpartition(".")
-            found = self._lists(holder, inside) | found
+            lists = self._lists(holder)
+            found = {len(members): members for at, members in lists.items() if at != inside} | found
         name = path.rpartition(".")[2].lower()
         if "router" in name or "gate" in name:
             found = dict.fromkeys(self._stacked(path.rpartition(".")[0]), ("",)) | found
             found = {number: experts if experts[0] else ("",) * number for number, experts in found.items()}
         return found
 
-    def _lists(self, holder: str, but: str) -> dict[int, tuple[str, ...]]:
-        found: dict[int, tuple[str, ...]] = {}
+    def _lists(self, holder: str) -> dict[str, tuple[str, ...]]:
+        """From a list of modules in this one to its members. Found once: each of many members would ask for it again."""
+        found = self._lists_in.get(holder)
+        if found is not None:
+            return found
+        found = self._lists_in[holder] = {}
         for name, child in self._module(holder).named_children():
-            path = f"{holder}.{name}" if holder else name
-            if path == but or not isinstance(child, (torch.nn.ModuleList, torch.nn.ModuleDict)):
+            if not isinstance(child, (torch.nn.ModuleList, torch.nn.ModuleDict)) or not 2 <= len(child) <= MAX_EXPERTS:
                 continue
+            path = f"{holder}.{name}" if holder else name
             members = dict(child.named_children())
-            if 2 <= len(members) <= MAX_EXPERTS and len({type(member) for member in members.values()}) == 1:
-                found[len(members)] = tuple(f"{path}.{member}" for member in members)
+            if len(members) >= 2 and len({type(member) for member in members.values()}) == 1:
+                found[path] = tuple(f"{path}.{member}" for member in members)
         return found
 
     def _stacked(self, holder: str) -> set[int]:

@@ -1,16 +1,20 @@
-"""What a GradScaler and clipping do to losses and gradients between backward and step.
+"""What a GradScaler, accumulation and clipping do to losses and gradients between backward and step.
 
 A scaled loss is recorded as the loss it was made of, and gradients of outputs are divided by the scale of the pass they
-came with, also where the scaled loss was summed or divided again before its backward. Nothing waits for a device.
+came with, also where the scaled loss was summed or divided again before its backward. Where a step has n backwards
+of losses that were each divided by n, the loss is recorded as the mean before that division, which is what training
+scripts print. Nothing waits for a device.
 """
 
 from __future__ import annotations
 
+import math
 import weakref
 from typing import Any, Final
 
 import torch
 
+from stethoscope.capture.lossgraph import constant_factor
 from stethoscope.capture.ring import StepRows
 from stethoscope.capture.sites import Names
 from stethoscope.kernels import Pending, start
@@ -27,6 +31,8 @@ class Scaling:
         self._scaler: weakref.ref[Any] | None = None
         self._scaled: dict[Any, torch.Tensor] = {}
         """From the graph node of a scaled loss to its scale."""
+        self._accumulated: dict[str, float] = {}
+        """By what each loss is divided in a step of as many backwards."""
 
     def forget(self) -> None:
         """A new Step begins."""
@@ -59,6 +65,32 @@ class Scaling:
                     seen.add(following)
                     waiting.append(following)
         return None
+
+    # ---- accumulation ----
+
+    def divisor_of(self, loss: torch.Tensor) -> float:
+        """The number by which the loss was divided last, but for a scaler; 1 where there is none."""
+        node = loss.grad_fn
+        if node is not None and node in self._scaled:
+            node = node.next_functions[0][0]
+        factor = constant_factor(node)
+        return 1.0 / factor if factor else 1.0
+
+    def undo_accumulation(self, rows: StepRows) -> None:
+        """Losses divided by the number of backwards of their step are told as they were before.
+
+        Once that is known, a step with fewer backwards (the last one of an epoch) is treated alike.
+        """
+        found: dict[str, list[float]] = {}
+        for name, pending in rows.pending_scalars:
+            if id(pending) in rows.divisors:
+                found.setdefault(name, []).append(rows.divisors[id(pending)])
+        for name, divisors in found.items():
+            same = all(math.isclose(one, divisors[0], rel_tol=1e-4) for one in divisors)
+            if same and len(divisors) > 1 and math.isclose(divisors[0], len(divisors), rel_tol=1e-4):
+                self._accumulated[name] = divisors[0]
+            if same and math.isclose(divisors[0], self._accumulated.get(name, 0.0), rel_tol=1e-4):
+                rows.factors[name] = divisors[0]
 
     # ---- clipping ----
 

@@ -26,6 +26,10 @@ MEMORY: Final = 0.9
 RECENT: Final = 9
 LEAST_LOOKS: Final = 3
 """Looks at a part before the governor makes it rarer."""
+FIRST_COSTS: Final = 2 + LEAST_LOOKS
+"""Steps after which costs are known: the first two are not counted."""
+DEAR_START: Final = 4
+"""Times the budget, from which on looking is made rarer at once instead of after `REVIEW_EVERY` steps."""
 WINDOW_BITS: Final = 6
 """Batches are looked at in windows of consecutive steps, for only neighbours show that one came again."""
 DEAR: Final = 3
@@ -169,9 +173,16 @@ class Schedule:
             return False
         old = self._step_ms
         self._step_ms = milliseconds if old is None else MEMORY * old + (1 - MEMORY) * milliseconds
-        if self._fixed or self._num_seen < LEARNING_STEPS or self._num_seen % REVIEW_EVERY:
+        if self._fixed or not self._is_time_for_review():
             return False
         return self._review()
+
+    def _is_time_for_review(self) -> bool:
+        """Every so often; and as soon as costs are known where they are many times the budget, as with 10,000 layers."""
+        if self._num_seen == FIRST_COSTS:
+            spent = sum(self._cost(part) or 0.0 for part in GOVERNED if part != "histograms")
+            return spent > DEAR_START * self.budget_ms
+        return self._num_seen >= LEARNING_STEPS and self._num_seen % REVIEW_EVERY == 0
 
     @property
     def budget_ms(self) -> float:

@@ -21,7 +21,9 @@ from torch.optim import lr_scheduler
 from torch.optim import optimizer as optimizer_module
 from torch.utils.data import dataloader
 
-from stethoscope.capture.guard import never_compiled
+from stethoscope.capture.guard import Guard, never_compiled
+
+never_compiled(Guard.__call__)  # here, because the guard itself is used without torch, too
 
 MARK = "__stethoscope_seam__"
 
@@ -71,7 +73,7 @@ class Patch:
     ) -> None:
         self.owner, self.name = owner, name
         self.original = owner.__dict__[name]
-        replacement = functools.wraps(self.original)(never_compiled(make(self.original)))
+        replacement = functools.wraps(self.original)(never_compiled(_unseen_by_warnings(make(self.original))))
         setattr(replacement, MARK, True)
         self.replacement = replacement
         setattr(owner, name, replacement)
@@ -82,6 +84,17 @@ class Patch:
             return False
         setattr(self.owner, self.name, self.original)
         return True
+
+
+def _unseen_by_warnings(function: Any) -> Any:
+    """Let warnings count past the frame of this function, so that a `stacklevel` points where it does without us.
+
+    Python passes over the frames of its import system, which it knows by these two words in the name of their file, in
+    every way to warn; there is no other way to be left out. Tracebacks still show whose frame it is.
+    """
+    code = function.__code__
+    function.__code__ = code.replace(co_filename=f"{code.co_filename} [as importlib._bootstrap]")
+    return function
 
 
 class Seams:
@@ -130,9 +143,11 @@ class Seams:
         self._patches.append(Patch(torch.autograd, "_engine_run_backward", self._around_engine))
         self._patches.append(Patch(clip_grad, "_group_tensors_by_device_and_dtype", self._around_grouping))
         scaler = grad_scaler.GradScaler
-        self._patches.append(Patch(scaler, "scale", self._around_scale))
-        self._patches.append(Patch(scaler, "_maybe_opt_step", self._around_scaler_step))
-        self._patches.extend(Patch(kind, "step", self._around_scheduler) for kind in _schedulers_with_step())
+        self._patches.extend(Patch(kind, "scale", self._around_scale) for kind in _defining(scaler, "scale"))
+        self._patches.extend(
+            Patch(kind, "_maybe_opt_step", self._around_scaler_step) for kind in _defining(scaler, "_maybe_opt_step")
+        )
+        self._patches.extend(Patch(kind, "step", self._around_scheduler) for kind in _defining(lr_scheduler.LRScheduler, "step"))
         self._patches.append(Patch(dataloader._BaseDataLoaderIter, "__next__", self._around_loader))
         self._handles.append(optimizer_module.register_optimizer_step_pre_hook(self._before_step))
         self._handles.append(optimizer_module.register_optimizer_step_post_hook(self._after_step))
@@ -304,15 +319,15 @@ _STEPS_SEEN: dict[int, int] = {}
 _DEPTH: dict[int, int] = {}
 
 
-def _schedulers_with_step() -> list[type]:
-    """Every scheduler class that defines `step` itself, the user's own included."""
+def _defining(base: type, name: str) -> list[type]:
+    """Every class derived from this one that defines the method itself, the user's own included."""
     found: list[type] = []
-    waiting: list[type] = [lr_scheduler.LRScheduler]
+    waiting: list[type] = [base]
     while waiting:
         kind = waiting.pop()
         if kind in found:
             continue
-        if "step" in vars(kind):
+        if name in vars(kind):
             found.append(kind)
         waiting.extend(kind.__subclasses__())
     return found

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch.nn.parameter import is_lazy
 
+from stethoscope.capture.shards import Shards, is_shard, own_parameters, unsharded_now
+from stethoscope.kernels.tensors import plain
 from stethoscope.record import ROOT_NAME, Kind, Site, SiteInfo
 
+PLAIN: Final = (torch.Tensor, torch.nn.Parameter)
 WRAPPERS = ("_orig_mod", "module")
 """Attributes under which torch.compile and the data-parallel wrappers keep the model that the user wrote."""
 
@@ -56,17 +62,51 @@ class SiteTable:
         found = self._index.get(site)
         if found is not None:
             return found
-        shape = tuple(int(n) for n in tensor.shape) if tensor is not None else ()
-        info = SiteInfo(
-            site=site,
-            shape=shape,
-            dtype=str(tensor.dtype).removeprefix("torch.") if tensor is not None else "",
-            num_elements=int(np.prod(shape, dtype=np.int64)) if tensor is not None else 0,
-            measured=measured,
-        )
-        self._sink.sites([info])
+        self._sink.sites([_info(site, tensor, measured)])
         place = self._index[site] = len(self._index)
         return place
+
+    def indices(self, sites: Sequence[Site], tensors: Sequence[Any], measured: Sequence[str]) -> list[int]:
+        """The numbers of many sites; the sink is told of all new ones in one call."""
+        known = self._index
+        new = {
+            site: _info(site, tensor, how)
+            for site, tensor, how in zip(sites, tensors, measured, strict=True)
+            if site not in known
+        }
+        if new:
+            self._sink.sites(list(new.values()))
+            known.update(zip(new, itertools.count(len(known))))
+        return [known[site] for site in sites]
+
+
+def _info(site: Site, tensor: Any, measured: str) -> SiteInfo:
+    """What is fixed about a tensor; one whose numbers cannot be read is said to be unsupported."""
+    if tensor is None:
+        return SiteInfo(site=site, shape=(), dtype="", num_elements=0, measured=measured)
+    shape: tuple[int, ...] = ()
+    with torch._C.DisableTorchFunction():
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        num_elements = 0
+        try:
+            shape = tuple(map(int, tensor.shape))
+            num_elements = math.prod(shape)
+        except Exception:
+            # A nested tensor has no one shape, and a subclass may answer anything.
+            found = plain(tensor)
+            num_elements = 0 if found is None else found.tensor.numel()
+        if measured == "all":
+            measured = "shard" if is_shard(tensor) else _how(tensor)
+    return SiteInfo(site=site, shape=shape, dtype=dtype, num_elements=num_elements, measured=measured)
+
+
+def _how(tensor: Any) -> str:
+    """Whether the numbers of a tensor can be read. Sparse ones can; to try would wait for a device."""
+    if tensor.is_meta:
+        return "meta"
+    if type(tensor) in PLAIN and not tensor.is_quantized:
+        return "all"
+    return "all" if plain(tensor) is not None else "unsupported"
 
 
 class Ensemble(torch.nn.Module):
@@ -89,18 +129,33 @@ class Names:
         """The models that the user calls, by their paths: one without a path, or several with theirs."""
         self.parameters: dict[int, tuple[str, str]] = {}
         self.tensors: list[torch.nn.Parameter] = []
+        self._shards: Shards = {}
+        self.lazy: list[torch.Tensor] = []
+        """Parameters of lazy modules that have no shape yet: they are the model's once its first forward gave them one."""
         self.refresh()
 
     def refresh(self) -> bool:
         """Read the model again; True where its parameters are not the ones known before."""
         before = set(self.parameters)
-        self.parameters, self.tensors = {}, []
+        self.parameters, self.tensors, self.lazy = {}, [], []
+        self._shards = unsharded_now(self.root.modules())
         for path, module in self.root.named_modules():
-            for name, parameter in module._parameters.items():
-                if parameter is not None and id(parameter) not in self.parameters:
+            for name, parameter in self.own(module):
+                if is_lazy(parameter):
+                    self.lazy.append(parameter)
+                elif id(parameter) not in self.parameters:
                     self.parameters[id(parameter)] = (path, name)
                     self.tensors.append(parameter)
         return set(self.parameters) != before
+
+    def own(self, module: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Parameter]]:
+        """A module's own parameters by name, as the optimizer holds them when the model was last read."""
+        return own_parameters(module, self._shards)
+
+    @property
+    def has_materialised(self) -> bool:
+        """Whether a lazy parameter got its shape since the model was read."""
+        return bool(self.lazy) and not all(map(is_lazy, self.lazy))
 
     def site(self, parameter: Any, kind: Kind, suffix: str = "") -> Site | None:
         """The site of something measured on this parameter, None where it is not the model's."""
@@ -114,7 +169,7 @@ class Names:
         seen: set[int] = set()
         for path, module in self.root.named_modules():
             for name, buffer in module._buffers.items():
-                if buffer is not None and buffer.is_floating_point() and id(buffer) not in seen:
+                if buffer is not None and not is_lazy(buffer) and buffer.is_floating_point() and id(buffer) not in seen:
                     seen.add(id(buffer))
                     yield Site(path, Kind.BUFFER, name), buffer
 

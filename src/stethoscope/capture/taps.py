@@ -34,21 +34,33 @@ MAX_DEPTH: Final = 3
 
 def tensors_in(value: Any, name: str = "", depth: int = 0) -> Iterator[tuple[str, torch.Tensor]]:
     """The tensors inside a module's input or output, each with its position or key."""
-    if isinstance(value, torch.Tensor):
+    if issubclass(type(value), torch.Tensor):
         yield name, value
     elif depth < MAX_DEPTH:
         for key, item in _items(value):
-            yield from tensors_in(item, f"{name}.{key}" if name else str(key), depth + 1)
+            yield from tensors_in(item, f"{name}.{key}" if name else key, depth + 1)
 
 
-def _items(value: Any) -> Iterator[tuple[Any, Any]]:
-    if isinstance(value, Mapping):
-        yield from value.items()
-    elif isinstance(value, (tuple, list)):
-        yield from enumerate(value)
-    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        for field in dataclasses.fields(value):
-            yield field.name, getattr(value, field.name)
+def _items(value: Any) -> list[tuple[str, Any]]:
+    """What a container holds; nothing where it does not let itself be looked into."""
+    try:
+        if isinstance(value, Mapping):
+            return [(str(key), item) for key, item in value.items()]
+        if isinstance(value, (tuple, list)):
+            return [(str(place), item) for place, item in enumerate(value)]
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            return [(field.name, getattr(value, field.name)) for field in dataclasses.fields(value)]
+    except Exception:
+        return []
+    return []
+
+
+def has_fractions(tensor: torch.Tensor) -> bool:
+    """Whether a tensor holds floating-point or complex numbers; runs no code of a subclass."""
+    if type(tensor) is Tensor:
+        return tensor.is_floating_point() or tensor.is_complex()
+    with torch._C.DisableTorchFunction():
+        return tensor.dtype.is_floating_point or tensor.dtype.is_complex
 
 
 def _is_transformed() -> bool:
@@ -66,10 +78,9 @@ def _is_compiled() -> bool:
 
 def _measurable(output: Any) -> list[tuple[str, torch.Tensor]]:
     """The first tensors of an output that hold numbers with a fraction."""
-    if isinstance(output, torch.Tensor):
-        return [("", output)] if output.is_floating_point() or output.is_complex() else []
-    found = [(n, t) for n, t in tensors_in(output) if t.is_floating_point() or t.is_complex()]
-    return found[:MAX_TENSORS_PER_OUTPUT]
+    if issubclass(type(output), torch.Tensor):
+        return [("", output)] if has_fractions(output) else []
+    return [(n, t) for n, t in tensors_in(output) if has_fractions(t)][:MAX_TENSORS_PER_OUTPUT]
 
 
 class Inert:
@@ -138,14 +149,14 @@ class OutputTap(Inert):
         if self._taps.on_output is None:
             return
         began = time.perf_counter()
-        found = [(name, tensor) for name, tensor in tensors_in(output) if tensor.is_floating_point()]
+        found = [(name, tensor) for name, tensor in tensors_in(output) if type(tensor) is Tensor and tensor.is_floating_point()]
         if found and found[0][0] in self._indices:
             self._taps.on_output(self.path, module, args, found, self._indices[found[0][0]])
         self._taps.spent += time.perf_counter() - began
 
     def _keep(self, output: Any) -> None:
         for name, tensor in tensors_in(output):
-            if tensor.is_cpu and tensor.layout is torch.strided:
+            if type(tensor) is Tensor and tensor.is_cpu and tensor.layout is torch.strided:
                 self._taps.kept.append((self, name, weakref.ref(tensor)))
 
     def _look(self, output: Any) -> None:
@@ -154,7 +165,7 @@ class OutputTap(Inert):
         if not found:
             return
         for name, tensor in found:
-            self._taps.waiting.add(self.index(name, tensor), tensor.detach())
+            self._taps.waiting.add(self.index(name, tensor), tensor)
         self._tap_gradients(found)
         if self._kind is Kind.OUTPUT:
             self._taps.waiting.flush()
@@ -163,7 +174,9 @@ class OutputTap(Inert):
     def _tap_gradients(self, found: list[tuple[str, torch.Tensor]]) -> None:
         if self._kind is Kind.ACTIVATION:
             for name, tensor in found:
-                if tensor.requires_grad:
+                with torch._C.DisableTorchFunction():
+                    wanted = tensor.requires_grad
+                if wanted:
                     tensor.register_hook(self._gradient_tap(name, tensor))
 
     def index(self, name: str, tensor: torch.Tensor) -> int:
@@ -177,25 +190,25 @@ class OutputTap(Inert):
         tap = self._gradient_taps.get(name)
         if tap is None:
             place = self._taps.table.index(Site(self.path, Kind.ACTIVATION_GRADIENT, name), tensor)
-            tap = self._gradient_taps[name] = GradientTap(self._taps, place)
+            tap = self._gradient_taps[name] = GradientTap(self._taps, place, self.path)
         return tap
 
 
 class GradientTap(Inert):
     """The hook on one output's gradient."""
 
-    def __init__(self, taps: Taps, place: int) -> None:
-        self._taps, self._place = taps, place
+    def __init__(self, taps: Taps, place: int, path: str) -> None:
+        self._taps, self._place, self.path = taps, place, path
 
     def __call__(self, gradient: Any) -> None:
         """Look at the gradient; it passes as it is."""
         self._taps.guard(self._look, gradient)
 
     def _look(self, gradient: Any) -> None:
-        if not self._taps.open or not isinstance(gradient, torch.Tensor):
+        if not self._taps.open or not issubclass(type(gradient), torch.Tensor):
             return
         began = time.perf_counter()
-        self._taps.waiting.add(self._place, gradient.detach(), self._taps.gradient_scale)
+        self._taps.waiting.add(self._place, gradient, self._taps.gradient_scale)
         self._taps.spent += time.perf_counter() - began
 
 
@@ -203,7 +216,7 @@ class InputTap(Inert):
     """The root's forward pre-hook: what goes into the model."""
 
     def __init__(self, taps: Taps, path: str, on_call: Callable[[Any, bool], None]) -> None:
-        self._taps, self._path, self._on_call = taps, path, on_call
+        self._taps, self.path, self._on_call = taps, path, on_call
 
     def __call__(self, module: Any, args: Any, kwargs: Any = None) -> None:
         """Look at the inputs, where this step is looked at."""
@@ -227,21 +240,23 @@ class InputTap(Inert):
 
     def index(self, name: str, tensor: torch.Tensor) -> int:
         """The number of this input's site."""
-        return self._taps.table.index(Site(self._path, Kind.INPUT, name), tensor)
+        return self._taps.table.index(Site(self.path, Kind.INPUT, name), tensor)
 
     def _keep(self, values: Any) -> None:
-        found = [(n, t) for n, t in tensors_in(values) if t.is_cpu and t.layout is torch.strided]
+        found = [(n, t) for n, t in tensors_in(values) if type(t) is Tensor and t.is_cpu and t.layout is torch.strided]
         self._taps.kept += [(self, n, weakref.ref(t)) for n, t in found[:MAX_TENSORS_PER_OUTPUT]]
 
     def _look(self, values: Any) -> None:
         began = time.perf_counter()
-        found = [(n, t) for n, t in tensors_in(values) if t.numel()][:MAX_TENSORS_PER_OUTPUT]
-        if not self._taps.recording:
-            # Between the steps whose outputs are looked at, what goes in is worth a look where it costs no launch.
-            found = [(n, t) for n, t in found if t.device.type == "cpu"]
+        with torch._C.DisableTorchFunction():
+            found = [(n, t) for n, t in tensors_in(values) if type(t) is not Tensor or t.layout is not torch.strided or t.numel()]
+            if not self._taps.recording:
+                # Between the steps whose outputs are looked at, what goes in is worth a look where it costs no launch.
+                found = [(n, t) for n, t in found if t.device.type == "cpu"]
+        found = found[:MAX_TENSORS_PER_OUTPUT]
         if found:
             indices = [self.index(name, tensor) for name, tensor in found]
-            pending = start([tensor.detach() for _, tensor in found])
+            pending = start([tensor for _, tensor in found])
             self._taps.collect(Batch(np.array(indices, dtype=np.uint32), pending))
         self._taps.spent += time.perf_counter() - began
 

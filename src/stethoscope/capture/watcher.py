@@ -7,6 +7,7 @@ RNG, never change a value.
 from __future__ import annotations
 
 import math
+import threading
 import time
 from collections.abc import Callable
 from typing import Any, Final
@@ -16,6 +17,7 @@ import torch
 from stethoscope.capture import batches, replicas
 from stethoscope.capture.boundary import Boundary
 from stethoscope.capture.clock import Clock
+from stethoscope.capture.closures import Closure, has_closure
 from stethoscope.capture.cost import Cost
 from stethoscope.capture.guard import Guard, guarded
 from stethoscope.capture.intake import Intake
@@ -62,6 +64,8 @@ class Watcher:
         self.evaluating = False
         self.after_step: Callable[[], None] | None = None
         """Called on the training thread when a Step is complete; what it raises is kept, but for StopTraining."""
+        self.trained_in = 0
+        """The thread that took the last step."""
         self._rows = StepRows(first_step)
         self._batch_facts = batches.BatchFacts()
         self.intake = Intake(
@@ -75,6 +79,8 @@ class Watcher:
         self._counts = Totals(sink)
         self._num_idle = 0
         self._stepped_in_backward = False
+        self._closure: Closure | None = None
+        """The closure of the optimizer that is stepping right now."""
         self._extras: Extras | None = None
         self.taps = Taps(
             self.names,
@@ -109,14 +115,14 @@ class Watcher:
         self._prepare_step()
         SEAMS.join(self)
 
-    def stop(self) -> None:
-        """Close what is open and leave nothing behind."""
+    def stop(self, timeout_s: float = 5.0) -> None:
+        """Close what is open and leave nothing behind; what a device still measures is waited for no longer than this."""
         SEAMS.leave(self)
         if self.clock.anything_stepped:
             self.guard(self._close_step, whole=False)
         self.guard(self.lineage.detach)
-        self.taps.detach()
-        self.ring.stop()
+        self.guard(self.taps.detach)
+        self.guard(self.ring.stop, timeout_s)
         self.sink.event(self.clock.step, "totals", self.totals())
 
     def totals(self) -> dict[str, Any]:
@@ -189,20 +195,19 @@ class Watcher:
         self.phases.end("forward_ms", self._rows.scalars)
         self.guard(self.intake.backward)
         began = time.perf_counter()
+        # A line search evaluates the loss elsewhere too: the step's loss is that of the first evaluation.
+        is_first = self._closure is None or self._closure.backward_begins()
         for tensor in [loss] if isinstance(loss, torch.Tensor) else list(loss):
             if tensor.is_meta:  # no number: neither finite nor not
                 continue
-            scale = self.scaling.scale_of(tensor)
-            self.taps.gradient_scale = pending_scale(scale)
-            pending = start([tensor.detach() if scale is None else tensor.detach() / scale])
-            self._rows.pending_scalars.append(("loss", pending))
-            if tensor.device.type == "cpu" and not math.isfinite(scalar_of(pending)):
-                self.guard(self._look_back)
-            self.guard(self.notes.backward_begins, tensor, first_of_step=self._rows.num_backwards == 0)
+            if is_first:
+                self._note_loss(tensor)
+            first_of_step = self._rows.num_backwards == 0
+            self.guard(self.notes.backward_begins, tensor, first_of_step=first_of_step, counts=is_first)
         self.taps.forget()
         self.taps.keeping = False  # checkpointing computes again: its outputs were there before
         for ledger in self.owners.ledgers:
-            if ledger.backward_begins():
+            if ledger.backward_begins() and self._closure is None:
                 self._counts.discarded(self.clock.step)
                 break
         if retain or create:
@@ -246,7 +251,8 @@ class Watcher:
             self._close_step(whole=False)
         began = time.perf_counter()
         # With a closure the gradients at this moment are those of the last step: read them after it.
-        edge.used_closure = _has_closure(args, kwargs)
+        edge.used_closure = has_closure(args, kwargs)
+        self._closure = Closure(self.owners.ledger(optimizer)) if edge.used_closure else None
         if not edge.used_closure:
             self.owners.settle_accounts(optimizer, self._rows)
         self.cost.add("ledger", began)
@@ -266,6 +272,7 @@ class Watcher:
         if edge is None:
             return
         self.phases.end("optimizer_ms", self._rows.scalars)
+        self._closure = None
         if edge.used_closure:
             self.owners.settle_accounts(optimizer, self._rows)
             self._take_gradients(edge, optimizer)
@@ -282,6 +289,7 @@ class Watcher:
         found_inf = getattr(optimizer, "found_inf", None)
         if isinstance(found_inf, torch.Tensor):
             self._rows.pending_scalars.append(("found_inf", start([found_inf.detach()])))
+        self.trained_in = threading.get_ident()
         complete = self.clock.stepped(optimizer)
         self._stepped_in_backward = torch._C._current_graph_task_id() != -1
         if self._stepped_in_backward:
@@ -375,6 +383,15 @@ class Watcher:
         due = self.schedule.due("batches", step) and self.schedule.due("gradients", step)
         self.taps.inputs_due = due and not self.evaluating
 
+    def _note_loss(self, loss: torch.Tensor) -> None:
+        divisor, scale = self.scaling.divisor_of(loss), self.scaling.scale_of(loss)
+        self.taps.gradient_scale = pending_scale(scale)
+        pending = start([loss.detach() if scale is None else loss.detach() / scale])
+        self._rows.pending_scalars.append(("loss", pending))
+        self._rows.divisors[id(pending)] = divisor
+        if loss.device.type == "cpu" and not math.isfinite(scalar_of(pending)):
+            self.guard(self._look_back)
+
     def _look_back(self) -> None:
         """The loss is not finite: look at what was let pass in this step after all."""
         self.intake.suspect(self.taps.measure_kept())
@@ -418,6 +435,7 @@ class Watcher:
             self._rows = self._rows if settled is None else settled.absorb(self._rows)
         rows = self._rows
         rows.batches += self._rest
+        self.guard(self.scaling.undo_accumulation, rows)
         self._rest = []
         self.guard(self._close_notes)
         self.guard(self.intake.close, rows, measured=self.schedule.due("gradients", step))
@@ -467,9 +485,3 @@ class Watcher:
         self.notes.looks.timed = waiting.timed
         for edge in self.owners.boundaries:
             edge.timed = waiting.timed
-
-
-def _has_closure(args: Any, kwargs: Any) -> bool:
-    return bool(kwargs.get("closure")) or any(
-        callable(value) for value in args if not isinstance(value, torch.optim.Optimizer)
-    )

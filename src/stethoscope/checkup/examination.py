@@ -13,6 +13,7 @@ import torch
 from stethoscope.capture.lineage_build import build
 from stethoscope.capture.lineage_trace import Trace
 from stethoscope.checkup.observation import Observer
+from stethoscope.checkup.rebinding import calls_of
 from stethoscope.checkup.structure import CheckupError, clone
 from stethoscope.checkup.subject import Subject, Twin, output_tensors
 from stethoscope.record import Finding, Severity
@@ -23,6 +24,8 @@ class Pass:
 
     def __init__(self, subject: Subject) -> None:
         self.trains = True
+        self.original_used: str | None = None
+        """A module or parameter of the original that took part in the copy's forward: then nothing is known of the copy."""
         try:
             self._run(subject, train=True)
         except CheckupError:
@@ -38,8 +41,9 @@ class Pass:
     def _run(self, subject: Subject, *, train: bool) -> None:
         self.twin = subject.twin(train=train)
         self.observer = Observer(self.twin.model)
-        with self.observer:
+        with calls_of(subject.model) as called, self.observer:
             self.output = self.twin.forward()
+            self.original_used = called[0] if called else None
             self.observer.in_loss()
             self.loss = self.twin.loss(self.output)
         self.parameters = self.twin.parameters()
@@ -50,6 +54,17 @@ class Pass:
                 self.loss, list(asking.values()), allow_unused=True, retain_graph=True
             )
             self.gradients.update(zip(asking, found, strict=True))
+        self.original_used = self.original_used or self._original_in_graph(subject)
+
+    def _original_in_graph(self, subject: Subject) -> str | None:
+        """A parameter of the original that the copy's output was computed from."""
+        asking = {name: p for name, p in subject.model.named_parameters() if p.requires_grad}
+        outputs = [t for t in output_tensors(self.output) if t.requires_grad]
+        if not asking or not outputs:
+            return None
+        ones = [torch.ones_like(t) for t in outputs]
+        found = torch.autograd.grad(outputs, list(asking.values()), ones, allow_unused=True, retain_graph=True)
+        return next((name for name, gradient in zip(asking, found, strict=True) if gradient is not None), None)
 
 
 class Examination:

@@ -46,8 +46,8 @@ from stethoscope.checkup.memory import remember
 from stethoscope.checkup.structure import CheckupError, clone, split_batch
 from stethoscope.checkup.subject import Subject, unwrapped
 from stethoscope.explain.diagnosis import Diagnosis, Experiment, LookedAt
-from stethoscope.explain.ranking import split
-from stethoscope.record import Finding
+from stethoscope.explain.ranking import rank_causes
+from stethoscope.record import ROOT_NAME, Finding
 
 EXPERIMENTS: Final[tuple[tuple[str, str, Callable[[Examination], Iterator[Finding]]], ...]] = (
     ("values", "Are batch, weights, loss and gradients numbers?", nonfinite.examine),
@@ -123,7 +123,7 @@ def checkup(
             raise
         except Exception as error:
             raise failed(error) from error
-        done = _all(exam)
+        done = _all(exam) if exam.first.original_used is None else _none(exam, exam.first.original_used)
     findings = exam.findings
     causes, followed = ranked(findings)
     num_parameters = len(subject.names)
@@ -134,6 +134,17 @@ def checkup(
     found = Diagnosis(causes=causes, findings=tuple(findings), followed=followed, looked_at=looked)
     remember(root, found, time.monotonic() - began)
     return found
+
+
+def _none(exam: Examination, used: str) -> tuple[Experiment, ...]:
+    """No experiment: what runs is not the copy, so whatever it showed would not be so."""
+    reason = (
+        f"a copy of the model still computes with the original's `{used or ROOT_NAME}`, so no experiment on copies can be "
+        "trusted. A forward or hook refers to the model in a way that copy.deepcopy does not follow: let it use its first "
+        "argument, or give the model __deepcopy__"
+    )
+    exam.notes.append(reason)
+    return tuple(Experiment(name, question, "failed", reason) for name, question, _ in EXPERIMENTS)
 
 
 def _all(exam: Examination) -> tuple[Experiment, ...]:
@@ -166,7 +177,7 @@ def ranked(findings: list[Finding]) -> tuple[tuple[Finding, ...], dict[str, tupl
     codes = {f.code for f in findings}
     beside = "bad_init_scale" in codes and "unscaled_inputs" not in codes
     apart = [f for f in findings if beside and f.code == "saturated_units"]
-    causes, followed = split([f for f in findings if f not in apart])
+    causes, followed = rank_causes([f for f in findings if f not in apart])
     order = sorted([*causes, *apart], key=lambda f: (-f.severity.rank, -f.confidence, f.code))
     return tuple(order), followed
 

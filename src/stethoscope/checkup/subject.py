@@ -15,6 +15,7 @@ import torch
 
 from stethoscope.capture.lineage_mode import tensors_in
 from stethoscope.checkup.isolation import seed_all
+from stethoscope.checkup.rebinding import Rebinder
 from stethoscope.checkup.structure import TARGET_KEYS, CheckupError, batch_size, clone, tensors
 
 SEED: Final = 20011
@@ -36,7 +37,9 @@ class Twin:
                 "The model cannot be copied, and checkup works on copies alone", where=repr(error),
                 do="Keep what cannot be copied (locks, files, generators) out of the model, or give it __deepcopy__",
             ) from error  # fmt: skip
-        self.loss_fn = subject.loss_fn if loss_fn is None else loss_fn
+        rebinder = Rebinder(self._memo)
+        rebinder.rebind_model(self.model)
+        self.loss_fn = rebinder.rebound(subject.loss_fn) if loss_fn is None else loss_fn
         for module in self.model.modules():
             module._compiled_call_impl = None
         self.model.train(train)

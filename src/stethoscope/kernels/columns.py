@@ -13,37 +13,15 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from stethoscope.kernels.statistics import COUNT_COLUMNS, VALUE_COLUMNS, derive, statistic
+
 Table = npt.NDArray[np.float64]
 
-COUNTS: Final = ("count", "num_nan", "num_posinf", "num_neginf", "num_zero", "num_tiny", "num_huge")
-"""Elements; NaN; +Inf; -Inf; zeros; non-zero but under the dtype's smallest normal number; finite but over
-the limit (by default the dtype's largest, so none; fp16's 65504 where fp16 is what the value is cast to)."""
-
-MOMENTS: Final = (
-    "min",
-    "max",
-    "abs_max",
-    "abs_min",
-    "mean",
-    "mean_abs",
-    "norm",
-    "std",
-    "skewness",
-    "kurtosis",
-)
-"""Over finite values; abs_min over the non-zero ones; norm is L2; std divides by n; kurtosis is excess."""
-
-COLUMNS: Final = COUNTS + MOMENTS
+COUNTS: Final = tuple(one.name for one in COUNT_COLUMNS)
+COLUMNS: Final = COUNTS + tuple(one.name for one in VALUE_COLUMNS)
 NUM_COLUMNS: Final = len(COLUMNS)
 NUM_COUNTS: Final = len(COUNTS)
 INDEX: Final = {name: place for place, name in enumerate(COLUMNS)}
-
-DERIVED: Final = {
-    "num_nonfinite": "NaN, +Inf and -Inf together",
-    "rms": "root mean square of the finite values",
-    "zero_fraction": "share of elements that are exactly zero",
-}
-"""Statistics a reader can ask for that follow from the columns."""
 
 
 def empty_rows(num_rows: int) -> Table:
@@ -61,20 +39,8 @@ def num_finite(table: Table) -> npt.NDArray[np.float64]:
 
 def stat(table: Table, name: str) -> npt.NDArray[np.float64]:
     """One named statistic of every row, columns and derived ones alike."""
-    if name in INDEX:
-        column: npt.NDArray[np.float64] = table[..., INDEX[name]]
-        return column
-    if name == "num_nonfinite":
-        nonfinite: npt.NDArray[np.float64] = table[..., 1] + table[..., 2] + table[..., 3]
-        return nonfinite
-    with np.errstate(invalid="ignore", divide="ignore"):
-        if name == "rms":
-            rms: npt.NDArray[np.float64] = table[..., INDEX["norm"]] / np.sqrt(num_finite(table))
-            return rms
-        if name == "zero_fraction":
-            share: npt.NDArray[np.float64] = table[..., INDEX["num_zero"]] / table[..., 0]
-            return share
-    raise KeyError(f"unknown statistic {name!r}; known: {', '.join((*COLUMNS, *DERIVED))}")
+    inputs = statistic(name).inputs or (name,)
+    return derive(name, {column: table[..., INDEX[column]] for column in inputs})
 
 
 def merge(a: Table, b: Table) -> Table:

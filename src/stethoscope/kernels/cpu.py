@@ -25,6 +25,7 @@ from stethoscope.kernels.pointers import FIRST_TABLE_CODE, KINDS, Collected
 from stethoscope.kernels.sketch import SKETCH_WIDTH, stream
 
 ABI: Final = 1
+PATH: Final = Path(__file__).with_name("_cpu.so")
 LEVELS: Final = ("no vector extensions assumed", "AVX2", "AVX-512")
 
 _tables = np.zeros((len(KINDS) - FIRST_TABLE_CODE, 256), dtype=np.float32)
@@ -64,11 +65,10 @@ def num_threads() -> int:
 @functools.cache
 def _load() -> Library | str:
     """The library, or why there is none."""
-    path = Path(__file__).with_name("_cpu.so")
     try:
-        return Library(path)
+        return Library(PATH)
     except (OSError, AttributeError) as problem:
-        return str(problem) if path.exists() else "it was not compiled when the package was installed"
+        return str(problem) if PATH.exists() else "it was not compiled when the package was installed"
 
 
 def library() -> Library | None:

@@ -50,7 +50,7 @@ def values(array: Any) -> tuple[Values, float]:
         plain = array.detach().cpu()
         if plain.is_complex():
             plain = torch.view_as_real(plain.resolve_conj())
-        flat = plain.resolve_neg().to(torch.float64).reshape(-1).numpy()
+        flat = plain.resolve_neg().to(torch.float64, copy=True).reshape(-1).numpy()
         return flat, SMALLEST_NORMAL.get(name, 0.0)
     plain = np.asarray(array)
     name = plain.dtype.name

@@ -5,9 +5,13 @@ Imports torch nowhere: it works on tensors that were handed in, with the torch t
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
 import sys
 from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import numpy.typing as npt
 
 from stethoscope.kernels.reference import SMALLEST_NORMAL
 
@@ -38,17 +42,32 @@ def dtype_name(tensor: torch.Tensor) -> str:
     return str(tensor.dtype).removeprefix("torch.")
 
 
+def bytes_of(tensor: torch.Tensor) -> npt.NDArray[np.uint8]:
+    """The bytes of a contiguous tensor on the CPU, not copied: valid while the tensor is.
+
+    Not by `numpy()`: after that nobody may resize the storage any more, as FSDP does around every layer.
+    """
+    size = tensor.numel() * tensor.element_size()
+    if not size:
+        return np.zeros(0, dtype=np.uint8)
+    memory = (ctypes.c_uint8 * size).from_address(tensor.data_ptr())
+    return np.frombuffer(memoryview(memory), dtype=np.uint8)
+
+
 def plain(tensor: Any) -> Plain | None:
     """The tensor's own numbers as a strided real tensor, or None where there are none to read.
 
     DTensors give their local shard. Sparse tensors give their values and the count of what they leave out
-    (an uncoalesced one is coalesced first, which waits for the device). None for meta, fake, nested,
-    quantised and packed sub-byte tensors, inside vmap or grad transforms, and where the storage was freed.
+    (an uncoalesced one is coalesced first, which waits for the device), jagged nested ones their values. None for
+    meta, fake, other nested, quantised and packed sub-byte tensors, inside vmap or grad transforms, and where the
+    storage was freed.
     """
     torch = sys.modules["torch"]
     try:
-        return _plain(torch, tensor)
-    except (RuntimeError, TypeError, NotImplementedError, AttributeError):
+        # What a subclass does in its __torch_function__ is the user's code, and may raise or count its calls.
+        with torch._C.DisableTorchFunction():
+            return _plain(torch, tensor)
+    except Exception:
         # A subclass or wrapper that does not let itself be read: the caller counts it as unsupported.
         return None
 
@@ -60,6 +79,10 @@ def _plain(torch: Any, tensor: Any) -> Plain | None:
     tensor = tensor.detach()
     if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
         return None
+    if tensor.layout is torch.jagged:
+        if getattr(tensor, "_lengths", None) is not None:
+            return None  # there are gaps between the rows, which hold anything
+        tensor = tensor._values.detach()
     if tensor.is_nested or tensor.is_quantized or dtype_name(tensor) not in READABLE:
         return None
     implicit_zeros = 0
