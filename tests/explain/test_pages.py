@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from stethoscope.cli import main
-from stethoscope.detect import CODES
+from stethoscope.detect.registry import builtin
 from stethoscope.explain.pages import SECTIONS, THEMES, by_theme, codes, page
 from stethoscope.record import StethoscopeError, did_you_mean
 
@@ -33,7 +33,7 @@ def _checkup_codes() -> frozenset[str]:
 
 
 def test_every_code_has_a_page_and_every_page_a_code() -> None:
-    emitted = set(CODES) | _checkup_codes()
+    emitted = set(builtin().codes) | _checkup_codes()
     assert emitted - set(codes()) == set(), "write src/stethoscope/explain/codes/CODE.md for these"
     assert set(codes()) - emitted == set(), "nothing says these any more"
 
@@ -45,7 +45,7 @@ def test_a_page_is_whole(code: str) -> None:
     assert found.tier in ("exact", "statistical", "advice")
     assert set(found.found_by) <= {"watch", "checkup", "finished run", "several ranks"}
     assert ("checkup" in found.found_by) == (code in _checkup_codes())
-    assert (found.found_by != ("checkup",)) == (code in CODES)
+    assert (found.found_by != ("checkup",)) == (code in builtin().codes)
     assert all(found.section(name) for name in SECTIONS)
     assert found.section("The fix").startswith("```python\n")
     for word in ("**Measured:**", "**Rule:**", "**Not seen:**"):

@@ -15,9 +15,10 @@ from benchmarks.faults.catalogue import load_programs
 
 from stethoscope.analyse.span import spans
 from stethoscope.cli import main
-from stethoscope.detect import CODES, Detection, Reading
+from stethoscope.detect import Detection, Reading
+from stethoscope.detect.registry import builtin
 from stethoscope.explain import why
-from stethoscope.explain.needs import NEEDS, seen
+from stethoscope.explain.needs import seen
 from stethoscope.explain.reasons import blocking
 from stethoscope.record import StethoscopeError
 from stethoscope.store import Run, open_run
@@ -42,7 +43,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def test_every_code_of_a_detector_says_what_it_needs() -> None:
-    assert set(NEEDS) == set(CODES)
+    assert all(code.needs for code in builtin().codes.values())
 
 
 @pytest.mark.parametrize(
@@ -112,7 +113,7 @@ def test_readings_agree_with_the_rules(runs: dict[str, Path], key: str) -> None:
     assert not detection.errors
     for code in told:
         assert blocking(readings[code]) is None, f"{code} spoke although its readings say that it could not"
-        assert not [need for need in (seen(one, run) for one in NEEDS[code]) if need.blinds], code
+        assert not [need for need in (seen(one, run) for one in builtin().codes[code].needs) if need.blinds], code
 
 
 def test_a_rule_with_several_ways_is_held_back_only_where_all_are() -> None:

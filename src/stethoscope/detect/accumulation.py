@@ -14,7 +14,8 @@ from typing import Any, ClassVar, Final
 import numpy as np
 
 from stethoscope.analyse.span import Span
-from stethoscope.detect.detector import Reading
+from stethoscope.detect.detector import Code, Detector, Reading
+from stethoscope.detect.needs import GRAPH, LEDGER
 from stethoscope.detect.tracks import Looks
 from stethoscope.record import Evidence, Finding, Severity
 
@@ -24,10 +25,19 @@ UNEVEN: Final = 2.0
 """The most targets of a micro-batch, against the fewest."""
 
 
-class Accumulation:
+class Accumulation(Detector):
     """Follows the backwards of the steps at which the loss's graph is read."""
 
-    codes: ClassVar[tuple[str, ...]] = ("accumulation_not_averaged", "accumulation_uneven")
+    codes: ClassVar[tuple[Code, ...]] = (
+        Code(
+            "accumulation_not_averaged",
+            needs=(GRAPH, LEDGER),
+        ),
+        Code(
+            "accumulation_uneven",
+            needs=(GRAPH, LEDGER),
+        ),
+    )
 
     def __init__(self) -> None:
         self._waiting: dict[int, list[Mapping[str, Any]]] = {}

@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from stethoscope.analyse.span import Span
-from stethoscope.detect.detector import Reading, Streak, name_list
+from stethoscope.detect.detector import Code, Detector, Reading, Streak, name_list
+from stethoscope.detect.needs import GRADIENTS, OWNERS, RATE, UPDATES, WEIGHTS
 from stethoscope.detect.rounding import FALL, RESTING, Rounding
 from stethoscope.kernels.columns import INDEX, stat
 from stethoscope.record import Evidence, Finding, FloatArray, Kind, Severity
@@ -48,10 +49,20 @@ def _largest_gradient(span: Span) -> FloatArray:
     return out
 
 
-class Applied:
+class Applied(Detector):
     """Watches every trained tensor's update beside its gradient."""
 
-    codes: ClassVar[tuple[str, ...]] = ("silent_no_update", "update_below_precision")
+    codes: ClassVar[tuple[Code, ...]] = (
+        Code(
+            "silent_no_update",
+            needs=(UPDATES, GRADIENTS, WEIGHTS, RATE, OWNERS),
+        ),
+        Code(
+            "update_below_precision",
+            needs=(UPDATES, GRADIENTS, WEIGHTS, RATE, OWNERS),
+            leads_to=("update_too_small", "silent_no_update"),
+        ),
+    )
 
     def __init__(self) -> None:
         self._still: dict[str, Streak] = {}

@@ -15,7 +15,9 @@ from typing import Any, ClassVar, Final
 import numpy as np
 
 from stethoscope.analyse.span import Span
-from stethoscope.detect.detector import Reading
+from stethoscope.detect.detector import Code, Detector, Reading
+from stethoscope.detect.effects import UNIT_TROUBLE
+from stethoscope.detect.needs import BATCH_HINT, BATCHES, Need
 from stethoscope.record import Evidence, Finding, Severity
 from stethoscope.store import Event
 
@@ -195,10 +197,25 @@ def _rounded(lag: int) -> int:
     return -(-lag // unit) * unit
 
 
-class Sampling:
+class Sampling(Detector):
     """Follows the samples of rank 0: other ranks have detectors of their own."""
 
-    codes: ClassVar[tuple[str, ...]] = ("unshuffled_data", "duplicate_batches", "train_val_overlap")
+    codes: ClassVar[tuple[Code, ...]] = (
+        Code(
+            "unshuffled_data",
+            needs=(BATCHES,),
+            leads_to=(*UNIT_TROUBLE, "oscillation", "output_logit_drift", "class_collapse", "update_too_large"),
+            through_updates=True,
+        ),
+        Code(
+            "duplicate_batches",
+            needs=(BATCHES,),
+        ),
+        Code(
+            "train_val_overlap",
+            needs=(BATCHES, Need("validation batches, sample by sample", "event", ("eval_batch",), BATCH_HINT)),
+        ),
+    )
 
     def __init__(self) -> None:
         self._last_step = 0

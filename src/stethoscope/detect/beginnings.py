@@ -8,7 +8,9 @@ from typing import Any, ClassVar, Final
 import numpy as np
 
 from stethoscope.analyse.span import Span
-from stethoscope.detect.detector import Reading
+from stethoscope.detect.detector import Code, Detector, Reading
+from stethoscope.detect.effects import BLOW_UP, LEARNING_TROUBLE, UNIT_TROUBLE
+from stethoscope.detect.needs import GRAPH, LOSS, OUTPUTS
 from stethoscope.record import Evidence, Finding, Kind, Severity
 
 LAYERS_NEEDED: Final = 3
@@ -32,10 +34,21 @@ NORMS: Final = (
 )
 
 
-class Beginnings:
+class Beginnings(Detector):
     """Looks at the first step whose modules were measured."""
 
-    codes: ClassVar[tuple[str, ...]] = ("bad_init_scale", "bad_initial_loss")
+    codes: ClassVar[tuple[Code, ...]] = (
+        Code(
+            "bad_init_scale",
+            needs=(OUTPUTS,),
+            leads_to=(*LEARNING_TROUBLE, *UNIT_TROUBLE, *BLOW_UP, "bad_initial_loss", "output_logit_drift"),
+        ),
+        Code(
+            "bad_initial_loss",
+            needs=(LOSS, GRAPH, OUTPUTS),
+            leads_to=("output_logit_drift", "exploding_gradients"),
+        ),
+    )
 
     def __init__(self) -> None:
         self._first: int | None = None
@@ -49,7 +62,6 @@ class Beginnings:
         self._moved = False
         self._types: dict[str, str] = {}
         self._operations: list[Any] = []
-        self._num_backwards = 1.0
 
     def observe(self, span: Span) -> None:
         """Everything of the first step that was measured."""
@@ -62,7 +74,6 @@ class Beginnings:
         if self._first is None:
             self._first = int(span.steps[0])
             self._loss = float(span.metric("loss")[0])
-            self._num_backwards = float(span.metric("num_backwards")[0])
             self._types = {path: str(module.get("type", "")) for path, module in span.modules.items()}
             self._normed = any(kind in NORMS for kind in self._types.values())
         # A script that is watched unchanged shows its modules from the second step on: little was learned by then, if steps are small.
@@ -153,9 +164,8 @@ class Beginnings:
         if self._num_classes < 2 or not math.isfinite(self._loss) or self._first is None or self._first > 0:
             return None
         chance = math.log(self._num_classes)
-        expected = chance / max(self._num_backwards, 1.0) if self._loss < chance else chance
         before = self._sizes[-2][1] if len(self._sizes) > 1 else self._input
-        if self._loss < FAR_ABOVE * expected or self._output_size < FAR_ABOVE * max(before, 1.0):
+        if self._loss < FAR_ABOVE * chance or self._output_size < FAR_ABOVE * max(before, 1.0):
             return None
         return Finding(
             "bad_initial_loss", Severity.WARNING,

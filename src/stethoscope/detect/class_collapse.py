@@ -12,7 +12,8 @@ import numpy as np
 
 from stethoscope.analyse.span import Span
 from stethoscope.analyse.trends import Direction, mann_kendall
-from stethoscope.detect.detector import Reading
+from stethoscope.detect.detector import Code, Detector, Reading
+from stethoscope.detect.needs import BATCHES, LOSS, PREDICTIONS, optional
 from stethoscope.kernels.columns import INDEX
 from stethoscope.record import Evidence, Finding, Kind, Severity
 
@@ -31,10 +32,15 @@ FALLS: Final = 0.1
 ONE_LOGIT: Final = "BinaryCrossEntropyWithLogits"
 
 
-class ClassCollapse:
+class ClassCollapse(Detector):
     """Follows the share of the commonest prediction beside the labels."""
 
-    codes: ClassVar[tuple[str, ...]] = ("class_collapse",)
+    codes: ClassVar[tuple[Code, ...]] = (
+        Code(
+            "class_collapse",
+            needs=(PREDICTIONS, LOSS, optional(BATCHES)),
+        ),
+    )
 
     def __init__(self) -> None:
         self._labels = np.zeros(0)

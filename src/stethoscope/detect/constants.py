@@ -12,7 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from stethoscope.analyse.span import Span
-from stethoscope.detect.detector import Reading
+from stethoscope.detect.detector import Code, Detector, Reading
+from stethoscope.detect.effects import BLOW_UP, UNIT_TROUBLE
+from stethoscope.detect.needs import BATCHES
 from stethoscope.kernels.columns import INDEX, stat
 from stethoscope.record import Evidence, Finding, Kind, Severity
 
@@ -20,10 +22,16 @@ MAX_NAMED: Final = 3
 SYMPTOMS: Final = (Kind.ACTIVATION, Kind.OUTPUT, Kind.GRADIENT)
 
 
-class Constants:
+class Constants(Detector):
     """Follows which features are constant until something is not finite."""
 
-    codes: ClassVar[tuple[str, ...]] = ("constant_feature",)
+    codes: ClassVar[tuple[Code, ...]] = (
+        Code(
+            "constant_feature",
+            needs=(BATCHES,),
+            leads_to=(*BLOW_UP, *UNIT_TROUBLE, "nonfinite_batch"),
+        ),
+    )
 
     def __init__(self) -> None:
         self._constant: dict[int, float] | None = None

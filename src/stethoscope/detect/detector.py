@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 import math
 import operator
 from collections.abc import Sequence
-from typing import ClassVar, Final, Protocol
+from typing import ClassVar, Final
 
 import numpy as np
 
 from stethoscope.analyse.span import Span
+from stethoscope.detect.needs import Need
 from stethoscope.record import Finding, SiteInfo
 
 SIGNS: Final = {">=": operator.ge, ">": operator.gt, "<=": operator.le, "<": operator.lt, "=": operator.eq}
@@ -36,19 +38,36 @@ class Reading:
         return bool(SIGNS[self.sign](self.value, self.limit)) if self.sign else None
 
 
-class Detector(Protocol):
+@dataclasses.dataclass(frozen=True, slots=True)
+class Code:
+    """What is declared about one code beside the rule that finds it; its page is `codes/NAME.md`."""
+
+    name: str
+    needs: tuple[Need, ...] = ()
+    """What must have been recorded for the rule to speak."""
+    leads_to: tuple[str, ...] = ()
+    """Codes that can follow from this one, where they begin no earlier: mechanisms, not coincidences."""
+    through_updates: bool = False
+    """Whether it does harm only by the updates that it makes."""
+
+
+class Detector(abc.ABC):
     """One mechanism. Sees every step once, in order; its findings depend on the steps, not on how they were cut."""
 
-    codes: ClassVar[tuple[str, ...]]
+    codes: ClassVar[tuple[Code, ...]] = ()
+    """What it can find. A class without codes is no detector by itself, only a base of some."""
 
+    @abc.abstractmethod
     def observe(self, span: Span) -> None:
         """Take in the next steps."""
 
+    @abc.abstractmethod
     def findings(self) -> list[Finding]:
         """What is found in all steps so far."""
 
     def readings(self) -> dict[str, list[Reading]]:
         """By code, the numbers that its rule asks for, as far as they can be told; they are necessary, not sufficient."""
+        return {}
 
 
 class Streak:

@@ -9,7 +9,8 @@ import numpy as np
 
 from stethoscope.analyse.span import Span
 from stethoscope.analyse.trends import Direction, mann_kendall, shorten
-from stethoscope.detect.detector import Reading
+from stethoscope.detect.detector import Code, Detector, Reading
+from stethoscope.detect.needs import LOSS, Need
 from stethoscope.detect.tracks import LIMIT, Track
 from stethoscope.record import Evidence, Finding, Severity
 
@@ -26,10 +27,21 @@ PAUSES: Final = 0.05
 """Of the waits, the longest: checkpoints, validation and the like are seldom, a slow batch now and then is not."""
 
 
-class Dynamics:
+class Dynamics(Detector):
     """Follows the direction of updates beside the loss, and the time before each step."""
 
-    codes: ClassVar[tuple[str, ...]] = ("oscillation", "data_bound")
+    codes: ClassVar[tuple[Code, ...]] = (
+        Code(
+            "oscillation",
+            needs=(Need("cosines of successive updates", "metric", ("update_cos",), "updates of successive steps"), LOSS),
+            leads_to=("update_too_large",),
+            through_updates=True,
+        ),
+        Code(
+            "data_bound",
+            needs=(Need("waits before each step", "metric", ("data_ms",), "a forward pass of the watched model"),),
+        ),
+    )
 
     def __init__(self) -> None:
         self._cosines: deque[tuple[int, float]] = deque(maxlen=WINDOW)

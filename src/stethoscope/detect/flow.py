@@ -13,7 +13,9 @@ from typing import ClassVar, Final
 import numpy as np
 
 from stethoscope.analyse.span import Span
-from stethoscope.detect.detector import Reading, Recent, is_matrix
+from stethoscope.detect.detector import Code, Detector, Reading, Recent, is_matrix
+from stethoscope.detect.effects import BLOW_UP
+from stethoscope.detect.needs import GRADIENTS
 from stethoscope.detect.tracks import Track
 from stethoscope.record import Evidence, Finding, FloatArray, Kind, Severity
 
@@ -37,10 +39,22 @@ MOMENTS: Final = 10
 RECURRENT: Final = ("RNN", "LSTM", "GRU", "RNNCell", "LSTMCell", "GRUCell")
 
 
-class Flow:
+class Flow(Detector):
     """Follows the gradients of weight matrices in the order of depth, and their total over time."""
 
-    codes: ClassVar[tuple[str, ...]] = ("vanishing_gradients", "exploding_gradients")
+    codes: ClassVar[tuple[Code, ...]] = (
+        Code(
+            "vanishing_gradients",
+            needs=(GRADIENTS,),
+            leads_to=("update_below_precision", "silent_no_update", "update_too_small"),
+        ),
+        Code(
+            "exploding_gradients",
+            needs=(GRADIENTS,),
+            leads_to=(*BLOW_UP, "update_too_large"),
+            through_updates=True,
+        ),
+    )
 
     def __init__(self) -> None:
         self._slopes = Track(2)

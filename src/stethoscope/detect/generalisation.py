@@ -13,7 +13,8 @@ import numpy as np
 from stethoscope.analyse.span import Span
 from stethoscope.analyse.trends import noise
 from stethoscope.detect.curves import Curve, Curves
-from stethoscope.detect.detector import Reading
+from stethoscope.detect.detector import Code, Detector, Reading
+from stethoscope.detect.needs import LOSS, TOTALS, VALIDATION
 from stethoscope.record import Evidence, Finding, FloatArray, Severity
 
 LOOKS_NEEDED: Final = 8
@@ -29,10 +30,21 @@ GAIN: Final = 0.02
 """An accuracy that rose by this much since the best loss: the model is surer, not worse."""
 
 
-class Generalisation:
+class Generalisation(Detector):
     """Speaks when the run has ended."""
 
-    codes: ClassVar[tuple[str, ...]] = ("labels_uninformative", "overfitting")
+    codes: ClassVar[tuple[Code, ...]] = (
+        Code(
+            "labels_uninformative",
+            needs=(LOSS, VALIDATION, TOTALS),
+            leads_to=("overfitting", "output_logit_drift"),
+        ),
+        Code(
+            "overfitting",
+            needs=(LOSS, VALIDATION, TOTALS),
+            leads_to=("output_logit_drift",),
+        ),
+    )
 
     def __init__(self) -> None:
         self._curves = Curves()

@@ -14,7 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from stethoscope.analyse.span import Span
-from stethoscope.detect.detector import Reading, Streak
+from stethoscope.detect.detector import Code, Detector, Reading, Streak
+from stethoscope.detect.effects import BLOW_UP, LEARNING_TROUBLE, UNIT_TROUBLE
+from stethoscope.detect.needs import BATCHES, INPUTS, LOSS, UNITS, optional
 from stethoscope.kernels.columns import INDEX, stat
 from stethoscope.record import Evidence, Finding, Kind, Severity
 
@@ -33,10 +35,26 @@ LIFTED: Final = 10.0
 FEW: Final = 16
 
 
-class InputScale:
+class InputScale(Detector):
     """Looks at the first batches beside the first losses and outputs; at constancy for ever."""
 
-    codes: ClassVar[tuple[str, ...]] = ("unscaled_inputs", "inputs_too_small", "inputs_ignored")
+    codes: ClassVar[tuple[Code, ...]] = (
+        Code(
+            "unscaled_inputs",
+            needs=(INPUTS, optional(LOSS), optional(UNITS)),
+            leads_to=(*LEARNING_TROUBLE, *UNIT_TROUBLE, *BLOW_UP, "bad_initial_loss", "bad_init_scale"),
+        ),
+        Code(
+            "inputs_too_small",
+            needs=(INPUTS,),
+            leads_to=(*LEARNING_TROUBLE, *UNIT_TROUBLE, "adam_eps_dominates", "class_collapse"),
+        ),
+        Code(
+            "inputs_ignored",
+            needs=(INPUTS, optional(BATCHES)),
+            leads_to=(*UNIT_TROUBLE, "vanishing_gradients", "silent_no_update", "oscillation", "class_collapse"),
+        ),
+    )
 
     def __init__(self) -> None:
         self._sizes: list[tuple[float, float]] = []

@@ -11,7 +11,9 @@ from typing import Any, ClassVar, Final
 import numpy as np
 
 from stethoscope.analyse.span import Span
-from stethoscope.detect.detector import Reading, Streak, name_list
+from stethoscope.detect.detector import Code, Detector, Reading, Streak, name_list
+from stethoscope.detect.effects import BLOW_UP, LEARNING_TROUBLE, UNIT_TROUBLE
+from stethoscope.detect.needs import GRADIENTS, LEDGER, OWNERS, RATE, Need, optional
 from stethoscope.record import Evidence, Finding, Kind, Severity
 
 SURE_AFTER: Final = 3
@@ -24,13 +26,26 @@ ZERO_RATE_AFTER: Final = 10
 """Steps for which a group's rate is 0 from the start while others' are not, or all are: longer than a warm-up from 0."""
 
 
-class GradientAccounts:
+class GradientAccounts(Detector):
     """F01, F02, F03: what happens to gradients between backward and step."""
 
-    codes: ClassVar[tuple[str, ...]] = (
-        "gradients_not_cleared",
-        "gradients_cleared_before_step",
-        "optimizer_never_steps",
+    codes: ClassVar[tuple[Code, ...]] = (
+        Code(
+            "gradients_not_cleared",
+            needs=(LEDGER, GRADIENTS),
+            leads_to=(*LEARNING_TROUBLE, *UNIT_TROUBLE, *BLOW_UP, "output_logit_drift", "attention_logit_growth"),
+            through_updates=True,
+        ),
+        Code(
+            "gradients_cleared_before_step",
+            needs=(LEDGER, optional(GRADIENTS)),
+            leads_to=("silent_no_update", "update_too_small", "dead_units", "detached_graph"),
+        ),
+        Code(
+            "optimizer_never_steps",
+            needs=(Need("backward passes without a step", "event", ("gradients_discarded", "totals"), "watch(model, optimizer)"),),
+            leads_to=("silent_no_update", "update_too_small"),
+        ),
     )
 
     def __init__(self) -> None:
@@ -145,13 +160,24 @@ class GradientAccounts:
         )
 
 
-class Ownership:
+class Ownership(Detector):
     """F04, F05, F79: which optimizer holds which parameter, at which rate."""
 
-    codes: ClassVar[tuple[str, ...]] = (
-        "optimizer_params_not_in_model",
-        "trainable_params_not_in_optimizer",
-        "zero_lr_group",
+    codes: ClassVar[tuple[Code, ...]] = (
+        Code(
+            "optimizer_params_not_in_model",
+            needs=(OWNERS,),
+            leads_to=("trainable_params_not_in_optimizer", "silent_no_update", "update_too_small"),
+        ),
+        Code(
+            "trainable_params_not_in_optimizer",
+            needs=(OWNERS,),
+        ),
+        Code(
+            "zero_lr_group",
+            needs=(RATE, optional(OWNERS)),
+            leads_to=("silent_no_update", "update_too_small"),
+        ),
     )
 
     def __init__(self) -> None:

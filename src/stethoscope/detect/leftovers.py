@@ -7,8 +7,9 @@ from typing import Any, ClassVar, Final
 import numpy as np
 
 from stethoscope.analyse.span import Span
-from stethoscope.detect.detector import Reading, Streak, name_list
+from stethoscope.detect.detector import Code, Detector, Reading, Streak, name_list
 from stethoscope.detect.groups import Group, groups_by_site
+from stethoscope.detect.needs import STATE, Need, optional
 from stethoscope.record import Evidence, Finding, Kind, Severity
 
 GRAPHS_NEEDED: Final = 20
@@ -63,14 +64,29 @@ class _Counts:
         self.now, self.most, self._step = count, max(self.most, count), step
 
 
-class Leftovers:
+class Leftovers(Detector):
     """Follows counts that should stay flat, and copies that should not."""
 
-    codes: ClassVar[tuple[str, ...]] = (
-        "graph_retained",
-        "hooks_accumulate",
-        "ema_frozen",
-        "optimizer_state_lost",
+    codes: ClassVar[tuple[Code, ...]] = (
+        Code(
+            "graph_retained",
+            needs=(Need("counts of live graphs", "metric", ("graphs_alive",), "watch(model, optimizer)"),),
+        ),
+        Code(
+            "hooks_accumulate",
+            needs=(Need("counts of hooks", "metric", ("num_hooks",), "counted every 16 steps"),),
+        ),
+        Code(
+            "ema_frozen",
+            needs=(Need("looks at averaged weights", "event", ("averages",), "watch(model, optimizer, ema=ema)"),),
+        ),
+        Code(
+            "optimizer_state_lost",
+            needs=(
+                Need("the optimizer's own step count", "metric", ("optimizer_step",), "kept by Adam and its kin", is_optional=True),
+                optional(STATE),
+            ),
+        ),
     )
 
     def __init__(self) -> None:
@@ -83,6 +99,8 @@ class Leftovers:
         self._num_averages = 0
         self._averages_moved = False
         self._ended = False
+        self._replaced: list[int] = []
+        """Steps at which the script made a new optimizer, which rightly begins with nothing."""
         self._num_starts = 0
         self._first_start: int | None = None
         self._is_momentum_lost = False
@@ -104,6 +122,10 @@ class Leftovers:
                 self._averages = (event.step, event.body["averages"])
                 self._num_averages += 1
                 self._averages_moved = self._averages_moved or any(a["moved"] for a in event.body["averages"])
+            elif event.kind == "ownership" and event.body.get("replaces"):
+                self._replaced.append(event.step)
+            elif event.kind == "continuation" and event.body.get("how") != "resumed":
+                self._replaced.append(event.step)  # a new training in an old folder, or one beside another: nothing was lost
             elif event.kind == "totals":
                 self._ended = True
         alive, hooks = span.metric("graphs_alive"), span.metric("num_hooks")
@@ -131,8 +153,11 @@ class Leftovers:
     def _see_count(self, step: int, count: float) -> None:
         """Adam counts its own steps: the count of a continued run goes on, or begins again at 1."""
         before, self._count = self._count, (step, count)
-        if before is not None and step > before[0] and count < before[1] and count <= 1.0:
+        if before is not None and step > before[0] and count < before[1] and count <= 1.0 and not self._was_replaced(before[0], step):
             self._note_start(step, is_momentum=False, lost=before[1])
+
+    def _was_replaced(self, after: int, until: int) -> bool:
+        return any(after < step <= until for step in self._replaced)
 
     def _note_start(self, step: int, *, is_momentum: bool, lost: float = 0.0) -> None:
         self._num_starts += 1
@@ -157,7 +182,7 @@ class Leftovers:
         for row in np.flatnonzero(np.isfinite(momentum).all(axis=1) & (gradient > 0).all(axis=1)):
             equal = bool((np.abs(momentum[row] - gradient[row]) <= 1e-5 * gradient[row]).all())
             step = int(span.steps[row])
-            if equal and self._momentum_seen and step > self._momentum_seen:
+            if equal and self._momentum_seen and step > self._momentum_seen and not self._was_replaced(self._momentum_seen, step):
                 self._note_start(step, is_momentum=True)
             self._momentum_seen = max(self._momentum_seen, step)
 

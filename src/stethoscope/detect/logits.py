@@ -13,7 +13,9 @@ from typing import ClassVar, Final
 import numpy as np
 
 from stethoscope.analyse.span import Span
-from stethoscope.detect.detector import Reading
+from stethoscope.detect.detector import Code, Detector, Reading
+from stethoscope.detect.effects import BLOW_UP
+from stethoscope.detect.needs import LOGITS, UNITS_HINT, Need
 from stethoscope.detect.tracks import Track
 from stethoscope.kernels.columns import INDEX
 from stethoscope.record import Evidence, Finding, Kind, Severity
@@ -41,10 +43,21 @@ LASTS: Final = 0.8
 """The push in the last fifth, against the fifth in which it was largest: towards a goal it fades."""
 
 
-class Logits:
+class Logits(Detector):
     """Follows entropies, largest logits, and log Z."""
 
-    codes: ClassVar[tuple[str, ...]] = ("attention_logit_growth", "output_logit_drift")
+    codes: ClassVar[tuple[Code, ...]] = (
+        Code(
+            "attention_logit_growth",
+            needs=(Need("looks at attention", "event", ("attention",), UNITS_HINT),),
+            leads_to=(*BLOW_UP, "dead_units"),  # attention that is locked gives queries and keys no gradient
+        ),
+        Code(
+            "output_logit_drift",
+            needs=(LOGITS,),
+            leads_to=BLOW_UP,
+        ),
+    )
 
     def __init__(self) -> None:
         self._looks: dict[str, Track] = {}

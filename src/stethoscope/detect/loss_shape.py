@@ -11,7 +11,8 @@ from typing import Any, ClassVar, Final
 import numpy as np
 
 from stethoscope.analyse.span import Span
-from stethoscope.detect.detector import Reading
+from stethoscope.detect.detector import Code, Detector, Reading
+from stethoscope.detect.needs import GRAPH
 from stethoscope.detect.tracks import Looks
 from stethoscope.record import Evidence, Finding, Kind, Severity
 
@@ -29,12 +30,32 @@ FACTS: Final = {
 """From a code to the fact of the graph that it rests on."""
 
 
-class LossShape:
+class LossShape(Detector):
     """Follows the graph facts of the steps at which the graph was read."""
 
-    codes: ClassVar[tuple[str, ...]] = (
-        "double_softmax", "double_sigmoid", "loss_broadcast", "output_clipped", "loss_clamped",
-    )  # fmt: skip
+    codes: ClassVar[tuple[Code, ...]] = (
+        Code(
+            "double_softmax",
+            needs=(GRAPH,),
+        ),
+        Code(
+            "double_sigmoid",
+            needs=(GRAPH,),
+        ),
+        Code(
+            "loss_broadcast",
+            needs=(GRAPH,),
+        ),
+        Code(
+            "output_clipped",
+            needs=(GRAPH,),
+            leads_to=("dead_units",),
+        ),
+        Code(
+            "loss_clamped",
+            needs=(GRAPH,),
+        ),
+    )
 
     def __init__(self) -> None:
         self._seen: dict[str, Looks[tuple[int, Any]]] = {}

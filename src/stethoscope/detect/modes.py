@@ -7,16 +7,22 @@ from typing import Any, ClassVar, Final
 import numpy as np
 
 from stethoscope.analyse.span import Span
-from stethoscope.detect.detector import Reading, Streak, name_list
+from stethoscope.detect.detector import Code, Detector, Reading, Streak, name_list
+from stethoscope.detect.needs import Need
 from stethoscope.record import Evidence, Finding, Severity
 
 STEPS_NEEDED: Final = 3
 
 
-class Modes:
+class Modes(Detector):
     """Follows the root's mode; single layers in evaluation mode under a root in training mode are on purpose."""
 
-    codes: ClassVar[tuple[str, ...]] = ("eval_mode_in_training",)
+    codes: ClassVar[tuple[Code, ...]] = (
+        Code(
+            "eval_mode_in_training",
+            needs=(Need("the model's mode", "metric", ("training_mode",), "a forward pass of the watched model"),),
+        ),
+    )
 
     def __init__(self) -> None:
         self._streak = Streak()

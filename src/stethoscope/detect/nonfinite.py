@@ -14,7 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from stethoscope.analyse.span import Span
-from stethoscope.detect.detector import Reading
+from stethoscope.detect.detector import Code, Detector, Reading
+from stethoscope.detect.effects import BLOW_UP, LEARNING_TROUBLE, UNIT_TROUBLE
+from stethoscope.detect.needs import BUFFERS, GRADIENTS, INPUTS, LOSS, OUTPUTS, optional
 from stethoscope.kernels.columns import INDEX
 from stethoscope.record import ROOT_NAME, Evidence, Finding, Kind, Severity
 
@@ -25,14 +27,29 @@ FORWARD: Final = (Kind.ACTIVATION, Kind.OUTPUT)
 GIVEN: Final = (Kind.INPUT, Kind.TARGET)
 
 
-class Nonfinite:
+class Nonfinite(Detector):
     """Finds the first bad step and who began it."""
 
-    codes: ClassVar[tuple[str, ...]] = (
-        "nonfinite_origin",
-        "nonfinite_batch",
-        "nonfinite_buffer",
-        "precision_overflow",
+    codes: ClassVar[tuple[Code, ...]] = (
+        Code(
+            "nonfinite_origin",
+            needs=(optional(LOSS), optional(GRADIENTS), optional(OUTPUTS)),
+            leads_to=(*LEARNING_TROUBLE, *UNIT_TROUBLE, "silent_no_update", "update_too_small", "adam_eps_dominates",
+                      "class_collapse", "output_logit_drift"),  # a second moment that is Inf makes every update zero
+        ),
+        Code(
+            "nonfinite_batch",
+            needs=(INPUTS,),
+            leads_to=(*BLOW_UP, *UNIT_TROUBLE, "update_too_large", "exploding_gradients"),
+        ),
+        Code(
+            "nonfinite_buffer",
+            needs=(BUFFERS,),
+        ),
+        Code(
+            "precision_overflow",
+            needs=(OUTPUTS,),
+        ),
     )
 
     def __init__(self) -> None:

@@ -8,8 +8,10 @@ from typing import ClassVar, Final
 import numpy as np
 
 from stethoscope.analyse.span import Span
-from stethoscope.detect.detector import Reading, is_matrix, name_list
+from stethoscope.detect.detector import Code, Detector, Reading, is_matrix, name_list
+from stethoscope.detect.effects import BLOW_UP
 from stethoscope.detect.groups import Group, groups_by_site
+from stethoscope.detect.needs import GRADIENTS, OWNERS, STATE, UPDATES, WEIGHTS
 from stethoscope.detect.tracks import Track
 from stethoscope.kernels.columns import INDEX, stat
 from stethoscope.record import Evidence, Finding, FloatArray, Kind, Severity
@@ -27,10 +29,28 @@ SHRUNK: Final = 0.7
 """Of the norm at the start: decay that wins makes weights smaller."""
 
 
-class OptimizerTerms:
+class OptimizerTerms(Detector):
     """Compares, tensor by tensor, what moves it."""
 
-    codes: ClassVar[tuple[str, ...]] = ("adam_eps_dominates", "adam_update_spike", "weight_decay_dominates")
+    codes: ClassVar[tuple[Code, ...]] = (
+        Code(
+            "adam_eps_dominates",
+            needs=(STATE, WEIGHTS, OWNERS),
+            leads_to=("update_too_small",),
+        ),
+        Code(
+            "adam_update_spike",
+            needs=(STATE, UPDATES, WEIGHTS, OWNERS),
+            leads_to=(*BLOW_UP, "update_too_large", "exploding_gradients"),
+            through_updates=True,
+        ),
+        Code(
+            "weight_decay_dominates",
+            needs=(UPDATES, WEIGHTS, GRADIENTS, OWNERS),
+            leads_to=("vanishing_gradients", "dead_units", "dormant_units"),
+            through_updates=True,
+        ),
+    )
 
     def __init__(self) -> None:
         self._groups: dict[str, Group] = {}

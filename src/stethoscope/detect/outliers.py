@@ -14,7 +14,9 @@ from typing import Any, ClassVar, Final
 import numpy as np
 
 from stethoscope.analyse.span import Span
-from stethoscope.detect.detector import Reading
+from stethoscope.detect.detector import Code, Detector, Reading
+from stethoscope.detect.effects import BLOW_UP, LEARNING_TROUBLE, UNIT_TROUBLE
+from stethoscope.detect.needs import BATCHES, GRADIENTS, INPUTS, LOSS, optional
 from stethoscope.detect.tracks import Track
 from stethoscope.kernels.columns import INDEX
 from stethoscope.record import Evidence, Finding, Kind, Severity
@@ -43,10 +45,17 @@ class _Batch:
     """What jumped most in its step, to what, and the most of the steps before."""
 
 
-class Outliers:
+class Outliers(Detector):
     """Keeps the largest value of every step that has a logged batch, and of the largest what went before."""
 
-    codes: ClassVar[tuple[str, ...]] = ("outlier_batch",)
+    codes: ClassVar[tuple[Code, ...]] = (
+        Code(
+            "outlier_batch",
+            needs=(INPUTS, optional(BATCHES), optional(LOSS), optional(GRADIENTS)),
+            leads_to=(*LEARNING_TROUBLE, *UNIT_TROUBLE, *BLOW_UP, "adam_update_spike", "output_logit_drift"),
+            through_updates=True,
+        ),
+    )
 
     def __init__(self) -> None:
         self._largest = Track(ends=1)

@@ -9,7 +9,8 @@ import numpy as np
 from stethoscope.analyse.span import Span
 from stethoscope.analyse.trends import Direction, mann_kendall, noise, shorten
 from stethoscope.detect.curves import Curves
-from stethoscope.detect.detector import Reading
+from stethoscope.detect.detector import Code, Detector, Reading
+from stethoscope.detect.needs import LOSS
 from stethoscope.record import Evidence, Finding, FloatArray, Severity
 
 VALUES_NEEDED: Final = 100
@@ -23,10 +24,15 @@ CONVERGED: Final = 0.02
 """A loss below this share of where it began has nowhere to fall to."""
 
 
-class Plateau:
+class Plateau(Detector):
     """Looks at the last part of the loss's curve, whenever asked."""
 
-    codes: ClassVar[tuple[str, ...]] = ("plateau",)
+    codes: ClassVar[tuple[Code, ...]] = (
+        Code(
+            "plateau",
+            needs=(LOSS,),
+        ),
+    )
 
     def __init__(self) -> None:
         self._curves = Curves()

@@ -7,7 +7,8 @@ from typing import ClassVar, Final
 import numpy as np
 
 from stethoscope.analyse.span import Span
-from stethoscope.detect.detector import Reading, name_list
+from stethoscope.detect.detector import Code, Detector, Reading, name_list
+from stethoscope.detect.needs import GRADIENTS, SCALER
 from stethoscope.detect.tracks import Track
 from stethoscope.kernels.columns import INDEX
 from stethoscope.record import Evidence, Finding, Kind, Severity
@@ -24,10 +25,21 @@ STREAKS_KEPT: Final = 256
 MOST: Final = 0.5
 
 
-class Precision:
+class Precision(Detector):
     """Follows skipped steps, and the smallest values of float16 gradients."""
 
-    codes: ClassVar[tuple[str, ...]] = ("loss_scale_collapse", "precision_underflow")
+    codes: ClassVar[tuple[Code, ...]] = (
+        Code(
+            "loss_scale_collapse",
+            needs=(SCALER,),
+            leads_to=("update_too_small",),
+        ),
+        Code(
+            "precision_underflow",
+            needs=(GRADIENTS,),
+            leads_to=("vanishing_gradients", "update_too_small", "dead_units", "silent_no_update", "adam_eps_dominates"),
+        ),
+    )
 
     def __init__(self) -> None:
         self._skips: dict[int, int] = {}

@@ -12,7 +12,9 @@ from typing import ClassVar, Final
 import numpy as np
 
 from stethoscope.analyse.span import Span
-from stethoscope.detect.detector import Reading
+from stethoscope.detect.detector import Code, Detector, Reading
+from stethoscope.detect.effects import LEARNING_TROUBLE
+from stethoscope.detect.needs import FLOW, GRADIENTS, RANKS
 from stethoscope.detect.tracks import Track
 from stethoscope.kernels.columns import INDEX, num_finite, stat
 from stethoscope.record import Evidence, Finding, FloatArray, Kind, Severity
@@ -36,10 +38,17 @@ CANCELLED: Final = 1e-2
 SCALING: Final = ("Div", "Mul")
 
 
-class RankGradients:
+class RankGradients(Detector):
     """Follows bias gradients beside the gradients of the outputs, on all ranks."""
 
-    codes: ClassVar[tuple[str, ...]] = ("gradients_summed_across_ranks",)
+    codes: ClassVar[tuple[Code, ...]] = (
+        Code(
+            "gradients_summed_across_ranks",
+            needs=(RANKS, GRADIENTS, FLOW),
+            leads_to=(*LEARNING_TROUBLE, "output_logit_drift"),
+            through_updates=True,
+        ),
+    )
 
     def __init__(self) -> None:
         self._num_ranks = 0

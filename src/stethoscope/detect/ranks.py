@@ -12,7 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from stethoscope.analyse.span import Span
-from stethoscope.detect.detector import Reading, name_list
+from stethoscope.detect.detector import Code, Detector, Reading, name_list
+from stethoscope.detect.needs import BATCHES, RANKS, WEIGHTS
 from stethoscope.kernels.columns import INDEX, num_finite
 from stethoscope.record import Evidence, Finding, FloatArray, Kind, Severity
 
@@ -63,10 +64,20 @@ class _Weights:
         self.is_apart = np.where(usable, apart, self.is_apart)
 
 
-class Replicas:
+class Replicas(Detector):
     """Compares every weight across ranks, and the samples they were given."""
 
-    codes: ClassVar[tuple[str, ...]] = ("rank_desync", "same_data_on_ranks")
+    codes: ClassVar[tuple[Code, ...]] = (
+        Code(
+            "rank_desync",
+            needs=(RANKS, WEIGHTS),
+        ),
+        Code(
+            "same_data_on_ranks",
+            needs=(RANKS, BATCHES),
+            leads_to=("duplicate_batches",),
+        ),
+    )
 
     def __init__(self) -> None:
         self._weights = _Weights()
@@ -94,7 +105,8 @@ class Replicas:
         tables = np.stack([rank.rows[:, places] for rank in span.by_rank.values()])
         there = np.all([rank.present[:, places] for rank in span.by_rank.values()], axis=0)
         sizes = np.array([span.sites[n].num_elements for n in places])
-        whole = (num_finite(tables) == sizes).all(axis=0)
+        is_shard = np.array([span.sites[n].measured == "shard" for n in places])
+        whole = (num_finite(tables) == sizes).all(axis=0) & ~is_shard
         # Fewer values than the parameter has: each rank holds its own shard.
         self._sharded = self._sharded or bool(
             (there & ~whole & np.isfinite(tables[0, ..., INDEX["norm"]])).any()

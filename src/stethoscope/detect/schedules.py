@@ -8,7 +8,8 @@ from typing import Any, ClassVar, Final
 import numpy as np
 
 from stethoscope.analyse.span import Span
-from stethoscope.detect.detector import Reading, Streak, is_matrix
+from stethoscope.detect.detector import Code, Detector, Reading, Streak, is_matrix
+from stethoscope.detect.needs import CLIPS, OWNERS, RATE, SCALER, TOTALS, Need
 from stethoscope.detect.tracks import Track
 from stethoscope.record import Evidence, Finding, Kind, Severity
 
@@ -24,12 +25,33 @@ SKIPS_NEEDED: Final = 3
 AHEAD: Final = 0.05
 
 
-class Schedules:
+class Schedules(Detector):
     """Follows rates, schedulers and clipping."""
 
-    codes: ClassVar[tuple[str, ...]] = (
-        "lr_decays_too_early", "lr_stuck", "scheduler_ahead_of_optimizer", "clipping_always_on", "clip_before_unscale",
-    )  # fmt: skip
+    codes: ClassVar[tuple[Code, ...]] = (
+        Code(
+            "lr_decays_too_early",
+            needs=(RATE, TOTALS),
+        ),
+        Code(
+            "lr_stuck",
+            needs=(RATE, OWNERS, TOTALS),
+        ),
+        Code(
+            "scheduler_ahead_of_optimizer",
+            needs=(Need("scheduler steps", "metric", ("scheduler_steps",), "none was seen", may_be_absent=True), SCALER),
+        ),
+        Code(
+            "clipping_always_on",
+            needs=(CLIPS,),
+            leads_to=("update_too_small",),
+        ),
+        Code(
+            "clip_before_unscale",
+            needs=(CLIPS, SCALER),
+            leads_to=("clipping_always_on", "update_too_small"),
+        ),
+    )
 
     def __init__(self) -> None:
         self._rates = Track(2)

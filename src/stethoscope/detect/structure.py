@@ -13,21 +13,44 @@ from typing import Any, ClassVar, Final
 import numpy as np
 
 from stethoscope.analyse.span import Span
-from stethoscope.detect.detector import Reading, name_list
+from stethoscope.detect.detector import Code, Detector, Reading, name_list
+from stethoscope.detect.needs import FLOW_GRAPH, GRADIENTS, OUTPUTS, OWNERS, Need, optional
 from stethoscope.record import Evidence, Finding, Kind, Severity
 
 STEPS_NEEDED: Final = 20
 NUMBER: Final = re.compile(r"(?<![A-Za-z0-9])\d+(?![A-Za-z0-9])|(?<=[A-Za-z])\d+(?=$|\.)")
 
 
-class Structure:
+class Structure(Detector):
     """Follows the model's graph, who gets a gradient, and what is frozen."""
 
-    codes: ClassVar[tuple[str, ...]] = (
-        "unregistered_module",
-        "detached_graph",
-        "frozen_params",
-        "tied_weights_split",
+    codes: ClassVar[tuple[Code, ...]] = (
+        Code(
+            "unregistered_module",
+            needs=(FLOW_GRAPH,),
+            leads_to=("trainable_params_not_in_optimizer", "optimizer_params_not_in_model"),
+        ),
+        Code(
+            "detached_graph",
+            needs=(OWNERS, GRADIENTS, OUTPUTS),
+            leads_to=("silent_no_update", "dead_units", "vanishing_gradients"),
+        ),
+        Code(
+            "frozen_params",
+            needs=(GRADIENTS, optional(OUTPUTS)),
+        ),
+        Code(
+            "tied_weights_split",
+            needs=(
+                Need(
+                    "pairs of an embedding and a head that began equal",
+                    "event",
+                    ("twins",),
+                    "there is none on the CPU",
+                    may_be_absent=True,
+                ),
+            ),
+        ),
     )
 
     def __init__(self) -> None:

@@ -19,7 +19,8 @@ import numpy as np
 from stethoscope.analyse.span import Span
 from stethoscope.analyse.trends import Direction, mann_kendall
 from stethoscope.detect.curves import Curves
-from stethoscope.detect.detector import Reading, name_list
+from stethoscope.detect.detector import Code, Detector, Reading, name_list
+from stethoscope.detect.needs import UNITS, Need
 from stethoscope.detect.tracks import Looks, Track
 from stethoscope.record import Evidence, Finding, IntArray, Kind, Severity
 
@@ -43,12 +44,40 @@ SQUASHING: Final = ("Tanh", "Sigmoid", "Hardtanh", "Hardsigmoid", "Softsign")
 RECTIFYING: Final = ("ReLU", "ReLU6", "LeakyReLU", "Hardswish", "Threshold")
 
 
-class UnitHealth:
+class UnitHealth(Detector):
     """Follows the looks at units that were taken every few steps."""
 
-    codes: ClassVar[tuple[str, ...]] = (
-        "dead_units", "saturated_units", "dormant_units", "symmetric_units", "expert_collapse", "batchnorm_small_batch",
-    )  # fmt: skip
+    codes: ClassVar[tuple[Code, ...]] = (
+        Code(
+            "dead_units",
+            needs=(UNITS,),
+            leads_to=("vanishing_gradients", "dormant_units", "silent_no_update", "adam_eps_dominates"),
+        ),
+        Code(
+            "saturated_units",
+            needs=(UNITS,),
+            leads_to=("vanishing_gradients",),
+        ),
+        Code(
+            "dormant_units",
+            needs=(UNITS,),
+            # Units that fell silent one after another ended dead; dead from the start, they are dormant too.
+            leads_to=("dead_units",),
+        ),
+        Code(
+            "symmetric_units",
+            needs=(Need("layers whose rows began equal", "event", ("copies",), "there is none on the CPU", may_be_absent=True),),
+            leads_to=("vanishing_gradients", "dead_units"),
+        ),
+        Code(
+            "expert_collapse",
+            needs=(UNITS,),
+        ),
+        Code(
+            "batchnorm_small_batch",
+            needs=(UNITS,),
+        ),
+    )
 
     def __init__(self) -> None:
         self._dead: dict[str, tuple[int, int, int]] = {}

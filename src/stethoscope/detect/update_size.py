@@ -12,7 +12,9 @@ from typing import ClassVar, Final
 import numpy as np
 
 from stethoscope.analyse.span import Span
-from stethoscope.detect.detector import Reading, is_matrix
+from stethoscope.detect.detector import Code, Detector, Reading, is_matrix
+from stethoscope.detect.effects import BLOW_UP, UNIT_TROUBLE
+from stethoscope.detect.needs import LOSS, RATE, UPDATES, WEIGHTS
 from stethoscope.detect.tracks import Track
 from stethoscope.record import Evidence, Finding, FloatArray, Kind, Severity
 
@@ -50,10 +52,21 @@ WORSE: Final = 2.0
 """A loss above this many times the best it had been, and above where it began, is divergence and not noise."""
 
 
-class UpdateSize:
+class UpdateSize(Detector):
     """Follows update/weight of every matrix, beside the loss."""
 
-    codes: ClassVar[tuple[str, ...]] = ("update_too_large", "update_too_small")
+    codes: ClassVar[tuple[Code, ...]] = (
+        Code(
+            "update_too_large",
+            needs=(UPDATES, WEIGHTS, LOSS),
+            leads_to=(*BLOW_UP, *UNIT_TROUBLE, "exploding_gradients", "output_logit_drift", "attention_logit_growth"),
+            through_updates=True,
+        ),
+        Code(
+            "update_too_small",
+            needs=(UPDATES, WEIGHTS, RATE),
+        ),
+    )
 
     def __init__(self) -> None:
         self._num_steps = 0

@@ -14,7 +14,9 @@ import numpy as np
 from stethoscope.analyse.span import Span
 from stethoscope.analyse.trends import Direction, mann_kendall
 from stethoscope.detect.curves import Curve, Curves
-from stethoscope.detect.detector import Reading, name_list
+from stethoscope.detect.detector import Code, Detector, Reading, name_list
+from stethoscope.detect.effects import BLOW_UP, LEARNING_TROUBLE, UNIT_TROUBLE
+from stethoscope.detect.needs import EVAL_HINT, LOSS, VALIDATION, Need
 from stethoscope.record import Evidence, Finding, Severity
 
 LOOKS_NEEDED: Final = 5
@@ -33,10 +35,17 @@ UNFIT: Final = 0.3
 """A training loss above this share of where it began."""
 
 
-class Disagreement:
+class Disagreement(Detector):
     """The training loss falls, and validation is the worse for it from the start."""
 
-    codes: ClassVar[tuple[str, ...]] = ("loss_metric_disagree",)
+    codes: ClassVar[tuple[Code, ...]] = (
+        Code(
+            "loss_metric_disagree",
+            needs=(LOSS, VALIDATION),
+            leads_to=(*LEARNING_TROUBLE, *UNIT_TROUBLE, *BLOW_UP, "output_logit_drift", "labels_uninformative", "overfitting"),
+            through_updates=True,
+        ),
+    )
 
     def __init__(self) -> None:
         self._curves = Curves()
@@ -147,10 +156,17 @@ def _improved(curve: Curve, sign: int) -> bool:
     return sign * (end - start) > (0.05 if bounded else 0.05 * max(abs(start), abs(end)))
 
 
-class Dropout:
+class Dropout(Detector):
     """Dropout so strong that the training loss stays up while validation, without it, is lower."""
 
-    codes: ClassVar[tuple[str, ...]] = ("over_regularised",)
+    codes: ClassVar[tuple[Code, ...]] = (
+        Code(
+            "over_regularised",
+            needs=(LOSS, VALIDATION),
+            leads_to=("dormant_units", "dead_units"),
+            through_updates=True,
+        ),
+    )
 
     def __init__(self) -> None:
         self._curves = Curves()
@@ -216,10 +232,15 @@ class Dropout:
         )]  # fmt: skip
 
 
-class ModeInEvaluation:
+class ModeInEvaluation(Detector):
     """Validation with the whole model in training mode; single layers left so are on purpose."""
 
-    codes: ClassVar[tuple[str, ...]] = ("train_mode_in_eval",)
+    codes: ClassVar[tuple[Code, ...]] = (
+        Code(
+            "train_mode_in_eval",
+            needs=(Need("validation inside evaluating()", "event", ("eval_begin", "eval_forward"), EVAL_HINT),),
+        ),
+    )
 
     def __init__(self) -> None:
         self._first_step: int | None = None

@@ -3,6 +3,6 @@
 from stethoscope.explain.diagnosis import Diagnosis, LookedAt
 from stethoscope.explain.headline import Headline, headline
 from stethoscope.explain.reasons import Why, why
-from stethoscope.explain.verdict import diagnose
+from stethoscope.explain.verdict import conclude, diagnose
 
-__all__ = ["Diagnosis", "Headline", "LookedAt", "Why", "diagnose", "headline", "why"]
+__all__ = ["Diagnosis", "Headline", "LookedAt", "Why", "conclude", "diagnose", "headline", "why"]

@@ -41,6 +41,12 @@ class LookedAt:
     """Of a checkup: each experiment, in the order in which they ran."""
     broken_detectors: tuple[str, ...] = ()
     """Detectors of ours that failed over this run, each with its error: what they look for was not looked for."""
+    num_steps_lost: int = 0
+    """Steps of which rows were handed in and never reached the disk."""
+    first_lost_step: int | None = None
+    last_lost_step: int | None = None
+    mixtures: tuple[str, ...] = ()
+    """Where one folder holds more than one training, a sentence each."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, repr=False)
@@ -83,6 +89,7 @@ class Diagnosis(Drawn):
             "findings": [finding.to_json() for finding in self.findings],
             "looked_at": dataclasses.asdict(self.looked_at)
             | {
+                "mixtures": list(self.looked_at.mixtures),
                 "broken_detectors": list(self.looked_at.broken_detectors),
                 "unmet_needs": list(self.looked_at.unmet_needs),
                 "experiments": [experiment_json(one) for one in self.looked_at.experiments],

@@ -9,6 +9,7 @@ from typing import Any
 from stethoscope.explain.diagnosis import Diagnosis
 from stethoscope.record import Severity
 from stethoscope.store import Run
+from stethoscope.store.losses import FIRST_LOST, LAST_LOST, LOST_STEPS, lost_steps_text
 
 CLEAR = "Nothing to report."
 NO_CAUSE = "No cause found."
@@ -30,16 +31,26 @@ def headline(diagnosis: Diagnosis, run: Run | None = None) -> Headline:
     if diagnosis.causes:
         return Headline("cause", diagnosis.causes[0].message)
     if run is not None and run.state == "crashed":
-        return Headline("crashed", f"{ending(run)} {NO_CAUSE}")
+        return Headline("crashed", " ".join([ending(run), NO_CAUSE, *reservations(diagnosis)]))
     if run is not None and (blind := blindness(diagnosis, run)):
         return Headline("notes", blind)
     if any(finding.severity is Severity.INFO for finding in diagnosis.findings):
-        return Headline("notes", NO_CAUSE)
-    broken = len(diagnosis.looked_at.broken_detectors)
-    if broken:
-        told = f"{broken} of our own detectors failed over it" if broken > 1 else "one of our own detectors failed over it"
-        return Headline("notes", f"{NO_CAUSE} But {told}: stethoscope doctor names it.")
-    return Headline("clear", CLEAR)
+        return Headline("notes", " ".join([NO_CAUSE, *reservations(diagnosis)]))
+    told = reservations(diagnosis)
+    return Headline("notes", " ".join([NO_CAUSE, *told])) if told else Headline("clear", CLEAR)
+
+
+def reservations(diagnosis: Diagnosis) -> list[str]:
+    """What keeps a diagnosis from being the whole truth, a sentence each: steps that are not there, detectors that failed."""
+    looked, told = diagnosis.looked_at, []
+    if looked.num_steps_lost:
+        lost = {LOST_STEPS: looked.num_steps_lost, FIRST_LOST: looked.first_lost_step, LAST_LOST: looked.last_lost_step}
+        told.append(f"{lost_steps_text(lost)} never reached the disk.")
+    if looked.broken_detectors:
+        named = ", ".join(broken.partition(":")[0] for broken in looked.broken_detectors[:3])
+        more = f" and {len(looked.broken_detectors) - 3} more" if len(looked.broken_detectors) > 3 else ""
+        told.append(f"Not checked, because our own detector failed: {named}{more} (stethoscope doctor says how).")
+    return told + list(looked.mixtures)
 
 
 def blindness(diagnosis: Diagnosis, run: Run) -> str:

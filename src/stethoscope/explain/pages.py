@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
 import re
 from importlib import resources
 from typing import Any, Final
 
+from stethoscope.detect.registry import known
 from stethoscope.record import Severity, StethoscopeError, did_you_mean
 
 THEMES: Final = (
@@ -71,11 +73,11 @@ class Page:
         }  # fmt: skip
 
 
-@functools.cache
 def codes() -> tuple[str, ...]:
-    """Every code that has a page, by name."""
+    """Every code there is, by name: those with a page of ours, and those of installed packages' detectors."""
     folder = resources.files("stethoscope.explain") / "codes"
-    return tuple(sorted(item.name.removesuffix(".md") for item in folder.iterdir() if item.name.endswith(".md")))
+    own = {item.name.removesuffix(".md") for item in folder.iterdir() if item.name.endswith(".md")}
+    return tuple(sorted(own | set(known().codes)))
 
 
 @functools.cache
@@ -84,8 +86,14 @@ def page(code: str) -> Page:
     if code not in codes():
         near = did_you_mean(code, codes())
         raise UnknownCodeError("There is no such code", where=code, do=near or "stethoscope explain lists them all")
-    source = (resources.files("stethoscope.explain") / "codes" / f"{code}.md").read_text(encoding="utf-8")
-    return parse(code, source)
+    owner = known().owner(code)
+    package = owner.__module__.partition(".")[0] if owner is not None else "stethoscope"
+    folder = resources.files("stethoscope.explain" if package == "stethoscope" else package) / "codes"
+    source = folder / f"{code}.md"
+    if source.is_file():
+        return parse(code, source.read_text(encoding="utf-8"))
+    summary = (inspect.getdoc(owner) or code).partition("\n")[0]
+    return Page(code, summary, f"From {package}", Severity.WARNING, ("watch",), "statistical", summary + "\n")
 
 
 def parse(code: str, source: str) -> Page:
@@ -110,4 +118,5 @@ def parse(code: str, source: str) -> Page:
 def by_theme() -> dict[str, list[Page]]:
     """All pages, themes in their order, codes by name."""
     every = [page(code) for code in codes()]
-    return {theme: [one for one in every if one.theme == theme] for theme in THEMES}
+    themes = dict.fromkeys([*THEMES, *sorted(one.theme for one in every if one.theme not in THEMES)])
+    return {theme: [one for one in every if one.theme == theme] for theme in themes}

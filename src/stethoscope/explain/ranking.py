@@ -6,107 +6,24 @@ from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 from typing import Final
 
-from stethoscope.explain.circumstances import Circumstances
+from stethoscope.detect.effects import UNIT_TROUBLE
+from stethoscope.detect.registry import known
+from stethoscope.explain.run_context import RunContext
 from stethoscope.record import Finding, Severity
 
-LEARNING_TROUBLE: Final = (
-    "update_too_small",
-    "update_too_large",
-    "vanishing_gradients",
-    "exploding_gradients",
-    "oscillation",
-)
-UNIT_TROUBLE: Final = ("dead_units", "saturated_units", "dormant_units")
-BLOW_UP: Final = ("nonfinite_origin", "precision_overflow", "nonfinite_buffer", "loss_scale_collapse")
-LEADS_TO: Final[dict[str, tuple[str, ...]]] = {
-    "gradients_not_cleared": (
-        *LEARNING_TROUBLE,
-        *UNIT_TROUBLE,
-        *BLOW_UP,
-        "output_logit_drift",
-        "attention_logit_growth",
-    ),
-    "gradients_cleared_before_step": ("silent_no_update", "update_too_small", "dead_units", "detached_graph"),
-    "optimizer_never_steps": ("silent_no_update", "update_too_small"),
-    "optimizer_params_not_in_model": (
-        "trainable_params_not_in_optimizer",
-        "silent_no_update",
-        "update_too_small",
-    ),
-    "unregistered_module": ("trainable_params_not_in_optimizer", "optimizer_params_not_in_model"),
-    "detached_graph": ("silent_no_update", "dead_units", "vanishing_gradients"),
-    "zero_lr_group": ("silent_no_update", "update_too_small"),
-    "symmetric_units": ("vanishing_gradients", "dead_units"),
-    "bad_init_scale": (*LEARNING_TROUBLE, *UNIT_TROUBLE, *BLOW_UP, "bad_initial_loss", "output_logit_drift"),
-    "bad_initial_loss": ("output_logit_drift", "exploding_gradients"),
-    "unscaled_inputs": (*LEARNING_TROUBLE, *UNIT_TROUBLE, *BLOW_UP, "bad_initial_loss", "bad_init_scale"),
-    "nonfinite_batch": (*BLOW_UP, *UNIT_TROUBLE, "update_too_large", "exploding_gradients"),
-    "outlier_batch": (*LEARNING_TROUBLE, *UNIT_TROUBLE, *BLOW_UP, "adam_update_spike", "output_logit_drift"),
-    "constant_feature": (*BLOW_UP, *UNIT_TROUBLE, "nonfinite_batch"),
-    "inputs_too_small": (*LEARNING_TROUBLE, *UNIT_TROUBLE, "adam_eps_dominates", "class_collapse"),
-    "unshuffled_data": (*UNIT_TROUBLE, "oscillation", "output_logit_drift", "class_collapse", "update_too_large"),
-    "loss_metric_disagree": (
-        *LEARNING_TROUBLE, *UNIT_TROUBLE, *BLOW_UP, "output_logit_drift", "labels_uninformative", "overfitting",
-    ),
-    "labels_uninformative": ("overfitting", "output_logit_drift"),
-    "overfitting": ("output_logit_drift",),
-    "over_regularised": ("dormant_units", "dead_units"),
-    "same_data_on_ranks": ("duplicate_batches",),
-    "gradients_summed_across_ranks": (*LEARNING_TROUBLE, "output_logit_drift"),
-    "update_too_large": (
-        *BLOW_UP,
-        *UNIT_TROUBLE,
-        "exploding_gradients",
-        "output_logit_drift",
-        "attention_logit_growth",
-    ),
-    "oscillation": ("update_too_large",),
-    "exploding_gradients": (*BLOW_UP, "update_too_large"),
-    "adam_update_spike": (*BLOW_UP, "update_too_large", "exploding_gradients"),
-    # Attention that is locked gives queries and keys no gradient.
-    "attention_logit_growth": (*BLOW_UP, "dead_units"),
-    "output_logit_drift": BLOW_UP,
-    "clip_before_unscale": ("clipping_always_on", "update_too_small"),
-    "clipping_always_on": ("update_too_small",),
-    "adam_eps_dominates": ("update_too_small",),
-    "weight_decay_dominates": ("vanishing_gradients", "dead_units", "dormant_units"),
-    "precision_underflow": ("vanishing_gradients", "update_too_small", "dead_units", "silent_no_update", "adam_eps_dominates"),
-    "vanishing_gradients": ("update_below_precision", "silent_no_update", "update_too_small"),
-    "update_below_precision": ("update_too_small", "silent_no_update"),
-    "output_clipped": ("dead_units",),
-    "saturated_units": ("vanishing_gradients",),
-    # Units that fell silent one after another ended dead; dead from the start, they are dormant too.
-    "dormant_units": ("dead_units",),
-    "dead_units": ("vanishing_gradients", "dormant_units", "silent_no_update", "adam_eps_dominates"),
-    "loss_scale_collapse": ("update_too_small",),
-    # After NaN or Inf nothing works any more: a second moment that is Inf makes every update zero.
-    "nonfinite_origin": (
-        *LEARNING_TROUBLE, *UNIT_TROUBLE, "silent_no_update", "update_too_small", "adam_eps_dominates", "class_collapse",
-        "output_logit_drift",
-    ),
-    "inputs_ignored": (*UNIT_TROUBLE, "vanishing_gradients", "silent_no_update", "oscillation", "class_collapse"),
-}
-"""What can follow from what, where it begins no earlier. Mechanisms, not coincidences."""
-
-THROUGH_UPDATES: Final = (
-    "gradients_not_cleared", "gradients_summed_across_ranks", "update_too_large", "oscillation", "exploding_gradients",
-    "adam_update_spike", "weight_decay_dominates", "outlier_batch", "unshuffled_data", "loss_metric_disagree",
-    "over_regularised",
-)  # fmt: skip
-"""What does harm only by the updates that it makes."""
 INPUT_SIZE: Final = ("unscaled_inputs", "inputs_too_small")
 SLACK_STEPS: Final = 5
 """A consequence may be noticed this many steps before its cause: detectors are sure at different times."""
 
 
-def split(
-    findings: Iterable[Finding], around: Circumstances | None = None
+def rank_causes(
+    findings: Iterable[Finding], around: RunContext | None = None
 ) -> tuple[tuple[Finding, ...], dict[str, tuple[Finding, ...]]]:
     """Causes in order, and from a cause's code to all that follows from it, directly or through something between.
 
     What can follow from several is told under the one that began last before it.
     """
-    around = around or Circumstances()
+    around = around or RunContext()
     serious = [f for f in findings if f.severity is not Severity.INFO]
     parents = [_parent(number, serious, around) for number in range(len(serious))]
     roots = [_root(number, parents) for number in range(len(serious))]
@@ -121,7 +38,7 @@ def split(
     }
 
 
-def _parent(number: int, serious: Sequence[Finding], around: Circumstances) -> int | None:
+def _parent(number: int, serious: Sequence[Finding], around: RunContext) -> int | None:
     """The finding from which this one follows: of several the latest, of equally late ones the first."""
     own = serious[number]
     possible = [
@@ -140,21 +57,33 @@ def _root(number: int, parents: Sequence[int | None]) -> int:
     return seen[-1]
 
 
-def _follows(other: Finding, cause: Finding, around: Circumstances) -> bool:
-    if other.code not in LEADS_TO.get(cause.code, ()) or has_own_root(other, cause, around):
+def _follows(other: Finding, cause: Finding, around: RunContext) -> bool:
+    if other.code not in effects_of(cause.code) or has_own_root(other, cause, around):
         return False
     # Two that could each lead to the other: the earlier one is the cause.
-    mutual = cause.code in LEADS_TO.get(other.code, ())
+    mutual = cause.code in effects_of(other.code)
     slack = 0 if mutual else SLACK_STEPS
     if mutual and other.first_step == cause.first_step:
         return other.code > cause.code
     return other.first_step + slack >= cause.first_step
 
 
-def has_own_root(other: Finding, cause: Finding, around: Circumstances) -> bool:
+def effects_of(code: str) -> tuple[str, ...]:
+    """What can follow from a code, as its detector declares it."""
+    declared = known().codes.get(code)
+    return declared.leads_to if declared is not None else ()
+
+
+def acts_through_updates(code: str) -> bool:
+    """Whether a code does harm only by the updates that it makes, as its detector declares it."""
+    declared = known().codes.get(code)
+    return declared is not None and declared.through_updates
+
+
+def has_own_root(other: Finding, cause: Finding, around: RunContext) -> bool:
     """Whether the run shows that one finding does not come from another, although it might by its kind."""
     # A state of units at the very first look was there before any update could make it.
-    if other.code in UNIT_TROUBLE and cause.code in THROUGH_UPDATES and around.first_step is not None:
+    if other.code in UNIT_TROUBLE and acts_through_updates(cause.code) and around.first_step is not None:
         return other.first_step <= around.first_step
     # Behind a normalization nothing is known of the size of the inputs.
     if cause.code in INPUT_SIZE and other.code in UNIT_TROUBLE and other.sites:
@@ -166,7 +95,7 @@ def has_own_root(other: Finding, cause: Finding, around: Circumstances) -> bool:
     return False
 
 
-def silence(findings: Iterable[Finding], ignore: Iterable[str], expect: Iterable[str]) -> list[Finding]:
+def apply_ignores(findings: Iterable[Finding], ignore: Iterable[str], expect: Iterable[str]) -> list[Finding]:
     """Without what the user ignores; what they expect becomes Info."""
     ignore, expect = tuple(ignore), tuple(expect)
     kept = []

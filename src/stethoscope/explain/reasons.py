@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from stethoscope.analyse.span import spans
-from stethoscope.detect import DETECTORS, Detection, Reading
-from stethoscope.explain.circumstances import Circumstances, circumstances
-from stethoscope.explain.needs import NEEDS, Seen, seen
+from stethoscope.detect import Detection, Reading
+from stethoscope.detect.registry import known
+from stethoscope.explain.needs import Seen, seen
 from stethoscope.explain.pages import page
-from stethoscope.explain.ranking import is_named, silence, split
+from stethoscope.explain.ranking import apply_ignores, is_named, rank_causes
+from stethoscope.explain.run_context import RunContext, context_of
 from stethoscope.record import Finding, Severity
 from stethoscope.store import Run, open_run
 
@@ -61,8 +62,9 @@ def _number(value: float) -> float | None:
 
 def why(run: Run | str | Path, code: str) -> Why:
     """Looks at the run again and says what became of one code."""
-    known = page(code)
-    if code not in NEEDS:
+    told_on_page = page(code)
+    owner = known().owner(code)
+    if owner is None:
         return Why(
             code, "checkup", "No rule looks for it in a run: it is an experiment of stethoscope checkup, before training."
         )
@@ -71,33 +73,28 @@ def why(run: Run | str | Path, code: str) -> Why:
     detection.observe(spans(opened))
     every = detection.findings()
     found = tuple(finding for finding in every if finding.code == code)
-    needs = tuple(seen(need, opened) for need in NEEDS[code])
+    needs = tuple(seen(need, opened) for need in known().codes[code].needs)
     readings = tuple(detection.readings().get(code, ()))
-    broken = [name for name in detection.errors if code in _codes_of(name)]
-    if broken:
-        outcome, sentence = "broken", f"The detector {broken[0]} failed: {detection.errors[broken[0]]}"
+    if owner.__name__ in detection.errors:
+        outcome, sentence = "broken", f"The detector {owner.__name__} failed: {detection.errors[owner.__name__]}"
     elif found:
-        outcome, sentence = _fired(every, found, opened.info.get("config", {}), circumstances(opened))
+        outcome, sentence = _fired(every, found, opened.info.get("config", {}), context_of(opened))
     else:
-        outcome, sentence = _silent(needs, readings, finished=known.found_by == ("finished run",))
+        outcome, sentence = _silent(needs, readings, finished=told_on_page.found_by == ("finished run",))
     return Why(code, outcome, sentence, needs, readings, found)
 
 
-def _codes_of(detector: str) -> tuple[str, ...]:
-    return next((make().codes for make in DETECTORS if getattr(make, "__name__", "") == detector), ())
-
-
 def _fired(
-    every: Sequence[Finding], found: Sequence[Finding], config: Mapping[str, Any], around: Circumstances
+    every: Sequence[Finding], found: Sequence[Finding], config: Mapping[str, Any], around: RunContext
 ) -> tuple[str, str]:
     ignore, expect = config.get("ignore", ()), config.get("expect", ())
     code, step = found[0].code, found[0].first_step
     since = f"It was found, since step {step:,}"
-    heard = silence(every, ignore, expect)
+    heard = apply_ignores(every, ignore, expect)
     if not any(f.code == code for f in heard):
         silencer = next(rule for rule in ignore if is_named(found[0], rule))
         return "ignored", f"{since}, and is not told because of ignore={silencer!r}."
-    causes, followed = split(heard, around)
+    causes, followed = rank_causes(heard, around)
     for number, cause in enumerate(causes, start=1):
         if cause.code == code:
             return "cause", f"{since}: cause {number} of {len(causes)}."

@@ -1,40 +1,83 @@
-"""`diagnose`: a run in, a Diagnosis out."""
+"""`diagnose`: a run in, a Diagnosis out; `conclude`: findings in, a Diagnosis out. Every face takes its verdict from here."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
 
 from stethoscope.analyse.span import spans
-from stethoscope.detect import DETECTORS, Detection
-from stethoscope.explain.circumstances import circumstances
+from stethoscope.detect import Detection
+from stethoscope.detect.registry import known
+from stethoscope.explain import pages
 from stethoscope.explain.diagnosis import Diagnosis, LookedAt
-from stethoscope.explain.ranking import silence, split
-from stethoscope.record import Finding
+from stethoscope.explain.ranking import apply_ignores, rank_causes
+from stethoscope.explain.run_context import context_of
+from stethoscope.record import Finding, printable
 from stethoscope.store import Run, open_run
+from stethoscope.store.findings import SEALING
+from stethoscope.store.losses import FIRST_LOST, LAST_LOST, LOST_STEPS
 
 NOT_MEASURED = ("frozen", "meta", "unsupported", "capped")
 
 
-def diagnose(run: Run | str | Path, *, findings: list[Finding] | None = None) -> Diagnosis:
+def diagnose(
+    run: Run | str | Path, *, findings: list[Finding] | None = None, is_late: Callable[[], bool] | None = None
+) -> Diagnosis:
     """The causes in a run, ranked. `findings` are taken instead of looking again, where somebody has looked.
+
+    `is_late` is asked between spans of steps; where it says so there is no diagnosis, but a TimeoutError.
 
     Of a run whose old steps were thinned out, what was found while they were whole is the better answer.
     """
     opened = run if isinstance(run, Run) else open_run(run)
     if findings is None and opened.thinned and opened.was_examined:
         findings = opened.findings()
-    broken: tuple[str, ...] = ()
+    broken = broken_detectors(opened.failures())
     if findings is None:
         detection = Detection()
-        detection.observe(spans(opened))
-        findings = detection.findings()
-        broken = tuple(f"{name}: {error}" for name, error in detection.errors.items())
-    config = opened.info.get("config", {})
-    heard = silence(findings, config.get("ignore", ()), config.get("expect", ()))
-    causes, followed = split(heard, circumstances(opened))
-    return Diagnosis(causes=causes, findings=tuple(heard), followed=followed, looked_at=looked_at(opened, broken))
+        for span in spans(opened):
+            if is_late is not None and is_late():
+                raise TimeoutError
+            detection.observe([span])
+        findings = [*detection.findings(), *_from_elsewhere(opened)]
+        # Of those that are not known here, such as a script's own, what was said of them while the run was recorded.
+        here = {kind.__name__ for kind in known().detectors}
+        elsewhere = {name: error for name, error in opened.failures().items() if name not in here}
+        broken = broken_detectors(elsewhere | detection.errors)
+    return conclude(opened, findings, looked_at=looked_at(opened, broken))
+
+
+def conclude(
+    run: Run,
+    findings: Iterable[Finding],
+    *,
+    looked_at: LookedAt | None = None,
+    ignore: Iterable[str] | None = None,
+    expect: Iterable[str] | None = None,
+) -> Diagnosis:
+    """The one place where findings of a run become causes and what follows from them.
+
+    `ignore` and `expect` are the run's own settings, unless a session has others by now.
+    """
+    settings = run.info.get("config", {})
+    ignored = settings.get("ignore", ()) if ignore is None else ignore
+    expected = settings.get("expect", ()) if expect is None else expect
+    heard = apply_ignores(findings, ignored, expected)
+    # A single finding needs no context to be ranked, and reading one takes time.
+    causes, followed = rank_causes(heard, context_of(run) if len(heard) > 1 else None)
+    return Diagnosis(causes=causes, findings=tuple(heard), followed=followed, looked_at=looked_at or LookedAt())
+
+
+def broken_detectors(failures: Mapping[str, str]) -> tuple[str, ...]:
+    """The detectors among what failed, each with its error."""
+    return tuple(f"{name}: {error}" for name, error in failures.items() if name != SEALING)
+
+
+def _from_elsewhere(run: Run) -> list[Finding]:
+    """What detectors found while the run was recorded that are not known here, such as those of a script's own."""
+    return [finding for finding in run.findings() if finding.code not in pages.codes()]
 
 
 def looked_at(run: Run, broken: tuple[str, ...] = ()) -> LookedAt:
@@ -53,10 +96,26 @@ def looked_at(run: Run, broken: tuple[str, ...] = ()) -> LookedAt:
         first_step=int(steps[0]) if len(steps) else None,
         last_step=int(steps[-1]) if len(steps) else None,
         num_rows_lost=run.losses.get("dropped_rows", 0),
-        num_detectors=len(DETECTORS) - len(broken),
+        num_steps_lost=run.losses.get(LOST_STEPS, 0),
+        first_lost_step=run.losses.get(FIRST_LOST),
+        last_lost_step=run.losses.get(LAST_LOST),
+        mixtures=tuple(_mixtures(run)),
+        num_detectors=len(known().detectors) - len(broken),
         broken_detectors=broken,
         unmet_needs=tuple(_unmet(run)),
     )
+
+
+def _mixtures(run: Run) -> list[str]:
+    """What processes said at their start about others that have written, or wrote, to the run."""
+    told = []
+    for event in run.events("continuation"):
+        if event.body.get("how") == "beside":
+            other = printable(str(event.body.get("other")), limit=200)
+            told.append(f"From step {event.step:,} on {other} wrote to this run too: the steps of both are mixed.")
+        elif event.body.get("how") == "fresh":
+            told.append(f"Step {event.step:,} starts another training, with other weights, in the same run.")
+    return told[:8]
 
 
 def _unmet(run: Run) -> list[str]:

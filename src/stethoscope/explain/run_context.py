@@ -16,7 +16,7 @@ JUMP = 3.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Circumstances:
+class RunContext:
     """What is known beside the findings; by default nothing."""
 
     first_step: int | None = None
@@ -42,7 +42,7 @@ class Circumstances:
         return True
 
 
-def circumstances(run: Run) -> Circumstances:
+def context_of(run: Run) -> RunContext:
     """Read from the run; what cannot be read is left out."""
     try:
         graph = graph_of(run)
@@ -55,4 +55,4 @@ def circumstances(run: Run) -> Circumstances:
         where: IntArray = series.steps[1:][(before > 0) & (after >= JUMP * before)]
         jumps.update(int(step) for step in where)
     first = min((int(series.steps[0]) for series in rates if len(series)), default=None)
-    return Circumstances(first, tuple(sorted(jumps)), graph)
+    return RunContext(first, tuple(sorted(jumps)), graph)
