@@ -15,14 +15,18 @@ import signal
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
 from stethoscope.analyse.span import events_alone, spans
-from stethoscope.detect import Detection
+from stethoscope.detect import Detection, registry
 from stethoscope.record import Finding
-from stethoscope.store import SEAL_BYTES, FindingsWriter, Run, Start, open_run
+from stethoscope.store import SEAL_BYTES, FindingsWriter, Run, Start, companion_log, open_run
+from stethoscope.store.findings import SEALING
+from stethoscope.store.locate import rank_folder
+from stethoscope.store.reserve import reserve_path
 from stethoscope.store.starts import overall
 
 POLL_SECONDS: Final = 0.5
@@ -54,7 +58,8 @@ class Companion:
         self._num_skips = 4
         self._writer = FindingsWriter(folder)
         self._written: list[Finding] = []
-        self._text = repr(self._written)
+        self._text = repr([self._written, {}])
+        self._sealing_errors: dict[str, str] = {}
 
     def look(self, *, final: bool = False) -> list[Finding]:
         """Take in what came since and write what changed; steps that may still grow are left for the next look."""
@@ -101,9 +106,14 @@ class Companion:
 
     def _tell(self, found: list[Finding]) -> list[Finding]:
         # As text: a NaN in the evidence is not equal to itself, and the same finding would be written at every look.
-        text = repr([finding.to_json() for finding in found])
+        failures = self._detection.errors | self._sealing_errors
+        text = repr([[finding.to_json() for finding in found], failures])
         if text != self._text:
-            self._writer.write(found, replace=True)
+            try:
+                self._writer.write(found, replace=True, failures=failures)
+            except OSError as error:  # a full disk: tried again at the next look
+                complain(f"findings cannot be written: {error}")
+                return found
             self._written, self._text = found, text
         return found
 
@@ -119,6 +129,18 @@ class Companion:
             thin(self.folder, int(LOW * self._disk_bytes), around, upto=self._seen)
         give_memory_back()
 
+    def remove_reserves(self) -> None:
+        """Those that killed processes left."""
+        self._run.refresh()
+        for start in self._run.starts:
+            if start.how in ("finished", "crashed"):
+                with contextlib.suppress(OSError):
+                    reserve_path(rank_folder(self.folder, start.rank), start.token).unlink(missing_ok=True)
+
+    def note_sealing(self, error: str) -> None:
+        """How the last seal went, "" where it went well; told with the next findings."""
+        self._sealing_errors = {SEALING: error} if error else {}
+
     @property
     def has_much_to_seal(self) -> bool:
         """Whether the journals have become large, for the room there is."""
@@ -127,7 +149,8 @@ class Companion:
     def finish(self) -> None:
         """The last look: every step, then say so."""
         if not self.look(final=True):
-            self._writer.write([], replace=True)  # looked at, and nothing found: not the same as not looked at
+            # Looked at, and nothing found: not the same as not looked at.
+            self._writer.write([], replace=True, failures=self._detection.errors | self._sealing_errors)
         self._writer.close()
 
     def has_come_to_its_end(self) -> bool:
@@ -139,6 +162,8 @@ class Companion:
     def has_ended(self) -> bool:
         """Whether the run says that nothing follows."""
         # Not the run's own state, which says "damaged" of one that has ended and lost something on the way.
+        if any(start.how == "live" for start in self._run.starts):
+            return False  # of two processes in one run the first may be the last to end
         return overall(self._run.starts) in ("finished", "crashed")
 
 
@@ -165,6 +190,8 @@ def follow(folder: Path, parent: int, disk_bytes: int) -> None:
     sealed = time.monotonic()
     at_work: int | None = None
     while True:
+        if not folder.is_dir():
+            return  # somebody deleted it
         companion.look()
         if companion.has_ended or not _is_alive(parent):
             break
@@ -175,7 +202,8 @@ def follow(folder: Path, parent: int, disk_bytes: int) -> None:
     companion.finish()
     if at_work is not None:
         wait_for(at_work, lambda: False)  # it holds the lock
-    companion.tidy(final=True)
+    tidied(companion, final=True)
+    companion.remove_reserves()
 
 
 def tidy_apart(companion: Companion) -> int | None:
@@ -184,21 +212,41 @@ def tidy_apart(companion: Companion) -> int | None:
     One that breaks, or is killed, leaves nothing but files that the next one sweeps up. Where the run ends meanwhile somebody waits for
     the last findings: then it is left at work, and told by its id.
     """
-    child = os.fork() if hasattr(os, "fork") and threading.active_count() == 1 else -1
-    if child > 0:
+    if not hasattr(os, "fork") or threading.active_count() > 1:
+        companion.note_sealing(tidied(companion))
+        return None
+    hear, tell = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(tell, (tidied(companion) or "done").encode()[:1000])
+        os._exit(0)
+    os.close(tell)
+    with os.fdopen(hear, "rb") as answer:
         if not wait_for(child, companion.has_come_to_its_end):
             return child
-        give_memory_back()  # of what was read meanwhile
-        return None
-    try:
-        companion.tidy()
-    except Exception:
-        if child < 0:
-            raise
-        os._exit(1)
-    if child == 0:
-        os._exit(0)
+        said = answer.read().decode(errors="replace")
+    companion.note_sealing("" if said == "done" else said or "the process that seals was killed, perhaps for its memory")
+    give_memory_back()  # of what was read meanwhile
     return None
+
+
+def tidied(companion: Companion, *, final: bool = False) -> str:
+    """Tidy, and say what went wrong, "" where nothing did."""
+    try:
+        companion.tidy(final=final)
+    except Exception as error:
+        complain(traceback.format_exc())
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+def complain(text: str) -> None:
+    """To the log of this process, which begins anew when it has become long."""
+    with contextlib.suppress(OSError, ValueError):
+        if os.fstat(2).st_size > companion_log.MOST_BYTES:
+            os.ftruncate(2, 0)
+            os.lseek(2, 0, os.SEEK_SET)
+        print(text, file=sys.stderr, flush=True)  # noqa: T201 - this is the log
 
 
 def wait_for(child: int, is_enough: Callable[[], bool]) -> bool:
@@ -250,7 +298,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--parent", type=int, required=True)
     parser.add_argument("--disk", type=int, default=2 << 30)
+    parser.add_argument("--detector", action="append", default=[], metavar="MODULE:CLASS")
     given = parser.parse_args(argv)
+    registry.add(given.detector)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")  # its own pools hold on to what a seal needed
     with contextlib.suppress(OSError):

@@ -7,22 +7,30 @@ training loop; wrong arguments to `watch` itself are told at once.
 from __future__ import annotations
 
 import contextlib
-import weakref
+import gc
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from stethoscope.config import DebugConfig
+from stethoscope.instruments.wording import plural
 from stethoscope.live import endings, launch, voice
 from stethoscope.live.companions import CompanionHandle
+from stethoscope.live.continuation import EVENT as CONTINUATION
+from stethoscope.live.continuation import find_continuation
+from stethoscope.live.deadline import Deadline
 from stethoscope.live.kit import Kit
 from stethoscope.live.report import SessionReport
+from stethoscope.live.shield import in_words, never_raises
 from stethoscope.record import Finding, StopTraining, WatchError
+from stethoscope.store.locate import is_run
+from stethoscope.store.losses import LOST_STEPS
 
 if TYPE_CHECKING:
     import torch
 
-    from stethoscope.capture import Watcher
+    from stethoscope.capture.guard import Guard
+    from stethoscope.capture.watcher import Watcher
     from stethoscope.explain import Diagnosis
     from stethoscope.hooks import HookManager
     from stethoscope.instruments.animator import GradientFlowAnimator
@@ -31,7 +39,10 @@ if TYPE_CHECKING:
     from stethoscope.live.attachment import Attachment
     from stethoscope.store import Run, RunWriter
 
-_SESSIONS: weakref.WeakKeyDictionary[Any, DebugSession] = weakref.WeakKeyDictionary()
+STOP_SECONDS: Final = 10.0
+"""What `stop` may take in all, where the process goes on. Where it ends, less: `endings.END_SECONDS`."""
+_SESSIONS: dict[int, DebugSession] = {}
+"""Running sessions by the address of each model they watch, and keep alive. Not by the model: it may define `__eq__`."""
 
 
 class DebugSession(Kit):
@@ -44,12 +55,12 @@ class DebugSession(Kit):
         model: Any = None,
         optimizers: Sequence[Any] = (),
         run: str | Path | None = None,
-        extras: dict[str, Any] | None = None,
+        ema: Any = None,
     ) -> None:
         super().__init__(config or DebugConfig.load(), model)
         self._optimizers = list(optimizers)
         self._run_folder = Path(run) if run is not None else None
-        self._extras = extras or {}
+        self._ema = ema
         self._writer: RunWriter | None = None
         self._place: launch.Place | None = None
         self._watcher: Watcher | None = None
@@ -57,8 +68,10 @@ class DebugSession(Kit):
         self._attachment: Attachment | None = None
         self._run: Run | None = None
         self._started = self._stopped = False
+        self.has_said_end = False
+        """Whether the last line was said: who ends the process without waiting any longer says it otherwise."""
         self.closing_words = voice.closing
-        """What is said at the end, from the diagnosis and the run's folder."""
+        """What is said at the end, from the diagnosis, the run's folder and the run."""
 
     # ---- life ----
 
@@ -71,9 +84,14 @@ class DebugSession(Kit):
             return self
         try:
             self._attach()
-        except Exception as error:  # whatever is wrong with us, the script that is about to train must go on
+        except BaseException as error:  # whatever is wrong with us, the script that is about to train must go on
+            from stethoscope.capture.guard import can_be_kept
+
+            if not can_be_kept(error):
+                raise
             launch.warn(
-                f"this model cannot be watched ({error!r}). Training goes on without us; `stethoscope doctor` says what is installed"
+                f"this model cannot be watched ({type(error).__name__}: {in_words(error)}). "
+                "Training goes on without us; `stethoscope doctor` says what is installed"
             )
             self._give_up()
         return self
@@ -81,21 +99,21 @@ class DebugSession(Kit):
     def _give_up(self) -> None:
         """Attaching failed half way: take off what is on."""
         if self._watcher is not None:
-            self._watcher.guard(self._watcher.stop)
+            self._guard(self._watcher.stop)
         if self._writer is not None:
-            self._writer.close("exception", {"exception": "WatchError"})
+            self._guard(self._writer.close, "exception", {"exception": "WatchError"})
         self._watcher, self._writer, self._stopped = None, None, True
 
     def _attach(self) -> None:
         """Open the run, put the taps on, start the companion."""
-        from stethoscope.capture import Watcher
+        from stethoscope.capture.watcher import Watcher
         from stethoscope.live.attachment import Attachment
         from stethoscope.live.feed import Feed
         from stethoscope.store import RunWriter
 
         place = launch.place(self.config, self._run_folder)
         info = launch.describe(self._model, self._optimizers, self.config, place)
-        before = launch.last_recorded(place.folder, place.rank)
+        before = find_continuation(place.folder, place.rank, self._model, self._optimizers)
         self._writer = RunWriter.create(
             place.folder, info, rank=place.rank, world_size=place.world_size, disk_bytes=self.config.disk
         )
@@ -110,48 +128,105 @@ class DebugSession(Kit):
             max_looks=self.config.max_tracked_tensors if self.config.enable_tensor_inspection else 0,
             keep_times=self.config.enable_profiling,
         )
-        first_step = launch.next_step(before, self._optimizers)
+        first_step = launch.next_step(before.last_step, self._optimizers)
+        if before.how:
+            self._writer.event(first_step, CONTINUATION, {"how": before.how, "other": before.other, "after": before.last_step})
         self._watcher = Watcher(self._model, self._optimizers, self.config, self._feed, first_step=first_step)
-        self._watcher.notes.averages.given = self._extras.get("ema")
+        self._watcher.notes.averages.given = self._ema
         self._watcher.guard(launch.note_checkup, self._model, self._writer, first_step)
         self._watcher.start()
         self._attachment = Attachment(self, self._watcher, self._feed)
         launch.complain(self._model, self._optimizers, self._watcher)
-        self._companion = CompanionHandle(place.folder, self.config, self._say, rank=place.rank)
-        if self._writer.state == "writing":
-            self._companion.start()
+        notices = self._writer.take_notices
+        self._companion = CompanionHandle(place.folder, self.config, self._say_of_rank, rank=place.rank, notices=notices)
+        self._companion.start(spawn=self._writer.state == "writing")
         endings.remember(self)
+        warning = before.in_words(voice.shown(place.folder), first_step)
+        self._say_of_rank(f"stethoscope: {warning}" if warning else "")
         self._say(voice.opening(place.folder, self._watcher.names.roots))
 
     def stop(self, ended: str = "finished", reason: dict[str, Any] | None = None) -> SessionReport:
         """Detach, write the end, let the last findings come in, say one line."""
+        self.close(ended, reason, Deadline(STOP_SECONDS))
+        return self._report()
+
+    def close(self, ended: str, reason: dict[str, Any] | None, deadline: Deadline) -> None:
+        """As `stop`, within a given time: what cannot be had by then is left to the companion, and that is said."""
         if self._stopped or not self._started:
-            return self._report()
+            if self._writer is not None:  # another thread is at it, or was interrupted
+                self._writer.close(ended, reason, deadline.left())
+            return
         self._stopped = True
-        endings.forget(self)
+        try:
+            self._close(ended, reason, deadline)
+        finally:
+            for model in [model for model, session in _SESSIONS.items() if session is self]:
+                del _SESSIONS[model]
+            self._guard(endings.forget, self)
+
+    def _close(self, ended: str, reason: dict[str, Any] | None, deadline: Deadline) -> None:
+        # Each part behind the guard for itself: what fails in one of them must not keep the others from being done.
         if self._attachment is not None:
-            self._attachment.close()
+            self._guard(self._attachment.close, deadline.left(0.5))
         if self._watcher is not None and self._writer is not None:
-            self._watcher.stop()
-            kept = self._writer.state == "writing"
-            self._writer.close(ended, reason)
+            self._guard(self._watcher.stop, deadline.left(0.5))
+            # A disk that hangs must leave time to say so.
+            self._guard(self._writer.close, ended, reason, deadline.left(0.7))
             if self._companion is not None:
-                self._companion.finish()
-            if kept:
-                self._watcher.guard(self._say_end)
-        for model in [model for model, session in _SESSIONS.items() if session is self]:
-            del _SESSIONS[model]
+                # Where the end is not on the disk the companion waits for it in vain.
+                self._guard(self._companion.finish, deadline if self._writer.is_on_disk else Deadline(0.0))
+            self._guard(self._say_end, deadline)
         if self.config.enable_visualization:
-            self._draw()
+            self._draw(deadline)
+        self._guard(self._close_webhook, deadline)
+
+    def _close_webhook(self, deadline: Deadline) -> None:
         if self._webhook is not None:
-            self._webhook.close()
+            self._webhook.close(deadline.left())
             lost = self._webhook.num_failed + self._webhook.num_dropped
             if lost:
                 self._say(f"stethoscope: {lost} of the alerts did not reach the webhook")
-        return self._report()
 
-    def _say_end(self) -> None:
-        self._say(self.closing_words(self.diagnosis, self._folder))
+    def _say_end(self, deadline: Deadline) -> None:
+        """One line: what was found, and what of the run never reached the disk."""
+        self._say_last_words(deadline)
+        self.has_said_end = True
+
+    def _say_last_words(self, deadline: Deadline) -> None:
+        assert self._writer is not None
+        if self.config.quiet:
+            return
+        lost, num_known = self._writer.unwritten(), 0
+        said = voice.unwritten(lost, self._writer.last_trouble)
+        if self._writer.state != "closed":  # the disk hangs, and whoever reads from it would too
+            self._say_of_rank(f"stethoscope: {self.unfinished_words()}. {said}")
+            return
+        if not is_run(self._folder):
+            self._say_of_rank(f"stethoscope: {said or 'no step was recorded.'} There is no run to read")
+            return
+        try:
+            with _collections_put_off():
+                diagnosis = self._diagnose(deadline)
+                words = self.closing_words(diagnosis, self._folder, self._run)
+            num_known = diagnosis.looked_at.num_steps_lost
+        except TimeoutError:
+            words = f"stethoscope: {self.unfinished_words()}"
+        self._say(words)
+        if lost.get(LOST_STEPS, 0) > num_known:  # else the run itself tells
+            self._say_of_rank(f"stethoscope: {said}")
+
+    def say_unfinished(self) -> None:
+        """What is said in place of the last line where the process cannot wait for it."""
+        self._say_of_rank(f"stethoscope: {self.unfinished_words()}")
+
+    def unfinished_words(self) -> str:
+        """What is said where the process ends before everything is known."""
+        command = f"stethoscope diagnose {voice.shown(self._folder)}"
+        if self._writer is not None and self._writer.state != "closed":
+            return f"the run's last steps are not on the disk yet (it does not answer); what was written: {command}"
+        if self._companion is not None and self._companion.is_at_work:
+            return f"{plural(self.step, 'step')} recorded; findings are still being computed: {command}"
+        return f"{plural(self.step, 'step')} recorded; there was no time left to look for problems in them: {command}"
 
     def abandon(self) -> None:
         """In a forked child: the run is the parent's, so do nothing from now on."""
@@ -182,35 +257,51 @@ class DebugSession(Kit):
         if kind is None or kind is SystemExit:
             self.stop()
         elif issubclass(kind, StopTraining):
-            self.stop("finished", {"stopped": str(error)[:500]})
+            self.stop("finished", {"stopped": in_words(error)})
+        elif issubclass(kind, KeyboardInterrupt):
+            with contextlib.suppress(KeyboardInterrupt):  # a second one ends the wait; the first one is on its way
+                self.stop("exception", endings.described(error))
         else:
-            self.stop("exception", {"exception": kind.__name__, "message": str(error)[:500]})
+            self.stop("exception", endings.described(error))
+
+    @property
+    def _guard(self) -> Guard:
+        """Keeps and counts the errors of what the training loop calls."""
+        if self._watcher is not None:
+            return self._watcher.guard
+        from stethoscope.capture.guard import Guard
+
+        return Guard()
 
     # ---- while training ----
+
+    @property
+    def trained_in(self) -> int:
+        """The thread that took the last step; 0 where none was taken."""
+        return self._watcher.trained_in if self._watcher is not None else 0
 
     @property
     def step(self) -> int:
         """How many steps the optimizer has taken."""
         return self._watcher.clock.step if self._watcher is not None else 0
 
-    def log(self, **metrics: Any) -> None:
+    @never_raises(None)
+    def log(self, /, **metrics: Any) -> None:
         """Record metrics of the current step; tensors are read without a synchronisation."""
         if self._watcher is None or self._writer is None or self._stopped:
             return
         prefix = "eval/" if self._watcher.evaluating else ""
         plain: dict[str, float] = {}
         for name, value in metrics.items():
-            if hasattr(value, "detach") and hasattr(value, "device"):
-                self._watcher.guard(self._watcher.log, prefix + name, value)
-            else:
-                launch.note_number(plain, prefix + name, value)
+            launch.note_metric(self._watcher, plain, prefix + name, value)
         if plain:
             (self._feed or self._writer).scalars(self._watcher.log_step, plain)
 
+    @never_raises(None)
     def log_batch(self, inputs: Any, targets: Any = None) -> None:
         """Record what goes in: statistics of inputs and targets, and a fingerprint of every sample."""
         if self._watcher is not None and not self._stopped:
-            self._watcher.guard(self._watcher.log_batch, inputs, targets)
+            self._watcher.log_batch(inputs, targets)
 
     @contextlib.contextmanager
     def evaluating(self) -> Iterator[None]:
@@ -228,6 +319,7 @@ class DebugSession(Kit):
             watcher.evaluating = before
             watcher.guard(watcher.evaluation_ends)
 
+    @never_raises(None)
     def watch_leaks(self, every: int = 16) -> None:
         """Watch every n-th Step for tensors that live on after it; `leaks()` names the lines that made them."""
         if self._attachment is None:
@@ -246,9 +338,11 @@ class DebugSession(Kit):
             return
         from stethoscope.capture.pausing import without_hooks
 
-        with without_hooks(watcher.names.root):
+        with contextlib.ExitStack() as hooks_off:
+            self._guard(hooks_off.enter_context, without_hooks(watcher.names.root))
             yield
 
+    @never_raises(False)
     def flush(self, timeout: float = 30.0) -> bool:
         """Wait until everything recorded so far is durable; False where that could not be had."""
         if self._watcher is None or self._writer is None:
@@ -275,13 +369,20 @@ class DebugSession(Kit):
     @property
     def diagnosis(self) -> Diagnosis:
         """Causes and findings of what was recorded so far."""
+        return self._diagnose(None)
+
+    def _diagnose(self, deadline: Deadline | None) -> Diagnosis:
         from stethoscope.explain import Diagnosis, diagnose
 
-        if self._writer is None or self._writer.state == "memory":
+        if self._writer is None or self._writer.state == "memory" or not is_run(self._folder):
             return Diagnosis()
+        if deadline is not None and deadline.has_passed:
+            raise TimeoutError
         run = self.run
-        has_all = self._companion is not None and self._companion.has_concluded
-        return diagnose(run, findings=run.findings() if has_all else None)
+        launch.add_detectors(self.config.detectors)
+        has_all = self._companion is not None and self._companion.has_concluded and not self._companion.left_out
+        found = run.findings() if has_all else None
+        return diagnose(run, findings=found, is_late=None if deadline is None else lambda: deadline.has_passed)
 
     @property
     def findings(self) -> tuple[Finding, ...]:
@@ -332,10 +433,13 @@ class DebugSession(Kit):
         if self._attachment is not None:
             self._attachment.listen(hooks)
 
-    def _draw(self) -> None:
+    def _draw(self, deadline: Deadline) -> None:
         """The pictures of a session that was asked for them; a fault in one of them costs that picture only."""
         from stethoscope.live import pictures
 
+        if deadline.has_passed:
+            self._say("stethoscope: no pictures were drawn: there was no time left at the end")
+            return
         try:
             self._say(pictures.draw(self.visualizer, self.run if self._writer is not None else None))
         except Exception as error:
@@ -345,8 +449,26 @@ class DebugSession(Kit):
         if line and not self.config.quiet and (self._place is None or self._place.rank == 0):
             voice.say(line)
 
+    def _say_of_rank(self, line: str) -> None:
+        """What concerns this process alone, so that every rank says it for itself."""
+        rank = self._place.rank if self._place is not None else 0
+        if line and not self.config.quiet:
+            voice.say(line.replace("stethoscope:", f"stethoscope: rank {rank}:", 1) if rank else line)
+
     def _report(self) -> SessionReport:
         return SessionReport(self, self.folder, self.step, lambda: self.diagnosis)
+
+
+@contextlib.contextmanager
+def _collections_put_off() -> Iterator[None]:
+    """While a run is read nothing of it is garbage, and each look for some goes over the whole model, too."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def watch(
@@ -355,12 +477,10 @@ def watch(
     *,
     run: str | Path | None = None,
     name: str | None = None,
-    scaler: Any = None,
-    scheduler: Any = None,
     ema: Any = None,
-    loss_fn: Any = None,
     expect: Any = None,
     ignore: Any = None,
+    detectors: Sequence[type | str] | None = None,
     config: DebugConfig | None = None,
     **config_fields: Any,
 ) -> DebugSession:
@@ -369,22 +489,34 @@ def watch(
     `model` may be several, as a dict of names or a list (a GAN): one run then holds them all.
     `optimizer` may be one, a list, or None (then every optimizer that holds a parameter of the model counts).
     `run` continues or names a run folder. Watching the same model again replaces its session.
+    `ema` is an average of the weights that the script keeps itself.
+    `detectors` are further classes of `stethoscope.detect.Detector`, or their names as "module:Class".
     """
-    settings = DebugConfig.load(config, name=name, expect=expect, ignore=ignore, **config_fields)
-    given: list[Any] = list(model.values()) if isinstance(model, Mapping) else [model]
-    given = list(model) if isinstance(model, (list, tuple)) else given
-    model = launch.check_model(model)
-    optimizers = launch.check_optimizers(optimizer)
-    extras = {"scaler": scaler, "scheduler": scheduler, "ema": ema, "loss_fn": loss_fn}
-    launch.check_extras(extras)
+    launch.refuse_not_needed(config_fields)
+    names = launch.add_detectors(detectors) if detectors is not None else None
+    settings = DebugConfig.load(config, name=name, expect=expect, ignore=ignore, detectors=names, **config_fields)
+    try:
+        given: list[Any] = list(model.values()) if isinstance(model, Mapping) else [model]
+        given = list(model) if isinstance(model, (list, tuple)) else given
+        model = launch.check_model(model)
+        optimizers = launch.check_optimizers(optimizer)
+        launch.check_average(ema)
+    except WatchError:
+        raise
+    except BaseException as error:
+        from stethoscope.capture.guard import can_be_kept
+
+        if not can_be_kept(error):
+            raise
+        raise WatchError(f"watch cannot use what it was given ({type(error).__name__}: {in_words(error)})") from error
     for one in given:
-        old = _SESSIONS.pop(one, None)
+        old = _SESSIONS.pop(id(one), None)
         if old is not None:
             old.stop()
-    session = DebugSession(settings, model=model, optimizers=optimizers, run=run, extras=extras)
-    for one in given:
-        _SESSIONS[one] = session
-    return session.start()
+    session = DebugSession(settings, model=model, optimizers=optimizers, run=run, ema=ema).start()
+    if session._started and not session._stopped:
+        _SESSIONS.update(dict.fromkeys(map(id, given), session))
+    return session
 
 
 def debug_session(config: DebugConfig | None = None) -> DebugSession:

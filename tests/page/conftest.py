@@ -121,18 +121,15 @@ def base(tmp_path_factory):
 
 def write_stale(folder: Path) -> None:
     """A run of another machine that has said nothing for an hour and may be alive."""
-    patch = pytest.MonkeyPatch()
-    now = time.time
-    patch.setattr(time, "time", lambda: now() - 3600)
-    here = process.describe()
-    patch.setattr(process, "describe", lambda: here | {"host": "elsewhere"})
-    synthetic.write_run(folder, name="gpt-quiet", steps=range(1, 40), ended=None)
-    writer = synthetic._OPEN.pop()
-    writer._is_inert = True  # as a process that can no longer be seen: nothing more is written, not even an end
-    writer._wake.set()
-    writer._thread.join()
-    writer._spool.close()
-    patch.undo()
+    now, here = time.time, process.describe()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(time, "time", lambda: now() - 3600)
+        patch.setattr(process, "describe", lambda: here | {"host": "elsewhere"})
+        synthetic.write_run(folder, name="gpt-quiet", steps=range(1, 40), ended=None)
+        writer = synthetic._OPEN.pop()
+        writer._is_inert = True  # as a process that can no longer be seen: nothing more is written, not even an end
+        writer._thread.join()
+        writer._spool.close()
 
 
 class LiveRun:

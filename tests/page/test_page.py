@@ -14,8 +14,8 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 import synthetic
-from conftest import HEALTHY, HOSTILE, LIVE, SICK, STALE, Watched, run_hash
 
+from conftest import HEALTHY, HOSTILE, LIVE, SICK, STALE, Watched, run_hash
 from stethoscope.cli import main
 from stethoscope.views.server.shelf import opaque_id
 

@@ -12,8 +12,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "views"))
 sys.path.insert(0, str(Path(__file__).parent))
 
 import synthetic
-from conftest import HEALTHY, SICK, Watched, run_hash
 
+from conftest import HEALTHY, SICK, Watched, run_hash
 from stethoscope.record import Evidence, Finding, Severity
 from stethoscope.store import FindingsWriter
 from stethoscope.views.server.shelf import opaque_id

@@ -191,6 +191,7 @@ def test_taps_make_way_for_torch_compile_unless_asked_for(
     asked: bool | None, tmp_path: Path, one_thread: Any
 ) -> None:
     """The model is handed over bare and called compiled: only its calls can show that."""
+    torch._dynamo.reset()  # what other tests compiled counts against the limit of recompilations
     torch.manual_seed(0)
     model = MODELS["mlp"][0]()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)

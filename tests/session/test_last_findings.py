@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
+from stethoscope import session
 from stethoscope.config import DebugConfig
 from stethoscope.detect import Detection
 from stethoscope.explain import diagnose
-from stethoscope.live import companions
 from stethoscope.live.companions import CompanionHandle
+from stethoscope.live.deadline import Deadline
 from stethoscope.record import Finding, Severity
 from stethoscope.store import FindingsWriter
 from tests.session.training import begin, go_on
@@ -54,21 +55,18 @@ def write(folder: Path, *, is_last: bool) -> None:
 def test_a_companion_that_has_said_its_last_word_may_seal_alone(tmp_path: Path) -> None:
     one = handle(tmp_path)
     write(tmp_path, is_last=True)
-    one.finish()
+    one.finish(Deadline(20.0))
     assert one.has_concluded
 
 
 @pytest.mark.parametrize("is_last", [True, False])
-def test_words_of_an_earlier_process_are_not_its_last(
-    is_last: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(companions, "FINISH_SECONDS", 0.1)
+def test_words_of_an_earlier_process_are_not_its_last(is_last: bool, tmp_path: Path) -> None:
     write(tmp_path, is_last=True)
     one = handle(tmp_path)
     one._earlier = {path.name for path in tmp_path.glob("findings/*.stf")}
     if not is_last:
         write(tmp_path, is_last=False)  # its own, which it has not closed
-    one.finish()
+    one.finish(Deadline(0.2))
     assert not one.has_concluded
 
 
@@ -79,7 +77,7 @@ def test_what_the_companion_found_is_not_looked_for_again(
     folder = trained.session.folder
     assert folder is not None
     with monkeypatch.context() as patched:
-        patched.setattr(companions, "FINISH_SECONDS", 120.0)
+        patched.setattr(session, "STOP_SECONDS", 120.0)
         patched.setattr(Detection, "observe", lambda *_: pytest.fail("the whole run is read once more"))
         trained.session.stop()
         assert trained.session._companion is not None

@@ -152,13 +152,9 @@ def test_what_is_no_optimizer_is_refused() -> None:
         stethoscope.watch(torch.nn.Linear(1, 1), optimizer="adam")
 
 
-@pytest.mark.parametrize(
-    "wrong", [{"scaler": "x"}, {"scheduler": 123}, {"ema": 1.0}, {"loss_fn": 5}, {"scheduler": [None, "x"]}]
-)
-def test_what_stands_beside_the_model_is_checked(wrong: dict[str, Any]) -> None:
-    (name,) = wrong
-    with pytest.raises(WatchError, match=f"as {name}"):
-        stethoscope.watch(torch.nn.Linear(1, 1), **wrong)
+def test_an_average_that_cannot_be_read_is_refused() -> None:
+    with pytest.raises(WatchError, match="as ema"):
+        stethoscope.watch(torch.nn.Linear(1, 1), ema=1.0)
 
 
 def test_an_unknown_setting_is_refused() -> None:
@@ -288,7 +284,7 @@ def test_a_run_of_a_newer_format(tmp_path: Path) -> None:
     _step(model, optimizer)
     session.stop()
     file = session.run.path / RUN_FILE
-    file.write_bytes(dump(load(file) | {"format_version": 999}))
+    file.write_bytes(dump(load(file.parent) | {"format_version": 999}))
     with pytest.raises(RunFormatError, match="newer"):
         stethoscope.open_run(session.run.path)
 

@@ -7,6 +7,7 @@ import pytest
 
 from stethoscope.analyse import overview as overview_module
 from stethoscope.analyse.bins import Mark
+from stethoscope.explain import Diagnosis
 from stethoscope.kernels.columns import INDEX, NUM_COLUMNS, NUM_COUNTS
 from stethoscope.record import Kind, Site, SiteInfo
 from stethoscope.store import Run, RunWriter, seal
@@ -109,7 +110,7 @@ def test_the_report_does_not_grow_with_the_run(folder, monkeypatch):
     monkeypatch.setattr(overview_module, "LARGE_VALUES", 100)
     monkeypatch.setattr("stethoscope.views.pagedata.oneseries.LONG_STEPS", 100)
     desk = Desk(folder)
-    desk._examined = []
+    desk._examined = Diagnosis()
     text = report_html(desk, "1.2.3")
     assert len(text) < 600_000
     assert "default-src 'none'" in text

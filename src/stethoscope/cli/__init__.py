@@ -38,6 +38,8 @@ COMMANDS = {
 """From a command's name to its module in this package and what it does."""
 
 EXIT_USAGE = 2
+_TRAINS = frozenset({"demo", "checkup"})
+"""Commands that run a user's own code, whose exceptions are the user's to see."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -57,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.command is None:
         parser.print_help()
         return EXIT_USAGE
-    from stethoscope.cli.errors import report_error
+    from stethoscope.cli.errors import report_error, report_unexpected
     from stethoscope.record import StethoscopeError
 
     try:
@@ -69,6 +71,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _reader_gone()
     except KeyboardInterrupt:
         return 130
+    except Exception as error:
+        if args.command in _TRAINS or os.environ.get("STETHOSCOPE_TRACEBACK"):
+            raise
+        return report_unexpected(args.command, error)
     return code
 
 

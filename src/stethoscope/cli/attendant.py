@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from stethoscope.capture.discovery import Discovery
     from stethoscope.explain import Diagnosis
     from stethoscope.session import DebugSession
+    from stethoscope.store import Run
 
 REDRAW_SECONDS: Final = 0.5
 FIRST_LINE_SECONDS: Final = 30.0
@@ -72,7 +73,7 @@ class Attendant:
         except StethoscopeError as error:
             warn(f"nothing is watched: {error}")
             return
-        session.closing_words = lambda diagnosis, folder: summary(diagnosis, folder, models, optimizers)
+        session.closing_words = lambda diagnosis, folder, run: summary(diagnosis, folder, run, models, optimizers)
         self._sessions.append(session)
         if not self._config.quiet and _is_terminal(sys.stderr):
             self._ticker = self._ticker or LiveLine()
@@ -84,8 +85,10 @@ class Attendant:
         if self._ticker is not None:
             self._ticker.stop()
         if not self._sessions and not self._config.quiet:
-            from stethoscope.live import voice
+            from stethoscope.live import joining, voice
 
+            if joining.this_rank()[0] > 0:
+                return
             voice.say(f"stethoscope: nothing was watched: {self._reason()}")
 
     def _reason(self) -> str:
@@ -98,8 +101,11 @@ class Attendant:
         return "no live torch.nn.Module holds what the optimizers train, or the script watches it itself"
 
 
-def summary(diagnosis: Diagnosis, folder: Path, models: dict[str, Any], optimizers: Sequence[Any]) -> str:
+def summary(
+    diagnosis: Diagnosis, folder: Path, run: Run | None, models: dict[str, Any], optimizers: Sequence[Any]
+) -> str:
     """What was watched, how it went, where to look; a few lines."""
+    from stethoscope.explain.headline import reservations
     from stethoscope.live import voice
 
     kinds = [type(getattr(model, "_orig_mod", model)).__name__ for model in models.values()]
@@ -116,7 +122,8 @@ def summary(diagnosis: Diagnosis, folder: Path, models: dict[str, Any], optimize
         lines.append(voice.cause(cause))
         if cause.remedy:
             lines.append(f"stethoscope:     {cause.remedy}")
-    verdict = voice.calm(diagnosis, folder) if diagnosis.healthy else f"{len(diagnosis.causes)} found."
+    found = " ".join([f"{len(diagnosis.causes)} found.", *reservations(diagnosis)])
+    verdict = voice.calm(diagnosis, run) if diagnosis.healthy else found
     command = "show" if diagnosis.healthy else "diagnose"
     lines.append(f"stethoscope: {verdict} stethoscope {command} {voice.shown(folder)}")
     return "\n".join(lines)

@@ -60,11 +60,11 @@ def _matches(word: str, folders: list[Path]) -> list[Path]:
 
 def _labels(folder: Path) -> set[str]:
     """What a run can be called. A description that cannot be trusted leaves the folder's own name."""
-    from stethoscope.store.runfile import RUN_FILE, load
+    from stethoscope.store.runfile import load
 
     labels = {folder.name, folder.name.rpartition("-")[2]}
     try:
-        body = load(folder / RUN_FILE)
+        body = load(folder)
     except RunError:
         return labels
     return labels | {str(body.get("id", "")), str(body.get("name", ""))} - {""}

@@ -31,6 +31,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--fail-on", choices=LEVELS, default="warning", help="exit 1 from this severity on; default: warning"
     )
+    parser.add_argument(
+        "--detector", action="append", default=[], metavar="MODULE:CLASS", help="one more detector; may be given again"
+    )
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--why", metavar="CODE", help="why this code was told, or was not")
     form.add_argument("--markdown", action="store_true", help="as Markdown")
@@ -40,8 +43,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Diagnoses the run and says so with the exit code."""
+    from stethoscope.detect import registry
     from stethoscope.explain import diagnose, headline
 
+    registry.add(args.detector)
     with choose_run(args.run) as found:
         require_data(found)
         if args.why is not None:

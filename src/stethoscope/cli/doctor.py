@@ -141,6 +141,8 @@ def _writable(base: Path) -> tuple[str, bool]:
 
 def recording(run: Run, looked_at: LookedAt) -> list[Fact]:
     """Coverage, losses, damage, how it ended, what recording cost."""
+    from stethoscope.store import companion_log
+    from stethoscope.store.findings import SEALING
     from stethoscope.views.terminal import facts as standing
     from stethoscope.views.terminal import numbers
 
@@ -160,13 +162,36 @@ def recording(run: Run, looked_at: LookedAt) -> list[Fact]:
             reporting >= expected,
         ),
     ]
+    facts += [("mixed", mixture, False) for mixture in looked_at.mixtures]
     facts += _silent_sites(run)
     facts.append(("rows lost", numbers.count(rows_lost), rows_lost == 0))
-    facts += [(f"lost: {name.replace('_', ' ')}", numbers.count(int(amount)), False)
-              for name, amount in run.losses.items() if amount and name != "dropped_rows"]  # fmt: skip
+    facts += _losses(run)
     facts += [("detector failed", broken, False) for broken in looked_at.broken_detectors]
+    complaint = companion_log.last_line(run.path)
+    facts += [("companion", f"its log ends: {complaint}", False)] if complaint else []
+    facts += [("sealing failed", error, False) for name, error in run.failures().items() if name == SEALING]
     facts += _damage(run)
     facts.append(("cost", f"{numbers.percent(cost)} of a step" if cost is not None else "not recorded", True))
+    return facts
+
+
+def _losses(run: Run) -> list[Fact]:
+    """Steps that never reached the disk, and what else the process that recorded says it lost."""
+    from stethoscope.store import losses as store_losses
+    from stethoscope.views.terminal import numbers
+
+    losses = run.losses
+    facts: list[Fact] = []
+    if steps := store_losses.lost_steps_text(losses):
+        why = next((str(start.ended["trouble"]) for start in run.starts if start.ended and start.ended.get("trouble")), "")
+        facts.append(("steps lost", f"{steps} never reached the disk{f': {why}' if why else ''}", False))
+    since = losses.get(store_losses.UNWRITTEN_SINCE)
+    if since is not None:
+        what = f"the disk was full: step {numbers.count(since)} and later were in memory only when this was written"
+        facts.append(("steps lost" if run.state != "live" else "not written", what, False))
+    steps_of = {store_losses.LOST_STEPS, store_losses.FIRST_LOST, store_losses.LAST_LOST, store_losses.UNWRITTEN_SINCE}
+    facts += [(f"lost: {name.replace('_', ' ')}", numbers.count(int(amount)), False)
+              for name, amount in losses.items() if amount and name not in {"dropped_rows", *steps_of}]  # fmt: skip
     return facts
 
 
@@ -208,6 +233,6 @@ def _silent_sites(run: Run) -> list[Fact]:
         if info.measured != "all":
             reasons[info.measured] = reasons.get(info.measured, 0) + 1
     return [
-        (f"{reason}", numbers.plural(num, "site"), reason in ("sampled", "frozen"))
+        (f"{reason}", numbers.plural(num, "site"), reason in ("sampled", "frozen", "shard"))
         for reason, num in reasons.items()
     ]

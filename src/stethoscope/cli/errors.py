@@ -30,3 +30,10 @@ def report_error(error: StethoscopeError) -> int:
         safe = printable(line, limit=1000).encode(encoding, "backslashreplace").decode(encoding)
         sys.stderr.write(safe + "\n")
     return EXIT_NO_DATA if isinstance(error, NoDataError) else EXIT_USAGE
+
+
+def report_unexpected(command: str, error: Exception) -> int:
+    """What a command cannot cope with, in the form of every other error: a run folder may hold anything."""
+    what = f"`stethoscope {command}` failed ({type(error).__name__}: {error!s:.300})"
+    do = "The run holds something it should not, or this is a bug. STETHOSCOPE_TRACEBACK=1 shows where it failed"
+    return report_error(StethoscopeError(what, do=do))

@@ -10,6 +10,7 @@ from stethoscope.cli.errors import EXIT_NO_DATA, NoDataError
 from stethoscope.cli.options import add_output, emit, emit_json, screen_of
 
 if TYPE_CHECKING:
+    from stethoscope.views.row_reader import RowReader
     from stethoscope.views.terminal.runs import RunRow
 
 
@@ -24,13 +25,15 @@ def run(args: argparse.Namespace) -> int:
     """Lists the runs."""
     from stethoscope.store import find_runs
     from stethoscope.store.locate import base_folder
+    from stethoscope.views.row_reader import RowReader
     from stethoscope.views.terminal import ink, numbers
     from stethoscope.views.terminal.runs import runs_lines
 
     base = Path(args.folder) if args.folder else base_folder()
     folders = find_runs(base)
     shown = folders[-max(args.limit, 1) :]
-    rows = [(folder, row_of(folder)) for folder in shown]
+    reader = RowReader()
+    rows = [(folder, row_of(folder, reader)) for folder in shown]
     if args.json:
         emit_json({"folder": str(base), "num_runs": len(folders), "runs": [_json(f, r) for f, r in rows]})
         return 0 if rows else EXIT_NO_DATA
@@ -47,17 +50,21 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def row_of(folder: Path) -> RunRow:
-    """The run's row; one that cannot be opened says why instead of hiding."""
-    from stethoscope.record import RunError
+def row_of(folder: Path, reader: RowReader) -> RunRow:
+    """The run's row; one that cannot be read says why, and the others are listed all the same."""
     from stethoscope.store import open_run
+    from stethoscope.views.row_reader import row_trouble
     from stethoscope.views.terminal.runs import RunRow, run_row
 
-    try:
+    def read() -> RunRow:
         with open_run(folder) as run:
             return run_row(run)
-    except RunError as error:
-        return RunRow("", folder.name, "damaged", None, None, None, None, trouble=error.what)
+
+    try:
+        row: RunRow = reader.read(folder, read)
+    except Exception as error:
+        return RunRow("", folder.name, "damaged", None, None, None, None, trouble=row_trouble(error))
+    return row
 
 
 def _json(folder: Path, row: RunRow) -> dict[str, object]:

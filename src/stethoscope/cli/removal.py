@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 import secrets
-import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from stethoscope.views.terminal.ink import Line
 
 _OURS = re.compile(
-    r"run\.json|\.gitignore|rank-\d+|findings|captures|profile|rows|scalars|events|vectors|pyramids?|manifest.*"
+    r"run\.json|\.gitignore|rank-\d+|findings|captures|profile|rows|scalars|events|vectors|pyramids?|ladder|manifest.*"
     r"|\.run\.json\..*\.new|[a-z_]+\.lock"
 )
 
@@ -45,28 +44,28 @@ def check_removable(folder: Path) -> None:
 
 def strange_files(folder: Path) -> list[str]:
     """Names in the run folder that no run writes."""
-    return sorted(path.name for path in folder.iterdir() if not _OURS.fullmatch(path.name))
+    from stethoscope.store.inside import list_folder
+
+    return [entry.name for entry in list_folder(folder) if not _OURS.fullmatch(entry.name)]
 
 
 def remove(folder: Path) -> None:
-    """Removes a run folder that was checked."""
+    """Removes a run folder that was checked; of links in it only the links."""
+    from stethoscope.store.inside import remove_run
+
     gone = folder.with_name(f".removed-{secrets.token_hex(4)}-{folder.name}")
     try:
         folder.rename(gone)
-        shutil.rmtree(gone)
+        remove_run(gone)
     except OSError as error:
         raise UsageError(f"The run cannot be removed ({error.strerror})", where=folder) from error
 
 
 def size_of(folder: Path) -> int:
     """Bytes of all files in the folder; what vanishes meanwhile counts nothing."""
-    total = 0
-    for path in folder.rglob("*"):
-        try:
-            total += path.lstat().st_size if path.is_file() else 0
-        except OSError:
-            continue
-    return total
+    from stethoscope.store import folder_bytes
+
+    return folder_bytes(folder)
 
 
 def folder_lines(sizes: Mapping[Path, int], screen: Screen) -> list[Line]:

@@ -9,24 +9,26 @@ from __future__ import annotations
 
 import argparse
 import atexit
-import contextlib
 import importlib.machinery
 import importlib.util
 import io
 import os
-import signal
 import sys
 import types
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from stethoscope.cli import launchers
 from stethoscope.cli.errors import UsageError
 from stethoscope.config import FIELD_NAMES, DebugConfig
 
 EXIT_USAGE = 2
 HOME = str(Path(__file__).parents[1]) + os.sep
-USAGE = "stethoscope run [options] [--] script.py [args]\n       stethoscope run [options] -m module [args]"
+USAGE = (
+    "stethoscope run [options] [--] script.py [args]\n       stethoscope run [options] -m module [args]\n"
+    "       stethoscope run [options] torchrun [torchrun's options] script.py [args]"
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -67,7 +69,29 @@ def main(words: Sequence[str]) -> int:
         config = settings(args)
     except StethoscopeError as error:
         return report_error(error)
-    return execute(args.module, theirs, config)
+    launched = launchers.find_launcher(args.module, theirs)
+    if launched is None:
+        return execute(args.module, theirs, config)
+    return launch(*launched, ours[: ours.index(_module_word(ours))] if args.module else ours)
+
+
+def launch(launcher: str, words: list[str], options: list[str]) -> int:
+    """Run a launcher whose workers are watched with these options of ours."""
+    try:
+        handed_on = launchers.watch_workers(launcher, words, options)
+    except ImportError as error:
+        return _refuse(f"No module named {error.name}", 1)
+    if handed_on is None:
+        print(  # noqa: T201 - nothing is watched, so nobody else says it
+            f"stethoscope: {launcher} starts no Python script here, so nothing is watched. Call `python -m stethoscope run "
+            "train.py` in what it starts",
+            file=sys.stderr,
+        )
+    return execute(launcher, words if handed_on is None else handed_on, None)
+
+
+def _module_word(ours: list[str]) -> str:
+    return next(word for word in ours if word.startswith("-m") and not word.startswith("--"))
 
 
 def split(parser: argparse.ArgumentParser, words: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -105,8 +129,8 @@ def settings(args: argparse.Namespace) -> DebugConfig:
     return DebugConfig.load(**fields)
 
 
-def execute(module: str | None, words: list[str], config: DebugConfig) -> int:
-    """Become the script: returns its exit code, or raises what it raised."""
+def execute(module: str | None, words: list[str], config: DebugConfig | None) -> int:
+    """Become the script, watched where there is a config: returns its exit code, or raises what it raised."""
     from stethoscope.cli.attendant import Attendant
 
     prepared = _find_module(module, words) if module else _find_script(words)
@@ -115,11 +139,11 @@ def execute(module: str | None, words: list[str], config: DebugConfig) -> int:
     main_module, source = prepared
     interrupted: list[bool] = []
     # Registered before anything of the script's, so that it runs after all of it.
-    atexit.register(_die_as_interrupted, interrupted, os.getpid())
+    atexit.register(_end_as_interrupted, interrupted)
     ours = sys.modules["__main__"]
     sys.modules["__main__"] = main_module
-    attendant = Attendant(config)
-    attendant.wait_for_torch()
+    if config is not None:
+        Attendant(config).wait_for_torch()
     try:
         code = source() if callable(source) else source
         exec(code, main_module.__dict__)  # noqa: S102 - running the user's script is what this command is for
@@ -133,14 +157,12 @@ def execute(module: str | None, words: list[str], config: DebugConfig) -> int:
     return 0
 
 
-def _die_as_interrupted(interrupted: list[bool], pid: int) -> None:
-    """A script that Ctrl-C ended dies of that signal, as the interpreter lets it; under `-m` it would exit with 1."""
-    if any(interrupted) and os.getpid() == pid and os.name == "posix":
-        for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(OSError, ValueError, AttributeError):
-                stream.flush()
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-        os.kill(pid, signal.SIGINT)
+def _end_as_interrupted(interrupted: list[bool]) -> None:
+    """A script that Ctrl-C ended dies of that signal, as the interpreter lets it."""
+    if any(interrupted):
+        from stethoscope.live.endings import mark_interrupted
+
+        mark_interrupted()
 
 
 _KEPT: list[types.ModuleType] = []
@@ -213,28 +235,13 @@ def _refuse(message: str, code: int) -> int:
 
 def _without_us(hook: Any) -> Any:
     """An exception hook that shows the script's frames alone."""
+    from stethoscope.live import tracebacks
 
     def show(kind: type[BaseException], error: BaseException, trace: types.TracebackType | None) -> None:
-        _strip(error, trace, set())
+        tracebacks.strip(error, trace, _is_ours)
         hook(kind, error, error.__traceback__)
 
     return show
-
-
-def _strip(error: BaseException, trace: types.TracebackType | None, seen: set[int]) -> None:
-    """Leave only frames that the script would have had without us, in this exception and those it came from."""
-    seen.add(id(error))
-    kept = []
-    while trace is not None:
-        if not _is_ours(trace.tb_frame):
-            kept.append(trace)
-        trace = trace.tb_next
-    for place, entry in enumerate(kept):
-        entry.tb_next = kept[place + 1] if place + 1 < len(kept) else None
-    error.__traceback__ = kept[0] if kept else None
-    for other in (error.__cause__, error.__context__):
-        if other is not None and id(other) not in seen:
-            _strip(other, other.__traceback__, seen)
 
 
 def _is_ours(frame: types.FrameType) -> bool:

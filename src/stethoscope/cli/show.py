@@ -152,12 +152,12 @@ def kind_word(word: str, known: Sequence[str] = KINDS) -> str:
 
 def check_stat(stat: str) -> None:
     """UsageError for a statistic nobody knows."""
-    from stethoscope.kernels.columns import COLUMNS, DERIVED
+    from stethoscope.kernels.statistics import STATISTICS
     from stethoscope.record import did_you_mean
 
-    if stat not in COLUMNS and stat not in DERIVED:
-        near = did_you_mean(stat, (*COLUMNS, *DERIVED))
-        known = f"Known: {', '.join((*COLUMNS, *DERIVED))}"
+    if stat not in STATISTICS:
+        near = did_you_mean(stat, STATISTICS)
+        known = f"Known: {', '.join(STATISTICS)}"
         raise UsageError("Unknown statistic", where=stat, do=f"{near} {known}".strip())
 
 

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stethoscope.cli.errors import UsageError
-from stethoscope.record import MissingExtraError
 
 if TYPE_CHECKING:
     from stethoscope.views.server.gate import Gate
@@ -32,40 +31,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Serves until interrupted."""
-    try:
-        import uvicorn
-    except ImportError as error:
-        raise MissingExtraError("starlette and uvicorn", "ui", "The page") from error
-    from stethoscope.views.server import make_app
+    from stethoscope.views.server import make_app, make_server
     from stethoscope.views.server.gate import Gate
 
     base = chosen_base(args.dir)
     listener = listen(args.host, args.port)
     port = int(listener.getsockname()[1])
     gate = Gate.at(args.host, port)
-    app = make_app(base, gate)
-    config = uvicorn.Config(
-        app, log_level="warning", access_log=False, server_header=False, date_header=False,
-        timeout_keep_alive=10, limit_concurrency=4096, h11_max_incomplete_event_size=65_536, timeout_graceful_shutdown=2,
-    )  # fmt: skip
+    server = make_server(make_app(base, gate))
     announce(args, base, gate)
     with contextlib.suppress(OSError, AttributeError):
         os.nice(5)  # a training on the same machine goes first
     with contextlib.suppress(KeyboardInterrupt), listener:
-        _server(config, app).run(sockets=[listener])
+        server.run(sockets=[listener])
     return 0
-
-
-def _server(config: Any, app: Any) -> Any:
-    """A server that tells the application before it waits for its connections: open pages would else hold it up and be cut."""
-    import uvicorn
-
-    class Server(uvicorn.Server):
-        async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-            app.close()
-            await super().shutdown(sockets)
-
-    return Server(config)
 
 
 def chosen_base(word: str | None) -> Path:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final, TextIO
 
 from stethoscope.record import StopTraining, printable
+from stethoscope.store.private import create_file
 
 RESUME_FILE: Final = "resume"
 PAUSED_FILE: Final = "paused"
@@ -70,8 +71,11 @@ class Pauser:
     def _mark(self, reason: str) -> None:
         """Say in the run that training waits; where it cannot be written only the prompt is left."""
         if self.run_folder is not None:
+            mark = self.run_folder / PAUSED_FILE
             with contextlib.suppress(OSError):
-                (self.run_folder / PAUSED_FILE).write_text(printable(reason) + "\n", encoding="utf-8")
+                mark.unlink(missing_ok=True)
+                with os.fdopen(create_file(mark), "w", encoding="utf-8") as file:
+                    file.write(printable(reason) + "\n")
 
     def _unmark(self) -> None:
         if self.run_folder is not None:

@@ -15,7 +15,7 @@ import numpy as np
 
 from stethoscope.hooks.rules import HookContext
 from stethoscope.record import MissingExtraError
-from stethoscope.store.runfile import write_durably
+from stethoscope.store.runfile import make_durable_folder, write_durably
 
 SCHEMA: Final = 1
 PLAIN: Final = frozenset(
@@ -33,7 +33,7 @@ def save_snapshot(path: Path, context: HookContext, hook: str) -> Path:
     target = path if path.suffix == ".safetensors" else path / f"{_stem(context)}.safetensors"
     name = context.layer or "tensor"
     data, dtype = _to_bytes(name, tensor)
-    target.parent.mkdir(parents=True, exist_ok=True)
+    make_durable_folder(target.parent)
     write_durably(target, data)
     about = {
         "schema": SCHEMA,

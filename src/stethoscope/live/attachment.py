@@ -16,12 +16,11 @@ from stethoscope.live.rules import LayerRules
 from stethoscope.record import StopTraining
 
 if TYPE_CHECKING:
-    from stethoscope.capture import Watcher
+    from stethoscope.capture.watcher import Watcher
     from stethoscope.hooks import HookManager
     from stethoscope.live.feed import Feed
     from stethoscope.live.kit import Kit
 
-DRAIN_SECONDS: Final = 5.0
 MEMORY_EVERY: Final = 16
 """Steps between two looks at how much memory is in use."""
 
@@ -32,7 +31,7 @@ class Attachment:
     def __init__(self, kit: Kit, watcher: Watcher, feed: Feed) -> None:
         self._kit, self._watcher, self._feed = kit, watcher, feed
         self.several_models = len(watcher.names.roots) > 1
-        self.first_batch = FirstBatch(watcher.names.root)
+        self.first_batch = FirstBatch(watcher.names.root, watcher.guard)
         self._hooks: HookManager | None = None
         self._rules: LayerRules | None = None
         self._leak_watch: LeakWatch | None = None
@@ -60,14 +59,14 @@ class Attachment:
             return
         self._leak_watch = LeakWatch(self._kit.tensor_inspector.leak_detector, every)
 
-    def close(self) -> None:
-        """Take everything off."""
+    def close(self, timeout_s: float) -> None:
+        """Take everything off; the last Steps of a device are waited for no longer than this."""
         self._watcher.after_step = None
         self.first_batch.close()
         if self._layer_times is not None:
             self._watcher.phases.on_end = None
             self._layer_times.finish()
-        self._finish_hooks()
+        self._finish_hooks(timeout_s)
         if self._rules is not None:
             self._rules.close()
         if self._leak_watch is not None:
@@ -81,11 +80,11 @@ class Attachment:
                 }
                 self._feed.event(step, "leak", body)
 
-    def _finish_hooks(self) -> None:
+    def _finish_hooks(self, timeout_s: float) -> None:
         """The last Steps of a device may arrive after training: their hooks run, and there is nothing left to stop."""
         if self._hooks is None or self._hooks.is_idle:
             return
-        self._watcher.ring.drain(DRAIN_SECONDS)
+        self._watcher.ring.drain(timeout_s)
         with contextlib.suppress(StopTraining):
             self._watcher.guard(self._run_hooks, self._hooks)
 

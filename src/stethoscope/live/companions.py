@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
 import stethoscope
 from stethoscope.config import DebugConfig
 from stethoscope.live import voice
-from stethoscope.record import Finding, RunError, Severity
-from stethoscope.store.findings import FILES, FOLDER, FindingsReader
+from stethoscope.live.deadline import Deadline
+from stethoscope.record import Finding, RunError, Severity, printable
+from stethoscope.store import companion_log
+from stethoscope.store.findings import FILES, FOLDER, SEALING, FindingsReader
+from stethoscope.store.private import open_file
 
 POLL_SECONDS: Final = 1.0
-FINISH_SECONDS: Final = 10.0
-"""How long the end waits for the last findings."""
+MOST_RESTARTS: Final = 2
+"""Of a companion that was killed; one that fails by itself would do so again."""
+FINISH_SHARE: Final = 0.6
+"""Of the time there is at the end, how much the last findings are waited for; in the rest they can be computed here."""
 SEALING_SECONDS: Final = 2.0
 """How long it waits then for the last seal: what was recorded is durable already, and a reader need not know where it lies."""
 _LOOK_SECONDS: Final = 0.05
@@ -34,12 +41,23 @@ asked for, keep what a seal needed for a moment, and the process grows with ever
 
 
 class CompanionHandle:
-    """Spawns the companion of rank 0 and follows its findings on a thread of its own."""
+    """Spawns the companion of rank 0 and listens, on a thread of its own: to its findings, its end, and the run's writer."""
 
     def __init__(
-        self, folder: Path, config: DebugConfig, say: Callable[[str], None], *, rank: int = 0
+        self,
+        folder: Path,
+        config: DebugConfig,
+        say: Callable[[str], None],
+        *,
+        rank: int = 0,
+        notices: Callable[[], list[str]] = list,
     ) -> None:
-        self._folder, self._config, self._say = folder, config, say
+        """`notices` gives what the writer has to tell the user, each once."""
+        self._folder, self._config, self._say, self._notices = folder, config, say, notices
+        self._num_restarts = 0
+        self._failures_said: set[str] = set()
+        self.trouble = ""
+        """Why there is no companion any more, where there should be one."""
         self._process: subprocess.Popen[bytes] | None = None
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
@@ -49,53 +67,109 @@ class CompanionHandle:
         """Whether it has seen every step to the end: what it found is all there is to find."""
         self._said: set[tuple[str, int]] = set()
         self.on_findings: list[Callable[[list[Finding]], None]] = []
+        self.left_out = [name for name in config.detectors if name.startswith("__main__:")]
+        """Detectors that stand in the script itself: another process cannot import them, so they look at the end."""
 
-    def start(self) -> None:
-        """Spawn it; a machine that cannot spawn does without."""
-        if not self._wanted:
-            return
+    def start(self, *, spawn: bool = True) -> None:
+        """Listen, and spawn it; a machine that cannot spawn does without."""
+        if spawn and self._wanted:
+            self._spawn()
+        self._thread = threading.Thread(target=self._follow, name="stethoscope-ear", daemon=True)
+        self._thread.start()
+
+    def _spawn(self) -> None:
         self._earlier = {path.name for path in (self._folder / FOLDER).glob(FILES)}
         # A worker that spawns or a frozen main must not import torch: the companion is told where we live, no more.
         home = str(Path(stethoscope.__file__).parent.parent)
-        path = os.pathsep.join([home, *filter(None, [os.environ.get("PYTHONPATH")])])
+        # The script's own folder, too, where a detector of the user's may stand.
+        script = [sys.path[0]] if self._config.detectors and sys.path else []
+        path = os.pathsep.join([home, *script, *filter(None, [os.environ.get("PYTHONPATH")])])
         command = [sys.executable, "-m", "stethoscope.companion", str(self._folder.resolve())]
         command += ["--parent", str(os.getpid()), "--disk", str(self._config.disk)]
+        for name in self._config.detectors:
+            if name not in self.left_out:
+                command += ["--detector", name]
+        log = self._open_log()
         try:
             self._process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
+                stderr=log,
                 start_new_session=True,
                 env=os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"} | GIVES_BACK,
             )
         except OSError as error:
-            self._say(f"stethoscope: no companion process ({error}); findings come at the end")
-            return
-        self._thread = threading.Thread(target=self._follow, name="stethoscope-ear", daemon=True)
-        self._thread.start()
+            self._do_without(f"cannot be started: {error}")
+        finally:
+            if log >= 0:
+                os.close(log)
 
-    def finish(self) -> None:
+    def _open_log(self) -> int:
+        """Where the companion says what goes wrong, from the beginning of the file; nowhere, where none can be made."""
+        try:
+            log = open_file(self._folder / companion_log.NAME)
+            os.ftruncate(log, 0)
+        except OSError:
+            return subprocess.DEVNULL
+        return log
+
+    def _check_process(self) -> None:
+        """Notice that the companion is gone: start it again where it was killed, else say why it went."""
+        process = self._process
+        code = process.poll() if process is not None else None
+        if code is None:
+            return
+        if not self._folder.is_dir():
+            self._process = None  # it went with the folder, which the writer tells
+        elif code >= 0:
+            if code or not self._has_closed():
+                self._do_without(f"failed: {companion_log.last_line(self._folder) or f'exit code {code}'}")
+        elif self._num_restarts < MOST_RESTARTS:
+            self._num_restarts += 1
+            self._process = None
+            self._spawn()
+            self._say(f"stethoscope: the companion process was killed by {signal_name(-code)}; it is started again")
+        else:
+            self._do_without(f"was killed by {signal_name(-code)} again")
+
+    def _do_without(self, why: str) -> None:
+        self.trouble, self._process = f"the companion process {why}", None
+        self._say(
+            f"stethoscope: {self.trouble}. Nothing is sealed and no finding comes while the run goes on; this process looks for "
+            "them at the end"
+        )
+
+    def _has_closed(self) -> bool:
+        """Whether it has said its last word; a file that an earlier process closed is none."""
+        reader = FindingsReader(self._folder)
+        try:
+            reader.update()
+        except (OSError, RunError):
+            return False
+        return bool(reader.closed() - self._earlier)
+
+    def finish(self, deadline: Deadline) -> None:
         """Let it take in the end and say what it found; after a while go on without it. It seals the rest alone."""
         self._stopping.set()
         if self._thread is not None:
-            self._thread.join(POLL_SECONDS * 2)
+            self._thread.join(min(POLL_SECONDS * 2, deadline.left(FINISH_SHARE)))
+        self._say_notices()
         if self._process is None:
             return
-        self.has_concluded = self._wait_for_findings(self._process)
-        if self._process.poll() is None:
-            try:
-                self._process.wait(SEALING_SECONDS if self.has_concluded else 0)
-            except subprocess.TimeoutExpired:
-                # Somebody has to take its exit status, or it stays as a zombie for as long as this process lives.
+        self.has_concluded = self._wait_for_findings(self._process, Deadline(deadline.left(FINISH_SHARE)))
+        try:
+            self._process.wait(min(SEALING_SECONDS, deadline.left(FINISH_SHARE)) if self.has_concluded else 0)
+        except subprocess.TimeoutExpired:
+            # Somebody has to take its exit status, or it stays as a zombie for as long as this process lives.
+            with contextlib.suppress(RuntimeError):  # which is not long where it can no longer make a thread
                 threading.Thread(target=self._process.wait, name="stethoscope-reaper", daemon=True).start()
 
-    def _wait_for_findings(self, process: subprocess.Popen[bytes]) -> bool:
+    def _wait_for_findings(self, process: subprocess.Popen[bytes], deadline: Deadline) -> bool:
         """Whether its last word came in time. A file that an earlier process closed is none."""
         reader = FindingsReader(self._folder)
-        until = time.monotonic() + FINISH_SECONDS
         while True:
-            has_ended = process.poll() is not None or time.monotonic() > until
+            has_ended = process.poll() is not None or deadline.has_passed
             try:
                 reader.update()
             except (OSError, RunError):
@@ -106,28 +180,47 @@ class CompanionHandle:
                 return False
             time.sleep(_LOOK_SECONDS)
 
+    @property
+    def is_at_work(self) -> bool:
+        """Whether the process is there and has not said its last word."""
+        return self._process is not None and self._process.poll() is None and not self.has_concluded
+
     def abandon(self) -> None:
         """In a forked child: not ours."""
         self._process, self._thread = None, None
 
+    def _say_notices(self) -> None:
+        for notice in self._notices():
+            self._say(f"stethoscope: {notice}")
+
+    def _say_failures(self, failures: Mapping[str, str]) -> None:
+        for name, error in failures.items():
+            if name not in self._failures_said:
+                self._failures_said.add(name)
+                what = "the run cannot be sealed, and grows" if name == SEALING else f"detector {name} failed, and says nothing more"
+                self._say(f"stethoscope: {what} ({printable(error, limit=300)})")
+
     def _follow(self) -> None:
-        from stethoscope.explain.circumstances import circumstances
-        from stethoscope.explain.ranking import silence, split
+        from stethoscope.explain import conclude
+        from stethoscope.explain.ranking import apply_ignores
         from stethoscope.store import open_run
 
         reader = FindingsReader(self._folder)
         known: frozenset[tuple[str, int]] = frozenset()
         while not self._stopping.wait(POLL_SECONDS):
+            self._say_notices()
+            self._check_process()
             try:
                 if not reader.update():
                     continue
-                found = silence(reader.findings(), self._config.ignore, self._config.expect)
+                self._say_failures(reader.failures())
+                found = apply_ignores(reader.findings(), self._config.ignore, self._config.expect)
                 # The run is opened only for something new: a finding that goes on is written again and again.
                 now = frozenset((finding.code, finding.first_step) for finding in found)
                 causes: tuple[Finding, ...] = ()
                 if now != known:
                     with open_run(self._folder) as run:
-                        causes, _ = split(found, circumstances(run))
+                        causes = conclude(run, found, ignore=(), expect=()).causes
                     known = now
             except (OSError, RunError):
                 continue
@@ -138,3 +231,9 @@ class CompanionHandle:
                 if key not in self._said and cause.severity is not Severity.INFO:
                     self._said.add(key)
                     self._say(voice.cause(cause))
+
+
+def signal_name(number: int) -> str:
+    """As the manual calls it; the number where it has no name."""
+    return signal.Signals(number).name if number in {int(one) for one in signal.Signals} else f"signal {number}"
+

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,7 +28,8 @@ class _Shape:
 class FirstBatch(Inert):
     """The root's forward pre-hook; it notes one call and takes itself off."""
 
-    def __init__(self, root: torch.nn.Module) -> None:
+    def __init__(self, root: torch.nn.Module, guard: Callable[..., None]) -> None:
+        self._guard = guard
         self._seen: tuple[Any, Any] | None = None
         self._strange = ""
         self._handle: Any = root.register_forward_pre_hook(self, with_kwargs=True)
@@ -40,7 +41,10 @@ class FirstBatch(Inert):
         self.close()
         # A thread that called the model at the same moment may find the hook half taken off: then without keywords.
         if self._seen is None and kwargs is not None:
-            self._seen = self._shapes(args), self._shapes(kwargs)
+            self._guard(self._note, args, kwargs)
+
+    def _note(self, args: Any, kwargs: Any) -> None:
+        self._seen = self._shapes(args), self._shapes(kwargs)
 
     def close(self) -> None:
         """Take it off."""
@@ -66,6 +70,9 @@ class FirstBatch(Inert):
 
     def _shapes(self, value: Any) -> Any:
         if isinstance(value, torch.Tensor):
+            if value.layout is not torch.strided or value.is_nested:
+                self._strange = f"a {value.layout} tensor"
+                return None
             return _Shape(tuple(value.shape), value.dtype, value.device)
         if isinstance(value, Mapping):
             return {key: self._shapes(item) for key, item in value.items()}

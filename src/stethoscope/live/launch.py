@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import errno
 import math
 import os
 import platform
+import stat
 import sys
 import tempfile
 import time
@@ -16,14 +18,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from stethoscope.config import DebugConfig
+from stethoscope.live import joining
+from stethoscope.live.redaction import command_to_record, environment_to_record, settings_to_record
 from stethoscope.record import WatchError, printable
 
 if TYPE_CHECKING:
-    from stethoscope.capture import Watcher
+    from stethoscope.capture.watcher import Watcher
     from stethoscope.store import RunWriter
 
 PACKAGES = ("stethoscope", "torch", "numpy", "pyarrow", "triton")
-JOIN_SECONDS = 10.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -95,41 +98,61 @@ def check_optimizers(given: Any) -> list[Any]:
     return optimizers
 
 
-NEEDS: Final = {
-    "scaler": (("scale", "step", "update"), "a torch.amp.GradScaler, or something that scales, steps and updates as it does"),
-    "scheduler": (("step",), "a torch.optim.lr_scheduler, or a list of them"),
-    "ema": (("parameters", "shadow", "state_dict", "module"), "the averaged model, or what holds it"),
-    "loss_fn": (("__call__",), "a function or module"),
-}  # fmt: skip
-"""What watch can be told of beside model and optimizer, and by which methods it is known."""
+NOT_NEEDED: Final = {
+    "scaler": "a torch.amp.GradScaler, or a subclass of it, is seen where it scales the loss and steps the optimizer",
+    "scheduler": "learning rates are read from the optimizer at every step, and torch's schedulers are seen where they step",
+    "loss_fn": "the loss is seen at its backward; to test a loss function before training: stethoscope.checkup(model, batch, loss_fn)",
+}
+"""What other tools ask for and `watch` sees by itself."""
 
 
-def check_extras(extras: Mapping[str, Any]) -> None:
-    """Refuse what cannot be what it was handed in as; a scaler needs all of its methods, an average any of its own."""
-    for name, given in extras.items():
-        methods, what = NEEDS[name]
-        for one in given if isinstance(given, (list, tuple)) else [given]:
-            has = [hasattr(one, method) for method in methods]
-            if one is not None and not (any(has) if name == "ema" else all(has)):
-                raise WatchError(f"watch got a {type(one).__name__} as {name}", do=f"Pass {what}, or leave it out")
+def refuse_not_needed(given: Mapping[str, Any]) -> None:
+    """Say of an argument that would change nothing why it is not taken."""
+    for name in given:
+        if name in NOT_NEEDED:
+            raise WatchError(f"watch takes no {name}", do=f"Leave it out: {NOT_NEEDED[name]}")
+
+
+def check_average(ema: Any) -> None:
+    """Refuse what no averaged weights can be read from."""
+    import torch
+
+    is_readable = isinstance(ema, (torch.nn.Module, dict, list, tuple)) or hasattr(ema, "shadow_params") or hasattr(ema, "shadow")
+    if ema is not None and not is_readable:
+        raise WatchError(
+            f"watch got a {type(ema).__name__} as ema",
+            do="Pass the averaged model, a dict or list of averaged tensors, or an object that keeps them as shadow or shadow_params",
+        )
+
+
+def add_detectors(detectors: Sequence[type | str]) -> list[str]:
+    """Makes further detectors known to this process; returns their names, by which another process finds them."""
+    if not detectors:
+        return []
+    from stethoscope.detect import registry
+
+    registry.add(detectors)
+    return [one if isinstance(one, str) else registry.name_of(one) for one in detectors]
 
 
 def place(config: DebugConfig, run: Path | None) -> Place:
     """Where the run goes; ranks after the first join the folder that rank 0 made."""
     from stethoscope.store import new_run_folder
 
-    rank, world_size = _rank()
-    launch_id = "-".join(
-        os.environ.get(key, "") for key in ("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT")
-    )
+    rank, world_size = joining.this_rank()
+    launch_id = joining.launch_id()
     if run is not None:
         bare = len(run.parts) == 1 and not run.exists()
         return Place(Path(config.dir) / run if bare else run, rank, world_size, launch_id)
     base = Path(config.dir)
     if rank > 0:
-        found = _join(base, launch_id)
+        found = joining.find_folder_of_rank_0(base, rank, launch_id)
         if found is not None:
             return Place(found, rank, world_size, launch_id)
+        warn(
+            f"rank {rank} found no run of rank 0 in {base} within {joining.JOIN_SECONDS:.0f} s and writes a run of its own. Watch "
+            "rank 0 too, and where ranks are on several machines set STETHOSCOPE_DIR to a folder that all of them share"
+        )
     return Place(new_run_folder(base, config.name or _script_name()), rank, world_size, launch_id)
 
 
@@ -141,8 +164,8 @@ def write_elsewhere(
 
     trouble = writer.trouble
     # A full disk may have room again; ranks must meet in one folder.
-    if place.world_size == 1 and os.strerror(errno.ENOSPC) not in trouble:
-        base = Path(tempfile.gettempdir()) / "stethoscope"
+    base = private_temporary_folder() if place.world_size == 1 and os.strerror(errno.ENOSPC) not in trouble else None
+    if base is not None:
         other = dataclasses.replace(place, folder=new_run_folder(base, config.name or _script_name()))
         found = RunWriter.create(other.folder, info, disk_bytes=config.disk)
         if found.state != "memory":
@@ -159,48 +182,27 @@ def write_elsewhere(
     return place, writer
 
 
-def _rank() -> tuple[int, int]:
+def private_temporary_folder() -> Path | None:
+    """A folder for this user alone among the machine's temporary ones, None where none can be made.
+
+    Anybody may have planted a link or a folder under the name that we would take: then it gets a name that nobody knows before.
+    """
+    user = os.getuid() if hasattr(os, "getuid") else 0
+    folder = Path(tempfile.gettempdir()) / f"stethoscope-{user}"
     try:
-        return int(os.environ.get("RANK", "0")), max(int(os.environ.get("WORLD_SIZE", "1")), 1)
-    except ValueError:
-        return 0, 1
-
-
-def _join(base: Path, launch_id: str) -> Path | None:
-    """The folder that rank 0 of this launch made; waits a little for it, without a collective."""
-    from stethoscope.record import RunError
-    from stethoscope.store import find_runs, open_run
-
-    until = time.monotonic() + JOIN_SECONDS
-    while time.monotonic() < until:
-        for folder in reversed(find_runs(base)):
-            try:
-                info = open_run(folder).info
-            except RunError:
-                continue
-            if info.get("launch_id") == launch_id and time.time() - float(info.get("created", 0)) < 600:
-                return folder
-        time.sleep(0.1)
-    return None
+        with contextlib.suppress(FileExistsError):
+            folder.mkdir(mode=0o700)
+        found = folder.lstat()
+        is_private = stat.S_ISDIR(found.st_mode) and found.st_uid == user and not found.st_mode & 0o077
+        return folder if is_private or os.name == "nt" else Path(tempfile.mkdtemp(prefix="stethoscope-"))
+    except OSError:
+        return None
 
 
 def _script_name() -> str:
     main = sys.modules.get("__main__")
     file = getattr(main, "__file__", None)
     return Path(file).stem if file else "run"
-
-
-def last_recorded(folder: Path, rank: int) -> int | None:
-    """The last step that this rank wrote to the run that is about to be continued, None where it wrote none."""
-    from stethoscope.record import RunError
-    from stethoscope.store import open_run
-
-    try:
-        starts = [start for start in open_run(folder).starts if start.rank == rank]
-        # Only this rank's own: another may be some steps ahead already, in the same launch.
-        return max((start.last_step for start in starts if start.last_step is not None), default=None)
-    except RunError:
-        return None
 
 
 def next_step(recorded: int | None, optimizers: Sequence[Any]) -> int:
@@ -225,7 +227,7 @@ def describe(model: Any, optimizers: Sequence[Any], config: DebugConfig, place: 
         "created": time.time(),
         "launch_id": place.launch_id,
         "world_size": place.world_size,
-        "config": dataclasses.asdict(config),
+        "config": settings_to_record(config),
         "versions": {"python": platform.python_version()} | _versions(),
         "model": {
             "type": type(root).__name__,
@@ -234,21 +236,35 @@ def describe(model: Any, optimizers: Sequence[Any], config: DebugConfig, place: 
         "optimizers": [type(optimizer).__name__ for optimizer in optimizers],
     }
     if config.record_command:
-        info["command"] = sys.argv
-        info["environment"] = dict(os.environ)
+        info["command"] = command_to_record(sys.argv)
+        info["environment"] = environment_to_record(os.environ)
     return info
 
 
 def _module(path: str, module: Any) -> dict[str, Any]:
-    own = [p for p in module._parameters.values() if p is not None]
+    from torch.nn.parameter import is_lazy
+
+    own = [p for p in module._parameters.values() if p is not None and not is_lazy(p)]
     return {
         "path": path,
         "type": type(module).__name__,
-        "detail": module.extra_repr()[:200],
+        "detail": _detail(module),
         "num_parameters": sum(p.numel() for p in own),
         "trainable": any(p.requires_grad for p in own),
         "source": _source(type(module)),
     }
+
+
+def _detail(module: Any) -> str:
+    """The module's own words about itself; "" where it has none, or finds none because it is not complete yet."""
+    try:
+        return str(module.extra_repr())[:200]
+    except BaseException as error:
+        from stethoscope.capture.guard import can_be_kept
+
+        if not can_be_kept(error):
+            raise
+        return ""
 
 
 def _source(kind: type) -> dict[str, Any] | None:
@@ -272,7 +288,7 @@ def _versions() -> dict[str, str]:
 def complain(model: Any, optimizers: Sequence[Any], watcher: Watcher) -> None:
     """Say at the start what will be missing, and what to do about it; training goes on."""
     parameters = watcher.names.tensors
-    if not parameters:
+    if not parameters and not watcher.names.lazy:
         warn(
             f"{type(model).__name__} has no parameters, so only its outputs are watched. If it should have some, assign "
             "its layers as attributes or in a torch.nn.ModuleList"
@@ -284,7 +300,7 @@ def complain(model: Any, optimizers: Sequence[Any], watcher: Watcher) -> None:
             f"{num_meta} of {len(parameters)} parameters of {type(model).__name__} are on the meta device and hold no "
             "values; they are measured once they are materialised. Call watch after model.to_empty(...) to see all of them"
         )
-    known = {id(p) for p in parameters}
+    known = {id(p) for p in [*parameters, *watcher.names.lazy]}
     holdings = [{id(p) for group in optimizer.param_groups for p in group["params"]} for optimizer in optimizers]
     learning = {id(p) for p in parameters if p.requires_grad}
     if learning and learning <= set().union(*holdings):
@@ -305,12 +321,29 @@ def warn(message: str) -> None:
     guarded_warn(message)
 
 
-def note_number(into: dict[str, float], name: str, value: Any) -> None:
-    """A metric as a number; what is none is said and left out, for a slip in logging must not end a training."""
+def note_metric(watcher: Watcher, into: dict[str, float], name: str, value: Any) -> None:
+    """A metric as a number, of a tensor when it has come; what is none is said and left out, and the others are kept."""
+    import torch
+
+    from stethoscope.capture.guard import can_be_kept
+
     try:
-        into[name] = float(value)
-    except (TypeError, ValueError, OverflowError):
-        warn(f"log got {name}={printable(repr(value), limit=80)}, which is no number: it was left out")
+        if issubclass(type(value), torch.Tensor):
+            watcher.log(name, value)
+        else:
+            into[name] = float(value)
+    except BaseException as error:
+        if not can_be_kept(error):
+            raise
+        warn(f"log got {name}={_shown(value)}, which is no number: it was left out")
+
+
+def _shown(value: Any) -> str:
+    """A value as its repr shows it, or by its class where it has no repr."""
+    try:
+        return printable(repr(value), limit=80)
+    except Exception:
+        return f"a {type(value).__name__}"
 
 
 def is_number(value: float) -> bool:

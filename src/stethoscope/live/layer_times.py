@@ -27,7 +27,7 @@ from stethoscope.live.profile import LayerTime
 from stethoscope.record import ROOT_NAME
 
 if TYPE_CHECKING:
-    from stethoscope.capture import Watcher
+    from stethoscope.capture.watcher import Watcher
 
 OFTEN: Final = 64
 """Steps between two that are timed, once training runs; before that at powers of two."""

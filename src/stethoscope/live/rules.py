@@ -17,7 +17,7 @@ from stethoscope.capture.taps import Inert, tensors_in
 from stethoscope.record import ROOT_NAME
 
 if TYPE_CHECKING:
-    from stethoscope.capture import Watcher
+    from stethoscope.capture.watcher import Watcher
     from stethoscope.hooks import HookManager
 
 

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stethoscope.kernels import histogram
-from stethoscope.kernels.columns import COLUMNS, DERIVED
+from stethoscope.kernels.statistics import STATISTICS
 from stethoscope.record import Finding, Series, Site, StethoscopeError, printable
 from stethoscope.store import Run
 from stethoscope.views.terminal.facts import started_at
@@ -30,8 +30,8 @@ _CHUNK: Final = 4096
 def write_events(run: Run, folder: Path, stats: Sequence[str] = ("norm",)) -> tuple[int, str]:
     """One event file in the folder; how many events, and its name."""
     for stat in stats:
-        if stat not in COLUMNS and stat not in DERIVED:
-            raise StethoscopeError("Unknown statistic", where=stat, do=f"Known: {', '.join((*COLUMNS, *DERIVED))}")
+        if stat not in STATISTICS:
+            raise StethoscopeError("Unknown statistic", where=stat, do=f"Known: {', '.join(STATISTICS)}")
     begun = started_at(run) or 0.0
     name = f"events.out.tfevents.{int(begun):010d}.stethoscope"
     clock = Clock(run, begun)

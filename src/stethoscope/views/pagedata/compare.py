@@ -14,6 +14,7 @@ from stethoscope.analyse.history import History
 from stethoscope.analyse.tree import Node
 from stethoscope.explain.headline import headline
 from stethoscope.explain.meanwhile import CLIP, metric_series
+from stethoscope.kernels.statistics import statistic
 from stethoscope.record import Kind, Series
 from stethoscope.store import Run
 from stethoscope.views.pagedata import facts, overview
@@ -30,7 +31,6 @@ _MAX_SETTINGS: Final = 60
 _TRACKS: Final = (("loss", "Loss"), ("grad_norm", "Gradient norm"), ("lr", "Learning rate"))
 _NO_SETTING: Final = frozenset({"dir", "name"})
 _KIND_WORDS: Final = {Kind.ACTIVATION: "output", Kind.ACTIVATION_GRADIENT: "output gradient"}
-_STAT_WORDS: Final = {"norm": "L2", "abs_max": "largest |x|", "mean_abs": "mean |x|"}
 
 
 def common_span(a: Desk, b: Desk) -> tuple[int, int]:
@@ -85,7 +85,7 @@ class Parted:
 
 
 def _parted(path: str, kind: Kind, stat: str, pair: tuple[History, History], column: int) -> Parted:
-    words = f"{_KIND_WORDS.get(kind, str(kind).replace('_', ' '))} {_STAT_WORDS.get(stat, stat.replace('_', ' '))}"
+    words = f"{_KIND_WORDS.get(kind, str(kind).replace('_', ' '))} {statistic(stat).short or statistic(stat).label.lower()}"
     return Parted(path, words, (_column(pair[0], column), _column(pair[1], column)))
 
 

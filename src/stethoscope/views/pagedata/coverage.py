@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stethoscope.record import SiteInfo
-from stethoscope.store import Run
+from stethoscope.store import Event, Run
 
 MAX_VALUES: Final = 4_000_000
 """Of a longer run, its first and last steps are looked at, up to this many rows together."""
@@ -45,6 +45,10 @@ class Coverage:
     def metrics(self) -> tuple[str, ...]:
         """The run's metrics."""
         return self._run.metrics()
+
+    def events(self, kind: str) -> list[Event]:
+        """The run's events of one kind."""
+        return self._run.events(kind)
 
     def brought_up(self) -> Coverage:
         """Looks at the steps that came since."""

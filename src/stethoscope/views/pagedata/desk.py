@@ -12,10 +12,8 @@ from typing import Final, cast
 
 from stethoscope.analyse.overview import Overview
 from stethoscope.analyse.tree import Histories, Node, module_tree
-from stethoscope.explain import Diagnosis, diagnose
-from stethoscope.explain.circumstances import circumstances
-from stethoscope.explain.ranking import silence, split
-from stethoscope.explain.verdict import looked_at
+from stethoscope.explain import Diagnosis, conclude, diagnose
+from stethoscope.explain.verdict import broken_detectors, looked_at
 from stethoscope.record import Finding, Kind, RunNotFoundError, StethoscopeError
 from stethoscope.store import Run, open_run
 from stethoscope.views.pagedata.coverage import Coverage
@@ -47,7 +45,7 @@ class Desk:
         self._trees: dict[Kind, tuple[int, tuple[Node, ...]]] = {}
         self._diagnosis: tuple[int, Diagnosis] | None = None
         self._coverage = Coverage(self.run)
-        self._examined: list[Finding] | None = None
+        self._examined: Diagnosis | None = None
         self._examination: threading.Thread | None = None
         self.angles: tuple[object, object] | None = None
         """What the comparison with another run last read, and of which: sketches take longer to read than all else."""
@@ -80,16 +78,14 @@ class Desk:
     def diagnosis(self) -> Diagnosis:
         """What was found while it ran; where nobody looked, what an examination found since."""
         if self._diagnosis is None or self._diagnosis[0] != self.version:
-            config = self.run.info.get("config", {})
-            heard = silence(self._heard(), config.get("ignore", ()), config.get("expect", ()))
-            causes, followed = split(heard, circumstances(self.run) if len(heard) > 1 else None)
-            seen = looked_at(cast(Run, self._coverage.brought_up()))
-            found = Diagnosis(causes=causes, findings=tuple(heard), followed=followed, looked_at=seen)
-            self._diagnosis = (self.version, found)
+            own = self._examined
+            broken = broken_detectors(self.run.failures()) if own is None else own.looked_at.broken_detectors
+            seen = looked_at(cast(Run, self._coverage.brought_up()), broken)
+            self._diagnosis = (self.version, conclude(self.run, self._heard(), looked_at=seen))
         return self._diagnosis[1]
 
     def _heard(self) -> list[Finding]:
-        return self._examined if self._examined is not None else self.run.findings()
+        return list(self._examined.findings) if self._examined is not None else self.run.findings()
 
     @property
     def was_examined(self) -> bool:
@@ -99,7 +95,7 @@ class Desk:
     def examine(self) -> None:
         """Looks for findings now, and returns when that is done."""
         with open_run(self.path) as own:
-            found = list(diagnose(own).findings)
+            found = diagnose(own)
         with self.lock:
             self._examined = found
             self.version += 1
@@ -141,7 +137,7 @@ class Desk:
 
     def usual_before(self) -> int | None:
         """Where the past ends against which everything is shown: where the first cause began."""
-        causes = self._diagnosis[1].causes if self._diagnosis is not None else split(self._heard())[0]
+        causes = self._diagnosis[1].causes if self._diagnosis is not None else conclude(self.run, self._heard()).causes
         return min((cause.first_step for cause in causes), default=None)
 
     def close(self) -> None:

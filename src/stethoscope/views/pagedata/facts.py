@@ -10,6 +10,7 @@ import numpy as np
 
 from stethoscope.explain.diagnosis import Diagnosis
 from stethoscope.store import Run
+from stethoscope.store.locate import last_written
 from stethoscope.views.pagedata.desk import Desk
 from stethoscope.views.pagedata.packing import number, plain, text
 from stethoscope.views.terminal import facts, numbers
@@ -53,14 +54,7 @@ def ended_at(run: Run) -> float | None:
             spoken.append(begun + float(np.nansum(run.metric("step_ms").values)) / 1000)
         if spoken:
             return max(spoken)
-    newest = 0.0
-    for pattern in ("rank-*/*", "rank-*"):
-        for path in run.path.glob(pattern):
-            try:
-                newest = max(newest, path.stat().st_mtime)
-            except OSError:
-                continue
-    return newest or None
+    return last_written(run.path)[0] or None
 
 
 def status_parts(desk: Desk, diagnosis: Diagnosis) -> list[dict[str, str]]:
@@ -71,10 +65,13 @@ def status_parts(desk: Desk, diagnosis: Diagnosis) -> list[dict[str, str]]:
     rest = "step read" if len(run.steps) == 1 else "steps read"
     rows, frames = facts.num_rows_lost(run), facts.num_frames_lost(run)
     if rows:
-        rest += f", {numbers.plural(rows, 'row')} lost"
+        rest += f", {facts.losses_text(run)} lost"
     if frames:
         rest += f", {numbers.plural(frames, 'frame')} left out"
     parts.append({"strong": numbers.count(len(run.steps)), "rest": rest})
+    broken = [one.partition(":")[0] for one in diagnosis.looked_at.broken_detectors]
+    if broken:
+        parts.append({"strong": numbers.plural(len(broken), "detector"), "rest": f"failed: {text(', '.join(broken), 200)}"})
     cost = cost_share(run)
     if cost is not None:
         parts.append({"before": "Recording costs", "strong": numbers.percent(cost), "rest": "of a step"})

@@ -8,7 +8,7 @@ import numpy as np
 
 from stethoscope.analyse.bins import Mark, bins_over
 from stethoscope.explain.meanwhile import CLIP, metric_series
-from stethoscope.kernels.columns import COLUMNS, DERIVED
+from stethoscope.kernels.statistics import STATISTICS
 from stethoscope.record import Kind, Series, Severity
 from stethoscope.store import Run
 from stethoscope.views.pagedata import facts
@@ -33,7 +33,7 @@ def run_data(desk: Desk) -> dict[str, Any]:
     run, diagnosis = desk.run, desk.diagnosis
     first, last = desk.span
     window = window_around(run, diagnosis)
-    assert set(STATS) <= set(COLUMNS) | set(DERIVED)
+    assert set(STATS) <= set(STATISTICS)
     return {
         "version": desk.version, "isExamining": is_examining, "run": facts.identity(run), "model": facts.model_facts(run),
         "verdict": verdict_data(desk) | {"course": course(desk)}, "span": [first, last], "window": list(window),

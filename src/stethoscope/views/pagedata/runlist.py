@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
-from stethoscope.explain.circumstances import circumstances
-from stethoscope.explain.diagnosis import Diagnosis
+from stethoscope.explain import conclude
 from stethoscope.explain.headline import headline
-from stethoscope.explain.ranking import silence, split
 from stethoscope.record import Severity
-from stethoscope.store import Run
+from stethoscope.store import Run, folder_bytes
 from stethoscope.views.pagedata import facts
 from stethoscope.views.pagedata.desk import Desk
 from stethoscope.views.pagedata.heat import thumbnail
@@ -47,11 +43,11 @@ def list_verdict(desk: Desk) -> dict[str, Any]:
     # A companion that found nothing leaves no file; without one, nobody has looked.
     if not desk.was_examined and config.get("companion", "off") == "off":
         return {"severity": "", "message": "Not examined yet", "code": "", "firstStep": None, "looked": False}
-    heard = silence(run.findings(), config.get("ignore", ()), config.get("expect", ()))
-    causes, followed = split(heard, circumstances(run) if len(heard) > 1 else None)
+    diagnosis = conclude(run, run.findings())
+    heard, causes, followed = diagnosis.findings, diagnosis.causes, diagnosis.followed
     if not causes:
         lost = facts.identity(run)["state"] == "damaged"
-        words = facts.state_words(run) if lost else headline(Diagnosis(findings=tuple(heard)), run).text.rstrip(".")
+        words = facts.state_words(run) if lost else headline(diagnosis, run).text.rstrip(".")
         return {"severity": str(Severity.INFO) if lost else "", "message": words, "code": "", "firstStep": None,
                 "looked": True, "noted": bool(heard)}  # fmt: skip
     first = causes[0]
@@ -60,15 +56,6 @@ def list_verdict(desk: Desk) -> dict[str, Any]:
         "firstStep": first.first_step, "lastStep": first.last_step, "looked": True,
         "more": len(causes) - 1, "followed": len(followed.get(first.code, ())), "nanAt": nan_at(run),
     }  # fmt: skip
-
-
-def folder_bytes(path: Path) -> int:
-    """What the run takes on disk, as far as it can be read."""
-    total = 0
-    for file in path.rglob("*"):
-        with contextlib.suppress(OSError):
-            total += file.lstat().st_size
-    return total
 
 
 def nan_at(run: Run) -> int | None:

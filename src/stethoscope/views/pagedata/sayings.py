@@ -103,6 +103,12 @@ def _alive(body: Body, _: Body) -> str:
     return f"{numbers.plural(int(body.get('count') or 0), 'graph')} of earlier losses are still alive{where}"
 
 
+def _continued(body: Body, _: Body) -> str:
+    if body.get("how") == "beside":
+        return f"Recording starts while {body.get('other') or 'another process'} writes to this run too"
+    return "Another training starts in this run" if body.get("how") == "fresh" else "The run is resumed"
+
+
 _SAYINGS: Final[dict[str, Callable[[Body, Body], str]]] = {
     "governor": _governor,
     "modes": _modes,
@@ -116,6 +122,7 @@ _SAYINGS: Final[dict[str, Callable[[Body, Body], str]]] = {
     "leak": lambda body, _: str(body.get("text") or f"Memory grows at {body.get('place', 'a place unknown')}"),
     "eval_begin": lambda body, _: "Evaluation begins"
     + (f", {_listed(list(body.get('training') or ()))} in training mode" if body.get("num_training") else ""),
+    "continuation": _continued,
     "eval_end": lambda _body, _: "Evaluation ends",
     "eval_forward": lambda body, _: f"{_listed(list(body.get('in_training') or ()))} in training mode while evaluating",
 }

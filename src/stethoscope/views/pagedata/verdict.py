@@ -53,6 +53,7 @@ def verdict_data(desk: Desk) -> dict[str, Any]:
         "lookedAt": {
             "numSites": looked.num_sites, "numSitesExpected": looked.num_sites_expected,
             "numSteps": looked.num_steps, "numDetectors": looked.num_detectors,
+            "numStepsLost": looked.num_steps_lost, "brokenDetectors": [text(one, 300) for one in looked.broken_detectors],
             "unmet": [text(need) for need in looked.unmet_needs],
         },
         "notes": [finding_row(f, diagnosis) for f in diagnosis.findings if f.severity == Severity.INFO][:MAX_ROWS],

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from stethoscope.views.server.gate import Gate
 
-__all__ = ["make_app"]
+__all__ = ["make_app", "make_server"]
 
 
 def make_app(base: Path, gate: Gate) -> Any:
@@ -28,3 +28,14 @@ def make_app(base: Path, gate: Gate) -> Any:
     from stethoscope.views.server.app import build
 
     return build(base, gate)
+
+
+def make_server(app: Any) -> Any:
+    """A server for the application, with bounds on what its clients may keep waiting."""
+    try:
+        import uvicorn  # noqa: F401
+    except ImportError as error:
+        raise MissingExtraError("starlette and uvicorn", "ui", "The page") from error
+    from stethoscope.views.server.connections import Server
+
+    return Server(app)

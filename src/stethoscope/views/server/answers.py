@@ -10,7 +10,7 @@ from typing import Any, Final
 from starlette.requests import Request
 from starlette.responses import Response
 
-from stethoscope.kernels.columns import COLUMNS, DERIVED
+from stethoscope.kernels.statistics import STATISTICS
 from stethoscope.record import Kind, RunDamagedError, RunFormatError, RunNotFoundError, StethoscopeError
 from stethoscope.views.pagedata.heat import BadQuestionError
 from stethoscope.views.pagedata.packing import text
@@ -81,8 +81,8 @@ class Words:
     def stat(self) -> str:
         """One of the statistics."""
         words = self._found.get("stat") or "norm"
-        if words not in COLUMNS and words not in DERIVED:
-            raise BadQuestionError("Unknown statistic", where=words[:40], do=f"Known: {', '.join((*COLUMNS, *DERIVED))}")
+        if words not in STATISTICS:
+            raise BadQuestionError("Unknown statistic", where=words[:40], do=f"Known: {', '.join(STATISTICS)}")
         return words
 
     def words(self, name: str, limit: int = 12_000) -> str:

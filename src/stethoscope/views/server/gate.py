@@ -1,7 +1,7 @@
 """The gate: every request is refused here unless it is known to be the user's, before anything is routed.
 
-In order: the Host must be one of ours to the letter (DNS rebinding), the method must only read, an Origin must be
-our own and the browser must not say the request comes from another site (CSRF, stream hijack), the token or the
+In order: the Host must be one of ours to the letter (DNS rebinding), the method must only read and bring no body, an
+Origin must be our own and the browser must not say the request comes from another site (CSRF, stream hijack), the token or the
 cookie it was traded for must match (everyone else), and there must be room (exhaustion).
 """
 
@@ -13,9 +13,12 @@ import hashlib
 import hmac
 import ipaddress
 import secrets
+import sys
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any, Final
 from urllib.parse import parse_qs, urlsplit
+
+from stethoscope.record import printable
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -101,6 +104,10 @@ class Guard:
             await send({"type": "websocket.close", "code": 1008})
             return
         refusal = self.refusal(scope)
+        if refusal is None:
+            admit = scope.get("state", {}).get("admit")
+            if admit is not None:
+                admit()
         if refusal is None and self._under_way >= MAX_REQUESTS:
             refusal = (429, "Too many requests at once. Close some pages and load this one again.")
         if refusal is not None:
@@ -109,6 +116,8 @@ class Guard:
         self._under_way += 1
         try:
             await self._app(scope, receive, self._with_headers(scope, send))
+        except Exception as error:  # answered with 500 already; a traceback for every request would bury the terminal
+            sys.stderr.write(f"stethoscope: {printable(scope['path'], limit=200)} failed: {printable(repr(error), limit=300)}\n")
         finally:
             self._under_way -= 1
 
@@ -120,7 +129,13 @@ class Guard:
             return 421, "This name is not ours. Open the link that `stethoscope ui` printed."
         if scope["method"] not in ("GET", "HEAD"):
             return 405, "This server only reads."
-        if not self._is_own_site(headers, scope):
+        if "transfer-encoding" in headers or headers.get("content-length", ["0"]) != ["0"]:
+            return 400, "A question has no body."
+        try:
+            is_own = self._is_own_site(headers, scope)
+        except ValueError:
+            return 400, "The Origin cannot be read."
+        if not is_own:
             return 403, "Another site asked for this. Open the link that `stethoscope ui` printed."
         if len(scope.get("query_string", b"")) > MAX_QUERY_BYTES:
             return 414, "The address is too long."
@@ -209,11 +224,12 @@ _PAGE_CSP: Final = (
 
 
 async def _refuse(send: Send, status: int, words: str) -> None:
-    """A refusal as a page without anything of ours in it."""
-    title = {401: "This page needs its token", 429: "Too many requests"}.get(status, "Not from here")
+    """A refusal as a page without anything of ours in it; the connection ends with it, whatever else it would send."""
+    title = {400: "Not understood", 401: "This page needs its token", 429: "Too many requests"}.get(status, "Not from here")
     body = _PAGE.format(title=title, words=words.replace("`", ""), style=_STYLE).encode()
     ours = [(name, _PAGE_CSP.encode() if name == b"content-security-policy" else value) for name, value in HEADERS]
-    headers = [(b"content-type", b"text/html; charset=utf-8"), (b"content-length", str(len(body)).encode()), *ours]
+    headers = [(b"content-type", b"text/html; charset=utf-8"), (b"content-length", str(len(body)).encode()),
+               (b"connection", b"close"), *ours]  # fmt: skip
     if status == 401:
         headers.append((b"www-authenticate", b"Bearer"))
     if status == 429:

@@ -8,21 +8,27 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import threading
+import time
 from collections import OrderedDict
 from pathlib import Path
 from typing import Any, Final
 
-from stethoscope.record import RunError, RunNotFoundError, StethoscopeError
+from stethoscope.record import RunDamagedError, RunNotFoundError, StethoscopeError
 from stethoscope.store import find_runs
 from stethoscope.store.locate import last_written
 from stethoscope.views.pagedata.desk import Desk
 from stethoscope.views.pagedata.packing import text
 from stethoscope.views.pagedata.runlist import run_row
+from stethoscope.views.row_reader import RowReader, SlowRunError, row_trouble
 
 MAX_OPEN: Final = 6
 MAX_LISTED: Final = 500
 MAX_KEPT_ROWS: Final = 2000
+MAX_ROW_BYTES: Final = 256 << 10
+LIST_S: Final = 15.0
+"""After this long the list is answered with the rows read so far; the others are read when it is asked for again."""
 
 
 class Shelf:
@@ -32,6 +38,7 @@ class Shelf:
         self.base = base
         self._lock = threading.Lock()
         self._desks: OrderedDict[str, Desk] = OrderedDict()
+        self._reader = RowReader()
         self._rows: OrderedDict[str, tuple[tuple[float, str, str], dict[str, Any]]] = OrderedDict()
 
     def folders(self) -> dict[str, Path]:
@@ -67,16 +74,17 @@ class Shelf:
         """Opens the newest run beside whatever else goes on: it is what is looked at first, while the browser starts."""
         newest = next(iter(self.folders()), None)
         if newest is not None:
-            with contextlib.suppress(StethoscopeError, OSError, ValueError, KeyError):
+            with contextlib.suppress(Exception):  # whatever is wrong with it is said where it is asked for
                 desk = self.desk(newest)
                 with desk.lock:
                     run_row(desk)
 
     def rows(self) -> list[dict[str, Any]]:
-        """Every run as the list shows it; one that cannot be read says why."""
-        return [self._row(run_id, path) for run_id, path in list(self.folders().items())[:MAX_LISTED]]
+        """Every run as the list shows it; one that cannot be read, or not soon enough, says why."""
+        until = time.monotonic() + LIST_S
+        return [self._row(run_id, path, until) for run_id, path in list(self.folders().items())[:MAX_LISTED]]
 
-    def _row(self, run_id: str, path: Path) -> dict[str, Any]:
+    def _row(self, run_id: str, path: Path, until: float) -> dict[str, Any]:
         written = last_written(path)
         with self._lock:
             kept = self._rows.get(run_id)
@@ -84,8 +92,12 @@ class Shelf:
         if kept is not None and kept[0][:2] == written and kept[0][2] not in ("live", "stale"):
             return kept[1]
         try:
-            row = self._read(run_id, path)
-        except (RunError, StethoscopeError, OSError, ValueError) as error:
+            if time.monotonic() > until:
+                raise SlowRunError("Not read yet: there are many runs here", do="Wait a moment")
+            row: dict[str, Any] = self._reader.read(run_id, lambda: self._read(run_id, path))
+        except SlowRunError as error:
+            return broken_row(path, error) | {"key": run_id}
+        except Exception as error:  # whatever a run folder holds, the other rows are shown
             row = broken_row(path, error)
         row["key"] = run_id
         with self._lock:
@@ -104,10 +116,14 @@ class Shelf:
             if desk.run.state in ("live", "stale"):
                 with self._lock:
                     self._desks.setdefault(run_id, desk)
-            return row
-        desk.refresh()
-        with desk.lock:
-            return run_row(desk)
+        else:
+            desk.refresh()
+            with desk.lock:
+                row = run_row(desk)
+        # What is not strict JSON, or very long, would else spoil the answer for all.
+        if len(json.dumps(row, allow_nan=False)) > MAX_ROW_BYTES:
+            raise RunDamagedError("The run's description is too long to be shown")
+        return row
 
 
 def opaque_id(path: Path) -> str:
@@ -117,7 +133,7 @@ def opaque_id(path: Path) -> str:
 
 def broken_row(path: Path, error: Exception) -> dict[str, Any]:
     """A run that cannot be opened: its folder's name, and why."""
-    what = error.what if isinstance(error, StethoscopeError) else str(error)
+    what = row_trouble(error)
     do = error.do if isinstance(error, StethoscopeError) else ""
     return {
         "id": text(path.name.rpartition("-")[2], 64), "name": text(path.name, 120), "state": "damaged",

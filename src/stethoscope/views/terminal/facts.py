@@ -10,6 +10,7 @@ import numpy as np
 
 from stethoscope.explain.diagnosis import LookedAt
 from stethoscope.record import StethoscopeError
+from stethoscope.store.losses import lost_steps_text
 from stethoscope.views.terminal import ink, numbers
 from stethoscope.views.terminal.glyphs import STATE_STYLE, Screen
 
@@ -59,6 +60,12 @@ def step_cost(run: Run) -> float | None:
 def num_rows_lost(run: Run) -> int:
     """Rows that were handed in and never written."""
     return int(run.losses.get("dropped_rows", 0))
+
+
+def losses_text(run: Run) -> str:
+    """What was handed in and never written: "501 steps (199 to 699), 12,024 rows"."""
+    rows = numbers.plural(num_rows_lost(run), "row")
+    return ", ".join(filter(None, (lost_steps_text(run.losses), rows)))
 
 
 def num_frames_lost(run: Run) -> int:
@@ -114,10 +121,13 @@ def status_parts(run: Run, looked_at: LookedAt | None = None) -> list[str]:
     read = f"{numbers.plural(len(run.steps), 'step')} read"
     rows, frames = num_rows_lost(run), num_frames_lost(run)
     if rows:
-        read += f", {numbers.plural(rows, 'row')} lost"
+        read += f", {losses_text(run)} lost"
     if frames:
         read += f", {numbers.plural(frames, 'frame')} unreadable"
     parts.append(read)
+    if looked_at is not None and looked_at.broken_detectors:
+        names = ", ".join(one.partition(":")[0] for one in looked_at.broken_detectors)
+        parts.append(f"{numbers.plural(len(looked_at.broken_detectors), 'detector')} failed: {names}")
     cost = _quietly(step_cost, run)
     if cost is not None:
         parts.append(f"recording costs {numbers.percent(cost)} of a step")

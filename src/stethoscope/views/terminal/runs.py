@@ -7,8 +7,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from stethoscope.explain.circumstances import circumstances
-from stethoscope.explain.ranking import silence, split
+from stethoscope.explain import conclude
 from stethoscope.record import Finding, Series
 from stethoscope.views.terminal import ink, numbers
 from stethoscope.views.terminal.facts import started_at
@@ -39,9 +38,7 @@ class RunRow:
 
 def run_row(run: Run) -> RunRow:
     """What the list needs of a run."""
-    config = run.info.get("config", {})
-    heard = silence(run.findings(), config.get("ignore", ()), config.get("expect", ()))
-    causes, _ = split(heard, circumstances(run) if len(heard) > 1 else None)
+    causes = conclude(run, run.findings()).causes
     loss = run.metric("loss") if "loss" in run.metrics() else None
     return RunRow(
         run.id,
@@ -51,7 +48,7 @@ def run_row(run: Run) -> RunRow:
         run.last_step,
         loss,
         causes[0] if causes else None,
-        was_examined=(run.path / "findings").is_dir(),
+        was_examined=run.was_examined,
     )
 
 
@@ -93,7 +90,10 @@ def _head(name_cells: int, id_cells: int, begun: int, trend: int) -> ink.Line:
 
 
 def _numbers(row: RunRow, begun: int, trend: int, screen: Screen) -> ink.Line:
-    written = time.strftime("%Y-%m-%d %H:%M", time.localtime(row.started_at)) if row.started_at else ""
+    try:
+        written = time.strftime("%Y-%m-%d %H:%M", time.localtime(row.started_at)) if row.started_at else ""
+    except (OverflowError, ValueError, OSError):  # no date that a calendar has
+        written = ""
     step = numbers.count(row.last_step) if row.last_step is not None else ""
     loss = float(row.loss.values[-1]) if row.loss is not None and len(row.loss) else None
     text = numbers.number(loss, ascii=screen.ascii)

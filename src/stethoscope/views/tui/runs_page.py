@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from stethoscope.record import StethoscopeError
 from stethoscope.store import Run, find_runs, open_run
 from stethoscope.store.locate import last_written
+from stethoscope.views.row_reader import RowReader, SlowRunError, row_trouble
 from stethoscope.views.terminal import ink, numbers
 from stethoscope.views.terminal.glyphs import Screen
 from stethoscope.views.terminal.runs import RunRow, run_row, runs_lines
@@ -23,6 +23,7 @@ class Shelf:
         self.base = base
         self._kept: dict[Path, tuple[tuple[float, str], RunRow]] = {}
         self._open: dict[Path, Run] = {}
+        self._reader = RowReader()
 
     def rows(self) -> list[tuple[Path, RunRow]]:
         """Every run, newest first; one that cannot be read says why."""
@@ -53,11 +54,11 @@ class Shelf:
         if kept is not None and kept[0] == written and kept[1].state not in ("live", "stale"):
             return kept[1]
         try:
-            row = self._read(path)
-        except StethoscopeError as error:
-            row = RunRow("", path.name, "damaged", None, None, None, None, trouble=error.what)
-        except OSError as error:
-            row = RunRow("", path.name, "damaged", None, None, None, None, trouble=str(error.strerror or error))
+            row: RunRow = self._reader.read(path, lambda: self._read(path))
+        except Exception as error:  # whatever a run folder holds, the other rows are shown
+            row = RunRow("", path.name, "damaged", None, None, None, None, trouble=row_trouble(error))
+            if isinstance(error, SlowRunError):
+                return row
         self._kept[path] = (written, row)
         return row
 
