@@ -13,7 +13,9 @@ import pytest
 import torch
 
 import stethoscope
+from stethoscope.record import Kind
 from stethoscope.store import find_runs
+from tests.styles.distributed_kinds import NUM_STEPS, Launch, kind_named, run_kind
 
 SOURCE = Path(stethoscope.__file__).parents[1]
 SCRIPT = """
@@ -118,3 +120,32 @@ def test_ranks_of_one_launch(tmp_path: Path) -> None:
         assert {event.rank for event in opened.events("batch")} == {0, 1}
         assert [event.body["num_errors"] for event in opened.events("totals")] == [0, 0]
         assert stethoscope.diagnose(opened).causes == ()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    not torch.distributed.is_available() or not torch.distributed.is_gloo_available(), reason="no gloo here"
+)
+@pytest.mark.parametrize(
+    ("name", "how"), [("fsdp2", "run"), ("fsdp2, mixed precision", "launcher"), ("tensor parallel", "run")]
+)
+def test_sharded_training_is_unharmed(name: str, how: Launch, tmp_path: Path) -> None:
+    kind = kind_named(name)
+    plain = run_kind(kind, watched=False)
+    watched = run_kind(kind, watched=True, folder=tmp_path, how=how)
+    assert plain.returncode == 0, plain.stderr
+    assert watched.same_training(plain), watched.stderr
+    assert "nothing was watched" not in watched.stderr
+    (folder,) = find_runs(tmp_path / ".stethoscope")
+    opened = stethoscope.open_run(folder)
+    assert opened.ranks == (0, 1)
+    assert [event.body["num_errors"] for event in opened.events("totals")] == [0, 0]
+    block = opened.block(0, NUM_STEPS)
+    assert block.steps.tolist() == list(range(NUM_STEPS))
+    at_steps = (Kind.WEIGHT, Kind.GRADIENT, Kind.UPDATE, Kind.OPTIMIZER_STATE)
+    places = [place for place, info in enumerate(block.sites) if info.site.kind in at_steps]
+    assert len(places) == 5 * 23, "23 parameters, each with its weight, gradient, update and two moments"
+    assert block.present[:, places].all(), "the first step too"
+    shards = {info.site.path for info in block.sites if info.measured == "shard" and info.site.kind is Kind.WEIGHT}
+    assert len(shards) == (9 if name == "tensor parallel" else 23)
+    assert stethoscope.diagnose(opened).causes == ()

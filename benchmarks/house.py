@@ -1,0 +1,125 @@
+"""What a newcomer has to take in: files, lines, classes, names, complexity, second ways to do one thing.
+
+`python benchmarks/house.py [REV ...]` counts the package as it stands at each revision (default: the work tree), side
+by side. Everything is counted from the syntax tree; nothing is imported.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import io
+import re
+import statistics
+import subprocess
+import sys
+import tarfile
+from collections import Counter
+from pathlib import Path
+
+PACKAGE = "src/stethoscope"
+BRANCHES = (ast.If, ast.For, ast.While, ast.ExceptHandler, ast.With, ast.IfExp, ast.comprehension, ast.BoolOp, ast.Match)
+FACES = ("terminal", "tui", "server", "pagedata", "report", "notebook", "export", "motion")
+Functions = list[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]
+
+
+def sources(revision: str) -> dict[str, str]:
+    """Every Python file of the package, by its path inside it."""
+    if revision == "work tree":
+        return {str(p.relative_to(PACKAGE)): p.read_text() for p in Path(PACKAGE).rglob("*.py")}
+    packed = subprocess.run(["git", "archive", revision, PACKAGE], capture_output=True, check=True).stdout
+    with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
+        members = [m for m in archive.getmembers() if m.name.endswith(".py")]
+        return {m.name.removeprefix(PACKAGE + "/"): archive.extractfile(m).read().decode() for m in members}  # type: ignore[union-attr]
+
+
+def complexity(function: ast.AST) -> int:
+    """One, and one more for each place where the way parts."""
+    return 1 + sum(isinstance(node, BRANCHES) for node in ast.walk(function))
+
+
+def count(files: dict[str, str]) -> dict[str, str]:
+    """The figures of one revision."""
+    trees = {name: ast.parse(text) for name, text in files.items()}
+    nodes = [node for tree in trees.values() for node in ast.walk(tree)]
+    functions = [n for n in nodes if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef))]
+    plain = [f.name for f in functions if not f.name.startswith("__")]
+    lengths = [text.count("\n") for text in files.values()]
+    whole = "\n".join(files.values())
+    words = Counter(re.findall(r"\w+", whole))
+    private = [name for name in plain if name.startswith("_")]
+    config = next((n for n in nodes if isinstance(n, ast.ClassDef) and n.name == "DebugConfig"), None)
+    wordless = [len(name.strip("_").split("_")) == 1 for name in plain]
+    return {
+        "files": f"{len(files):,}",
+        "lines": f"{sum(lengths):,}",
+        "median file / largest": f"{statistics.median(lengths):.0f} / {max(lengths)}",
+        "classes": f"{sum(isinstance(n, ast.ClassDef) for n in nodes):,}",
+        "functions": f"{len(functions):,}",
+        "functions over 60 lines": f"{sum((f.end_lineno or 0) - f.lineno > 60 for f in functions)}",
+        "complexity over 10": f"{100 * sum(complexity(f) > 10 for f in functions) / len(functions):.1f}%",
+        "private functions used once": f"{100 * sum(words[n] == 2 for n in private) / len(plain):.0f}%",
+        "mean length of a function's name": f"{statistics.mean(len(n.strip('_')) for n in plain):.1f}",
+        "one-word function names": f"{100 * sum(wordless) / len(plain):.0f}%",
+        "public names at the top": f"{len(public_names(trees['__init__.py']))}",
+        "config fields": f"{sum(isinstance(n, ast.AnnAssign) for n in config.body) if config else 0}",
+        "modules that rank findings": f"{len(rankers(trees))}",
+        "imports between faces": f"{len(between_faces(trees))}",
+        "# fmt: skip": f"{whole.count('# fmt: skip')}",
+        "the word place(s)": f"{words['place'] + words['places']:,}",
+    }
+
+
+def public_names(tree: ast.Module) -> list[str]:
+    """The names in the package's table `_NAMES`, from a module to what lives in it."""
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "_NAMES":
+            return [name for names in ast.literal_eval(node.value).values() for name in names.split()]
+    return []
+
+
+def imported(tree: ast.Module) -> list[tuple[str, tuple[str, ...]]]:
+    """Modules and the names taken from each."""
+    return [
+        (node.module or "", tuple(alias.name for alias in node.names))
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom)
+    ]
+
+
+def rankers(trees: dict[str, ast.Module]) -> list[str]:
+    """Files that make causes of findings themselves, instead of taking the verdict."""
+    return [
+        name
+        for name, tree in trees.items()
+        if any(module == "stethoscope.explain.ranking" and {"split", "rank_causes"} & set(names) for module, names in imported(tree))
+    ]
+
+
+def between_faces(trees: dict[str, ast.Module]) -> list[str]:
+    """Imports of one face by another."""
+    found = []
+    for name, tree in trees.items():
+        own = name.split("/")[1].removesuffix(".py") if name.startswith("views/") else ""
+        for module, _ in imported(tree):
+            other = module.split(".")[2] if module.startswith("stethoscope.views.") else ""
+            if own in FACES and other in FACES and own != other:
+                found.append(f"{name} -> {module}")
+    return found
+
+
+def main() -> int:
+    """Prints the figures of each revision beside each other."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("revisions", nargs="*", default=["work tree"])
+    revisions = parser.parse_args().revisions
+    counted = [count(sources(revision)) for revision in revisions]
+    print("| | " + " | ".join(revisions) + " |")
+    print("| --- |" + " --- |" * len(revisions))
+    for row in counted[0]:
+        print(f"| {row} | " + " | ".join(figures[row] for figures in counted) + " |")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
