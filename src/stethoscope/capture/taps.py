@@ -70,10 +70,8 @@ def _is_transformed() -> bool:
     )
 
 
-def _is_compiled() -> bool:
-    """Whether torch.compile runs the code around us: its evaluator looks at every frame now."""
-    asked = getattr(torch._C._dynamo.eval_frame, "get_eval_frame_callback", None)
-    return asked is not None and asked() is not None
+_ask_evaluator: Final = getattr(torch._C._dynamo.eval_frame, "get_eval_frame_callback", lambda: None)
+"""What torch.compile does with every frame right now; None where it does not run the code around us."""
 
 
 def _measurable(output: Any) -> list[tuple[str, torch.Tensor]]:
@@ -219,10 +217,17 @@ class InputTap(Inert):
         self._taps, self.path, self._on_call = taps, path, on_call
 
     def __call__(self, module: Any, args: Any, kwargs: Any = None) -> None:
-        """Look at the inputs, where this step is looked at."""
-        if torch.compiler.is_compiling() or _is_transformed():
+        """Look at the inputs, where this step is looked at.
+
+        The one place that asks who runs the code around us; nothing that it calls is shown to torch.compile.
+        """
+        if not is_compiling():
+            self._hear(module, args, kwargs, _ask_evaluator() is not None)
+
+    def _hear(self, module: Any, args: Any, kwargs: Any, is_compiled: bool) -> None:
+        if _is_transformed():
             return
-        if (self._taps.can_make_way or self._taps.wants_graphs) and _is_compiled():
+        if is_compiled and (self._taps.can_make_way or self._taps.wants_graphs):
             self._taps.guard(self._taps.make_way if self._taps.can_make_way else self._taps.open_graphs)
         values = (*args, dict(kwargs)) if kwargs else args
         if self._taps.on_evaluation is not None:
@@ -264,7 +269,7 @@ class InputTap(Inert):
 # Compiled alone, a hook would believe for ever that it is only being traced, and never look again.
 never_compiled(OutputTap.__call__)
 not_compiled_itself(InputTap.__call__)
-not_compiled_itself(_is_compiled)
+never_compiled(InputTap._hear)
 
 
 class Taps:
