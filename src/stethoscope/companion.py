@@ -300,7 +300,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--disk", type=int, default=2 << 30)
     parser.add_argument("--detector", action="append", default=[], metavar="MODULE:CLASS")
     given = parser.parse_args(argv)
-    registry.add(given.detector)
+    registry.use(given.detector)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")  # its own pools hold on to what a seal needed
     with contextlib.suppress(OSError):

@@ -379,7 +379,7 @@ class DebugSession(Kit):
         if deadline is not None and deadline.has_passed:
             raise TimeoutError
         run = self.run
-        launch.add_detectors(self.config.detectors)
+        launch.use_detectors(self.config.detectors)
         has_all = self._companion is not None and self._companion.has_concluded and not self._companion.left_out
         found = run.findings() if has_all else None
         return diagnose(run, findings=found, is_late=None if deadline is None else lambda: deadline.has_passed)
@@ -493,8 +493,9 @@ def watch(
     `detectors` are further classes of `stethoscope.detect.Detector`, or their names as "module:Class".
     """
     launch.refuse_not_needed(config_fields)
-    names = launch.add_detectors(detectors) if detectors is not None else None
+    names = launch.use_detectors(detectors) if detectors is not None else None
     settings = DebugConfig.load(config, name=name, expect=expect, ignore=ignore, detectors=names, **config_fields)
+    launch.use_detectors(settings.detectors)
     try:
         given: list[Any] = list(model.values()) if isinstance(model, Mapping) else [model]
         given = list(model) if isinstance(model, (list, tuple)) else given

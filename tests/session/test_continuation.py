@@ -64,6 +64,21 @@ def test_a_new_training_in_an_old_folder_is_no_resume(first: Any, seed: int, cap
     assert "Step 40 starts another training" in " ".join(capsys.readouterr().out.split())
 
 
+@pytest.mark.parametrize("every", [4, 16])
+def test_a_checkpoint_behind_the_last_recorded_weights_is_a_resume(
+    every: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On a busy machine weights are recorded at few steps; the last of them may lie long before the checkpoint."""
+    model = net(0)
+    train(model, torch.optim.Adam(model.parameters(), lr=1e-3), 46, tmp_path / "run", quiet=True, every=every).stop()
+    (weights,) = open_run(tmp_path / "run").series("0.weight", "weight", "norm").values()
+    assert weights.steps[-1] < 45
+    again = net(5)
+    again.load_state_dict(model.state_dict())
+    train(again, torch.optim.Adam(again.parameters(), lr=1e-3), 5, tmp_path / "run").stop()
+    assert "another training" not in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("keeps_optimizer", [True, False])
 def test_a_resume_is_told_and_so_is_a_lost_optimizer(first: Any, keeps_optimizer: bool, capsys: pytest.CaptureFixture[str]) -> None:
     folder, weights, state = first

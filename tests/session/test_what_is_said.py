@@ -180,3 +180,7 @@ def test_a_detector_that_fails_in_the_companion_is_named_on_every_face(
     assert main(["show", str(folder)]) == 0
     assert "Brittle" in capsys.readouterr().out
     assert "planted" in doctor_elsewhere(folder)
+    other = begin(tmp_path / "others", companion="off")
+    go_on(other, 2)
+    other.session.stop()
+    assert "Brittle" not in str(other.session.diagnosis.to_json()), "one session's detectors are not the next one's"

@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
     from stethoscope.detect import registry
     from stethoscope.explain import diagnose, headline
 
-    registry.add(args.detector)
+    registry.use(args.detector)
     with choose_run(args.run) as found:
         require_data(found)
         if args.why is not None:

@@ -1,7 +1,7 @@
-"""Every detector there is: ours, found by a scan of this folder; those of installed packages; those that were added.
+"""Every detector there is: ours, found by a scan of this folder; those of installed packages; those that were given.
 
 A package of a user's own names its classes under the entry point group `stethoscope.detectors`; a script or a setting
-adds one by `add`. What cannot be loaded, or claims a code that is taken, is left out and named in `load_errors`: it
+gives one to `use`. What cannot be loaded, or claims a code that is taken, is left out and named in `load_errors`: it
 costs itself, nothing else. Nothing that stands in a run folder is ever loaded.
 """
 
@@ -77,16 +77,27 @@ def builtin() -> Registry:
     return Registry(tuple(found))
 
 
-_added: dict[str, type | None] = {}
+_given: dict[str, type | None] = {}
 """By name, `module:Class`; None for one that is still to be imported."""
 
 
-def add(detectors: Iterable[type | str]) -> None:
-    """Further detectors for this process: classes, or their names as `module:Class`."""
-    for detector in detectors:
-        name = detector if isinstance(detector, str) else name_of(detector)
-        _added.setdefault(name, None if isinstance(detector, str) else detector)
-    known.cache_clear()
+def use(detectors: Iterable[type | str]) -> list[str]:
+    """These are the further detectors of this process from now on, in place of those given before: classes, or names.
+
+    Returns their names, by which another process finds them. What was given as a class stays known by its name.
+    """
+    given = [(one, None) if isinstance(one, str) else (name_of(one), one) for one in detectors]
+    chosen = {name: kind or _classes.get(name) for name, kind in given}
+    _classes.update({name: kind for name, kind in chosen.items() if kind is not None})
+    if chosen != _given:
+        _given.clear()
+        _given.update(chosen)
+        known.cache_clear()
+    return list(chosen)
+
+
+_classes: dict[str, type] = {}
+"""Detectors that were given as classes; one of a script itself cannot be imported by its name."""
 
 
 def name_of(detector: type) -> str:
@@ -96,11 +107,11 @@ def name_of(detector: type) -> str:
 
 @functools.cache
 def known() -> Registry:
-    """Ours, those of installed packages, and those that were added."""
+    """Ours, those of installed packages, and those that were given."""
     points = sorted(metadata.entry_points(group=GROUP), key=lambda point: point.name)
     candidates: dict[str, object] = {}
     errors: dict[str, str] = {}
-    for name, given in [*((point.value, None) for point in points), *_added.items()]:
+    for name, given in [*((point.value, None) for point in points), *_given.items()]:
         try:
             candidates[name] = _import(name) if given is None else given
         except Exception as error:  # whatever a stranger's package does when it is imported

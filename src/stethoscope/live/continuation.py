@@ -23,7 +23,7 @@ _MOST_ELEMENTS: Final = 10_000_000
 _SAME: Final = 1e-5
 """Relative difference of two norms of the same weights, one of them read from the run."""
 _NEAR: Final = 2.0
-"""Times the way from one recorded step to the next: weights are recorded at some steps only, and a checkpoint may lie between."""
+"""Times the way that weights can go in as many steps as are not recorded there, at the fastest they ever went."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -64,13 +64,16 @@ def find_continuation(folder: Path, rank: int, model: Any, optimizers: Sequence[
             if last is None:
                 return Continuation()
             has_state = any(optimizer.state for optimizer in optimizers)
-            return Continuation("resumed" if has_state or are_weights_of(run, rank, model) else "fresh", last)
+            return Continuation("resumed" if has_state or are_weights_of(run, rank, model, last) else "fresh", last)
     except RunError:
         return Continuation()
 
 
-def are_weights_of(run: Run, rank: int, model: Any) -> bool:
-    """Whether the model's weights are those of a step of this run; also where nothing can be compared."""
+def are_weights_of(run: Run, rank: int, model: Any, last_step: int) -> bool:
+    """Whether the model's weights are those of a step of this run; also where nothing can be compared.
+
+    Weights are recorded at some steps only, fewer on a busy machine, and the last of these may lie long before `last_step`.
+    """
     recorded, now = [], []
     for name, norm in _norms(model).items():
         found = list(run.series(name, Kind.WEIGHT, "norm", rank=rank).values())
@@ -90,9 +93,11 @@ def are_weights_of(run: Run, rank: int, model: Any) -> bool:
         return True
     if nearest == steps[0]:
         return False  # a new training begins near where the old one began
-    place = steps.index(nearest)
-    around = [ways[step] for step in steps[place - 1 : place + 2]]
-    return apart(now, ways[nearest]) <= _NEAR * max(apart(a, b) for a, b in itertools.pairwise(around))
+    pairs = list(itertools.pairwise(steps))
+    fastest = max(apart(ways[a], ways[b]) / (b - a) for a, b in pairs)
+    gaps = [b - a for a, b in pairs if nearest in (a, b)]
+    behind = last_step + 1 - nearest if nearest == steps[-1] else 0
+    return bool(apart(now, ways[nearest]) <= _NEAR * fastest * max(*gaps, behind))
 
 
 def _norms(model: Any) -> dict[str, float]:

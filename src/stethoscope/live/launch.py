@@ -125,14 +125,16 @@ def check_average(ema: Any) -> None:
         )
 
 
-def add_detectors(detectors: Sequence[type | str]) -> list[str]:
-    """Makes further detectors known to this process; returns their names, by which another process finds them."""
-    if not detectors:
+def use_detectors(detectors: Sequence[type | str]) -> list[str]:
+    """Makes the detectors of a session's own known to this process; returns their names.
+
+    Called when a session starts and before its detectors are asked: another session of this process may have others.
+    """
+    if not detectors and "stethoscope.detect.registry" not in sys.modules:
         return []
     from stethoscope.detect import registry
 
-    registry.add(detectors)
-    return [one if isinstance(one, str) else registry.name_of(one) for one in detectors]
+    return registry.use(detectors)
 
 
 def place(config: DebugConfig, run: Path | None) -> Place:
