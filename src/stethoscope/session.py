@@ -68,6 +68,7 @@ class DebugSession(Kit):
         self._attachment: Attachment | None = None
         self._run: Run | None = None
         self._started = self._stopped = False
+        self._num_evaluations = 0
         self.has_said_end = False
         """Whether the last line was said: who ends the process without waiting any longer says it otherwise."""
         self.closing_words = voice.closing
@@ -306,18 +307,29 @@ class DebugSession(Kit):
     @contextlib.contextmanager
     def evaluating(self) -> Iterator[None]:
         """Mark validation: nothing inside counts as training, and metrics logged inside are validation's."""
-        watcher, writer = self._watcher, self._writer
-        if watcher is None or writer is None:
-            yield
-            return
-        before = watcher.evaluating
-        watcher.evaluating = True
-        watcher.guard(watcher.evaluation_begins)
+        self.begin_evaluation()
         try:
             yield
         finally:
-            watcher.evaluating = before
-            watcher.guard(watcher.evaluation_ends)
+            self.end_evaluation()
+
+    @never_raises(None)
+    def begin_evaluation(self) -> None:
+        """Mark validation until `end_evaluation()`, where no `with` fits, as in a framework's callbacks. Calls nest."""
+        self._num_evaluations += 1
+        if self._watcher is not None:
+            self._watcher.evaluating = True
+            self._watcher.guard(self._watcher.evaluation_begins)
+
+    @never_raises(None)
+    def end_evaluation(self) -> None:
+        """Training again; does nothing where no validation was begun."""
+        if self._num_evaluations == 0:
+            return
+        self._num_evaluations -= 1
+        if self._watcher is not None:
+            self._watcher.evaluating = self._num_evaluations > 0
+            self._watcher.guard(self._watcher.evaluation_ends)
 
     @never_raises(None)
     def watch_leaks(self, every: int = 16) -> None:
