@@ -45,6 +45,7 @@ page:
 
 lint: $(TOOLS)
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 

@@ -28,9 +28,17 @@ LIBRARY = "_cpu.so"
 # Only single flags of -ffast-math, and only for compiling: linking with it would set the processor to flush
 # subnormals to zero in the whole process.
 FLAGS = [
-    "-std=gnu11", "-O3", "-fPIC", "-fopenmp-simd", "-fno-strict-aliasing", "-fvisibility=hidden",
-    "-ffinite-math-only", "-fno-signed-zeros", "-fno-trapping-math", "-fno-math-errno",
-]  # fmt: skip
+    "-std=gnu11",
+    "-O3",
+    "-fPIC",
+    "-fopenmp-simd",
+    "-fno-strict-aliasing",
+    "-fvisibility=hidden",
+    "-ffinite-math-only",
+    "-fno-signed-zeros",
+    "-fno-trapping-math",
+    "-fno-math-errno",
+]
 
 
 def compiler() -> str | None:
@@ -51,8 +59,9 @@ def compile_library(root: Path) -> Path | None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         partial.unlink(missing_ok=True)
-        print(f"stethoscope: the C kernel did not compile; torch operations will be used\n{done.stderr}",
-              file=sys.stderr)  # fmt: skip
+        print(
+            f"stethoscope: the C kernel did not compile; torch operations will be used\n{done.stderr}", file=sys.stderr
+        )
         return None
     partial.replace(target)  # processes that have the old one loaded keep it
     return target

@@ -50,8 +50,7 @@ def gradients(num_elements: int, dtype: torch.dtype, device: str) -> dict[str, t
 def by_torch(grads: dict[str, torch.Tensor]) -> dict[str, tuple[float, float, float]]:
     """Mean absolute value, largest absolute value and norm of each, as a user would write it."""
     return {
-        name: (grad.abs().mean().item(), grad.abs().max().item(), grad.norm().item())
-        for name, grad in grads.items()
+        name: (grad.abs().mean().item(), grad.abs().max().item(), grad.norm().item()) for name, grad in grads.items()
     }
 
 

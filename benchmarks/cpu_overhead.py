@@ -37,8 +37,7 @@ class Transformer(nn.Module):
         super().__init__()
         self.tokens, self.positions = nn.Embedding(1000, 192), nn.Embedding(128, 192)
         self.blocks = nn.ModuleList(
-            nn.TransformerEncoderLayer(192, 6, 768, dropout=0.0, batch_first=True, norm_first=True)
-            for _ in range(4)
+            nn.TransformerEncoderLayer(192, 6, 768, dropout=0.0, batch_first=True, norm_first=True) for _ in range(4)
         )
         self.head = nn.Linear(192, 1000)
 
@@ -55,9 +54,7 @@ class ConvNet(nn.Module):
         widths = [3, 32, 64, 64, 128]
         self.layers = nn.Sequential(
             *(
-                nn.Sequential(
-                    nn.Conv2d(a, b, 3, stride=2, padding=1), nn.BatchNorm2d(b), nn.ReLU(inplace=True)
-                )
+                nn.Sequential(nn.Conv2d(a, b, 3, stride=2, padding=1), nn.BatchNorm2d(b), nn.ReLU(inplace=True))
                 for a, b in itertools.pairwise(widths)
             )
         )

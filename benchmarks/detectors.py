@@ -40,7 +40,9 @@ def write(folder: Path, num_sites: int, num_steps: int) -> None:
     """The run."""
     data, rng = Data(num_sites), np.random.default_rng(0)
     writer = RunWriter.create(folder, {"name": "detectors"}, queue_bytes=256 << 20)
-    writer.sites([SiteInfo(Site(f"layers.{n // 4}", *KINDS[n % 4]), (768, 768), "float32", 768 * 768) for n in range(num_sites)])
+    writer.sites(
+        [SiteInfo(Site(f"layers.{n // 4}", *KINDS[n % 4]), (768, 768), "float32", 768 * 768) for n in range(num_sites)]
+    )
     index = np.arange(num_sites, dtype=np.uint32)
     for step in range(num_steps):
         writer.rows(step, index, data.step(step))
@@ -103,12 +105,16 @@ def main() -> int:
         before = time.process_time()
         diagnose(run, findings=found)
         explaining = time.process_time() - before
-    print(f"{options.sites:,} sites, {options.steps} steps, {LOOK_STEPS} steps a look; broken: {list(detection.errors) or 'none'}\n")
+    print(
+        f"{options.sites:,} sites, {options.steps} steps, {LOOK_STEPS} steps a look; broken: {list(detection.errors) or 'none'}\n"
+    )
     print("| part | processor time |\n| --- | --- |")
     print(f"| reading the store | {1000 * reading / options.steps:.2f} ms a step |")
     print(f"| all detectors, with findings at every look | {1000 * detecting / options.steps:.2f} ms a step |")
     print(f"| explaining, once at the end | {1000 * explaining:.0f} ms |")
-    print(f"\nDetections in the process of a training of {TRAINED} steps, by thread: {calls_while_training() or 'none'}")
+    print(
+        f"\nDetections in the process of a training of {TRAINED} steps, by thread: {calls_while_training() or 'none'}"
+    )
     return 0
 
 

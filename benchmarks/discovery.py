@@ -95,9 +95,7 @@ def main() -> None:
         f"{platform.processor() or platform.machine()}, torch {torch.__version__}, one thread, "
         "milliseconds of this thread's CPU time, medians;"
     )
-    print(
-        f"{len(gc.get_objects()):,} live objects in the process ({2 * len(ballast):,} of them made for this).\n"
-    )
+    print(f"{len(gc.get_objects()):,} live objects in the process ({2 * len(ballast):,} of them made for this).\n")
     print(
         "| modules | graph walk, once | look, once | model read again | plain step | + listening | + watched, default |"
     )

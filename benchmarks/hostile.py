@@ -75,7 +75,9 @@ def measure(name: str, root: Path, commands: list[str]) -> tuple[dict[str, Endin
     """The endings of all commands on one case, and what they touched outside."""
     place = root / "case"
     child = os.fork()
-    if not child:  # what making a folder takes must not count for those who read it: they begin with this process's memory
+    if (
+        not child
+    ):  # what making a folder takes must not count for those who read it: they begin with this process's memory
         make_case(name, root / "good", place)
         os._exit(0)
     os.waitpid(child, 0)
@@ -101,7 +103,10 @@ def judged(name: str, endings: dict[str, Ending], good: dict[str, Ending], touch
     bad = [f"{command}: {_last_line(ending)}" for command, ending in endings.items() if not ending.is_clean]
     is_fine = more_s <= MOST_S and more_mb <= MOST_MB and not bad and not touched
     refused = sum(ending.code not in (0, 1) for ending in endings.values())
-    outcome = "; ".join([*bad, *(f"touched {one}" for one in touched)]) or f"{len(endings) - refused} answered, {refused} refused"
+    outcome = (
+        "; ".join([*bad, *(f"touched {one}" for one in touched)])
+        or f"{len(endings) - refused} answered, {refused} refused"
+    )
     name = name.replace("|", "/").encode("ascii", "backslashreplace").decode()
     return f"| {name} | {max(more_s, 0):.1f} ({slowest}) | {max(more_mb, 0):.0f} ({largest}) | {outcome} |", is_fine
 
@@ -116,14 +121,23 @@ def report(rows: list[str], good: dict[str, Ending], failures: int) -> str:
     """The results as Markdown."""
     cost = ", ".join(f"{command} {ending.cpu_s:.1f} s" for command, ending in good.items())
     machine = f"Python {platform.python_version()}, {os.cpu_count()} cores"
-    return "\n".join([
-        "# Hostile run folders", "",
-        f"`python -m benchmarks.hostile`, {datetime.datetime.now(datetime.UTC).date().isoformat()}, {machine}.", "",
-        f"{len(rows)} folders, {len(COMMANDS)} commands each ({', '.join(COMMANDS)}), every one in a process of its own. Seconds of CPU "
-        f"and megabytes beyond the same command on a good run ({cost}); the command that costs most is named. "
-        f"Limits: {MOST_S:.0f} s, {MOST_MB:.0f} MB, no traceback, nothing outside of the folder touched. {failures} failed.", "",
-        "| folder | s more | MB more | outcome |", "| --- | --- | --- | --- |", *rows, "",
-    ])  # fmt: skip
+    return "\n".join(
+        [
+            "# Hostile run folders",
+            "",
+            f"`python -m benchmarks.hostile`, {datetime.datetime.now(datetime.UTC).date().isoformat()}, {machine}.",
+            "",
+            f"{len(rows)} folders, {len(COMMANDS)} commands each ({', '.join(COMMANDS)}), every one in a process of its own. "
+            "Seconds of CPU "
+            f"and megabytes beyond the same command on a good run ({cost}); the command that costs most is named. "
+            f"Limits: {MOST_S:.0f} s, {MOST_MB:.0f} MB, no traceback, nothing outside of the folder touched. {failures} failed.",
+            "",
+            "| folder | s more | MB more | outcome |",
+            "| --- | --- | --- | --- |",
+            *rows,
+            "",
+        ]
+    )
 
 
 if __name__ == "__main__":

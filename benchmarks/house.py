@@ -18,7 +18,17 @@ from collections import Counter
 from pathlib import Path
 
 PACKAGE = "src/stethoscope"
-BRANCHES = (ast.If, ast.For, ast.While, ast.ExceptHandler, ast.With, ast.IfExp, ast.comprehension, ast.BoolOp, ast.Match)
+BRANCHES = (
+    ast.If,
+    ast.For,
+    ast.While,
+    ast.ExceptHandler,
+    ast.With,
+    ast.IfExp,
+    ast.comprehension,
+    ast.BoolOp,
+    ast.Match,
+)
 FACES = ("terminal", "tui", "server", "pagedata", "report", "notebook", "export", "motion")
 Functions = list[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]
 
@@ -92,7 +102,10 @@ def rankers(trees: dict[str, ast.Module]) -> list[str]:
     return [
         name
         for name, tree in trees.items()
-        if any(module == "stethoscope.explain.ranking" and {"split", "rank_causes"} & set(names) for module, names in imported(tree))
+        if any(
+            module == "stethoscope.explain.ranking" and {"split", "rank_causes"} & set(names)
+            for module, names in imported(tree)
+        )
     ]
 
 

@@ -85,7 +85,9 @@ def train(kind: str, num_layers: int, num_steps: int, stops: bool) -> None:
     row(f"mean of the next {num_steps}", *means)
     late = [statistics.fmean(column) for column in zip(*found[-16:], strict=True)]
     row("mean of the last 16", *late)
-    print(f"more than plain, by processor time: mean {means[1] / base[1] - 1:+.0%}, last 16 {late[1] / base[1] - 1:+.0%}")
+    print(
+        f"more than plain, by processor time: mean {means[1] / base[1] - 1:+.0%}, last 16 {late[1] / base[1] - 1:+.0%}"
+    )
     if stops:
         row("stop()", *timed(session.stop)[:2])
     print(f"at {time.time():.3f}", flush=True)
@@ -105,9 +107,22 @@ def main() -> None:
     if asked.inside:
         train(asked.kind, asked.layers, asked.steps, asked.inside == "stops")
         return
-    print(f"{asked.layers:,} layers, {asked.kind}\n\n| | wall clock, s | training thread, s |\n| --- | --- | --- |", flush=True)
+    print(
+        f"{asked.layers:,} layers, {asked.kind}\n\n| | wall clock, s | training thread, s |\n| --- | --- | --- |",
+        flush=True,
+    )
     for way, num_steps in (("exits", asked.steps), ("stops", min(asked.steps, 8))):
-        command = [sys.executable, __file__, asked.kind, "--layers", str(asked.layers), "--steps", str(num_steps), "--inside", way]
+        command = [
+            sys.executable,
+            __file__,
+            asked.kind,
+            "--layers",
+            str(asked.layers),
+            "--steps",
+            str(num_steps),
+            "--inside",
+            way,
+        ]
         done = subprocess.run(command, capture_output=True, text=True, check=True)
         ended = time.time()
         *lines, last = done.stdout.splitlines()

@@ -44,9 +44,17 @@ VARIANTS: dict[str, dict[str, Any] | None] = {
 def watch(model: torch.nn.Module, optimizer: Any, settings: dict[str, Any]) -> Any:
     folder = Path(tempfile.mkdtemp()) / "run"
     return stethoscope.watch(
-        model, optimizer, run=folder, quiet=True, companion="off", activations=False, graph=False, buffers=False,
-        histogram_every=0, **settings,
-    )  # fmt: skip
+        model,
+        optimizer,
+        run=folder,
+        quiet=True,
+        companion="off",
+        activations=False,
+        graph=False,
+        buffers=False,
+        histogram_every=0,
+        **settings,
+    )
 
 
 def turn(step: Any, device: str, seconds: float) -> list[float]:
@@ -101,7 +109,10 @@ def main() -> None:
                 session.stop()
             around[name].append(begin + time.perf_counter() - began)
             middle = statistics.median(found) * 1e3
-            print(f"round {number + 1}, {name}: {middle:.1f} ms a step, {around[name][-1]:.2f} s to begin and end", flush=True)
+            print(
+                f"round {number + 1}, {name}: {middle:.1f} ms a step, {around[name][-1]:.2f} s to begin and end",
+                flush=True,
+            )
     tell(asked, times, around)
 
 
@@ -109,7 +120,9 @@ def tell(asked: argparse.Namespace, times: dict[str, list[float]], around: dict[
     base = statistics.median(times["plain"])
     where = torch.cuda.get_device_name() if asked.device == "cuda" else f"CPU, load {os.getloadavg()[0]:.1f}"
     print(f"\n{asked.tensors:,} tensors of {asked.elements} elements, {where}, torch {torch.__version__}")
-    print("\n| watched | step, ms | more, µs per tensor | steps timed | begin and end, s |\n| --- | --- | --- | --- | --- |")
+    print(
+        "\n| watched | step, ms | more, µs per tensor | steps timed | begin and end, s |\n| --- | --- | --- | --- | --- |"
+    )
     for name, found in times.items():
         middle = statistics.median(found)
         more = (middle - base) / asked.tensors * 1e6

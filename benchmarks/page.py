@@ -23,7 +23,9 @@ from browsing import ask, browsing, heap_mb, load_average, peak_mb, serving  # n
 
 
 def head(title: str, note: str) -> None:
-    print(f"\n## {title}\n\n{note} Load average when it began: {load_average()}.\n\n| what | time | size |\n| --- | ---: | ---: |")
+    print(
+        f"\n## {title}\n\n{note} Load average when it began: {load_average()}.\n\n| what | time | size |\n| --- | ---: | ---: |"
+    )
 
 
 def scale(args: argparse.Namespace) -> None:
@@ -45,7 +47,9 @@ def scale(args: argparse.Namespace) -> None:
             paint(link, key, "a server that runs")
             answers(link, key, last, args.steps)
             print(f"| server, most memory | | {peak_mb(server.pid) or 0:,.0f} MB |")
-        for line in tensorboard_page.measure(Path(scratch) / "events", amount // len(large_run.KINDS), args.tensorboard_steps):
+        for line in tensorboard_page.measure(
+            Path(scratch) / "events", amount // len(large_run.KINDS), args.tensorboard_steps
+        ):
             print(line)
 
 
@@ -57,17 +61,22 @@ def answers(link: str, key: str, last: int, raw: int) -> None:
 
     middle = last - raw // 2
     for label, path in [
-        ("list of runs", "runs"), ("run", f"runs/{key}"), ("lines, whole run", f"runs/{key}/series?width=550"),
-        ("whole run at a glance", f"runs/{key}/minimap"), ("heatmap, everything", heat(0, last, "&tree=1")),
+        ("list of runs", "runs"),
+        ("run", f"runs/{key}"),
+        ("lines, whole run", f"runs/{key}/series?width=550"),
+        ("whole run at a glance", f"runs/{key}/minimap"),
+        ("heatmap, everything", heat(0, last, "&tree=1")),
         ("heatmap, another kind for the first time", heat(0, last).replace("gradient", "weight")),
-        ("heatmap, zoom to 250,000 steps", heat(last - 250_000, last)), ("heatmap, zoom to 60,000", heat(last - 60_000, last)),
+        ("heatmap, zoom to 250,000 steps", heat(last - 250_000, last)),
+        ("heatmap, zoom to 60,000", heat(last - 60_000, last)),
         ("heatmap, zoom to 10,000", heat(middle - 5_000, middle + 5_000)),
         ("heatmap, zoom to 2,000", heat(middle, middle + 2_000)),
         ("the same, sharpened from the rows", heat(middle, middle + 2_000, "&exact=1")),
         ("heatmap, zoom to 300", heat(middle, middle + 300)),
-        ("400 rows opened", heat(0, last, "&rows=0-399")), ("layer", f"runs/{key}/layer?path=layers.3.attn.qkv&width=550"),
+        ("400 rows opened", heat(0, last, "&rows=0-399")),
+        ("layer", f"runs/{key}/layer?path=layers.3.attn.qkv&width=550"),
         ("flow", f"runs/{key}/flow"),
-    ]:  # fmt: skip
+    ]:
         seconds, size = ask(link, path)
         print(f"| {label} | {1000 * seconds:,.0f} ms | {size / 1000:,.0f} kB |")
 
@@ -81,7 +90,9 @@ def paint(link: str, key: str, what: str) -> None:
         frame = time.perf_counter() - begun
         page.wait_for_selector("[data-ready]", timeout=60_000)
         print(f"| page of {what}: its frame | {1000 * frame:,.0f} ms | |")
-        print(f"| page of {what}: from nothing to the heatmap of everything | {1000 * (time.perf_counter() - begun):,.0f} ms | |")
+        print(
+            f"| page of {what}: from nothing to the heatmap of everything | {1000 * (time.perf_counter() - begun):,.0f} ms | |"
+        )
         page.wait_for_timeout(1000)
         times = []
         for _ in range(10):
@@ -93,7 +104,9 @@ def paint(link: str, key: str, what: str) -> None:
             times.append(1000 * (time.perf_counter() - begun))
             page.wait_for_timeout(900)
         times.sort()
-        print(f"| page, a key of zoom until it is drawn, ten of them | median {times[5]:,.0f} ms, worst {times[-1]:,.0f} ms | |")
+        print(
+            f"| page, a key of zoom until it is drawn, ten of them | median {times[5]:,.0f} ms, worst {times[-1]:,.0f} ms | |"
+        )
         print(f"| browser heap | | {heap_mb(page):.0f} MB |")
 
 

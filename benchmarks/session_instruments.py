@@ -58,9 +58,7 @@ def feed_cost(num_parameters: int, steps: int = 200) -> float:
     """What the feed adds to a step that measured gradient, update, weight and output of so many, in µs."""
     kinds = (Kind.GRADIENT, Kind.UPDATE, Kind.WEIGHT, Kind.ACTIVATION)
     infos = [SiteInfo(Site(f"layer{i}", kind, "weight")) for kind in kinds for i in range(num_parameters)]
-    feed = Feed(
-        Nowhere(), max_history=100, keep_gradients=True, keep_metrics=True, max_looks=1000, keep_times=True
-    )
+    feed = Feed(Nowhere(), max_history=100, keep_gradients=True, keep_metrics=True, max_looks=1000, keep_times=True)
     feed.sites(infos)
     index = np.arange(len(infos), dtype=np.uint32)
     table = np.random.default_rng(0).random((len(infos), NUM_COLUMNS))
@@ -111,9 +109,12 @@ def timed_layers(rounds: int = 30) -> tuple[float, float, int]:
     torch.manual_seed(0)
     model = Model()
     watcher: Any = SimpleNamespace(
-        names=SimpleNamespace(root=model), taps=SimpleNamespace(spent=0.0, made_way=False), guard=Guard(),
-        evaluating=False, phases=Phases(lambda: 0.0),
-    )  # fmt: skip
+        names=SimpleNamespace(root=model),
+        taps=SimpleNamespace(spent=0.0, made_way=False),
+        guard=Guard(),
+        evaluating=False,
+        phases=Phases(lambda: 0.0),
+    )
     times = LayerTimes(watcher, model)
     optimizer = torch.optim.AdamW(model.parameters())
     x = torch.randint(0, 256, (16, 65))

@@ -46,9 +46,11 @@ class Data:
     def sites(self) -> list[SiteInfo]:
         """Names as in a transformer."""
         return [
-            SiteInfo(Site(f"model.layers.{n // 40}.block.{n % 40 // 4}", Kind.GRADIENT, PARTS[n % 4]), (768,), "float32", 768)
+            SiteInfo(
+                Site(f"model.layers.{n // 40}.block.{n % 40 // 4}", Kind.GRADIENT, PARTS[n % 4]), (768,), "float32", 768
+            )
             for n in range(self.num_sites)
-        ]  # fmt: skip
+        ]
 
     def step(self, step: int) -> np.ndarray:
         """The table of one step."""

@@ -49,7 +49,9 @@ class Target:
     token: str
     process: subprocess.Popen[str]
 
-    def ask(self, path: str, *, method: str = "GET", token: bool = True, **headers: str) -> tuple[int, dict[str, str], bytes]:
+    def ask(
+        self, path: str, *, method: str = "GET", token: bool = True, **headers: str
+    ) -> tuple[int, dict[str, str], bytes]:
         """Status, headers and body."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
         sent = {"Host": f"127.0.0.1:{self.port}"} | ({"Authorization": f"Bearer {self.token}"} if token else {})
@@ -76,7 +78,9 @@ class Target:
 
     def request(self, path: str) -> bytes:
         """A whole request with the token."""
-        return f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{self.port}\r\nAuthorization: Bearer {self.token}\r\n\r\n".encode()
+        return (
+            f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{self.port}\r\nAuthorization: Bearer {self.token}\r\n\r\n".encode()
+        )
 
 
 def routes() -> list[str]:
@@ -91,7 +95,11 @@ def without_authentication(at: Target) -> Iterator[Row]:
     key, all_routes = at.key(), routes()
     for method in ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT"):
         statuses = {at.ask(path.replace("{run}", key), method=method, token=False)[0] for path in all_routes}
-        yield (f"{method} on all {len(all_routes)} routes, no token", ", ".join(map(str, statuses)), statuses <= {401, 405})
+        yield (
+            f"{method} on all {len(all_routes)} routes, no token",
+            ", ".join(map(str, statuses)),
+            statuses <= {401, 405},
+        )
     for wrong in ("x", at.token[:-1], at.token + "x"):
         status = at.ask("/api/runs", token=False, Authorization=f"Bearer {wrong}")[0]
         yield (f"GET /api/runs, a wrong token of {len(wrong)} characters", str(status), status == 401)
@@ -100,13 +108,26 @@ def without_authentication(at: Target) -> Iterator[Row]:
 
 
 def dns_rebinding(at: Target) -> Iterator[Row]:
-    for host in ("evil.example", f"evil.example:{at.port}", "127.0.0.1", f"127.0.0.1:{at.port}.evil.example", "[::1", "", "0.0.0.0"):
+    for host in (
+        "evil.example",
+        f"evil.example:{at.port}",
+        "127.0.0.1",
+        f"127.0.0.1:{at.port}.evil.example",
+        "[::1",
+        "",
+        "0.0.0.0",
+    ):
         status = at.ask("/api/runs", Host=host)[0]
         yield (f"GET /api/runs, the token, Host: {host or '(empty)'}", str(status), status == 421)
 
 
 def csrf(at: Target) -> Iterator[Row]:
-    for origin, wanted in (("http://evil.example", 403), ("null", 403), (f"https://127.0.0.1:{at.port}", 403), ("http://[::1", 400)):
+    for origin, wanted in (
+        ("http://evil.example", 403),
+        ("null", 403),
+        (f"https://127.0.0.1:{at.port}", 403),
+        ("http://[::1", 400),
+    ):
         status = at.ask("/api/stream", Origin=origin)[0]
         yield (f"GET /api/stream, the token, Origin: {origin}", str(status), status == wanted)
     status = at.ask("/api/runs", Sec_Fetch_Site="cross-site", Sec_Fetch_Mode="no-cors", Sec_Fetch_Dest="image")[0]
@@ -122,7 +143,9 @@ def script_in_names(at: Target) -> Iterator[Row]:
         status, headers, body = at.ask(path)
         policy = headers["content-security-policy"]
         is_inert = headers["content-type"] == "application/json" and headers["x-content-type-options"] == "nosniff"
-        is_strict = "default-src 'none'" in policy and "unsafe" not in policy and "require-trusted-types-for 'script'" in policy
+        is_strict = (
+            "default-src 'none'" in policy and "unsafe" not in policy and "require-trusted-types-for 'script'" in policy
+        )
         is_escaped = b"\x1b" not in body and "\u202e".encode() not in body
         got = f"{status} {headers['content-type']}; {policy[:60]}…"
         yield (f"GET {path.replace(at.key(), 'ID')}, names with markup", got, is_inert and is_strict and is_escaped)
@@ -134,7 +157,14 @@ def path_traversal(at: Target) -> Iterator[Row]:
     names = [row["key"] for row in json.loads(at.ask("/api/runs")[2])["runs"]]
     yield ("GET /api/runs with a symbolic link to a run in the folder", f"{len(names)} listed", len(names) == 1)
     linked.unlink()
-    for place in ("../../etc/passwd", "..%2f..%2f..%2fetc%2fpasswd", at.run.name, "%2e%2e", str(at.run).replace("/", "%2f"), "%00"):
+    for place in (
+        "../../etc/passwd",
+        "..%2f..%2f..%2fetc%2fpasswd",
+        at.run.name,
+        "%2e%2e",
+        str(at.run).replace("/", "%2f"),
+        "%00",
+    ):
         status, _, body = at.ask(f"/api/runs/{place}")
         shown = place if str(at.base) not in place.replace("%2f", "/") else "(the run's own path)"
         yield (f"GET /api/runs/{shown}", str(status), status == 404 and b"root:" not in body)
@@ -146,7 +176,10 @@ def path_traversal(at: Target) -> Iterator[Row]:
 def unpickling(at: Target) -> Iterator[Row]:
     mark = at.base / "unpickled"
     data = f"cbuiltins\nopen\n(V{mark}\nVw\ntR.".encode()  # opens that file for writing where it is unpickled
-    planted = [at.run / name for name in ("captures/3.pt", "captures/3.safetensors", "rank-0/manifest.pkl", "run.pkl", "findings/x.pkl")]
+    planted = [
+        at.run / name
+        for name in ("captures/3.pt", "captures/3.safetensors", "rank-0/manifest.pkl", "run.pkl", "findings/x.pkl")
+    ]
     for file in planted:
         file.parent.mkdir(exist_ok=True)
         file.write_bytes(data)
@@ -165,9 +198,19 @@ def unpickling(at: Target) -> Iterator[Row]:
 def evaluated_queries(at: Target) -> Iterator[Row]:
     mark = at.base / "evaluated"
     code = f"__import__('os').system('touch%20{mark}')"
-    for tail in (f"heatmap?kind={code}", f"heatmap?stat={code}", f"series?first={code}", f"layer?path={code}", f"heatmap?rows={code}"):
+    for tail in (
+        f"heatmap?kind={code}",
+        f"heatmap?stat={code}",
+        f"series?first={code}",
+        f"layer?path={code}",
+        f"heatmap?rows={code}",
+    ):
         status, _, _ = at.ask(f"/api/runs/{at.key()}/{tail}")
-        yield (f"GET /api/runs/ID/{tail.split('=')[0]}=__import__('os')…", str(status), status in (200, 400, 404) and not mark.exists())
+        yield (
+            f"GET /api/runs/ID/{tail.split('=')[0]}=__import__('os')…",
+            str(status),
+            status in (200, 400, 404) and not mark.exists(),
+        )
     status = at.ask("/api/query?sql=select%20*%20from%20read_text('/etc/passwd')")[0]
     yield ("GET /api/query?sql=select …", str(status), status == 404)
 
@@ -226,14 +269,22 @@ def exhaustion(at: Target) -> Iterator[Row]:
     began = time.perf_counter()
     status = at.ask("/api/runs")[0]
     took = time.perf_counter() - began
-    yield ("300 half-sent requests without a token; then GET /api/runs with it", f"{status} after {took:.2f} s", status == 200 and took < 5)
+    yield (
+        "300 half-sent requests without a token; then GET /api/runs with it",
+        f"{status} after {took:.2f} s",
+        status == 200 and took < 5,
+    )
     time.sleep(7)
     closed = sum(_is_closed(one) for one in halves)
     yield ("the same 300 after 7 s", f"{closed} closed", closed == 300)
     streams = [at.connect(at.request("/api/stream")) for _ in range(1000)]
     statuses = [one.recv(64).split(b" ")[1:2] for one in streams]
     refused, open_ones = statuses.count([b"429"]), statuses.count([b"200"])
-    yield ("1,000 live pages at once", f"{open_ones} open, {refused} refused with 429", open_ones <= 32 and refused + open_ones == 1000)
+    yield (
+        "1,000 live pages at once",
+        f"{open_ones} open, {refused} refused with 429",
+        open_ones <= 32 and refused + open_ones == 1000,
+    )
     status = at.ask("/api/runs")[0]
     yield ("GET /api/runs while they are open", str(status), status == 200)
     for one in streams:
@@ -247,7 +298,10 @@ def _huge_requests(at: Target) -> Iterator[Row]:
         status, _, body = at.ask(f"/api/runs/{at.key()}/heatmap?{name}")
         got, wanted = f"{status}, {len(body):,} bytes", 200 if name.startswith("width") else 400
         yield (f"GET …/heatmap?{name[:20]}… ({len(name):,} characters)", got, status == wanted and len(body) < 1 << 24)
-    for request in (b"GET /?x=" + b"y" * 60_000 + b" HTTP/1.1\r\n", b"GET / HTTP/1.1\r\nx: " + b"y" * 500_000 + b"\r\n"):
+    for request in (
+        b"GET /?x=" + b"y" * 60_000 + b" HTTP/1.1\r\n",
+        b"GET / HTTP/1.1\r\nx: " + b"y" * 500_000 + b"\r\n",
+    ):
         one = at.connect(request + f"Host: 127.0.0.1:{at.port}\r\n\r\n".encode())
         got = "closed"
         with contextlib.suppress(ConnectionResetError):
@@ -264,18 +318,31 @@ def _never_reads(at: Target) -> Iterator[Row]:
     while time.monotonic() < until and not all(_is_reset(one) for one in deaf):
         time.sleep(1)
     ended = sum(_is_reset(one) for one in deaf)
-    yield ("30 clients ask 20 times for 236 kB and read nothing", f"{grown:.0f} MB more, {ended} disconnected", grown < 200 and ended == 30)
+    yield (
+        "30 clients ask 20 times for 236 kB and read nothing",
+        f"{grown:.0f} MB more, {ended} disconnected",
+        grown < 200 and ended == 30,
+    )
 
 
 THREATS: dict[str, Callable[[Target], Iterator[Row]]] = {
-    "a route without authentication": without_authentication, "DNS rebinding": dns_rebinding, "CSRF, stream hijack": csrf,
-    "script in names": script_in_names, "path traversal": path_traversal, "unpickling": unpickling,
-    "evaluated queries": evaluated_queries, "SSRF by webhooks": ssrf, "terminal escapes": terminal_escapes, "exhaustion": exhaustion,
-}  # fmt: skip
+    "a route without authentication": without_authentication,
+    "DNS rebinding": dns_rebinding,
+    "CSRF, stream hijack": csrf,
+    "script in names": script_in_names,
+    "path traversal": path_traversal,
+    "unpickling": unpickling,
+    "evaluated queries": evaluated_queries,
+    "SSRF by webhooks": ssrf,
+    "terminal escapes": terminal_escapes,
+    "exhaustion": exhaustion,
+}
 
 
 def _command(*words: str) -> str:
-    ran = subprocess.run([sys.executable, "-m", "stethoscope", *words], capture_output=True, text=True, timeout=60, check=False)
+    ran = subprocess.run(
+        [sys.executable, "-m", "stethoscope", *words], capture_output=True, text=True, timeout=60, check=False
+    )
     return ran.stdout + ran.stderr
 
 
@@ -317,7 +384,9 @@ def make_run(base: Path) -> Path:
     model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU())
     model.add_module(PAYLOAD.replace(".", ""), torch.nn.Linear(8, 2))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with stethoscope.watch(model, optimizer, dir=str(base), name="gpt" + PAYLOAD, companion="off", quiet=True) as session:
+    with stethoscope.watch(
+        model, optimizer, dir=str(base), name="gpt" + PAYLOAD, companion="off", quiet=True
+    ) as session:
         for _ in range(20):
             optimizer.zero_grad()
             model(torch.randn(4, 8)).square().mean().backward()
@@ -337,9 +406,12 @@ def serving() -> Iterator[Target]:
         # Few files, as many systems have it: 300 connections are more.
         limit = "import resource, os, sys; resource.setrlimit(resource.RLIMIT_NOFILE, (256, 2048)); os.execv(sys.argv[1], sys.argv[1:])"
         process = subprocess.Popen(
-            [sys.executable, "-c", limit, *command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            [sys.executable, "-c", limit, *command],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
             env=os.environ | {"PYTHONUNBUFFERED": "1"},
-        )  # fmt: skip
+        )
         words = "".join(process.stdout.readline() for _ in range(2))
         link = re.search(r"http://127\.0\.0\.1:(\d+)/\?token=(\S+)", words)
         assert link, words

@@ -54,7 +54,9 @@ def main() -> None:
     found = [*alone, *together]
     num_same = sum(not one.differs for one in found)
     print("# Trainings that are as without us\n")
-    print(f"`benchmarks/unharmed.py`, {datetime.date.today()}, torch {torch.__version__}, Python {platform.python_version()}, CPU.")
+    print(
+        f"`benchmarks/unharmed.py`, {datetime.date.today()}, torch {torch.__version__}, Python {platform.python_version()}, CPU."
+    )
     print(f"**{num_same} of {len(found)} kinds of training are the same with and without watching.**\n")
     print(" ".join((__doc__ or "").split("\n\n")[2].split()))
     table("## In one process", alone)

@@ -22,7 +22,13 @@ def index() -> str:
         "relative to the run itself, *advice* a note.",
     ]
     for theme, pages in by_theme().items():
-        lines += ["", f"## {theme}", "", "| code | what is wrong | severity | found by | footing |", "| --- | --- | --- | --- | --- |"]
+        lines += [
+            "",
+            f"## {theme}",
+            "",
+            "| code | what is wrong | severity | found by | footing |",
+            "| --- | --- | --- | --- | --- |",
+        ]
         lines += [
             f"| [{p.code}]({PAGES}/{p.code}.md) | {p.summary} | {p.severity} | {', '.join(p.found_by)} | {p.tier} |"
             for p in pages

@@ -64,9 +64,7 @@ def main(paths: list[str]) -> None:
         ]
         lines += ["| --- |" + " --- |" * len(columns)]
         for style in sorted(groups[group]):
-            cells = [
-                SAYS[found[group, style]] if (group, style) in found else "not run" for _, found in columns
-            ]
+            cells = [SAYS[found[group, style]] if (group, style) in found else "not run" for _, found in columns]
             lines.append(f"| {style} | " + " | ".join(cells) + " |")
         lines.append("")
     OUT.write_text("\n".join(lines), encoding="utf-8")

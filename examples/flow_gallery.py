@@ -115,9 +115,7 @@ class Mixture(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.stem, self.router = nn.Linear(12, 16), nn.Linear(16, 4)
-        self.experts = nn.ModuleList(
-            nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 16)) for _ in range(4)
-        )
+        self.experts = nn.ModuleList(nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 16)) for _ in range(4))
         self.head = nn.Linear(16, 5)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -52,9 +52,7 @@ def advanced_configuration(folder: Path) -> None:
         sampling_rate=0.1,
     )
     session = DebugSession(config)
-    print(
-        "configuration:", session.gradient_debugger.max_history, session.tensor_inspector.max_tracked_tensors
-    )
+    print("configuration:", session.gradient_debugger.max_history, session.tensor_inspector.max_tracked_tensors)
 
 
 def debugging_hooks() -> None:
@@ -116,9 +114,7 @@ def model_diagnostics() -> None:
     )
     for step in range(100):
         session.model_diagnostics.record_performance(
-            ModelPerformanceMetrics(
-                training_step=step, loss=0.5 + 2.0 * 0.95**step, accuracy=0.85, learning_rate=1e-4
-            )
+            ModelPerformanceMetrics(training_step=step, loss=0.5 + 2.0 * 0.95**step, accuracy=0.85, learning_rate=1e-4)
         )
     report = session.model_diagnostics.generate_report()
     print("diagnostics:", report.dynamics.convergence_status, report.dynamics.training_stability)
@@ -188,9 +184,7 @@ def integration_with_training(folder: Path, num_steps: int = 60) -> None:
     by_hand = session.stop().summary()
 
     model, optimizer = make()
-    with watch(
-        model, optimizer, dir=str(folder / "runs"), quiet=True, companion="inline", every=1
-    ) as session:
+    with watch(model, optimizer, dir=str(folder / "runs"), quiet=True, companion="inline", every=1) as session:
         for _ in range(num_steps):
             optimizer.zero_grad()
             criterion(model(inputs), labels).backward()
@@ -200,9 +194,13 @@ def integration_with_training(folder: Path, num_steps: int = 60) -> None:
     for name, summary in (("by hand", by_hand), ("by itself", by_itself)):
         gradients, training = summary["gradients"], summary["training"]
         print(
-            f"training, {name}:", gradients["num_layers"], gradients["overall_health"],
-            training["num_records"], training["convergence"], training["stability"],
-        )  # fmt: skip
+            f"training, {name}:",
+            gradients["num_layers"],
+            gradients["overall_health"],
+            training["num_records"],
+            training["convergence"],
+            training["stability"],
+        )
     print("training, findings:", by_itself["findings"])
 
 

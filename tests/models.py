@@ -41,8 +41,7 @@ class Transformer(nn.Module):
         super().__init__()
         self.embed = nn.Embedding(16, 16)
         self.blocks = nn.ModuleList(
-            nn.TransformerEncoderLayer(16, 2, 32, dropout=0.1, batch_first=True, norm_first=True)
-            for _ in range(2)
+            nn.TransformerEncoderLayer(16, 2, 32, dropout=0.1, batch_first=True, norm_first=True) for _ in range(2)
         )
         self.head = nn.Linear(16, 16)
 

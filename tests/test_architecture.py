@@ -56,6 +56,8 @@ def test_the_words_to_learn_are_few() -> None:
     assert 10 <= words <= MOST_WORDS
 
 
-@pytest.mark.parametrize("target", re.findall(r"`((?:detect|explain/codes|kernels|checkup|cli|views/pagedata)/[\w./]*)`", TEXT))
+@pytest.mark.parametrize(
+    "target", re.findall(r"`((?:detect|explain/codes|kernels|checkup|cli|views/pagedata)/[\w./]*)`", TEXT)
+)
 def test_every_place_to_put_something_is_there(target: str) -> None:
     assert (PACKAGE / target).exists()

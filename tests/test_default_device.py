@@ -45,7 +45,14 @@ def test_watching_does_not_ask_for_the_default(parts: Any, tmp_path: Path, defau
     run = stethoscope.open_run(tmp_path / "run")
     assert {"loss", "output/entropy"} & set(run.metrics())
     assert np.isfinite(run.metric("loss").values).all()
-    assert {str(info.site.kind) for info in run.sites} >= {"weight", "gradient", "update", "activation", "input", "target"}
+    assert {str(info.site.kind) for info in run.sites} >= {
+        "weight",
+        "gradient",
+        "update",
+        "activation",
+        "input",
+        "target",
+    }
 
 
 def test_a_checkup_says_the_same(parts: Any) -> None:

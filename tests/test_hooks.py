@@ -105,9 +105,7 @@ def test_a_step_hook_with_a_pattern_runs_at_each_layer(hooks):
     for step in range(11):
         for layer in ("blocks.0.attention.qkv", "blocks.0.mlp", "blocks.1.attention.out"):
             hooks.execute_hooks(layer, DATA, SHAPE, True, step)
-    assert ran == [
-        (layer, s) for s in (0, 10) for layer in ("blocks.0.attention.qkv", "blocks.1.attention.out")
-    ]
+    assert ran == [(layer, s) for s in (0, 10) for layer in ("blocks.0.attention.qkv", "blocks.1.attention.out")]
 
 
 def test_without_a_step_the_calls_are_counted(hooks):
@@ -232,15 +230,10 @@ def test_an_alert_reaches_every_sink_and_fills_in_what_is_known(told):
     def broken(alert):
         raise RuntimeError("no network")
 
-    hooks = HookManager(
-        sinks=[broken, told.append, TerminalSink(text), EventSink(lambda *a: events.append(a))]
-    )
+    hooks = HookManager(sinks=[broken, told.append, TerminalSink(text), EventSink(lambda *a: events.append(a))])
     action = HookAction.Alert("loss {loss} at {step} in {other}", AlertSeverity.CRITICAL)
     hooks.register_hook(
-        HookBuilder("too high")
-        .trigger(HookTrigger.Conditional(HookCondition.LossThreshold(5)))
-        .action(action)
-        .build()
+        HookBuilder("too high").trigger(HookTrigger.Conditional(HookCondition.LossThreshold(5))).action(action).build()
     )
     (result,) = hooks.execute_step(3, loss=7.25)
     assert result.status == "Success"
@@ -328,9 +321,7 @@ class Terminal(io.StringIO):
 
 def pausing(told, **options):
     hooks = HookManager(sinks=[told.append], pauser=Pauser(output=io.StringIO(), **options))
-    hooks.register_hook(
-        HookBuilder("pause").trigger(HookTrigger.Once).action(HookAction.PauseTraining).build()
-    )
+    hooks.register_hook(HookBuilder("pause").trigger(HookTrigger.Once).action(HookAction.PauseTraining).build())
     return hooks
 
 

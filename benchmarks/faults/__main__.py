@@ -30,13 +30,15 @@ def main() -> int:
     parser.add_argument("--json", type=Path, help="write every verdict here")
     parser.add_argument("--markdown", type=Path, help="write the tables here")
     parser.add_argument(
-        "--live-equals-stored", action="store_true",
+        "--live-equals-stored",
+        action="store_true",
         help="instead: whether a companion that listens at random moments, and the stored run in random pieces, say the same",
-    )  # fmt: skip
+    )
     parser.add_argument(
-        "--in-passing", action="store_true",
+        "--in-passing",
+        action="store_true",
         help="instead: what a companion that looks after every step would have told and taken back later",
-    )  # fmt: skip
+    )
     parser.add_argument("--keep", type=Path, help="keep the run folders here")
     parser.add_argument("--device", default="cpu", help="where the programs make their tensors")
     parser.add_argument("--part", default="0/1", help="only every nth program, for several processes: 3/8")
@@ -74,7 +76,10 @@ def compare_live(programs: list[Program], seeds: range, *, moments: bool) -> int
                 count, lines = live.check(program, seed, folder, moments=moments)
                 num_runs += count
                 differing += [program.key] * bool(lines)
-                print(f"{program.key:<6} seed {seed}  " + ("\n    ".join(["differs", *lines]) if lines else "the same"), flush=True)
+                print(
+                    f"{program.key:<6} seed {seed}  " + ("\n    ".join(["differs", *lines]) if lines else "the same"),
+                    flush=True,
+                )
     print(f"\n{num_runs} runs; different: {', '.join(differing) or 'none'}")
     return int(bool(differing))
 

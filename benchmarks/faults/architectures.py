@@ -103,11 +103,15 @@ class Residual(nn.Module):
         self.stem = nn.Conv2d(1, width, 3, padding=1, bias=False)
         self.blocks = nn.ModuleList(
             nn.Sequential(
-                nn.BatchNorm2d(width), nn.ReLU(), nn.Conv2d(width, width, 3, padding=1, bias=False),
-                nn.BatchNorm2d(width), nn.ReLU(), nn.Conv2d(width, width, 3, padding=1, bias=False),
+                nn.BatchNorm2d(width),
+                nn.ReLU(),
+                nn.Conv2d(width, width, 3, padding=1, bias=False),
+                nn.BatchNorm2d(width),
+                nn.ReLU(),
+                nn.Conv2d(width, width, 3, padding=1, bias=False),
             )
             for _ in range(3)
-        )  # fmt: skip
+        )
         self.dropout, self.head = nn.Dropout(dropout), nn.Linear(width, 10)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -179,8 +183,15 @@ def _vae(dropout: float, size: int, steps: int, seed: int) -> Task:
 
 
 ARCHITECTURES = {
-    "MLP": Architecture(_mlp), "tabular MLP": Architecture(_tabular), "CNN": Architecture(_cnn),
-    "transformer": Architecture(_transformer), "LSTM": Architecture(_lstm, 2.0), "GRU": Architecture(_gru, 2.0),
-    "autoencoder": Architecture(_autoencoder), "ResNet": Architecture(_resnet), "ViT": Architecture(_vit, 0.7),
-    "embedding bag": Architecture(_bag, 2.0), "VAE": Architecture(_vae),
-}  # fmt: skip
+    "MLP": Architecture(_mlp),
+    "tabular MLP": Architecture(_tabular),
+    "CNN": Architecture(_cnn),
+    "transformer": Architecture(_transformer),
+    "LSTM": Architecture(_lstm, 2.0),
+    "GRU": Architecture(_gru, 2.0),
+    "autoencoder": Architecture(_autoencoder),
+    "ResNet": Architecture(_resnet),
+    "ViT": Architecture(_vit, 0.7),
+    "embedding bag": Architecture(_bag, 2.0),
+    "VAE": Architecture(_vae),
+}

@@ -102,7 +102,9 @@ def program(
     return register
 
 
-def ready(model: Any, batch: tuple[Any, Any], loss_fn: Callable[..., Any], optimizer: Any = None, **kwargs: Any) -> Checkup:
+def ready(
+    model: Any, batch: tuple[Any, Any], loss_fn: Callable[..., Any], optimizer: Any = None, **kwargs: Any
+) -> Checkup:
     """What a checkup needs, copied now because training is about to change it."""
     model, optimizer = copy.deepcopy((model, optimizer))
     return Checkup(model, batch, loss_fn, optimizer, kwargs)

@@ -88,9 +88,13 @@ def passing(run: Run) -> list[str]:
 
 def differences(first: list[Finding], second: list[Finding]) -> list[str]:
     """What the one says and the other does not, in words; NaN equals NaN here."""
-    told, others = ([json.dumps(f.to_json(), sort_keys=True, default=float) for f in found] for found in (first, second))
-    return [*(f"only the first: {one}" for one in told if one not in others),
-            *(f"only the second: {one}" for one in others if one not in told)]  # fmt: skip
+    told, others = (
+        [json.dumps(f.to_json(), sort_keys=True, default=float) for f in found] for found in (first, second)
+    )
+    return [
+        *(f"only the first: {one}" for one in told if one not in others),
+        *(f"only the second: {one}" for one in others if one not in told),
+    ]
 
 
 def compare(folder: Path, ear: Companion | None, seed: int) -> list[str]:

@@ -91,7 +91,14 @@ class CharModel(nn.Module):
     """A character-level language model."""
 
     def __init__(
-        self, vocabulary: int, width: int = 32, length: int = 32, depth: int = 2, *, causal: bool = True, dropout: float = 0.0
+        self,
+        vocabulary: int,
+        width: int = 32,
+        length: int = 32,
+        depth: int = 2,
+        *,
+        causal: bool = True,
+        dropout: float = 0.0,
     ) -> None:
         super().__init__()
         self.embed = nn.Embedding(vocabulary, width)

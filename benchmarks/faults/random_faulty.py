@@ -130,36 +130,48 @@ INJECTIONS: Final[dict[str, Injection]] = {
     "cleared too early": Injection(("gradients_cleared_before_step",), _attribute("clears", "before")),
     "never steps": Injection(("optimizer_never_steps",), _attribute("steps", False)),
     "clip at 1e-4": Injection(("clipping_always_on",), _attribute("clip", 1e-4)),
-    "not averaged": Injection(("accumulation_not_averaged",), _attribute("accumulate", 4), lambda d: d.architecture != "VAE"),
+    "not averaged": Injection(
+        ("accumulation_not_averaged",), _attribute("accumulate", 4), lambda d: d.architecture != "VAE"
+    ),
     "rate decays by the batch": Injection(("lr_decays_too_early",), _decay),
     "eps of 1": Injection(("adam_eps_dominates",), _setting("eps", 1.0), _is_adam),
     "decay of 3": Injection(
         ("weight_decay_dominates",), _setting("weight_decay", 3.0), lambda d: d.optimizer in ("SGD", "momentum", "Adam")
     ),
-    "weights x 10": Injection(("bad_init_scale", "update_too_large", "bad_initial_loss"), _scale_weights, _takes_numbers),
+    "weights x 10": Injection(
+        ("bad_init_scale", "update_too_large", "bad_initial_loss"), _scale_weights, _takes_numbers
+    ),
     "head x 60": Injection(
         ("bad_initial_loss", "bad_init_scale"), _loud_head, lambda d: d.architecture in ("MLP", "CNN", "ResNet", "ViT")
     ),
     "bias of -30": Injection(("dead_units",), _silence_units, lambda d: d.architecture in ("MLP", "autoencoder")),
     "half forgotten": Injection(("trainable_params_not_in_optimizer",), _forget_half),
     "inputs x 1,000": Injection(
-        LARGE, lambda case: _inputs(case, lambda _, x: 1000 * x), lambda d: d.architecture in ("MLP", "tabular MLP", "autoencoder")
+        LARGE,
+        lambda case: _inputs(case, lambda _, x: 1000 * x),
+        lambda d: d.architecture in ("MLP", "tabular MLP", "autoencoder"),
     ),
     "inputs / 1,000": Injection(
-        ("inputs_too_small",), lambda case: _inputs(case, lambda _, x: x / 1000), lambda d: d.architecture in ("MLP", "tabular MLP")
+        ("inputs_too_small",),
+        lambda case: _inputs(case, lambda _, x: x / 1000),
+        lambda d: d.architecture in ("MLP", "tabular MLP"),
     ),
     "inputs of zero": Injection(
         ("inputs_ignored", "dead_units"), lambda case: _inputs(case, lambda _, x: 0 * x), _takes_numbers
     ),
     "Inf in a batch": Injection(
         ("nonfinite_batch", "nonfinite_origin"),
-        lambda case: _inputs(case, lambda n, x: _one_sample(x, float("inf")) if n == WHEN else x), _takes_numbers, WHEN,
+        lambda case: _inputs(case, lambda n, x: _one_sample(x, float("inf")) if n == WHEN else x),
+        _takes_numbers,
+        WHEN,
     ),
     "an outlier": Injection(
-        ("outlier_batch",), lambda case: _inputs(case, lambda n, x: _one_sample(x, 1e4) if n == WHEN else x),
-        lambda d: d.architecture in ("MLP", "autoencoder") and d.precision == "fp32", WHEN,
+        ("outlier_batch",),
+        lambda case: _inputs(case, lambda n, x: _one_sample(x, 1e4) if n == WHEN else x),
+        lambda d: d.architecture in ("MLP", "autoencoder") and d.precision == "fp32",
+        WHEN,
     ),
-}  # fmt: skip
+}
 
 
 def inject(number: int) -> tuple[Draw, str]:
@@ -231,7 +243,9 @@ def main() -> int:
         results = [_one(number, folder) for number in range(options.first, options.first + options.number)]
     _tell(results)
     if options.json is not None:
-        body = [{"draw": dataclasses.asdict(d), "fault": name, "verdict": dataclasses.asdict(v)} for d, name, v in results]
+        body = [
+            {"draw": dataclasses.asdict(d), "fault": name, "verdict": dataclasses.asdict(v)} for d, name, v in results
+        ]
         options.json.write_text(json.dumps(body, indent=1) + "\n", encoding="utf-8")
     return 1 if any(v.error for _, _, v in results) else 0
 
@@ -239,7 +253,9 @@ def main() -> int:
 def is_found(name: str, verdict: Verdict) -> bool:
     """Whether a right code is the first or second cause, or advice that was said."""
     said = [cause.code for cause in verdict.causes][:2]
-    return bool({*said, *(code for code in verdict.infos if code.startswith("accumulation"))} & set(INJECTIONS[name].codes))
+    return bool(
+        {*said, *(code for code in verdict.infos if code.startswith("accumulation"))} & set(INJECTIONS[name].codes)
+    )
 
 
 def _one(number: int, scratch: Path) -> tuple[Draw, str, Verdict]:

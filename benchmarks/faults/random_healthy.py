@@ -29,9 +29,15 @@ from benchmarks.faults.judging import Verdict, examine
 import stethoscope
 
 GOOD_RATE: Final = {
-    "SGD": 0.05, "momentum": 0.01, "Adam": 1.5e-3, "AdamW": 1.5e-3, "RMSprop": 1e-3, "Adagrad": 2e-2, "NAdam": 1.5e-3,
+    "SGD": 0.05,
+    "momentum": 0.01,
+    "Adam": 1.5e-3,
+    "AdamW": 1.5e-3,
+    "RMSprop": 1e-3,
+    "Adagrad": 2e-2,
+    "NAdam": 1.5e-3,
     "RAdam": 3e-3,
-}  # fmt: skip
+}
 PRECISIONS: Final = ("fp32", "fp32", "fp32", "bf16 autocast", "bf16 weights", "fp16 scaler")
 SCHEDULES: Final = ("none", "none", "cosine", "warm-up", "step")
 STEPS: Final = 150
@@ -68,10 +74,18 @@ def draw(number: int) -> Draw:
     optimizer = dice.choice(sorted(GOOD_RATE))
     rate = GOOD_RATE[optimizer] * ARCHITECTURES[architecture].rate * 3 ** dice.uniform(-1, 1)
     return Draw(
-        number, architecture, optimizer, rate, dice.choice((16, 32, 64, 128)), dice.choice(PRECISIONS),
-        dice.choice(SCHEDULES), dice.choice((None, None, 1.0, 5.0)), dice.choice((0.0, 0.0, 0.1, 0.3)),
-        dice.choice((1, 1, 1, 2, 4)), dice.choice(("", "L", "LB", "LBV")),
-    )  # fmt: skip
+        number,
+        architecture,
+        optimizer,
+        rate,
+        dice.choice((16, 32, 64, 128)),
+        dice.choice(PRECISIONS),
+        dice.choice(SCHEDULES),
+        dice.choice((None, None, 1.0, 5.0)),
+        dice.choice((0.0, 0.0, 0.1, 0.3)),
+        dice.choice((1, 1, 1, 2, 4)),
+        dice.choice(("", "L", "LB", "LBV")),
+    )
 
 
 def train(chosen: Draw, seed: int) -> Outcome:

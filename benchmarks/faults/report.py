@@ -48,13 +48,17 @@ def _summary(faulty: Sequence[Verdict], healthy: Sequence[Verdict]) -> str:
             rows.append([name, *_counts(of_tier)])
     if faulty:
         rows.append(["all", *_counts(faulty)])
-    lines = [_table(["tier", "programs", "top 1", "top 2", "right place", "right step", "median delay", "checkup"], rows)]
+    lines = [
+        _table(["tier", "programs", "top 1", "top 2", "right place", "right step", "median delay", "checkup"], rows)
+    ]
     if healthy:
         alarmed = [v for v in healthy if v.causes]
         lines.append(f"Healthy runs: {len(healthy)}, of which {len(alarmed)} alarm.")
     seconds = [v.seconds for v in (*faulty, *healthy)]
-    lines.append(f"Time: {sum(seconds):.0f} s for {len(seconds)} trainings, the slowest {max(seconds, default=0):.1f} s; "
-                 f"diagnosis {sum(v.diagnose_seconds for v in (*faulty, *healthy)):.0f} s.")  # fmt: skip
+    lines.append(
+        f"Time: {sum(seconds):.0f} s for {len(seconds)} trainings, the slowest {max(seconds, default=0):.1f} s; "
+        f"diagnosis {sum(v.diagnose_seconds for v in (*faulty, *healthy)):.0f} s."
+    )
     return "\n\n".join(lines)
 
 
@@ -64,10 +68,14 @@ def _counts(verdicts: Sequence[Verdict]) -> list[str]:
     delays = sorted(v.delay for v in verdicts if v.delay is not None)
     checkups = [v.checkup for v in verdicts if v.checkup]
     return [
-        str(len(verdicts)), _share([v.position == 1 for v in verdicts]), _share([v.found for v in verdicts]),
-        _share(places), _share(steps), str(delays[len(delays) // 2]) if delays else "-",
+        str(len(verdicts)),
+        _share([v.position == 1 for v in verdicts]),
+        _share([v.found for v in verdicts]),
+        _share(places),
+        _share(steps),
+        str(delays[len(delays) // 2]) if delays else "-",
         "none yet" if checkups and set(checkups) == {"no checkup"} else _share([c == "found" for c in checkups]),
-    ]  # fmt: skip
+    ]
 
 
 def _share(values: Iterable[bool | None]) -> str:
@@ -80,10 +88,21 @@ def _faults(verdicts: Sequence[Verdict]) -> str:
     for v in verdicts:
         fault = FAULTS[v.of]
         said = "" if v.position == 1 and len(v.causes) == 1 else _causes(v)
-        rows.append([
-            v.key, fault.code, fault.when, fault.tier, str(v.seed), _outcome(v), _yes(v.right_place), _yes(v.right_step),
-            "-" if v.delay is None else str(v.delay), v.checkup or "-", said or "-",
-        ])  # fmt: skip
+        rows.append(
+            [
+                v.key,
+                fault.code,
+                fault.when,
+                fault.tier,
+                str(v.seed),
+                _outcome(v),
+                _yes(v.right_place),
+                _yes(v.right_step),
+                "-" if v.delay is None else str(v.delay),
+                v.checkup or "-",
+                said or "-",
+            ]
+        )
     head = ["id", "code", "when", "tier", "seed", "found", "place", "step", "delay", "checkup", "what was said"]
     return _table(head, rows)
 

@@ -14,11 +14,19 @@ LossFunction = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 def fit(
-    session: Any, model: nn.Module, optimizer: torch.optim.Optimizer, batches: Batches,
-    loss_fn: LossFunction = F.cross_entropy, *, log_loss: bool = False, log_batches: bool = False,
-    validate: Callable[[], dict[str, float]] | None = None, validate_every: int = 20,
-    scheduler: Any = None, clip: float | None = None,
-) -> None:  # fmt: skip
+    session: Any,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    batches: Batches,
+    loss_fn: LossFunction = F.cross_entropy,
+    *,
+    log_loss: bool = False,
+    log_batches: bool = False,
+    validate: Callable[[], dict[str, float]] | None = None,
+    validate_every: int = 20,
+    scheduler: Any = None,
+    clip: float | None = None,
+) -> None:
     """Train as one should; log only what is asked for."""
     for number, (x, y) in enumerate(batches):
         if log_batches:
@@ -40,7 +48,9 @@ def fit(
             model.train()
 
 
-def score(model: nn.Module, x: torch.Tensor, y: torch.Tensor, loss_fn: LossFunction = F.cross_entropy) -> dict[str, float]:
+def score(
+    model: nn.Module, x: torch.Tensor, y: torch.Tensor, loss_fn: LossFunction = F.cross_entropy
+) -> dict[str, float]:
     """Loss and accuracy of a classifier."""
     logits = model(x)
     return {"loss": loss_fn(logits, y).item(), "accuracy": (logits.argmax(-1) == y).float().mean().item()}

@@ -25,9 +25,16 @@ MODES = (None, "reduce-overhead")
 def watch(run: Any, optimizer: Any, every: int) -> tuple[Any, Path]:
     folder = Path(tempfile.mkdtemp()) / "run"
     session = stethoscope.watch(
-        run, optimizer, run=folder, companion="off", quiet=True, activations=True, every=every,
-        histogram_every=0, graph=False,
-    )  # fmt: skip
+        run,
+        optimizer,
+        run=folder,
+        companion="off",
+        quiet=True,
+        activations=True,
+        every=every,
+        histogram_every=0,
+        graph=False,
+    )
     return session, folder
 
 
@@ -36,9 +43,7 @@ def truth(model: Any, batch: torch.Tensor) -> dict[tuple[str, str], float]:
 
     def remember(path: str, output: torch.Tensor) -> None:
         found["activation", path] = float(output.detach().double().norm())
-        output.register_hook(
-            lambda g: found.__setitem__(("activation_gradient", path), float(g.double().norm()))
-        )
+        output.register_hook(lambda g: found.__setitem__(("activation_gradient", path), float(g.double().norm())))
 
     for path, module in model.named_modules():
         if path and not isinstance(module, torch.nn.ModuleList):
@@ -80,8 +85,9 @@ def check(mode: str | None) -> None:
     print(
         f"\nmode {mode}: {len(found)} of {len(expected)} sites, missing {missing[:4]}, worst difference {worst:.1e}, "
         f"{graphs} graphs, {counters['stats']['unique_graphs'] - graphs} more after that, "
-        f"{sum(counters['graph_break'].values())} breaks, slots {slots}, unread {unread}", flush=True,
-    )  # fmt: skip
+        f"{sum(counters['graph_break'].values())} breaks, slots {slots}, unread {unread}",
+        flush=True,
+    )
 
 
 def main() -> None:

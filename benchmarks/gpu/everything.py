@@ -69,7 +69,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--seconds", type=int, default=570)
     parser.add_argument("--only", default="", help="numbers of parts, 0,1,6; all without it")
-    parser.add_argument("--beside", default="", help="numbers of parts that begin at once: they compile while others measure")
+    parser.add_argument(
+        "--beside", default="", help="numbers of parts that begin at once: they compile while others measure"
+    )
     parser.add_argument("--no-peers", action="store_true", help="ours alone")
     parser.add_argument("--list", action="store_true")
     asked = parser.parse_args()
@@ -83,7 +85,8 @@ def main() -> None:
             print(f"{number}: {name}, at most {limit} s: {' '.join(program)}")
         return
     parts = [
-        (name, tuple(word for word in program if word != "--peers" or not asked.no_peers), limit) for name, program, limit in PARTS
+        (name, tuple(word for word in program if word != "--peers" or not asked.no_peers), limit)
+        for name, program, limit in PARTS
     ]
     threads = [threading.Thread(target=take, args=(parts[number], until, folder)) for number in beside]
     for thread in threads:
@@ -103,7 +106,9 @@ def take(part: tuple[str, tuple[str, ...], int], until: float, folder: Path) -> 
         print(f"\nno time left for {name}")
         return
     print(f"\n== {name}", flush=True)
-    with alone() if program[0] != "overhead.py" else contextlib.nullcontext():  # that one asks by itself, once it has compiled
+    with (
+        alone() if program[0] != "overhead.py" else contextlib.nullcontext()
+    ):  # that one asks by itself, once it has compiled
         ended = run(name, program, min(limit, int(until - began)), folder)
     print(f"== {name} {ended} after {time.monotonic() - began:.0f} s", flush=True)
 

@@ -41,14 +41,22 @@ def plain_read(data, out, CHUNK: tl.constexpr):
     tl.store(out + tl.program_id(0), tl.sum(x.to(tl.float32), 0))
 
 
-def gpt_shapes(
-    layers: int, width: int, vocabulary: int = 50304, context: int = 1024
-) -> list[tuple[int, ...]]:
+def gpt_shapes(layers: int, width: int, vocabulary: int = 50304, context: int = 1024) -> list[tuple[int, ...]]:
     """The weights of a GPT-2 of this size."""
     block: list[tuple[int, ...]] = [
-        (width,), (width,), (3 * width, width), (3 * width,), (width, width), (width,),
-        (width,), (width,), (4 * width, width), (4 * width,), (width, 4 * width), (width,),
-    ]  # fmt: skip
+        (width,),
+        (width,),
+        (3 * width, width),
+        (3 * width,),
+        (width, width),
+        (width,),
+        (width,),
+        (width,),
+        (4 * width, width),
+        (4 * width,),
+        (width, 4 * width),
+        (width,),
+    ]
     return [(vocabulary, width), (context, width), *(block * layers), (width,), (width,)]
 
 
@@ -84,7 +92,8 @@ def check_cases(processes: int = 12) -> int:
     program = str(Path(triton_cases.__file__))
     command = [sys.executable, "-W", "ignore", program, "cuda"]
     started = [
-        subprocess.Popen([*command, str(part), str(processes)], stdout=subprocess.PIPE, text=True) for part in range(processes)
+        subprocess.Popen([*command, str(part), str(processes)], stdout=subprocess.PIPE, text=True)
+        for part in range(processes)
     ]
     told = [process.communicate()[0] for process in started]
     assert all(process.returncode == 0 for process in started), "a case does not agree"
@@ -112,17 +121,16 @@ def check_no_synchronisation() -> None:
     print("no synchronisation in start, Sample.read, Sample.difference")
 
 
-def speed_line(
-    name: str, tensors: list[torch.Tensor], extras: Extras | None, what: str, plain: float
-) -> None:
+def speed_line(name: str, tensors: list[torch.Tensor], extras: Extras | None, what: str, plain: float) -> None:
     size = sum(tensor.nbytes for tensor in tensors)
     spent, queued = device_seconds(lambda: kernels.start(tensors, extras=extras))
     speed = size / spent
     setting = f"{host.span_of(sum(tensor.numel() for tensor in tensors))}, {host.LAST_SPAN}"
     print(
         f"| {name} | {str(tensors[0].dtype)[6:]} | {len(tensors)} | {setting} | {what} "
-        f"| {speed / 1e9:.0f} | {speed / plain:.0%} | {queued * 1e6:.0f} |", flush=True,
-    )  # fmt: skip
+        f"| {speed / 1e9:.0f} | {speed / plain:.0%} | {queued * 1e6:.0f} |",
+        flush=True,
+    )
 
 
 HEADING = (
@@ -156,9 +164,19 @@ def dtypes() -> None:
     count = 1 << 28
     plain = read_bandwidth(1 << 30)
     kinds = (
-        torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2,
-        torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool,
-    )  # fmt: skip
+        torch.float64,
+        torch.float32,
+        torch.float16,
+        torch.bfloat16,
+        torch.float8_e4m3fn,
+        torch.float8_e5m2,
+        torch.int64,
+        torch.int32,
+        torch.int16,
+        torch.int8,
+        torch.uint8,
+        torch.bool,
+    )
     for dtype in kinds:
         values = torch.randn(count, device=DEVICE).mul_(10.0)
         speed_line("one tensor", [values.to(dtype)], None, "row", plain)

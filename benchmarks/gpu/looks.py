@@ -77,7 +77,9 @@ def no_waiting(device: torch.device) -> Iterator[None]:
         torch.cuda.set_sync_debug_mode("default")
 
 
-def looked(model: nn.Module, device: torch.device, batches: list[torch.Tensor]) -> tuple[dict[str, float], dict[str, int]]:
+def looked(
+    model: nn.Module, device: torch.device, batches: list[torch.Tensor]
+) -> tuple[dict[str, float], dict[str, int]]:
     """Every number that was told, by name, and our own errors."""
     model = model.to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
@@ -104,7 +106,11 @@ def looked(model: nn.Module, device: torch.device, batches: list[torch.Tensor]) 
     for vector in ("unit_activity", "unit_gradient"):
         for info in run.sites:
             steps, values = run.vectors(vector, info.site)
-            found |= {f"{vector}/{info.site}@{s}[{n}]": float(x) for s, v in zip(steps, values, strict=True) for n, x in enumerate(v)}
+            found |= {
+                f"{vector}/{info.site}@{s}[{n}]": float(x)
+                for s, v in zip(steps, values, strict=True)
+                for n, x in enumerate(v)
+            }
     return found, errors
 
 

@@ -37,9 +37,15 @@ COMPANION = "process" if importlib.util.find_spec("pyarrow") else "off"
 
 Variant = Callable[[Any, Any], contextlib.AbstractContextManager[Callable[[], None] | None]]
 BARE: dict[str, Any] = {
-    "weights": False, "updates": False, "optimizer_state": False, "buffers": False, "activations": False,
-    "histogram_every": 0, "graph": False, "every": 1,
-}  # fmt: skip
+    "weights": False,
+    "updates": False,
+    "optimizer_state": False,
+    "buffers": False,
+    "activations": False,
+    "histogram_every": 0,
+    "graph": False,
+    "every": 1,
+}
 BOUNDARY: dict[str, Any] = {"activations": False, "histogram_every": 0, "every": 1}
 DEFAULT = "Stethoscope, default settings"
 BETWEEN, LOOKED_AT = (
@@ -68,9 +74,7 @@ def ours(**settings: Any) -> Variant:
             if errors or dropped:
                 print("ERRORS", errors, "dropped", dropped, watcher.guard.last_traceback[-800:])
             if settings == {}:
-                cost = {
-                    part: round(sorted(v)[len(v) // 2], 3) for part, v in watcher.schedule._device.items()
-                }
+                cost = {part: round(sorted(v)[len(v) // 2], 3) for part, v in watcher.schedule._device.items()}
                 print(f"governor: every {watcher.schedule.periods()}; device, ms: {cost}", flush=True)
             session.stop()
 
@@ -207,8 +211,9 @@ def variants(compiled: bool, peers: bool) -> dict[str, tuple[Variant, int]]:
     }
     if not compiled:
         found["Stethoscope, + module outputs and their gradients every step"] = (
-            ours(**{**BOUNDARY, "activations": True}), 4,
-        )  # fmt: skip
+            ours(**{**BOUNDARY, "activations": True}),
+            4,
+        )
     found[DEFAULT] = (ours(), LEARNING)
     if peers:
         found["clip_grad_norm_().item(), every step"] = (norm_item(1), 4)
@@ -267,9 +272,13 @@ def print_table(turns: list[Turn]) -> None:
             f"| {statistics.median(wall):+.2%} | {extra:.1f} |"
         )
     apart = sorted(abs(b / a - 1) for a, b in itertools.pairwise(plains))
-    spread = [value / statistics.median(turn.device) - 1 for turn in turns if turn.name == "plain" for value in turn.device]
+    spread = [
+        value / statistics.median(turn.device) - 1 for turn in turns if turn.name == "plain" for value in turn.device
+    ]
     low, high = statistics.quantiles(spread, n=10)[0], statistics.quantiles(spread, n=10)[-1]
-    print(f"\nplain turns differ from the next plain one by {statistics.median(apart):.2%} (middle), {apart[-1]:.2%} (most);")
+    print(
+        f"\nplain turns differ from the next plain one by {statistics.median(apart):.2%} (middle), {apart[-1]:.2%} (most);"
+    )
     print(f"plain steps: 10th and 90th percentile {low:+.2%}, {high:+.2%} of their turn's median", flush=True)
 
 
@@ -338,9 +347,7 @@ def main() -> None:
     compiled = asked.how == "compiled"
     training = Training(asked.model, compiled, asked.batch)
     shape = f"{training.size.batch} x {training.size.context} tokens"
-    print(
-        f"\n### {asked.model}, {asked.how}, {shape}: {torch.cuda.get_device_name()}, torch {torch.__version__}"
-    )
+    print(f"\n### {asked.model}, {asked.how}, {shape}: {torch.cuda.get_device_name()}, torch {torch.__version__}")
     weights = sum(p.nbytes for p in training.model.parameters())
     for _ in range(5):
         training.step()

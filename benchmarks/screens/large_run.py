@@ -35,7 +35,9 @@ def sites(amount: int) -> list[SiteInfo]:
     """Layers of six modules, each with weight and bias, four kinds of each."""
     per_layer = len(PARTS) * 2 * len(KINDS)
     modules = [f"layers.{n}.{part}" for n in range(max(1, -(-amount // per_layer))) for part in PARTS]
-    return [SiteInfo(Site(m, k, name), (8, 8), "float32", 64) for k in KINDS for m in modules for name in ("weight", "bias")]
+    return [
+        SiteInfo(Site(m, k, name), (8, 8), "float32", 64) for k in KINDS for m in modules for name in ("weight", "bias")
+    ]
 
 
 def table_of(num_rows: int, rng: np.random.Generator) -> np.ndarray:
@@ -76,7 +78,9 @@ def make(folder: Path, amount: int = 5000, raw_steps: int = 20_480, all_steps: i
 
 def _scalars(folder: Path, key: object, all_steps: int, num_old: int) -> Segment:
     steps = np.repeat(np.arange(all_steps, dtype=np.int64), len(METRICS))
-    names = pa.DictionaryArray.from_arrays(pa.array(np.tile(np.arange(len(METRICS), dtype=np.int32), all_steps)), pa.array(METRICS))
+    names = pa.DictionaryArray.from_arrays(
+        pa.array(np.tile(np.arange(len(METRICS), dtype=np.int32), all_steps)), pa.array(METRICS)
+    )
     rng = np.random.default_rng(1)
     values = np.empty((all_steps, len(METRICS)))
     at = np.arange(all_steps)
@@ -97,8 +101,12 @@ def _raw(folder: Path, manifest: Manifest, key: object, old_steps: int, raw_step
         files = {}
         if number < VARIANTS:
             count = len(infos) * SEGMENT_STEPS
-            rows = SortedRows(np.tile(steps, len(infos)), np.repeat(np.arange(len(infos)), SEGMENT_STEPS),
-                              table_of(count, rng), np.ones(count, np.int64))  # fmt: skip
+            rows = SortedRows(
+                np.tile(steps, len(infos)),
+                np.repeat(np.arange(len(infos)), SEGMENT_STEPS),
+                table_of(count, rng),
+                np.ones(count, np.int64),
+            )
             files["rows"] = write_sealed(folder, f"rows/rank=0/{stem}", to_parquet(rows_table(rows, infos, 0)))
             kept.append(files)
         else:
@@ -107,11 +115,21 @@ def _raw(folder: Path, manifest: Manifest, key: object, old_steps: int, raw_step
         # Pyramids carry their steps, so each is its own; the rows of a dense segment are found by counting.
         if rows is None:
             count = len(infos)
-            rows = SortedRows(np.repeat(steps[:1], count), np.arange(count), table_of(count, rng), np.ones(count, np.int64))
+            rows = SortedRows(
+                np.repeat(steps[:1], count), np.arange(count), table_of(count, rng), np.ones(count, np.int64)
+            )
         buckets = to_parquet(buckets_table(fold_rows(rows), infos, 0), row_group_rows=PYRAMID_GROUP_ROWS)
         files["pyramid"] = write_sealed(folder, f"pyramid/rank=0/{stem}", buckets)
         manifest.segments.append(
-            Segment(key, [num_old + 1 + number], pack_runs(steps), pack_runs(range(len(infos))), len(infos) * SEGMENT_STEPS, True, files)  # type: ignore[arg-type]
+            Segment(
+                key,
+                [num_old + 1 + number],
+                pack_runs(steps),
+                pack_runs(range(len(infos))),
+                len(infos) * SEGMENT_STEPS,
+                True,
+                files,
+            )  # type: ignore[arg-type]
         )
 
 

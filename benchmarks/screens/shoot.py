@@ -100,7 +100,7 @@ def shots(sick: str, healthy: str, checked: str, clear: str) -> list[tuple[str, 
         ("checkup-clear", f"#/run/{clear}/checkup", wide, []),
         ("healthy", f"#/run/{healthy}/overview?step=200", wide, []),
         ("run-phone", f"#/run/{sick}/overview?step=340", phone, []),
-    ]  # fmt: skip
+    ]
 
 
 def shoot(link: str, out: Path, keys: dict[str, str], live: str, report: Path, only: set[str]) -> None:
@@ -109,12 +109,16 @@ def shoot(link: str, out: Path, keys: dict[str, str], live: str, report: Path, o
     with sync_playwright() as engine:
         browser = engine.chromium.launch(executable_path=shutil.which("chromium") or "chromium", args=FLAGS)
 
-        def take(name: str, address: str, size: tuple[int, int], keys: list[str], theme: str, wait_ms: int = 900) -> None:
+        def take(
+            name: str, address: str, size: tuple[int, int], keys: list[str], theme: str, wait_ms: int = 900
+        ) -> None:
             context = browser.new_context(viewport={"width": size[0], "height": size[1]}, color_scheme=theme)
             page = context.new_page()
             page.goto(address if address.startswith("file:") else link + address)
             page.wait_for_selector(".runlist, [data-ready]", timeout=60_000)
-            page.locator("main h1").first.wait_for(timeout=60_000)  # a screen whose own answer has not come has no sentence yet
+            page.locator("main h1").first.wait_for(
+                timeout=60_000
+            )  # a screen whose own answer has not come has no sentence yet
             page.wait_for_timeout(wait_ms)
             if name == "healthy":  # nobody had looked at it yet: wait for the look
                 page.get_by_text("being looked through").wait_for(state="hidden", timeout=90_000)
@@ -173,7 +177,18 @@ def main() -> None:
         going = None
         try:
             if not only or "run-live" in only:
-                going = train(runs, "gpt-12l-live", "--fault-at", "50", "--growth", "1.025", "--pause-ms", "120", "--steps", "5000")
+                going = train(
+                    runs,
+                    "gpt-12l-live",
+                    "--fault-at",
+                    "50",
+                    "--growth",
+                    "1.025",
+                    "--pause-ms",
+                    "120",
+                    "--steps",
+                    "5000",
+                )
             shoot(link, args.out, keys, found_live(runs) if going else "", report, only)
         finally:
             server.terminate()

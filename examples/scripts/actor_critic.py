@@ -61,9 +61,7 @@ def main():
     torch.manual_seed(3)
     torch.set_num_threads(1)
     env, model = Walk(), Policy()
-    parameters = [
-        p for name, p in model.named_parameters() if not (args.fault and name.startswith("value_head"))
-    ]
+    parameters = [p for name, p in model.named_parameters() if not (args.fault and name.startswith("value_head"))]
     optimizer = optim.Adam(parameters, lr=1e-2)
     running_reward = 0.0
     for i_episode in range(1, args.episodes + 1):

@@ -56,9 +56,7 @@ def discs(count):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--niter", type=int, default=60)
-    parser.add_argument(
-        "--fault", action="store_true", help="the generator is made again after its optimizer"
-    )
+    parser.add_argument("--fault", action="store_true", help="the generator is made again after its optimizer")
     args = parser.parse_args()
     torch.manual_seed(2)
     torch.set_num_threads(1)
@@ -81,9 +79,7 @@ def main():
         errG.backward()
         optimizerG.step()
         if i % 10 == 0:
-            print(
-                f"[{i}/{args.niter}] Loss_D: {errD_real.item() + errD_fake.item():.4f} Loss_G: {errG.item():.4f}"
-            )
+            print(f"[{i}/{args.niter}] Loss_D: {errD_real.item() + errD_fake.item():.4f} Loss_G: {errG.item():.4f}")
 
 
 if __name__ == "__main__":

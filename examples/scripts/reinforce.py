@@ -51,9 +51,7 @@ def finish_episode(policy, optimizer, *, step):
         returns.appendleft(R)
     returns = torch.tensor(list(returns))
     returns = (returns - returns.mean()) / (returns.std() + 1e-6)
-    loss = torch.cat(
-        [-log_prob * R for log_prob, R in zip(policy.saved_log_probs, returns, strict=True)]
-    ).sum()
+    loss = torch.cat([-log_prob * R for log_prob, R in zip(policy.saved_log_probs, returns, strict=True)]).sum()
     optimizer.zero_grad()
     loss.backward()
     if step:

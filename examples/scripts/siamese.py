@@ -70,9 +70,7 @@ def main():
             loss.backward()
             optimizer.step()
             if batch_idx % 10 == 0:
-                print(
-                    f"Train Epoch: {epoch} [{batch_idx * len(same)}/{len(loader.dataset)}]\tLoss: {loss.item():.6f}"
-                )
+                print(f"Train Epoch: {epoch} [{batch_idx * len(same)}/{len(loader.dataset)}]\tLoss: {loss.item():.6f}")
         model.eval()
         with torch.no_grad():
             hits = sum(((model(a, b) > 0) == same.bool()).sum().item() for a, b, same in test_loader)

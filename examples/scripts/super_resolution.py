@@ -36,9 +36,7 @@ def pictures(count):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--epochs", type=int, default=3)
-    parser.add_argument(
-        "--fault", action="store_true", help="sigmoids between ten layers, and no way around them"
-    )
+    parser.add_argument("--fault", action="store_true", help="sigmoids between ten layers, and no way around them")
     args = parser.parse_args()
     torch.manual_seed(5)
     torch.set_num_threads(1)

@@ -225,7 +225,9 @@ def tidy_apart(companion: Companion) -> int | None:
         if not wait_for(child, companion.has_come_to_its_end):
             return child
         said = answer.read().decode(errors="replace")
-    companion.note_sealing("" if said == "done" else said or "the process that seals was killed, perhaps for its memory")
+    companion.note_sealing(
+        "" if said == "done" else said or "the process that seals was killed, perhaps for its memory"
+    )
     give_memory_back()  # of what was read meanwhile
     return None
 

@@ -111,9 +111,7 @@ class DebugConfig:
     def __post_init__(self) -> None:
         """Check every field once, so that nobody downstream has to."""
         for field in dataclasses.fields(self):
-            object.__setattr__(
-                self, field.name, _checked(field.name, str(field.type), getattr(self, field.name))
-            )
+            object.__setattr__(self, field.name, _checked(field.name, str(field.type), getattr(self, field.name)))
         _check_range("overhead", self.overhead, 0.0, 1.0)
         _check_range("sampling_rate", self.sampling_rate, 0.0, 1.0)
         for name in (
@@ -180,9 +178,7 @@ def _from_pyproject(folder: Path) -> dict[str, Any]:
         try:
             table = tomllib.loads(path.read_text(encoding="utf-8")).get("tool", {}).get("stethoscope", {})
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise ConfigError(
-                f"pyproject.toml cannot be read ({error})", where=path, do="Mend its syntax"
-            ) from error
+            raise ConfigError(f"pyproject.toml cannot be read ({error})", where=path, do="Mend its syntax") from error
         _refuse_unknown(table, f"[tool.stethoscope] in {path}")
         return dict(table)
     return {}
@@ -191,9 +187,7 @@ def _from_pyproject(folder: Path) -> dict[str, Any]:
 def _refuse_unknown(fields: Mapping[str, Any], where: str) -> None:
     for name in fields:
         if name not in FIELD_NAMES:
-            raise ConfigError(
-                f"unknown setting {name!r}", where=where, do=f"Known: {', '.join(sorted(FIELD_NAMES))}"
-            )
+            raise ConfigError(f"unknown setting {name!r}", where=where, do=f"Known: {', '.join(sorted(FIELD_NAMES))}")
 
 
 def _checked(name: str, kind: str, value: Any) -> Any:

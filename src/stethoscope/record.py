@@ -176,7 +176,9 @@ class SeriesMap(Mapping[Site, Series]):
         return len(self._items)
 
     def __repr__(self) -> str:
-        return f"SeriesMap({len(self)} sites: {', '.join(s.path for s in list(self)[:4])}{', …' if len(self) > 4 else ''})"
+        return (
+            f"SeriesMap({len(self)} sites: {', '.join(s.path for s in list(self)[:4])}{', …' if len(self) > 4 else ''})"
+        )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -276,9 +278,7 @@ class MissingExtraError(StethoscopeError, ImportError):
     """An optional package is needed for this."""
 
     def __init__(self, package: str, extra: str, purpose: str) -> None:
-        super().__init__(
-            f"{purpose} needs {package}", do=f'Install it with: pip install "stethoscope[{extra}]"'
-        )
+        super().__init__(f"{purpose} needs {package}", do=f'Install it with: pip install "stethoscope[{extra}]"')
 
 
 class StopTraining(Exception):  # noqa: N818 - a request, not an error; named as users type it
@@ -303,7 +303,11 @@ class Drawn:
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
         found: dict[str, str] = import_module(DRAWING).bundle(self)
-        return {name: text for name, text in found.items() if (not include or name in include) and name not in (exclude or ())}
+        return {
+            name: text
+            for name, text in found.items()
+            if (not include or name in include) and name not in (exclude or ())
+        }
 
 
 BIDI_CONTROLS = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")

@@ -131,7 +131,9 @@ class DebugSession(Kit):
         )
         first_step = launch.next_step(before.last_step, self._optimizers)
         if before.how:
-            self._writer.event(first_step, CONTINUATION, {"how": before.how, "other": before.other, "after": before.last_step})
+            self._writer.event(
+                first_step, CONTINUATION, {"how": before.how, "other": before.other, "after": before.last_step}
+            )
         self._watcher = Watcher(self._model, self._optimizers, self.config, self._feed, first_step=first_step)
         self._watcher.notes.averages.given = self._ema
         self._watcher.guard(launch.note_checkup, self._model, self._writer, first_step)
@@ -139,7 +141,9 @@ class DebugSession(Kit):
         self._attachment = Attachment(self, self._watcher, self._feed)
         launch.complain(self._model, self._optimizers, self._watcher)
         notices = self._writer.take_notices
-        self._companion = CompanionHandle(place.folder, self.config, self._say_of_rank, rank=place.rank, notices=notices)
+        self._companion = CompanionHandle(
+            place.folder, self.config, self._say_of_rank, rank=place.rank, notices=notices
+        )
         self._companion.start(spawn=self._writer.state == "writing")
         endings.remember(self)
         warning = before.in_words(voice.shown(place.folder), first_step)
@@ -401,9 +405,7 @@ class DebugSession(Kit):
         """Everything found so far."""
         return self.diagnosis.findings
 
-    def flow_visualization(
-        self, config: GradientVisualizationConfig | None = None
-    ) -> GradientFlowVisualization:
+    def flow_visualization(self, config: GradientVisualizationConfig | None = None) -> GradientFlowVisualization:
         """How the gradient flows through the model's own graph, over what was recorded so far."""
         from stethoscope.instruments.flow import GradientFlowVisualizer
 
@@ -418,9 +420,7 @@ class DebugSession(Kit):
     def analyze_architecture(self, example: Any = None) -> ArchitectureAnalysis:
         """Parameters, FLOPs and memory of the watched model, for a batch or for one shaped like the first it got."""
         if self._model is None:
-            raise WatchError(
-                "this session watches no model", do="Use model_diagnostics.analyze_architecture(model)"
-            )
+            raise WatchError("this session watches no model", do="Use model_diagnostics.analyze_architecture(model)")
         if example is None and self._attachment is not None and not self._attachment.several_models:
             example = self._attachment.first_batch.example()
         return self.model_diagnostics.analyze_architecture(launch.root_of(self._model), example)

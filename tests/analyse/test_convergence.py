@@ -24,9 +24,7 @@ def falling(n, rng, level=0.3, size=0.05):
 CURVES = {
     "Converging": lambda n, rng: falling(n, rng),
     "Converged": lambda n, rng: 0.2 + 2.0 * np.exp(-np.arange(n) / (n / 40)) + 0.02 * rng.standard_normal(n),
-    "Diverging": lambda n, rng: (
-        0.5 + 5.0 * np.exp((np.arange(n) - n) / (n / 5)) + 0.05 * rng.standard_normal(n)
-    ),
+    "Diverging": lambda n, rng: 0.5 + 5.0 * np.exp((np.arange(n) - n) / (n / 5)) + 0.05 * rng.standard_normal(n),
     "Oscillating": lambda n, rng: 1.0 + 0.4 * (-1.0) ** np.arange(n) + 0.05 * rng.standard_normal(n),
     "Plateau": lambda n, rng: 1.0 + 0.03 * rng.standard_normal(n),
 }
@@ -62,9 +60,7 @@ def test_healthy_noisy_curves_raise_no_alarm(n):
         losses = falling(n, rng, size=0.15)
         alarms += convergence(losses).status in ("Diverging", "Oscillating")
         alarms += stability(losses).status == "Unstable"
-        alarms += (
-            overfitting(Curve(range(n), losses), Curve(range(0, n, 5), falling(n, rng, 0.4)[::5])) is not None
-        )
+        alarms += overfitting(Curve(range(n), losses), Curve(range(0, n, 5), falling(n, rng, 0.4)[::5])) is not None
         alarms += underfitting(Curve(range(n), losses)) is not None
         alarms += degradation(Curve(range(n), 1000 + 80 * rng.standard_normal(n))) is not None
     assert alarms <= 1
@@ -93,10 +89,7 @@ def test_overfitting_begins_at_the_best_validation_loss():
     steps = np.arange(0, 400, 10)
     train = 2.0 * np.exp(-steps / 100) + 0.02 * rng.standard_normal(len(steps))
     validation = (
-        0.8
-        + 1.2 * np.exp(-steps / 60)
-        + 0.002 * np.maximum(0, steps - 150)
-        + 0.01 * rng.standard_normal(len(steps))
+        0.8 + 1.2 * np.exp(-steps / 60) + 0.002 * np.maximum(0, steps - 150) + 0.01 * rng.standard_normal(len(steps))
     )
     found = overfitting(Curve(list(steps), train), Curve(list(steps), validation))
     assert found.step == pytest.approx(150, abs=60)

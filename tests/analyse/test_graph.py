@@ -22,8 +22,19 @@ def edge(text: str, **more: Any) -> Edge:
 @pytest.fixture
 def graph() -> Graph:
     """Two pre-norm blocks with one layer each, a head, and a module that was not called."""
-    names = ["(input)", "embed", "blocks.0.norm", "blocks.0.fc", "blocks.0:add", "blocks.1.norm", "blocks.1.fc",
-             "blocks.1:add", "head", "probe", "(output)"]  # fmt: skip
+    names = [
+        "(input)",
+        "embed",
+        "blocks.0.norm",
+        "blocks.0.fc",
+        "blocks.0:add",
+        "blocks.1.norm",
+        "blocks.1.fc",
+        "blocks.1:add",
+        "head",
+        "probe",
+        "(output)",
+    ]
     roles = {"(input)": "input", "(output)": "output", "blocks.0:add": "join", "blocks.1:add": "join"}
     nodes = {
         name: Node(
@@ -140,9 +151,13 @@ def test_direct_has_an_edge_from_every_part_of_a_sum(graph: Graph) -> None:
 def test_collapse_to_blocks(graph: Graph) -> None:
     blocks = graph.collapse(2)
     assert pairs(blocks) == {
-        ("(input)", "embed"): "data", ("embed", "blocks.0"): "data", ("blocks.0", "blocks.1"): "data",
-        ("blocks.1", "head"): "data", ("blocks.1", "probe"): "data", ("head", "(output)"): "data",
-    }  # fmt: skip
+        ("(input)", "embed"): "data",
+        ("embed", "blocks.0"): "data",
+        ("blocks.0", "blocks.1"): "data",
+        ("blocks.1", "head"): "data",
+        ("blocks.1", "probe"): "data",
+        ("head", "(output)"): "data",
+    }
     assert blocks.nodes["blocks.0"].type == "Block"
     assert blocks.nodes["blocks.0"].num_parameters == 20
     assert blocks.order == ("(input)", "embed", "blocks.0", "blocks.1", "head", "probe", "(output)")
@@ -163,17 +178,26 @@ def test_the_flow_visualizer_takes_it(graph: Graph) -> None:
     pytest.importorskip("networkx")
     from stethoscope.instruments.flow import GradientFlowVisualizer
 
-    norms = {"embed.weight": [1.0, 1.0], "blocks.0.fc.weight": [0.5, 0.5], "blocks.0.fc.bias": [0.1, 0.1],
-             "blocks.1.fc.weight": [0.4, 0.4], "head.weight": [2.0, 2.0]}  # fmt: skip
+    norms = {
+        "embed.weight": [1.0, 1.0],
+        "blocks.0.fc.weight": [0.5, 0.5],
+        "blocks.0.fc.bias": [0.1, 0.1],
+        "blocks.1.fc.weight": [0.4, 0.4],
+        "head.weight": [2.0, 2.0],
+    }
     seen = GradientFlowVisualizer().create_visualization(norms, graph=graph)
     nodes = {node.layer_name: node for node in seen.flow_network.nodes}
     assert list(nodes) == ["embed", "blocks.0.fc", "blocks.1.fc", "head"]
     assert nodes["head"].num_parameters == 10
     found = {(e.from_layer, e.to_layer) for e in seen.flow_network.edges}
     assert found == {
-        ("embed", "blocks.0.fc"), ("embed", "blocks.1.fc"), ("embed", "head"), ("blocks.0.fc", "blocks.1.fc"),
-        ("blocks.0.fc", "head"), ("blocks.1.fc", "head"),
-    }  # fmt: skip
+        ("embed", "blocks.0.fc"),
+        ("embed", "blocks.1.fc"),
+        ("embed", "head"),
+        ("blocks.0.fc", "blocks.1.fc"),
+        ("blocks.0.fc", "head"),
+        ("blocks.1.fc", "head"),
+    }
     assert seen.flow_network.from_model_graph
 
 
@@ -193,8 +217,11 @@ def test_graph_of_a_watched_run(tmp_path: Path) -> None:
     graph = graph_of(session.run)
     assert graph is not None
     assert [(e.source, e.target) for e in graph.edges] == [
-        ("(input)", "0"), ("0", "1"), ("1", "2"), ("2", "(output)"),
-    ]  # fmt: skip
+        ("(input)", "0"),
+        ("0", "1"),
+        ("1", "2"),
+        ("2", "(output)"),
+    ]
     assert graph.nodes["0"].type == "Linear"
     assert graph.nodes["0"].num_parameters == 40
     assert len(session.run.events("graph")) == 1

@@ -71,8 +71,10 @@ def test_a_jump_inside_a_bin_shows_where_it_went_not_where_it_came_from():
 
 
 TENSORS = {
-    ("net.a", "weight"): (3.0, 64), ("net.a", "bias"): (4.0, 8), ("net.b", "weight"): (1.0, 16),
-}  # fmt: skip
+    ("net.a", "weight"): (3.0, 64),
+    ("net.a", "bias"): (4.0, 8),
+    ("net.b", "weight"): (1.0, 16),
+}
 
 
 @pytest.fixture
@@ -98,9 +100,7 @@ def test_norms_of_a_group_add_in_quadrature(small):
     assert found.usual.tolist() == [15.0, 3.0]
 
 
-@pytest.mark.parametrize(
-    "stat", ["std", "mean_abs", "kurtosis", "rms", "zero_fraction", "max", "num_zero", "norm"]
-)
+@pytest.mark.parametrize("stat", ["std", "mean_abs", "kurtosis", "rms", "zero_fraction", "max", "num_zero", "norm"])
 def test_a_group_is_the_merge_of_its_rows(small, stat):
     found = history(small, "gradient", stat, depth=1)
     rows = [synthetic.row(norm * 3, num_elements=size)[None] for norm, size in TENSORS.values()]

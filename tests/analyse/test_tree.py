@@ -92,9 +92,13 @@ def test_what_is_kept_stays_under_its_bytes(run):
 
 
 def test_frozen_modules_are_rows(tmp_path):
-    modules = [{"path": "emb", "type": "Embedding", "num_parameters": 8, "trainable": False},
-               {"path": "wte", "type": "Embedding", "num_parameters": 8, "trainable": True}]  # fmt: skip
-    path = synthetic.write_run(tmp_path / "20261116-120000-f-aaaaaa", modules=["wte"], info={"model": {"modules": modules}})
+    modules = [
+        {"path": "emb", "type": "Embedding", "num_parameters": 8, "trainable": False},
+        {"path": "wte", "type": "Embedding", "num_parameters": 8, "trainable": True},
+    ]
+    path = synthetic.write_run(
+        tmp_path / "20261116-120000-f-aaaaaa", modules=["wte"], info={"model": {"modules": modules}}
+    )
     with open_run(path) as found:
         tree = module_tree(found, Kind.GRADIENT)
         assert [(node.path, node.frozen) for node in tree] == [("emb", True), ("wte", False)]
@@ -107,5 +111,9 @@ def test_other_statistics_of_groups_are_exact(run):
     tree = module_tree(run, Kind.WEIGHT)
     shown = node_history(Histories(run), Kind.WEIGHT, "abs_max", [node for node in tree if node.path == "layers.0"])
     block = run.block(1, 100)
-    sites = [n for n, info in enumerate(block.sites) if info.site.kind is Kind.WEIGHT and info.site.module.startswith("layers.0.")]
+    sites = [
+        n
+        for n, info in enumerate(block.sites)
+        if info.site.kind is Kind.WEIGHT and info.site.module.startswith("layers.0.")
+    ]
     np.testing.assert_allclose(shown.values[:, 0], block.rows[:, sites, INDEX["abs_max"]].max(axis=1))

@@ -70,9 +70,7 @@ def test_transformer_encoder_of_torch() -> None:
     graph = follow(nn.TransformerEncoder(layer, 2, enable_nested_tensor=False), torch.randn(2, 5, 8))
     truth = chain("layers.1.norm2 (output)")
     for name, before in (("layers.0", "(input)"), ("layers.1", "layers.0.norm2")):
-        truth |= chain(
-            f"{before} {name}.self_attn {name}.dropout1 {name}.norm1 {name}.linear1 {name}.dropout"
-        )
+        truth |= chain(f"{before} {name}.self_attn {name}.dropout1 {name}.norm1 {name}.linear1 {name}.dropout")
         truth |= chain(f"{name}.dropout {name}.linear2 {name}.dropout2 {name}.norm2")
         truth |= {f"{before} ~ {name}.norm1", f"{name}.norm1 ~ {name}.norm2"}
     assert edges(graph) == truth

@@ -22,8 +22,12 @@ from .lineage_reading import chain, edges, follow
 
 
 def hooks_on(model: nn.Module) -> int:
-    tables = (torch_module._global_forward_hooks, torch_module._global_forward_pre_hooks,
-              torch_module._global_forward_hooks_with_kwargs, torch_module._global_forward_hooks_always_called)  # fmt: skip
+    tables = (
+        torch_module._global_forward_hooks,
+        torch_module._global_forward_pre_hooks,
+        torch_module._global_forward_hooks_with_kwargs,
+        torch_module._global_forward_hooks_always_called,
+    )
     own = sum(len(m._forward_hooks) + len(m._forward_pre_hooks) for m in model.modules())
     return own + sum(len(table) for table in tables) + len(_get_current_function_mode_stack())
 

@@ -63,7 +63,9 @@ def test_looks_at_attention_never_read_a_value(no_values: torch.device, how: str
         loss = ((queries @ keys.transpose(-1, -2)).softmax(-1) @ keys).sum()
         found = [attention.numbers_of(node) for node in attention.find(loss).values()]
     else:
-        node = type("Node", (), {"name": lambda self: "ScaledDotProductFlashAttentionBackward0", "_saved_is_causal": True})()
+        node = type(
+            "Node", (), {"name": lambda self: "ScaledDotProductFlashAttentionBackward0", "_saved_is_causal": True}
+        )()
         node._saved_query, node._saved_key = queries.detach(), keys.detach()
         found = [attention.numbers_of(node)]
     assert [one.shape for one in found] == [(5 + 8,)]
@@ -71,7 +73,9 @@ def test_looks_at_attention_never_read_a_value(no_values: torch.device, how: str
 
 SCORES: dict[str, Callable[[torch.Tensor, nn.Linear], torch.Tensor]] = {
     "products": lambda x, layer: layer(x) @ x.transpose(1, 2) / 4,
-    "masked and shifted": lambda x, layer: (layer(x) @ x.transpose(1, 2) + torch.randn(6, 6)).masked_fill(torch.eye(6) > 0, -1e9),
+    "masked and shifted": lambda x, layer: (layer(x) @ x.transpose(1, 2) + torch.randn(6, 6)).masked_fill(
+        torch.eye(6) > 0, -1e9
+    ),
     "by einsum": lambda x, layer: torch.einsum("bqd,bkd->bqk", layer(x), layer(x)),
     "bounded": lambda x, layer: 20 * torch.tanh(torch.baddbmm(torch.zeros(2, 6, 6), layer(x), x.transpose(1, 2)) / 20),
     "by hand": lambda x, layer: (layer(x)[:, :, None] * layer(x)[:, None]).sum(-1),
@@ -126,7 +130,9 @@ def test_what_a_loss_tells_later_is_the_same(tmp_path: Path, monkeypatch: pytest
             assert session._watcher is not None
             assert not session._watcher.guard.errors
         events = stethoscope.open_run(folder).events()
-        told.append(sorted((e.kind, e.step, json.dumps(e.body)) for e in events if e.kind in ("loss_graph", "backward")))
+        told.append(
+            sorted((e.kind, e.step, json.dumps(e.body)) for e in events if e.kind in ("loss_graph", "backward"))
+        )
     assert {kind for kind, _, _ in told[0]} == {"loss_graph", "backward"}
     for here, later in zip(*told, strict=True):
         assert here[:2] == later[:2]
@@ -175,7 +181,9 @@ def test_a_batch_that_is_logged_elsewhere_is_told_later_and_the_same(
     else:  # its bytes are others as float32
         assert [line[:2] for line in told[0]] == [line[:2] for line in told[1]]
         drop = {"fingerprints"}
-        one, other = ([{k: v for k, v in json.loads(line[2]).items() if k not in drop} for line in lines] for lines in told)
+        one, other = (
+            [{k: v for k, v in json.loads(line[2]).items() if k not in drop} for line in lines] for lines in told
+        )
         assert one == other
 
 

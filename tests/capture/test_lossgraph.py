@@ -35,7 +35,14 @@ def test_a_hinge_is_no_clamped_loss() -> None:
 
 @pytest.mark.parametrize(
     ("last", "is_cut"),
-    [(F.relu, True), (F.relu6, True), (torch.sigmoid, True), (F.softplus, True), (torch.tanh, False), (F.hardtanh, False)],
+    [
+        (F.relu, True),
+        (F.relu6, True),
+        (torch.sigmoid, True),
+        (F.softplus, True),
+        (torch.tanh, False),
+        (F.hardtanh, False),
+    ],
 )
 def test_an_output_that_cannot_be_negative(last: object, is_cut: bool) -> None:
     assert callable(last)

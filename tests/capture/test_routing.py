@@ -20,7 +20,11 @@ class Desk(nn.Module):
     def __init__(self, how: str) -> None:
         super().__init__()
         self.how = how
-        self.desk, self.rooms, self.head = nn.Linear(6, 3), nn.ModuleList(nn.Linear(6, 6) for _ in range(3)), nn.Linear(6, 3)
+        self.desk, self.rooms, self.head = (
+            nn.Linear(6, 3),
+            nn.ModuleList(nn.Linear(6, 6) for _ in range(3)),
+            nn.Linear(6, 3),
+        )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         share = self.desk(x).softmax(-1)

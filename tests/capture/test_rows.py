@@ -125,7 +125,11 @@ def _assert_row(found: Any, expected: Any, where: str, dtype: torch.dtype) -> No
         elif np.isnan(b):
             assert np.isnan(a) or column in ("skewness", "kurtosis"), f"{column} of {where}: {a} against null"
         else:
-            scale = max(abs(expected[COLUMNS.index("abs_max")]), 1e-30) if column in ("mean", "skewness", "kurtosis") else 0.0
+            scale = (
+                max(abs(expected[COLUMNS.index("abs_max")]), 1e-30)
+                if column in ("mean", "skewness", "kurtosis")
+                else 0.0
+            )
             floor = 1e-6 * (scale if column == "mean" else 1.0 if scale else 0.0)
             assert a == pytest.approx(b, rel=2e-5, abs=floor), f"{column} of {where}: {a} against {b}"
 
@@ -133,7 +137,9 @@ def _assert_row(found: Any, expected: Any, where: str, dtype: torch.dtype) -> No
 def test_a_large_tensor_is_sampled_and_says_so(tmp_path: Path) -> None:
     model = torch.nn.Linear(100, 50)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    session = stethoscope.watch(model, optimizer, dir=str(tmp_path), quiet=True, companion="off", update_sample=256, every=1)
+    session = stethoscope.watch(
+        model, optimizer, dir=str(tmp_path), quiet=True, companion="off", update_sample=256, every=1
+    )
     for _ in range(3):
         optimizer.zero_grad()
         before = model.weight.detach().clone()

@@ -40,7 +40,9 @@ def sharded_model(**options: bool) -> nn.Sequential:
 
 def whole_tensors(model: nn.Module) -> list[torch.Tensor]:
     """The tensors that stand in the modules during forward and backward."""
-    groups = [g for m in model.modules() if hasattr(m, "_get_fsdp_state") for g in m._get_fsdp_state()._fsdp_param_groups]
+    groups = [
+        g for m in model.modules() if hasattr(m, "_get_fsdp_state") for g in m._get_fsdp_state()._fsdp_param_groups
+    ]
     return [held._unsharded_param for group in groups for held in group.fsdp_params]
 
 

@@ -32,9 +32,7 @@ class ResidualBlock(nn.Module):
         self.bn2 = nn.BatchNorm2d(width)
         self.shortcut = nn.Sequential()
         if stride != 1 or width_in != width:
-            self.shortcut = nn.Sequential(
-                nn.Conv2d(width_in, width, 1, stride, bias=False), nn.BatchNorm2d(width)
-            )
+            self.shortcut = nn.Sequential(nn.Conv2d(width_in, width, 1, stride, bias=False), nn.BatchNorm2d(width))
         nn.init.zeros_(self.bn2.weight)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -44,9 +42,7 @@ class ResidualBlock(nn.Module):
 class ResNet(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.stem = nn.Sequential(
-            nn.Conv2d(3, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8), nn.ReLU(inplace=True)
-        )
+        self.stem = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8), nn.ReLU(inplace=True))
         self.layer1, self.layer2, self.layer3 = (
             ResidualBlock(8, 8),
             ResidualBlock(8, 16, 2),
@@ -62,9 +58,7 @@ class ResNet(nn.Module):
 def resnet() -> Case:
     model = ResNet()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=5e-4)
-    return Case(
-        model, (torch.randn(16, 3, 16, 16), torch.randint(10, (16,))), nn.CrossEntropyLoss(), optimizer
-    )
+    return Case(model, (torch.randn(16, 3, 16, 16), torch.randint(10, (16,))), nn.CrossEntropyLoss(), optimizer)
 
 
 class CausalBlock(nn.Module):
@@ -72,9 +66,7 @@ class CausalBlock(nn.Module):
         super().__init__()
         self.ln1, self.ln2 = nn.LayerNorm(width), nn.LayerNorm(width)
         self.qkv, self.proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.mlp = nn.Sequential(
-            nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width), nn.Dropout(0.1)
-        )
+        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width), nn.Dropout(0.1))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         b, t, c = x.shape
@@ -106,8 +98,13 @@ class GPT(nn.Module):
 def transformer() -> Case:
     model = GPT()
     text = torch.randint(60, (8, 25))
-    return Case(model, (text[:, :-1], text[:, 1:]), lambda o, y: F.cross_entropy(o.flatten(0, 1), y.flatten()),
-                adam(model), {"causal": True})  # fmt: skip
+    return Case(
+        model,
+        (text[:, :-1], text[:, 1:]),
+        lambda o, y: F.cross_entropy(o.flatten(0, 1), y.flatten()),
+        adam(model),
+        {"causal": True},
+    )
 
 
 class LSTMTagger(nn.Module):
@@ -136,8 +133,14 @@ class UNet(nn.Module):
         super().__init__()
 
         def double(a: int, b: int) -> nn.Sequential:
-            return nn.Sequential(nn.Conv2d(a, b, 3, padding=1), nn.BatchNorm2d(b), nn.ReLU(inplace=True),
-                                 nn.Conv2d(b, b, 3, padding=1), nn.BatchNorm2d(b), nn.ReLU(inplace=True))  # fmt: skip
+            return nn.Sequential(
+                nn.Conv2d(a, b, 3, padding=1),
+                nn.BatchNorm2d(b),
+                nn.ReLU(inplace=True),
+                nn.Conv2d(b, b, 3, padding=1),
+                nn.BatchNorm2d(b),
+                nn.ReLU(inplace=True),
+            )
 
         self.down1, self.down2, self.middle = (
             double(1, width),
@@ -196,15 +199,26 @@ def vae_summed() -> Case:
 
 def gan_generator() -> Case:
     generator = nn.Sequential(
-        nn.Linear(16, 32 * 4 * 4), nn.Unflatten(1, (32, 4, 4)), nn.BatchNorm2d(32), nn.ReLU(True),
-        nn.ConvTranspose2d(32, 16, 4, 2, 1, bias=False), nn.BatchNorm2d(16), nn.ReLU(True),
-        nn.ConvTranspose2d(16, 1, 4, 2, 1), nn.Tanh())  # fmt: skip
+        nn.Linear(16, 32 * 4 * 4),
+        nn.Unflatten(1, (32, 4, 4)),
+        nn.BatchNorm2d(32),
+        nn.ReLU(True),
+        nn.ConvTranspose2d(32, 16, 4, 2, 1, bias=False),
+        nn.BatchNorm2d(16),
+        nn.ReLU(True),
+        nn.ConvTranspose2d(16, 1, 4, 2, 1),
+        nn.Tanh(),
+    )
     critic = nn.Sequential(
         nn.Conv2d(1, 16, 4, 2, 1), nn.LeakyReLU(0.2), nn.BatchNorm2d(16), nn.Flatten(), nn.Linear(16 * 64, 1)
     )
     optimizer = torch.optim.Adam(generator.parameters(), lr=2e-4, betas=(0.5, 0.999))
-    return Case(generator, (torch.randn(16, 16), torch.ones(16)),
-                lambda fake, real: F.binary_cross_entropy_with_logits(critic(fake).squeeze(1), real), optimizer)  # fmt: skip
+    return Case(
+        generator,
+        (torch.randn(16, 16), torch.ones(16)),
+        lambda fake, real: F.binary_cross_entropy_with_logits(critic(fake).squeeze(1), real),
+        optimizer,
+    )
 
 
 class MoE(nn.Module):
@@ -318,9 +332,7 @@ class DiffusionMLP(nn.Module):
 def diffusion() -> Case:
     model = DiffusionMLP()
     noise = torch.randn(64, 2)
-    return Case(
-        model, ((torch.rand(64, 2) + noise, torch.randint(1000, (64,))), noise), F.mse_loss, adam(model)
-    )
+    return Case(model, ((torch.rand(64, 2) + noise, torch.randint(1000, (64,))), noise), F.mse_loss, adam(model))
 
 
 # ---- further right ones: what looks like a fault and is none ----
@@ -369,9 +381,7 @@ class ZeroBranches(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.stem = nn.Linear(20, 32)
-        self.branches = nn.ModuleList(
-            nn.Sequential(nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 32)) for _ in range(5)
-        )
+        self.branches = nn.ModuleList(nn.Sequential(nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 32)) for _ in range(5))
         self.head = nn.Linear(32, 5)
         for branch in self.branches:
             nn.init.zeros_(branch[2].weight)
@@ -460,9 +470,15 @@ class Distilled(nn.Module):
 def distillation() -> Case:
     model = Distilled()
     optimizer = torch.optim.Adam(model.student.parameters(), lr=1e-3)
-    return Case(model, (torch.randn(32, 16), torch.randint(4, (32,))),
-                lambda out, y: F.cross_entropy(out[0], y) + 0.5 * F.kl_div(out[0].log_softmax(-1), out[1].softmax(-1),
-                                                                           reduction="batchmean"), optimizer)  # fmt: skip
+    return Case(
+        model,
+        (torch.randn(32, 16), torch.randint(4, (32,))),
+        lambda out, y: (
+            F.cross_entropy(out[0], y)
+            + 0.5 * F.kl_div(out[0].log_softmax(-1), out[1].softmax(-1), reduction="batchmean")
+        ),
+        optimizer,
+    )
 
 
 class HiddenTeacher(nn.Module):
@@ -479,8 +495,12 @@ class HiddenTeacher(nn.Module):
 
 def hidden_teacher() -> Case:
     model = HiddenTeacher()
-    return Case(model, (torch.randn(32, 16), torch.randint(4, (32,))),
-                lambda out, y: F.cross_entropy(out[0], y) + F.mse_loss(*out), adam(model))  # fmt: skip
+    return Case(
+        model,
+        (torch.randn(32, 16), torch.randint(4, (32,))),
+        lambda out, y: F.cross_entropy(out[0], y) + F.mse_loss(*out),
+        adam(model),
+    )
 
 
 def frozen_backbone() -> Case:
@@ -534,8 +554,12 @@ class StopGradient(nn.Module):
 
 def stop_gradient() -> Case:
     model = StopGradient()
-    return Case(model, ((torch.randn(32, 16), torch.randn(32, 16)), None),
-                lambda o: -(F.cosine_similarity(o[0], o[3]).mean() + F.cosine_similarity(o[1], o[2]).mean()) / 2, adam(model))  # fmt: skip
+    return Case(
+        model,
+        ((torch.randn(32, 16), torch.randn(32, 16)), None),
+        lambda o: -(F.cosine_similarity(o[0], o[3]).mean() + F.cosine_similarity(o[1], o[2]).mean()) / 2,
+        adam(model),
+    )
 
 
 class MaskedEncoder(nn.Module):
@@ -557,9 +581,7 @@ def masked_encoder() -> Case:
     ids = torch.randint(1, 50, (16, 20))
     for row in range(16):
         ids[row, 8 + row % 12 :] = 0
-    return Case(
-        model, {"ids": ids, "labels": torch.randint(3, (16,))}, F.cross_entropy, adam(model), {"pad_id": 0}
-    )
+    return Case(model, {"ids": ids, "labels": torch.randint(3, (16,))}, F.cross_entropy, adam(model), {"pad_id": 0})
 
 
 class TimeFirst(nn.Module):
@@ -574,15 +596,11 @@ class TimeFirst(nn.Module):
 def time_first() -> Case:
     model = TimeFirst()
     text = torch.randint(30, (21, 8))
-    return Case(
-        model, (text[:-1], text[1:]), lambda o, y: F.cross_entropy(o.flatten(0, 1), y.flatten()), adam(model)
-    )
+    return Case(model, (text[:-1], text[1:]), lambda o, y: F.cross_entropy(o.flatten(0, 1), y.flatten()), adam(model))
 
 
 def binary() -> Case:
-    model = nn.Sequential(
-        nn.Linear(16, 32), nn.ReLU(), nn.Dropout(0.5), nn.Linear(32, 1), nn.Sigmoid(), nn.Flatten(0)
-    )
+    model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Dropout(0.5), nn.Linear(32, 1), nn.Sigmoid(), nn.Flatten(0))
     return Case(model, (torch.randn(32, 16), torch.randint(2, (32,)).float()), nn.BCELoss(), adam(model))
 
 
@@ -598,9 +616,7 @@ def quantiles() -> Case:
 
 
 def raw_images_normalised_inside() -> Case:
-    model = nn.Sequential(
-        nn.BatchNorm2d(3), nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 36, 10)
-    )
+    model = nn.Sequential(nn.BatchNorm2d(3), nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 36, 10))
     return Case(
         model,
         (torch.randint(256, (16, 3, 8, 8)).float(), torch.randint(10, (16,))),
@@ -616,12 +632,31 @@ def batch_of_one() -> Case:
 
 def inverted_bottleneck() -> Case:
     def block(a: int, e: int, b: int) -> list[nn.Module]:
-        return [nn.Conv2d(a, e, 1, bias=False), nn.BatchNorm2d(e), nn.ReLU6(), nn.Conv2d(e, e, 3, 1, 1, groups=e, bias=False),
-                nn.BatchNorm2d(e), nn.ReLU6(), nn.Conv2d(e, b, 1, bias=False), nn.BatchNorm2d(b)]  # fmt: skip
+        return [
+            nn.Conv2d(a, e, 1, bias=False),
+            nn.BatchNorm2d(e),
+            nn.ReLU6(),
+            nn.Conv2d(e, e, 3, 1, 1, groups=e, bias=False),
+            nn.BatchNorm2d(e),
+            nn.ReLU6(),
+            nn.Conv2d(e, b, 1, bias=False),
+            nn.BatchNorm2d(b),
+        ]
 
-    model = nn.Sequential(nn.Conv2d(3, 32, 3, 2, 1, bias=False), nn.BatchNorm2d(32), nn.ReLU6(), *block(32, 64, 16), *block(16, 96, 24),
-                          nn.Conv2d(24, 64, 1, bias=False), nn.BatchNorm2d(64), nn.ReLU6(), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
-                          nn.Dropout(0.2), nn.Linear(64, 10))  # fmt: skip
+    model = nn.Sequential(
+        nn.Conv2d(3, 32, 3, 2, 1, bias=False),
+        nn.BatchNorm2d(32),
+        nn.ReLU6(),
+        *block(32, 64, 16),
+        *block(16, 96, 24),
+        nn.Conv2d(24, 64, 1, bias=False),
+        nn.BatchNorm2d(64),
+        nn.ReLU6(),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Dropout(0.2),
+        nn.Linear(64, 10),
+    )
     return Case(model, (torch.randn(8, 3, 16, 16), torch.randint(10, (8,))), F.cross_entropy, adam(model))
 
 
@@ -645,8 +680,13 @@ class EncoderDecoder(nn.Module):
 
 def encoder_decoder() -> Case:
     model, ids = EncoderDecoder(), torch.randint(40, (8, 13))
-    return Case(model, ((torch.randint(40, (8, 12)), ids[:, :-1]), ids[:, 1:]),
-                lambda o, y: F.cross_entropy(o.flatten(0, 1), y.flatten()), adam(model), {"causal": True})  # fmt: skip
+    return Case(
+        model,
+        ((torch.randint(40, (8, 12)), ids[:, :-1]), ids[:, 1:]),
+        lambda o, y: F.cross_entropy(o.flatten(0, 1), y.flatten()),
+        adam(model),
+        {"causal": True},
+    )
 
 
 class Policy(nn.Module):
@@ -708,8 +748,12 @@ class SloppyTeacher(nn.Module):
 
 def sloppy_teacher() -> Case:
     model = SloppyTeacher()
-    return Case(model, (torch.randn(32, 16), torch.randint(4, (32,))),
-                lambda out, y: F.cross_entropy(out[0], y) + F.mse_loss(*out), adam(model))  # fmt: skip
+    return Case(
+        model,
+        (torch.randn(32, 16), torch.randint(4, (32,))),
+        lambda out, y: F.cross_entropy(out[0], y) + F.mse_loss(*out),
+        adam(model),
+    )
 
 
 class Quantised(nn.Module):
@@ -790,9 +834,7 @@ class ModulatedNet(nn.Module):
 
 def modulated() -> Case:
     model = ModulatedNet()
-    return Case(
-        model, ((torch.randn(32, 8), torch.randn(32, 8)), torch.randn(32, 8)), F.mse_loss, adam(model)
-    )
+    return Case(model, ((torch.randn(32, 8), torch.randn(32, 8)), torch.randn(32, 8)), F.mse_loss, adam(model))
 
 
 def deep_plain_relu() -> Case:
@@ -843,10 +885,50 @@ def unit_rows() -> Case:
 
 
 RIGHT = [
-    resnet, transformer, lstm, unet, vae, gan_generator, moe, vit, gnn, diffusion,
-    vae_summed, gnn_dense, lora, pretrained_head, zero_branches, regression, counts_with_softplus, contrastive,
-    supervised_contrastive, distillation, hidden_teacher, frozen_backbone, frozen_first_blocks, warm_up, stop_gradient,
-    masked_encoder, time_first, binary, quantiles, raw_images_normalised_inside, batch_of_one, inverted_bottleneck, separable,
-    encoder_decoder, masked_policy, whole_gan, sloppy_teacher, vector_quantised, tied_default_embedding, first_token, modulated,
-    deep_plain_relu, probe_of_frozen_features, probe_of_features_without_gradient, half_precision, unit_rows,
-]  # fmt: skip
+    resnet,
+    transformer,
+    lstm,
+    unet,
+    vae,
+    gan_generator,
+    moe,
+    vit,
+    gnn,
+    diffusion,
+    vae_summed,
+    gnn_dense,
+    lora,
+    pretrained_head,
+    zero_branches,
+    regression,
+    counts_with_softplus,
+    contrastive,
+    supervised_contrastive,
+    distillation,
+    hidden_teacher,
+    frozen_backbone,
+    frozen_first_blocks,
+    warm_up,
+    stop_gradient,
+    masked_encoder,
+    time_first,
+    binary,
+    quantiles,
+    raw_images_normalised_inside,
+    batch_of_one,
+    inverted_bottleneck,
+    separable,
+    encoder_decoder,
+    masked_policy,
+    whole_gan,
+    sloppy_teacher,
+    vector_quantised,
+    tied_default_embedding,
+    first_token,
+    modulated,
+    deep_plain_relu,
+    probe_of_frozen_features,
+    probe_of_features_without_gradient,
+    half_precision,
+    unit_rows,
+]

@@ -25,23 +25,25 @@ def fingerprint(case: Case) -> list[Any]:
     return [
         copy.deepcopy(case.model.state_dict()),
         [m.training for m in modules],
-        [(id(p), p.requires_grad, None if p.grad is None else p.grad.clone(), p._version) for p in case.model.parameters()],
+        [
+            (id(p), p.requires_grad, None if p.grad is None else p.grad.clone(), p._version)
+            for p in case.model.parameters()
+        ],
         [(len(m._forward_hooks), len(m._forward_pre_hooks), len(m._backward_hooks)) for m in modules],
         [sorted(vars(m)) for m in modules],
         [copy.deepcopy(o.state_dict()) for o in optimizers],
-        random.getstate(), np.random.get_state(), torch.get_rng_state(), torch.is_grad_enabled(),
+        random.getstate(),
+        np.random.get_state(),
+        torch.get_rng_state(),
+        torch.is_grad_enabled(),
         copy.deepcopy(case.batch),
-    ]  # fmt: skip
+    ]
 
 
 def same(a: Any, b: Any) -> bool:
     """Equal to the bit."""
     if isinstance(a, torch.Tensor):
-        return (
-            a.dtype == b.dtype
-            and a.shape == b.shape
-            and bool(torch.equal(a.nan_to_num(7.0), b.nan_to_num(7.0)))
-        )
+        return a.dtype == b.dtype and a.shape == b.shape and bool(torch.equal(a.nan_to_num(7.0), b.nan_to_num(7.0)))
     if isinstance(a, np.ndarray):
         return bool(np.array_equal(a, b))
     if isinstance(a, dict):
@@ -91,10 +93,33 @@ def test_every_code_has_two_architectures() -> None:
 
 def test_codes_of_the_catalogue_are_covered() -> None:
     catalogue = {
-        "optimizer_params_not_in_model", "trainable_params_not_in_optimizer", "unregistered_module", "frozen_params",
-        "detached_graph", "double_softmax", "double_sigmoid", "batch_dependence", "loss_broadcast", "output_clipped",
-        "loss_scales_with_batch", "constant_feature", "fully_masked_attention", "symmetric_units", "bad_init_scale",
-        "dead_units", "saturated_units", "linear_collapse", "nondeterministic_eval", "tied_weights_split", "future_leak",
-        "padding_leak", "unscaled_inputs", "inputs_ignored", "label_leak", "inputs_too_small", "zero_lr_group", "bad_initial_loss",
-    }  # fmt: skip
+        "optimizer_params_not_in_model",
+        "trainable_params_not_in_optimizer",
+        "unregistered_module",
+        "frozen_params",
+        "detached_graph",
+        "double_softmax",
+        "double_sigmoid",
+        "batch_dependence",
+        "loss_broadcast",
+        "output_clipped",
+        "loss_scales_with_batch",
+        "constant_feature",
+        "fully_masked_attention",
+        "symmetric_units",
+        "bad_init_scale",
+        "dead_units",
+        "saturated_units",
+        "linear_collapse",
+        "nondeterministic_eval",
+        "tied_weights_split",
+        "future_leak",
+        "padding_leak",
+        "unscaled_inputs",
+        "inputs_ignored",
+        "label_leak",
+        "inputs_too_small",
+        "zero_lr_group",
+        "bad_initial_loss",
+    }
     assert catalogue <= {fault.code for fault in WRONG}

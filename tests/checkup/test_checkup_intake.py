@@ -198,8 +198,7 @@ def test_gradients_and_modes_stay() -> None:
     stethoscope.checkup(model, (X, Y), F.cross_entropy, torch.optim.SGD(model.parameters(), lr=0.1))
     assert not model.training
     assert all(
-        p.grad is grad and torch.equal(grad, value)
-        for p, (grad, value) in zip(model.parameters(), grads, strict=True)
+        p.grad is grad and torch.equal(grad, value) for p, (grad, value) in zip(model.parameters(), grads, strict=True)
     )
 
 
@@ -242,5 +241,8 @@ def test_several_faults_at_once_are_all_causes() -> None:
     optimizer = torch.optim.SGD([*model[0].parameters(), *model[3].parameters()], lr=0.1)
     diagnosis = stethoscope.checkup(model, (X, Y), nn.CrossEntropyLoss(reduction="sum"), optimizer)
     assert {f.code for f in diagnosis.causes} == {
-        "linear_collapse", "double_softmax", "trainable_params_not_in_optimizer", "loss_scales_with_batch"
-    }  # fmt: skip
+        "linear_collapse",
+        "double_softmax",
+        "trainable_params_not_in_optimizer",
+        "loss_scales_with_batch",
+    }

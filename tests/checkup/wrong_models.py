@@ -55,18 +55,14 @@ def next_token(out: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return F.cross_entropy(out.flatten(0, 1), y.flatten())
 
 
-def plain(
-    *widths: int, last: list[nn.Module] | None = None, between: type[nn.Module] = nn.ReLU
-) -> nn.Sequential:
+def plain(*widths: int, last: list[nn.Module] | None = None, between: type[nn.Module] = nn.ReLU) -> nn.Sequential:
     layers: list[nn.Module] = []
     for a, b in itertools.pairwise(widths):
         layers += [nn.Linear(a, b), between()]
     return nn.Sequential(*layers[:-1], *(last or []))
 
 
-def case(
-    model: nn.Module, batch: Any, loss: Any = F.cross_entropy, optimizer: Any = None, **options: Any
-) -> Case:
+def case(model: nn.Module, batch: Any, loss: Any = F.cross_entropy, optimizer: Any = None, **options: Any) -> Case:
     return Case(model, batch, loss, optimizer or adam(model), options)
 
 
@@ -276,8 +272,11 @@ def softmax_before_a_written_out_loss() -> Case:
         def forward(self, ids: torch.Tensor) -> torch.Tensor:
             return super().forward(ids).softmax(-1)
 
-    return case(Tagger(), (padded(), torch.randint(4, (16,))),
-                lambda o, y: -torch.log_softmax(o, -1)[torch.arange(len(y)), y].mean())  # fmt: skip
+    return case(
+        Tagger(),
+        (padded(), torch.randint(4, (16,))),
+        lambda o, y: -torch.log_softmax(o, -1)[torch.arange(len(y)), y].mean(),
+    )
 
 
 @wrong("double_softmax", "*")
@@ -317,9 +316,7 @@ def l1_of_a_column() -> Case:
 
 @wrong("loss_broadcast", "(loss)")
 def squares_written_out() -> Case:
-    model = nn.Sequential(
-        nn.Conv2d(3, 8, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 1)
-    )
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 1))
     return case(model, (torch.randn(16, 3, 8, 8), torch.randn(16)), lambda o, y: ((o - y) ** 2).mean())
 
 
@@ -483,9 +480,7 @@ def one_block_without_a_mask() -> Case:
     class Leaky(CausalBlock):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             b, t, c = x.shape
-            q, k, v = (
-                part.view(b, t, 4, c // 4).transpose(1, 2) for part in self.qkv(self.ln1(x)).chunk(3, -1)
-            )
+            q, k, v = (part.view(b, t, 4, c // 4).transpose(1, 2) for part in self.qkv(self.ln1(x)).chunk(3, -1))
             x = x + self.proj(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(b, t, c))
             return x + self.mlp(self.ln2(x))
 
@@ -861,9 +856,7 @@ def pooling_with_an_empty_row() -> Case:
 
 @wrong("unscaled_inputs", "*")
 def raw_pixels() -> Case:
-    model = nn.Sequential(
-        nn.Conv2d(3, 8, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 10)
-    )
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 10))
     return case(model, (torch.randint(256, (16, 3, 16, 16)).float(), torch.randint(10, (16,))))
 
 

@@ -48,9 +48,7 @@ def given_diagnosis(monkeypatch):
     """Every run named after fp16 has the one cause of the synthetic story, the others none."""
 
     def diagnose(run):
-        looked = LookedAt(
-            len(run.sites), len(run.sites), len(run.steps), 1, run.last_step, 0, 12, ("One more line.",)
-        )
+        looked = LookedAt(len(run.sites), len(run.sites), len(run.steps), 1, run.last_step, 0, 12, ("One more line.",))
         if "fp16" not in run.name:
             return Diagnosis(looked_at=looked)
         causes, followed = (synthetic.CAUSE,), synthetic.FOLLOWED

@@ -94,9 +94,12 @@ def test_json(script: str, capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("target", "says"),
     [
-        (":short", "must return"), (":strange", "colour"), (":breaks", "no data here"), (":missing", "no function"),
+        (":short", "must return"),
+        (":strange", "colour"),
+        (":breaks", "no data here"),
+        (":missing", "no function"),
     ],
-)  # fmt: skip
+)
 def test_usage(script: str, target: str, says: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["checkup", script + target]) == 2
     assert says in capsys.readouterr().err

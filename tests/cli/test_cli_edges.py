@@ -19,14 +19,17 @@ SRC = Path(__file__).parents[2] / "src"
 
 def shell(*words, base, env=None, **options):
     """The command in a process of its own."""
-    environment = {
-        key: value for key, value in os.environ.items() if key not in ("NO_COLOR", "COLUMNS", "FORCE_COLOR")
-    }
+    environment = {key: value for key, value in os.environ.items() if key not in ("NO_COLOR", "COLUMNS", "FORCE_COLOR")}
     environment |= {"STETHOSCOPE_DIR": str(base), "PYTHONPATH": str(SRC), "PYTHONUTF8": "1"} | (env or {})
     return subprocess.run(
         [sys.executable, "-m", "stethoscope", *map(str, words)],
-        env=environment, capture_output=True, text=True, timeout=120, check=False, **options,
-    )  # fmt: skip
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        **options,
+    )
 
 
 @pytest.mark.usefixtures("given_diagnosis")
@@ -114,9 +117,16 @@ class TestOddRuns:
         evil = "e\x1b]0;owned\x07\u202e`|<b>" + "z" * 90
         infos = [SiteInfo(Site(evil, Kind.GRADIENT, "weight"), (8, 8), "float32", 64)]
         write_run(base / "r", infos=infos, name=evil, metrics=lambda step: {"loss": 1.0, evil: 2.0 * step})
-        for words in (["list"], ["show"], ["diagnose"], ["get", "latest", "*"], ["doctor", "latest"],
-                      ["diagnose", "--markdown"], ["diagnose", "--github"],
-                      ["get", "latest", "e*", "--csv"]):  # fmt: skip
+        for words in (
+            ["list"],
+            ["show"],
+            ["diagnose"],
+            ["get", "latest", "*"],
+            ["doctor", "latest"],
+            ["diagnose", "--markdown"],
+            ["diagnose", "--github"],
+            ["get", "latest", "e*", "--csv"],
+        ):
             code, out, err = cli(*words)
             assert code == 0, err
             assert all(char.isprintable() or char == "\n" for char in out), words
@@ -225,11 +235,18 @@ class TestRemoving:
 class TestTheProcess:
     def test_help_is_quick_and_loads_no_numpy(self, base):
         done = subprocess.run(
-            [sys.executable, "-c", "import sys; from stethoscope.cli import main; main(['--help']); "
-             "assert not {'numpy', 'torch', 'pyarrow'} & set(sys.modules)"],
-            env=os.environ | {"PYTHONPATH": str(SRC)}, capture_output=True, text=True, timeout=60,
+            [
+                sys.executable,
+                "-c",
+                "import sys; from stethoscope.cli import main; main(['--help']); "
+                "assert not {'numpy', 'torch', 'pyarrow'} & set(sys.modules)",
+            ],
+            env=os.environ | {"PYTHONPATH": str(SRC)},
+            capture_output=True,
+            text=True,
+            timeout=60,
             check=False,
-        )  # fmt: skip
+        )
         assert done.returncode == 0, done.stderr
         for command in ("list", "show", "diagnose", "get", "query", "doctor", "rm", "prune", "demo"):
             assert command in done.stdout
@@ -249,9 +266,13 @@ class TestTheProcess:
             "assert 'torch' not in sys.modules\nassert not set(codes) - {0, 1}, codes\n"
         )
         done = subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False,
+            [sys.executable, "-c", code],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
             env=os.environ | {"PYTHONPATH": str(SRC), "STETHOSCOPE_DIR": str(base), "PYTHONUTF8": "1"},
-        )  # fmt: skip
+        )
         assert done.returncode == 0, done.stderr
 
     def test_a_pipe_gets_no_escape_codes_and_color_can_be_forced(self, healthy, base):
@@ -266,10 +287,13 @@ class TestTheProcess:
     def test_a_reader_that_goes_away_is_no_error(self, healthy, base):
         command = f"'{sys.executable}' -m stethoscope get latest loss --csv | head -1"
         done = subprocess.run(
-            ["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True,
-            timeout=60, check=False,
+            ["bash", "-o", "pipefail", "-c", command],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
             env=os.environ | {"PYTHONPATH": str(SRC), "STETHOSCOPE_DIR": str(base)},
-        )  # fmt: skip
+        )
         assert done.stdout == "step,site,kind,stat,value\n"
         assert done.stderr == ""
         assert done.returncode == 0
@@ -281,9 +305,14 @@ class TestTheProcess:
             environment = {key: value for key, value in os.environ.items() if key != "NO_COLOR"}
             environment |= {"PYTHONPATH": str(SRC), "STETHOSCOPE_DIR": str(base), "TERM": "xterm"} | extra
             done = subprocess.run(
-                ["script", "-qec", command, "/dev/null"], env=environment | {"PYTHONUTF8": "1"},
-                capture_output=True, text=True, timeout=60, check=False, stdin=subprocess.DEVNULL,
-            )  # fmt: skip
+                ["script", "-qec", command, "/dev/null"],
+                env=environment | {"PYTHONUTF8": "1"},
+                capture_output=True,
+                text=True,
+                timeout=60,
+                check=False,
+                stdin=subprocess.DEVNULL,
+            )
             assert ("\x1b[90m" in done.stdout) == is_painted
             assert "□ gpt-small" in done.stdout
 

@@ -70,10 +70,7 @@ def test_no_runs_is_exit_3_and_says_what_to_do(cli, base):
     for command in ("list", "show", "diagnose"):
         code, out, err = cli(command)
         assert (code, out) == (3, "")
-        assert (
-            err
-            == f"stethoscope: No runs here yet: {base}\nWatch a training script, or try: stethoscope demo\n"
-        )
+        assert err == f"stethoscope: No runs here yet: {base}\nWatch a training script, or try: stethoscope demo\n"
 
 
 def test_show_healthy_is_calm(cli, healthy):
@@ -164,13 +161,9 @@ def test_github_annotations_and_markdown(cli, sick, healthy):
         "(since step 150, run 3f9a01)%0ATry: torch.nn.utils.clip_grad_norm_("
         "model.layers[2].parameters(), 1.0)\n"
     )
-    assert cli("diagnose", "aaaaaa", "--github")[1].startswith(
-        "::notice title=stethoscope::Nothing to report."
-    )
+    assert cli("diagnose", "aaaaaa", "--github")[1].startswith("::notice title=stethoscope::Nothing to report.")
     text = cli("diagnose", "3f9a01", "--markdown")[1]
-    assert text.startswith(
-        "### Stethoscope: gpt-fp16\n\n**Critical** `exploding_gradients`, since step 150, 96% sure"
-    )
+    assert text.startswith("### Stethoscope: gpt-fp16\n\n**Critical** `exploding_gradients`, since step 150, 96% sure")
     assert "| loss | 1.66 | NaN  |" in text
     assert "1. step 171: Clipping leaves" in text
 
@@ -185,9 +178,7 @@ def test_get_one_series_many_and_metrics(cli, sick):
 
 
 def test_get_csv_and_json_hold_every_value(cli, sick):
-    rows = list(
-        csv.DictReader(io.StringIO(cli("get", "latest", "head.weight", "gradient", "norm", "--csv")[1]))
-    )
+    rows = list(csv.DictReader(io.StringIO(cli("get", "latest", "head.weight", "gradient", "norm", "--csv")[1])))
     assert len(rows) == 200
     assert rows[0].keys() == {"step", "site", "kind", "stat", "value"}
     assert float(rows[0]["value"]) == pytest.approx(0.32, rel=0.2)

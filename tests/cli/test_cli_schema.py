@@ -30,9 +30,14 @@ OBJECTS = {
     "reading": _fields("### reading"),
 }
 PLAIN = {
-    "string": str, "integer": int, "boolean": bool, "object": dict, "null": type(None), "list of strings": list,
+    "string": str,
+    "integer": int,
+    "boolean": bool,
+    "object": dict,
+    "null": type(None),
+    "list of strings": list,
     "number": (int, float, str),
-}  # fmt: skip
+}
 
 
 def check(body: dict[str, object], fields: dict[str, str], where: str) -> None:
@@ -85,9 +90,11 @@ def test_a_crash_without_a_cause_in_markdown_and_for_github(cli, base):
     import synthetic
 
     synthetic.write_run(
-        base / "20261116-140000-gone-bbbbbb", name="gone", ended="exception",
+        base / "20261116-140000-gone-bbbbbb",
+        name="gone",
+        ended="exception",
         body={"exception": "RuntimeError", "message": "the data | ran out"},
-    )  # fmt: skip
+    )
     out = cli("diagnose", "bbbbbb", "--github")[1]
     assert out.splitlines()[0].startswith("::warning title=stethoscope::The run crashed at step ")
     assert "RuntimeError: the data | ran out. No cause found." in out

@@ -42,7 +42,9 @@ def test_in_a_terminal_it_draws_and_leaves_by_q(sick):
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
     words = [sys.executable, "-m", "stethoscope", "tui", str(sick)]
-    child = subprocess.Popen(words, stdin=theirs, stdout=theirs, stderr=theirs, env=os.environ | {"TERM": "xterm-256color"})
+    child = subprocess.Popen(
+        words, stdin=theirs, stdout=theirs, stderr=theirs, env=os.environ | {"TERM": "xterm-256color"}
+    )
     os.close(theirs)
     seen = b""
     try:

@@ -72,7 +72,9 @@ def test_an_open_page_is_let_go_without_a_word(healthy, base):
         words = "".join(server.stdout.readline() for _ in range(2))
         link = re.search(r"http://127\.0\.0\.1:(\d+)/\?token=(\S+)", words)
         assert link, words
-        asked = urllib.request.Request(f"http://127.0.0.1:{link[1]}/api/stream", headers={"Authorization": f"Bearer {link[2]}"})
+        asked = urllib.request.Request(
+            f"http://127.0.0.1:{link[1]}/api/stream", headers={"Authorization": f"Bearer {link[2]}"}
+        )
         with urllib.request.urlopen(asked, timeout=60) as stream:
             assert stream.readline()
             server.send_signal(signal.SIGINT)

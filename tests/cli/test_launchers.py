@@ -29,7 +29,10 @@ for _ in range(3):
 
 def test_which_commands_are_launchers() -> None:
     assert find_launcher(TORCHRUN, ["train.py"]) == (TORCHRUN, ["train.py"])
-    assert find_launcher(None, ["/usr/bin/torchrun", "--standalone", "train.py"]) == (TORCHRUN, ["--standalone", "train.py"])
+    assert find_launcher(None, ["/usr/bin/torchrun", "--standalone", "train.py"]) == (
+        TORCHRUN,
+        ["--standalone", "train.py"],
+    )
     assert find_launcher(None, ["accelerate", "launch", "train.py"]) == (ACCELERATE, ["train.py"])
     assert find_launcher(None, ["accelerate", "config"]) is None
     assert find_launcher("package.train", ["--lr", "1"]) is None

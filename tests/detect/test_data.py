@@ -18,9 +18,17 @@ from tests.detect.written import codes, find
 
 Pairs = Iterable[tuple[torch.Tensor, torch.Tensor]]
 OURS = {
-    "unscaled_inputs", "inputs_too_small", "inputs_ignored", "outlier_batch", "constant_feature", "unshuffled_data",
-    "duplicate_batches", "train_val_overlap", "class_collapse", "nonfinite_batch",
-}  # fmt: skip
+    "unscaled_inputs",
+    "inputs_too_small",
+    "inputs_ignored",
+    "outlier_batch",
+    "constant_feature",
+    "unshuffled_data",
+    "duplicate_batches",
+    "train_val_overlap",
+    "class_collapse",
+    "nonfinite_batch",
+}
 
 
 @pytest.fixture(autouse=True)
@@ -28,17 +36,13 @@ def seeded() -> None:
     torch.manual_seed(0)
 
 
-def table(
-    num: int = 512, width: int = 10, classes: int = 3, seed: int = 0
-) -> tuple[torch.Tensor, torch.Tensor]:
+def table(num: int = 512, width: int = 10, classes: int = 3, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(num, width, generator=generator)
     return x, (x @ torch.randn(width, classes, generator=generator)).argmax(1)
 
 
-def shuffled(
-    x: torch.Tensor, y: torch.Tensor, size: int = 32, steps: int = 60, seed: int = 1
-) -> Iterator[Any]:
+def shuffled(x: torch.Tensor, y: torch.Tensor, size: int = 32, steps: int = 60, seed: int = 1) -> Iterator[Any]:
     generator = torch.Generator().manual_seed(seed)
     done = 0
     while True:
@@ -239,9 +243,7 @@ def test_a_constant_feature_divided_by_its_spread(tmp_path: Path, where: str) ->
         "pipeline": net(),
     }[where]
     if where == "pipeline":
-        x = (x - x.mean(0)) / (x - x.mean(0)).square().mean(0).sqrt().where(
-            torch.arange(10) != 6, torch.tensor(0.0)
-        )
+        x = (x - x.mean(0)) / (x - x.mean(0)).square().mean(0).sqrt().where(torch.arange(10) != 6, torch.tensor(0.0))
         x[:, 6] = float("nan")
     found = one(train(model, shuffled(x, y, steps=20), tmp_path), "constant_feature")
     assert found.first_step == 0

@@ -225,10 +225,7 @@ def test_vanishing_gradients(tmp_path: Path) -> None:
     for _ in range(18):
         layers += [nn.Linear(10, 10), nn.Sigmoid()]
     model = nn.Sequential(*layers, nn.Linear(10, 3))
-    assert (
-        first(train(model, torch.optim.SGD(model.parameters(), lr=0.1), tmp_path)).code
-        == "vanishing_gradients"
-    )
+    assert first(train(model, torch.optim.SGD(model.parameters(), lr=0.1), tmp_path)).code == "vanishing_gradients"
 
 
 def test_updates_that_are_too_large(tmp_path: Path) -> None:
@@ -244,9 +241,7 @@ def test_updates_that_are_too_small(tmp_path: Path) -> None:
 
 
 def _gan(folder: Path) -> DebugSession:
-    model = nn.ModuleDict(
-        {"g": nn.Linear(4, 2), "d": nn.Sequential(nn.Linear(2, 16), nn.ReLU(), nn.Linear(16, 1))}
-    )
+    model = nn.ModuleDict({"g": nn.Linear(4, 2), "d": nn.Sequential(nn.Linear(2, 16), nn.ReLU(), nn.Linear(16, 1))})
     first_optimizer = torch.optim.Adam(model["d"].parameters(), lr=1e-3)
     second = torch.optim.Adam(model["g"].parameters(), lr=1e-3)
     session = watch(model, [first_optimizer, second], folder)
@@ -362,9 +357,7 @@ def test_healthy_trainings_are_silent(program: Any, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("size", [1, 7, 1000])
 def test_findings_do_not_depend_on_how_the_run_is_cut(size: int, tmp_path: Path) -> None:
-    model = nn.Sequential(
-        *[layer for _ in range(12) for layer in (nn.Linear(10, 10), nn.Sigmoid())], nn.Linear(10, 3)
-    )
+    model = nn.Sequential(*[layer for _ in range(12) for layer in (nn.Linear(10, 10), nn.Sigmoid())], nn.Linear(10, 3))
     optimizer = torch.optim.SGD([*model[0].parameters(), *model[4:].parameters()], lr=0.1)
     session = train(model, optimizer, tmp_path)
     whole = session.findings

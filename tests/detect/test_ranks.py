@@ -31,9 +31,7 @@ def halved(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 
 def conv_net() -> nn.Module:
-    return nn.Sequential(
-        nn.Unflatten(1, (1, 10)), nn.Conv1d(1, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(64, 3)
-    )
+    return nn.Sequential(nn.Unflatten(1, (1, 10)), nn.Conv1d(1, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(64, 3))
 
 
 class Distributed:

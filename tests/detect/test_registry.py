@@ -83,8 +83,12 @@ def stethoscope(plugin: Path, *args: str) -> subprocess.CompletedProcess[str]:
     path = os.pathsep.join([str(plugin), str(TOP / "src")])
     return subprocess.run(
         [sys.executable, "-m", "stethoscope", *args],
-        env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, check=False, timeout=60,
-    )  # fmt: skip
+        env=os.environ | {"PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
 
 
 def test_an_installed_package_adds_a_detector(plugin: Path, tmp_path: Path) -> None:
@@ -135,14 +139,25 @@ print(sorted(f.code for f in session.stop().diagnosis.findings))
 @pytest.mark.parametrize("where", ["class", "name", "script"])
 def test_watch_takes_detectors(where: str, plugin: Path, tmp_path: Path) -> None:
     (tmp_path / "rules.py").write_text(RULES)
-    imports, given = {"class": ("from rules import Mine", "Mine"), "name": ("", "'rules:Mine'"), "script": (RULES, "Mine")}[where]
+    imports, given = {
+        "class": ("from rules import Mine", "Mine"),
+        "name": ("", "'rules:Mine'"),
+        "script": (RULES, "Mine"),
+    }[where]
     (tmp_path / "train.py").write_text(SCRIPT.format(imports=imports, given=given))
     path = os.pathsep.join([str(plugin), str(TOP / "src")])
     found = subprocess.run(
-        [sys.executable, "train.py"], cwd=tmp_path, env=os.environ | {"PYTHONPATH": path},
-        capture_output=True, text=True, check=False, timeout=60,
-    )  # fmt: skip
+        [sys.executable, "train.py"],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
     assert "'loss_above_start', 'mine'" in found.stdout, found.stdout + found.stderr
     if where != "script":
         later = stethoscope(plugin, "diagnose", str(tmp_path / ".stethoscope/out"), "--json")
-        assert "mine" in [f["code"] for f in json.loads(later.stdout)["findings"]], "kept, though nobody here can find it again"
+        assert "mine" in [f["code"] for f in json.loads(later.stdout)["findings"]], (
+            "kept, though nobody here can find it again"
+        )

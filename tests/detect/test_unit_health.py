@@ -15,9 +15,14 @@ LOOKS = 20
 
 
 def watched(
-    folder: Path, *, dead: Share | None = None, dormant: Share | None = None, num_units: int = 64,
-    loss: Share = lambda step: 1.0, first: int = 0,
-) -> dict[str, Finding]:  # fmt: skip
+    folder: Path,
+    *,
+    dead: Share | None = None,
+    dormant: Share | None = None,
+    num_units: int = 64,
+    loss: Share = lambda step: 1.0,
+    first: int = 0,
+) -> dict[str, Finding]:
     """What is found in a run whose units were looked at every eight steps, by code."""
     facts = []
     for number in range(LOOKS):
@@ -54,7 +59,9 @@ def test_more_than_that_is_a_cause(start: float, end: float, num_units: int, tmp
 
 
 @pytest.mark.parametrize(("share", "severity"), [(0.65, Severity.INFO), (0.95, Severity.CRITICAL)])
-def test_of_a_training_that_goes_on_nobody_knows_the_first_look(share: float, severity: Severity, tmp_path: Path) -> None:
+def test_of_a_training_that_goes_on_nobody_knows_the_first_look(
+    share: float, severity: Severity, tmp_path: Path
+) -> None:
     assert watched(tmp_path, dead=lambda _: share, first=400)["dead_units"].severity is severity
 
 

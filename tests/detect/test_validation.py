@@ -19,8 +19,13 @@ STEPS = 300
 CLASSES = [(0, "loss_graph", {"num_classes": 10, "operations": [["NllLoss", []], ["LogSoftmax", [64, 10]]]})]
 TWO = [(0, "loss_graph", {"num_classes": 2, "operations": [["NllLoss", []], ["LogSoftmax", [64, 2]]]})]
 OURS = {
-    "loss_metric_disagree", "over_regularised", "labels_uninformative", "overfitting", "train_mode_in_eval", "plateau",
-}  # fmt: skip
+    "loss_metric_disagree",
+    "over_regularised",
+    "labels_uninformative",
+    "overfitting",
+    "train_mode_in_eval",
+    "plateau",
+}
 
 
 def noisy(values: Any, size: float, seed: int = 0) -> np.ndarray[Any, Any]:
@@ -233,9 +238,7 @@ def test_findings_do_not_depend_on_how_the_run_is_cut(tmp_path: Path, size: int)
         "loss": curve(noisy(falling(0.7, 0.05, 0.01), 0.05)),
         "eval/loss": every(np.linspace(0.72, 2.5, 30)),
     }
-    run = write_run(
-        tmp_path, curves, [*TWO, (20, "eval_forward", {"training": True, "in_training": ["drop"]})]
-    )
+    run = write_run(tmp_path, curves, [*TWO, (20, "eval_forward", {"training": True, "in_training": ["drop"]})])
     whole = find(run)
     assert codes(whole) >= {"labels_uninformative", "train_mode_in_eval"}
     assert find(run, size) == whole

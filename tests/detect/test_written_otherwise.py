@@ -222,7 +222,9 @@ def test_few_batches_that_come_several_times_in_a_row(tmp_path: Path, again: int
 
 
 @pytest.mark.parametrize(("accuracy", "is_told"), [((0.75, 0.2), True), ((0.75, 0.72), False), ((0.2, 0.75), False)])
-def test_a_loss_near_its_floor_and_a_metric_that_is_lost(tmp_path: Path, accuracy: tuple[float, float], is_told: bool) -> None:
+def test_a_loss_near_its_floor_and_a_metric_that_is_lost(
+    tmp_path: Path, accuracy: tuple[float, float], is_told: bool
+) -> None:
     draw = np.random.default_rng(0)
     losses = 2.0 + 0.02 * np.exp(-0.02 * np.arange(300)) + 1e-4 * draw.standard_normal(300)
     held = np.linspace(*accuracy, 20)
@@ -278,7 +280,9 @@ def test_a_first_step_that_replaces_the_weights_is_no_bad_beginning(
 ) -> None:
     """As in a script that is watched unchanged: modules are seen from the second step on, after the first update."""
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 3))
+    model = nn.Sequential(
+        nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 3)
+    )
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(factor)
@@ -288,13 +292,17 @@ def test_a_first_step_that_replaces_the_weights_is_no_bad_beginning(
         x = torch.randn(16, 64)
         optimizer.zero_grad()
         F.cross_entropy(model(x), (x[:, 0] > 0).long()).backward()
-        session = session or stethoscope.watch(model, optimizer, run=tmp_path / "run", companion="off", quiet=True, every=1)
+        session = session or stethoscope.watch(
+            model, optimizer, run=tmp_path / "run", companion="off", quiet=True, every=1
+        )
         optimizer.step()
     session.stop()
     assert ("bad_init_scale" in [cause.code for cause in stethoscope.diagnose(session.run).causes]) is is_told
 
 
-@pytest.mark.parametrize(("noise", "at", "is_told"), [(0.8, 5, False), (0.8, 60, False), (0.05, 5, True), (0.05, 60, True)])
+@pytest.mark.parametrize(
+    ("noise", "at", "is_told"), [(0.8, 5, False), (0.8, 60, False), (0.05, 5, True), (0.05, 60, True)]
+)
 def test_a_rise_within_the_noise_of_the_loss_is_no_divergence(noise: float, at: int, is_told: bool) -> None:
     random = np.random.default_rng(0)
     follower = UpdateSize()

@@ -85,16 +85,11 @@ def test_the_flow_has_the_networks_own_edges_and_can_be_drawn(
     session.stop()
 
 
-def test_a_tied_weight_shows_at_both_ends_and_is_one_gradient(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_tied_weight_shows_at_both_ends_and_is_one_gradient(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flow_gallery, "NUM_STEPS", 3)
     session = flow_gallery.train("transformer-tied", tmp_path)
     flow = session.flow_visualization()
-    assert (
-        flow.layer_flows["embed.weight"].gradient_magnitudes
-        == flow.layer_flows["head.weight"].gradient_magnitudes
-    )
+    assert flow.layer_flows["embed.weight"].gradient_magnitudes == flow.layer_flows["head.weight"].gradient_magnitudes
     session.stop()
     with stethoscope.open_run(session.folder) as run:
         assert "head.weight" not in run.series(kind="gradient")

@@ -19,9 +19,7 @@ def _blocks(language: str) -> list[str]:
 
 def _shape(text: str) -> list[str]:
     """The lines, with what differs from run to run taken out: dates and ids."""
-    return [
-        re.sub(r"\d{8}-\d{6}-train-[0-9a-f]{6}", "RUN", line).strip() for line in text.strip().splitlines()
-    ]
+    return [re.sub(r"\d{8}-\d{6}-train-[0-9a-f]{6}", "RUN", line).strip() for line in text.strip().splitlines()]
 
 
 def test_the_first_block_runs_and_prints_what_stands_under_it(tmp_path: Path) -> None:
@@ -29,7 +27,7 @@ def test_the_first_block_runs_and_prints_what_stands_under_it(tmp_path: Path) ->
     quiet = {key: value for key, value in os.environ.items() if not key.startswith("STETHOSCOPE_")}
     done = subprocess.run(
         [sys.executable, "train.py"], cwd=tmp_path, env=quiet, capture_output=True, text=True, timeout=120, check=False
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout == ""
     assert _shape(done.stderr) == _shape(_blocks("")[0])

@@ -85,7 +85,5 @@ def test_nine_of_the_ten_parts_need_no_torch(tmp_path: Path) -> None:
         "tour.model_diagnostics(); tour.performance_profiler(); tour.terminal_visualization()\n"
         "assert 'torch' not in sys.modules\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path
-    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path)
     assert done.returncode == 0, done.stderr

@@ -23,7 +23,10 @@ def told(*findings: Finding, around: RunContext | None = None) -> tuple[list[str
 def test_a_consequence_of_a_consequence_is_told_under_the_root() -> None:
     # Weights that update too far explode; what explodes ends in NaN. Nothing in between may get lost.
     chain = (finding("clip_before_unscale", 0), finding("clipping_always_on", 3), finding("update_too_small", 5))
-    assert told(*chain) == (["clip_before_unscale"], {"clip_before_unscale": ["clipping_always_on", "update_too_small"]})
+    assert told(*chain) == (
+        ["clip_before_unscale"],
+        {"clip_before_unscale": ["clipping_always_on", "update_too_small"]},
+    )
 
 
 def test_of_two_possible_causes_the_nearer_one_is_taken() -> None:
@@ -36,7 +39,10 @@ def test_of_two_possible_causes_the_nearer_one_is_taken() -> None:
 
 def test_without_a_jump_large_steps_follow_from_gradients_that_pile_up() -> None:
     found = (finding("gradients_not_cleared", 0), finding("update_too_large", 150))
-    assert told(*found, around=RunContext(first_step=0)) == (["gradients_not_cleared"], {"gradients_not_cleared": ["update_too_large"]})
+    assert told(*found, around=RunContext(first_step=0)) == (
+        ["gradients_not_cleared"],
+        {"gradients_not_cleared": ["update_too_large"]},
+    )
     # A jump long before explains nothing.
     early = RunContext(first_step=0, rate_jumps=(40,))
     assert told(*found, around=early)[0] == ["gradients_not_cleared"]
@@ -52,7 +58,9 @@ def test_units_that_were_dead_at_the_first_look_are_nobodys_consequence(step: in
 def _graph(*edges: tuple[str, str], types: dict[str, str]) -> Graph:
     names = dict.fromkeys(name for edge in edges for name in edge)
     nodes = {
-        name: Node(path=name, type=types.get(name, "Linear"), role="input" if name == "(input)" else "module", order=place)
+        name: Node(
+            path=name, type=types.get(name, "Linear"), role="input" if name == "(input)" else "module", order=place
+        )
         for place, name in enumerate(names)
     }
     return Graph(nodes=nodes, edges=tuple(Edge(source=a, target=b) for a, b in edges))

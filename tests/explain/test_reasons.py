@@ -92,8 +92,13 @@ def test_what_silences_a_finding_is_named(runs: dict[str, Path]) -> None:
 def test_what_is_folded_names_its_cause(runs: dict[str, Path]) -> None:
     from stethoscope.explain import diagnose
 
-    folded = [(c.code, f.code) for key in PROGRAMS for d in [diagnose(runs[key])] for c in d.causes
-              for f in d.followed.get(c.code, ())]  # fmt: skip
+    folded = [
+        (c.code, f.code)
+        for key in PROGRAMS
+        for d in [diagnose(runs[key])]
+        for c in d.causes
+        for f in d.followed.get(c.code, ())
+    ]
     for key in PROGRAMS:
         diagnosis = diagnose(runs[key])
         for cause in diagnosis.causes:

@@ -24,9 +24,7 @@ FOUND = Finding(
 def make(folder: Path) -> None:
     rng = np.random.default_rng(0)
     writer = RunWriter.create(folder, {"name": "long"})
-    writer.sites(
-        [SiteInfo(Site(f"layers.{n}", Kind.GRADIENT, "weight"), (4,), "float32", 4) for n in range(5)]
-    )
+    writer.sites([SiteInfo(Site(f"layers.{n}", Kind.GRADIENT, "weight"), (4,), "float32", 4) for n in range(5)])
     for step in range(600):
         writer.rows(step, np.arange(5), np.abs(rng.normal(size=(5, NUM_COLUMNS))))
     writer.close("finished")

@@ -221,7 +221,9 @@ def _nan_at(layer: int) -> dict[int, Any]:
 
 def test_layers_with_nan_or_inf_are_marked_in_the_csv_and_in_nothing_else(tmp_path: Path) -> None:
     animator = GradientFlowAnimator()
-    animator.record_step(0, {"a": [1.0, float("nan")], "b": [1.0, float("-inf")], "c": [3.0, 4.0], "d": [float("nan"), float("inf")]})
+    animator.record_step(
+        0, {"a": [1.0, float("nan")], "b": [1.0, float("-inf")], "c": [3.0, 4.0], "d": [float("nan"), float("inf")]}
+    )
     with animator.export_csv(tmp_path / "f.csv").open(newline="") as file:
         rows = {row["layer"]: row for row in csv.DictReader(file)}
     columns = ("mean_abs_grad", "max_abs_grad", "grad_norm")
@@ -261,7 +263,6 @@ def test_names_of_dtypes_are_put_together_once() -> None:
 def test_only_what_moves_is_drawn_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-
     animator, num_drawn = recorded(), []
     whole = FigureCanvasAgg.draw
     monkeypatch.setattr(FigureCanvasAgg, "draw", lambda self: (num_drawn.append(1), whole(self))[1])
@@ -291,7 +292,11 @@ def test_tensors_of_one_module_share_a_row():
     names = [f"layers.{n}.{part}.{kind}" for n in range(12) for part in ("attn", "mlp") for kind in ("weight", "bias")]
     names = ["wte.weight", *names]
     columns = [(step, tuple(names), np.ones(len(names)), np.zeros(len(names)), {}) for step in range(3)]
-    assert build_grid(columns, 30, None, as_given=True).labels[:3] == ("wte.weight", "layers.0.attn (2)", "layers.0.mlp (2)")
+    assert build_grid(columns, 30, None, as_given=True).labels[:3] == (
+        "wte.weight",
+        "layers.0.attn (2)",
+        "layers.0.mlp (2)",
+    )
     assert build_grid(columns, 20, None, as_given=True).labels[:3] == ("wte.weight", "layers.0 (4)", "layers.1 (4)")
     # No depth fits: neighbors share a row, and it says which.
     assert build_grid(columns, 8, None, as_given=True).labels[0] == "wte.weight … layers.1.mlp.weight (8)"

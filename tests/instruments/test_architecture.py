@@ -63,9 +63,12 @@ def test_flops_and_parameters_of_a_transformer_are_the_closed_forms():
 
 def test_flops_of_a_convolutional_net_are_the_closed_forms():
     model = nn.Sequential(
-        nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 16, 3, stride=2, padding=1), nn.Flatten(),
+        nn.Conv2d(3, 8, 3, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(8, 16, 3, stride=2, padding=1),
+        nn.Flatten(),
         nn.Linear(16 * 8 * 8, 10),
-    )  # fmt: skip
+    )
     analysis = analyze_architecture(model, torch.randn(4, 3, 16, 16))
     expected = 2 * 4 * (8 * 3 * 9 * 16 * 16 + 16 * 8 * 9 * 8 * 8 + 16 * 8 * 8 * 10)
     assert analysis.total_flops == expected
@@ -79,10 +82,7 @@ def test_flops_of_a_convolutional_net_are_the_closed_forms():
 
 def test_torchs_own_encoder_layer_and_lstm_are_counted():
     layer = nn.TransformerEncoderLayer(32, 4, 128, batch_first=True)
-    assert (
-        analyze_architecture(layer, torch.randn(2, 16, 32)).total_flops
-        == 24 * 32 * 32**2 + 4 * 2 * 16**2 * 32
-    )
+    assert analyze_architecture(layer, torch.randn(2, 16, 32)).total_flops == 24 * 32 * 32**2 + 4 * 2 * 16**2 * 32
     assert torch.backends.mha.get_fastpath_enabled()
     lstm = nn.LSTM(8, 16, num_layers=2, batch_first=True)
     expected = 2 * 2 * 5 * 4 * 16 * ((8 + 16) + (16 + 16))

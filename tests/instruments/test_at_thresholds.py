@@ -39,7 +39,9 @@ def added_up(values: list[float]) -> float:
 def test_a_layer_at_the_vanishing_threshold_does_not_vanish(threshold: float, length: int) -> None:
     animator = GradientFlowAnimator(vanishing_threshold=threshold)
     under = math.nextafter(threshold, 0.0)
-    animator.record_step(0, {"at": [threshold] * length, "both": [threshold, -threshold] * length, "under": [under] * length})
+    animator.record_step(
+        0, {"at": [threshold] * length, "both": [threshold, -threshold] * length, "under": [under] * length}
+    )
     assert [layer.is_vanishing for layer in animator.frames[0].layers] == [False, False, True]
 
 

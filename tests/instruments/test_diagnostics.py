@@ -27,9 +27,7 @@ def healthy(seed, n=150):
     rng = np.random.default_rng(seed)
     time = np.arange(n)
     losses = 0.3 + 2.0 * np.exp(-time / 50) + 0.1 * rng.standard_normal(n)
-    validation = [
-        0.4 + 1.9 * np.exp(-t / 50) + 0.02 * rng.standard_normal() if t % 10 == 0 else None for t in time
-    ]
+    validation = [0.4 + 1.9 * np.exp(-t / 50) + 0.02 * rng.standard_normal() if t % 10 == 0 else None for t in time]
     return diagnose(
         losses,
         validation_loss=validation,

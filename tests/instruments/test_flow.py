@@ -43,8 +43,10 @@ def test_empty_single_and_zero_histories() -> None:
     assert none.gradient_directions == []
     assert [flow.layer_name for flow in shown.temporal_flows] == ["one", "zero"]
     assert [node.node_type for node in shown.flow_network.nodes] == [
-        NodeType.SINK, NodeType.NORMAL, NodeType.BOTTLENECK,
-    ]  # fmt: skip
+        NodeType.SINK,
+        NodeType.NORMAL,
+        NodeType.BOTTLENECK,
+    ]
     assert [region.affected_layers for region in shown.vanishing_regions] == [["zero"]]
     assert shown.dead_zones[0].recovery_potential is RecoveryPotential.LOW
 
@@ -151,9 +153,7 @@ def graph_forms() -> list[Any]:
 def test_every_form_of_graph(form: int) -> None:
     """Unmeasured nodes are passed through; parameters find their module; degrees are the graph's."""
     graph = graph_forms()[form]
-    shown = show(
-        {"out": steady(4.0), "b": steady(3.0), "a.weight": steady(3.0), "a.bias": steady(4.0)}, graph
-    )
+    shown = show({"out": steady(4.0), "b": steady(3.0), "a.weight": steady(3.0), "a.bias": steady(4.0)}, graph)
     network = shown.flow_network
     assert [node.layer_name for node in network.nodes] == ["a", "b", "out"]
     assert {(e.from_layer, e.to_layer) for e in network.edges} == {("a", "b"), ("a", "out"), ("b", "out")}
@@ -174,8 +174,10 @@ def test_unknown_graphs_are_refused() -> None:
 
 
 def test_cycle_is_no_problem() -> None:
-    shown = show({"a": steady(1.0), "cell": steady(0.5), "gate": steady(0.2)},
-                 [("a", "cell"), ("cell", "gate"), ("gate", "cell")])  # fmt: skip
+    shown = show(
+        {"a": steady(1.0), "cell": steady(0.5), "gate": steady(0.2)},
+        [("a", "cell"), ("cell", "gate"), ("gate", "cell")],
+    )
     assert len(shown.flow_network.edges) == 3
     assert shown.critical_paths[0].layers[0] == "a"
 
@@ -242,9 +244,12 @@ def test_flow_threshold_keeps_paths_off_empty_connections() -> None:
 def test_regions_span_neighbours_with_counts_and_durations() -> None:
     weak = GradientHistory(range(10, 20), [1.0, *[1e-9] * 9][::-1], num_parameters=100)
     histories = {
-        "a": steady(2e-6, parameters=10), "b": steady(4e-7, parameters=20), "c": steady(1.0, parameters=40),
-        "d": steady(6e-6, parameters=80), "e": weak,
-    }  # fmt: skip
+        "a": steady(2e-6, parameters=10),
+        "b": steady(4e-7, parameters=20),
+        "c": steady(1.0, parameters=40),
+        "d": steady(6e-6, parameters=80),
+        "e": weak,
+    }
     chain = list(zip("abcd", "bcde", strict=True))
     first, second = show(histories, chain).vanishing_regions
     assert (first.affected_layers, second.affected_layers) == (["a", "b"], ["d"])

@@ -44,10 +44,15 @@ def test_a_healthy_noisy_run_is_silent(seed):
 @pytest.mark.parametrize(
     ("norm", "health"),
     [
-        (1e-9, "Critical"), (1e-7, "Warning"), (1e-5, "Healthy"), (5.0, "Healthy"), (50.0, "Warning"),
-        (500.0, "Critical"), (0.0, "Critical"),
+        (1e-9, "Critical"),
+        (1e-7, "Warning"),
+        (1e-5, "Healthy"),
+        (5.0, "Healthy"),
+        (50.0, "Warning"),
+        (500.0, "Critical"),
+        (0.0, "Critical"),
     ],
-)  # fmt: skip
+)
 def test_the_bounds_of_the_seeds(norm, health):
     debugger = GradientDebugger()
     for _ in range(3):
@@ -58,9 +63,7 @@ def test_the_bounds_of_the_seeds(norm, health):
 def test_vanishing_exploding_and_absent_gradients_are_listed():
     debugger = GradientDebugger()
     for step in range(10):
-        debugger.record_step(
-            step, {"small": [5e-8], "large": [20.0], "none": [0.0], "fine": [0.1], "skipped": None}
-        )
+        debugger.record_step(step, {"small": [5e-8], "large": [20.0], "none": [0.0], "fine": [0.1], "skipped": None})
     analysis = debugger.analyze_gradient_flow()
     assert analysis.vanishing_layers == ("small", "none")
     assert analysis.exploding_layers == ("large",)
@@ -199,9 +202,7 @@ def test_a_zigzag_is_an_oscillation():
     rng = np.random.default_rng(7)
     debugger, direction = GradientDebugger(), rng.standard_normal(50)
     for step in range(30):
-        debugger.record_gradient_flow(
-            "layer", (-1) ** step * direction + 0.1 * rng.standard_normal(50), step=step
-        )
+        debugger.record_gradient_flow("layer", (-1) ** step * direction + 0.1 * rng.standard_normal(50), step=step)
     analysis = debugger.analyze_gradient_flow()
     assert analysis.oscillating_layers == ("layer",)
     assert analysis.overall_health == LayerHealth.WARNING

@@ -19,9 +19,7 @@ class Loop:
 
     def __init__(self, extra):
         torch.manual_seed(0)
-        self.model = torch.nn.Sequential(
-            torch.nn.Linear(32, 64), torch.nn.Dropout(0.1), torch.nn.Linear(64, 8)
-        )
+        self.model = torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.Dropout(0.1), torch.nn.Linear(64, 8))
         self.optimizer = torch.optim.Adam(self.model.parameters())
         self.detector = LeakDetector()
         self.extra = extra

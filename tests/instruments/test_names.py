@@ -13,8 +13,7 @@ from stethoscope.instruments import animator, flow_types, weight_types
 from stethoscope.instruments.animator_export import JSON_FIELDS
 
 FIELDS = {
-    animator.LayerGradientInfo: "name mean_abs_grad max_abs_grad grad_norm "
-    "is_vanishing is_exploding flow_intensity",
+    animator.LayerGradientInfo: "name mean_abs_grad max_abs_grad grad_norm is_vanishing is_exploding flow_intensity",
     animator.GradientFrame: "step layers",
     animator.GradientFlowSummary: "total_steps layers_with_vanishing_grads layers_with_exploding_grads "
     "overall_health recommendations",
@@ -23,8 +22,7 @@ FIELDS = {
     flow_types.VanishingRegion: "region_id affected_layers severity_level extent mitigation_suggestions",
     flow_types.ExplodingRegion: "region_id affected_layers severity_level extent mitigation_suggestions",
     flow_types.RegionExtent: "start_layer end_layer affected_parameters duration_steps",
-    flow_types.GradientDeadZone: "zone_id affected_layers dead_duration recovery_potential "
-    "intervention_required",
+    flow_types.GradientDeadZone: "zone_id affected_layers dead_duration recovery_potential intervention_required",
     flow_types.GradientVisualizationConfig: "show_temporal_flows show_critical_paths show_problem_regions "
     "color_scheme temporal_window flow_threshold",
     flow_types.GradientFlowVisualization: "layer_flows temporal_flows flow_network critical_paths "

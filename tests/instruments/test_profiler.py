@@ -99,9 +99,7 @@ def test_threads_have_timers_of_their_own(profiler):
 
 def test_layer_executions_add_up(profiler):
     profiler.record_layer_execution("block_0", "TransformerBlock", 0.010, 0.020, 1024, 5000)
-    profiler.record_layer_execution(
-        "block_0", "TransformerBlock", timedelta(milliseconds=30), None, 2048, 5000
-    )
+    profiler.record_layer_execution("block_0", "TransformerBlock", timedelta(milliseconds=30), None, 2048, 5000)
     layer = profiler.layers["block_0"]
     assert layer.mean_forward_s == pytest.approx(0.020)
     assert layer.mean_backward_s == pytest.approx(0.020)
@@ -127,11 +125,17 @@ def test_slow_layers(profiler, forward, backward, expected):
 @pytest.mark.parametrize(
     ("category", "kind"),
     [
-        ("operation", "CpuBound"), ("cpu", "CpuBound"), ("gpu", "GpuBound"), ("memory", "MemoryBound"),
-        ("io", "IoBound"), ("network", "NetworkBound"), ("data_loading", "DataLoading"),
-        ("forward", "ModelComputation"), ("backward", "GradientComputation"),
+        ("operation", "CpuBound"),
+        ("cpu", "CpuBound"),
+        ("gpu", "GpuBound"),
+        ("memory", "MemoryBound"),
+        ("io", "IoBound"),
+        ("network", "NetworkBound"),
+        ("data_loading", "DataLoading"),
+        ("forward", "ModelComputation"),
+        ("backward", "GradientComputation"),
     ],
-)  # fmt: skip
+)
 def test_slow_operations_by_category(profiler, category, kind):
     profiler.record_event("quick", 0.009, category)
     assert profiler.bottlenecks() == []
@@ -160,9 +164,15 @@ def test_memory_nearly_full(profiler):
     (found,) = profiler.bottlenecks()
     assert (found.type, found.severity) == ("MemoryBound", "Medium")
     assert {str(kind) for kind in BottleneckType} == {
-        "CpuBound", "MemoryBound", "IoBound", "GpuBound", "NetworkBound", "DataLoading", "ModelComputation",
+        "CpuBound",
+        "MemoryBound",
+        "IoBound",
+        "GpuBound",
+        "NetworkBound",
+        "DataLoading",
+        "ModelComputation",
         "GradientComputation",
-    }  # fmt: skip
+    }
 
 
 def test_events_are_bounded_and_totals_are_not_lost(clock):

@@ -163,7 +163,12 @@ def test_one_of_something_is_said_as_one() -> None:
         "y holds 1 NaN of 1 element, the first at [0]",
         "z holds 2 values beyond 1e+10 of 2 elements, the first at [0]",
     ]
-    assert _recorded([1.0]).generate_report().summary().startswith("health unknown over 1 record\nUnknown: only 1 loss so far")
+    assert (
+        _recorded([1.0])
+        .generate_report()
+        .summary()
+        .startswith("health unknown over 1 record\nUnknown: only 1 loss so far")
+    )
 
 
 @pytest.mark.filterwarnings("ignore:.*quantize.*:UserWarning")  # torch's own notice that these will go

@@ -143,5 +143,12 @@ def test_bar_lengths_are_proportional() -> None:
 
 def test_numbers_in_words() -> None:
     assert [number(v) for v in (0.0, 5.62e-4, 1234567.0, -0.5, 12.0, float("nan"), 9.999e-5, 1e-310)] == [
-        "0", "5.62 × 10⁻⁴", "1,234,567", "−0.5", "12", "NaN", "1 × 10⁻⁴", "1 × 10⁻³¹⁰",
-    ]  # fmt: skip
+        "0",
+        "5.62 × 10⁻⁴",
+        "1,234,567",
+        "−0.5",
+        "12",
+        "NaN",
+        "1 × 10⁻⁴",
+        "1 × 10⁻³¹⁰",
+    ]

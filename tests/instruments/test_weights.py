@@ -32,9 +32,7 @@ def test_statistics_against_scipy() -> None:
 
 
 def test_entropy_of_a_constant_and_of_a_uniform() -> None:
-    constant, uniform = WeightAnalyzer.analyze_weight_distribution(
-        [np.ones(9), np.arange(5000.0)]
-    ).layer_analyses
+    constant, uniform = WeightAnalyzer.analyze_weight_distribution([np.ones(9), np.arange(5000.0)]).layer_analyses
     assert constant.statistics.entropy == 0.0
     assert uniform.statistics.entropy == pytest.approx(math.log2(50), abs=1e-3)
 
@@ -110,9 +108,7 @@ def test_drift_by_name() -> None:
     assert by_name["b"].cosine == pytest.approx(1.0)
 
 
-@pytest.mark.parametrize(
-    ("change", "severity"), [(0.2, "High"), (0.06, "Medium"), (0.02, "Low"), (0.001, "Minimal")]
-)
+@pytest.mark.parametrize(("change", "severity"), [(0.2, "High"), (0.06, "Medium"), (0.02, "Low"), (0.001, "Minimal")])
 def test_drift_severity_and_indices(change: float, severity: str) -> None:
     before = [torch.zeros(5), torch.zeros(7)]
     drift = WeightAnalyzer.analyze_weight_drift(before, [tensor + change for tensor in before])
@@ -175,9 +171,7 @@ def test_live_model_and_checkpoint_agree(tmp_path: Path) -> None:
     save_file(state, str(path))
     live = WeightAnalyzer.analyze_weight_distribution(model)
     stored = WeightAnalyzer.analyze_weight_distribution(path)
-    assert {layer.layer_name for layer in live.layer_analyses} == {
-        n for n, v in state.items() if v.is_floating_point()
-    }
+    assert {layer.layer_name for layer in live.layer_analyses} == {n for n, v in state.items() if v.is_floating_point()}
     by_name = {layer.layer_name: layer.statistics for layer in stored.layer_analyses}
     rounded = state["0.weight"].double()
     assert by_name["0.weight"].mean == pytest.approx(rounded.mean().item())

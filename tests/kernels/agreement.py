@@ -17,9 +17,16 @@ FP8 = tuple(
     if hasattr(torch, name)
 )
 INTEGERS = (
-    torch.bool, torch.uint8, torch.int8, torch.uint16, torch.int16, torch.uint32, torch.int32, torch.uint64,
+    torch.bool,
+    torch.uint8,
+    torch.int8,
+    torch.uint16,
+    torch.int16,
+    torch.uint32,
+    torch.int32,
+    torch.uint64,
     torch.int64,
-)  # fmt: skip
+)
 COMPLEX = (torch.complex32, torch.complex64, torch.complex128)
 
 

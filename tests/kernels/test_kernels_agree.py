@@ -17,7 +17,7 @@ from agreement import (
     ordinary_tensor,
     tensor_of_bits,
     with_specials,
-)  # fmt: skip
+)
 from drawing import tensors
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -167,9 +167,18 @@ def test_numpy_arrays_in_any_layout(layout: str) -> None:
 
 def test_anything_that_holds_numbers() -> None:
     arrays = [
-        [1.0, 2.0, 3.0], 4, True, np.float16(2.5), np.array([1, 2], dtype=">i4"), np.longdouble([1.5, 2.5]),
-        np.array([1 + 1j]), [[1, 2], [3, 4]], np.zeros((0, 3)), torch.ones(2), range(5),
-    ]  # fmt: skip
+        [1.0, 2.0, 3.0],
+        4,
+        True,
+        np.float16(2.5),
+        np.array([1, 2], dtype=">i4"),
+        np.longdouble([1.5, 2.5]),
+        np.array([1 + 1j]),
+        [[1, 2], [3, 4]],
+        np.zeros((0, 3)),
+        torch.ones(2),
+        range(5),
+    ]
     truth = np.stack([reference.row(array) for array in arrays])
     assert_rows_agree(kernels.measure(arrays), truth)
     assert kernels.measure([]).shape == (0, 17)

@@ -92,9 +92,7 @@ def test_a_forked_child_measures_too(library: cpu.Library) -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-def test_a_library_of_another_version_is_refused(
-    monkeypatch: pytest.MonkeyPatch, library: cpu.Library
-) -> None:
+def test_a_library_of_another_version_is_refused(monkeypatch: pytest.MonkeyPatch, library: cpu.Library) -> None:
     monkeypatch.setattr(cpu, "ABI", -1)
     cpu._load.cache_clear()
     try:
@@ -105,9 +103,7 @@ def test_a_library_of_another_version_is_refused(
 
 
 @pytest.mark.parametrize(("asked", "expected"), [("1", 1), ("", None), ("lots", None)])
-def test_threads_follow_omp_num_threads(
-    monkeypatch: pytest.MonkeyPatch, asked: str, expected: int | None
-) -> None:
+def test_threads_follow_omp_num_threads(monkeypatch: pytest.MonkeyPatch, asked: str, expected: int | None) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", asked)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     assert cpu.num_threads() == (expected or min(cores or 1, 16))

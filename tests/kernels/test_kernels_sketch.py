@@ -12,9 +12,7 @@ from stethoscope.kernels.sketch import blocks, distance
 def test_a_sketch_is_linear() -> None:
     random = np.random.default_rng(0)
     a, b = random.normal(size=1000), random.normal(size=1000)
-    np.testing.assert_allclose(
-        reference.sketch(a, 7) - reference.sketch(b, 7), reference.sketch(a - b, 7), atol=1e-4
-    )
+    np.testing.assert_allclose(reference.sketch(a, 7) - reference.sketch(b, 7), reference.sketch(a - b, 7), atol=1e-4)
 
 
 @pytest.mark.parametrize("shape", ["bell", "zipf rows", "one column", "constant"])

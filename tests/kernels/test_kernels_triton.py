@@ -30,8 +30,9 @@ def test_every_case_by_the_interpreter() -> None:
 @settings(deadline=None)
 @given(
     counts=st.lists(st.integers(0, 500), min_size=1, max_size=30),
-    chunk=st.sampled_from([16, 32, 64, 128]), last=st.sampled_from([16, 32, 64, 128]),
-)  # fmt: skip
+    chunk=st.sampled_from([16, 32, 64, 128]),
+    last=st.sampled_from([16, 32, 64, 128]),
+)
 def test_chunks_are_the_tensors_in_order(counts: list[int], chunk: int, last: int) -> None:
     last = min(chunk, last)
     owners, firsts, lengths, starts = triton.cut(np.array(counts), chunk, last)

@@ -27,7 +27,12 @@ def groups() -> Iterator[list[torch.Tensor]]:
     yield [torch.randn(9001)[1:], torch.randn(16384), torch.tensor(2.5)]
     yield [ordinary_tensor(dtype, 9000, 9).relu_() for dtype in FLOATS]
     for dtype in FP8:
-        yield [tensor_of_bits(dtype, 9001, 5)[1:], torch.full((5,), 1.0).to(dtype), every_byte(dtype), every_byte(dtype)[:2]]
+        yield [
+            tensor_of_bits(dtype, 9001, 5)[1:],
+            torch.full((5,), 1.0).to(dtype),
+            every_byte(dtype),
+            every_byte(dtype)[:2],
+        ]
     yield from several_spans()
 
 
@@ -41,10 +46,15 @@ def several_spans() -> Iterator[list[torch.Tensor]]:
     count = SPAN + 77
     for dtype in (torch.float32, torch.bfloat16, torch.float64):
         mixed = ordinary_tensor(dtype, count, 5)
-        mixed[SPAN :] = mixed[SPAN :] * 3 + 1
-        yield [mixed, ordinary_tensor(dtype, 50, 6), ordinary_tensor(dtype, count, 7).relu_(), ordinary_tensor(dtype, 0, 8)]
+        mixed[SPAN:] = mixed[SPAN:] * 3 + 1
+        yield [
+            mixed,
+            ordinary_tensor(dtype, 50, 6),
+            ordinary_tensor(dtype, count, 7).relu_(),
+            ordinary_tensor(dtype, 0, 8),
+        ]
     lost = torch.randn(count) + 1e4
-    lost[: SPAN] = float("nan")
+    lost[:SPAN] = float("nan")
     lost[-1] = float("inf")
     yield [lost, torch.zeros(count), torch.randn(count) * 1e-40]
 

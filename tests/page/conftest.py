@@ -29,9 +29,15 @@ from stethoscope.views.server.shelf import opaque_id
 
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser") or ""
 FLAGS = [
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-    "--disable-background-networking", "--disable-component-update", "--disable-sync",
-]  # fmt: skip
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
 HEALTHY = "20261116-120000-gpt-small-aaaaaa"
 SICK = "20261116-130000-gpt-fp16-3f9a01"
 LIVE = "20261116-140000-gpt-live-bbbbbb"
@@ -64,7 +70,10 @@ def transformer_graph() -> dict:
     for layer in range(4):
         for part in ("attn", "mlp"):
             module, join = f"layers.{layer}.{part}", f"layers.{layer}:add" + ("" if part == "attn" else "_1")
-            nodes += [Node(path=module, type=part, order=order), Node(path=join, role="join", type="add", order=order + 1)]
+            nodes += [
+                Node(path=module, type=part, order=order),
+                Node(path=join, role="join", type="add", order=order + 1),
+            ]
             edges += [Edge(source=before, target=module), Edge(source=module, target=join)]
             edges.append(Edge(source=before, target=join, kind="residual"))
             before, order = join, order + 2
@@ -102,7 +111,9 @@ def base(tmp_path_factory):
     synthetic.write_run(folder / HEALTHY, infos=infos)
     add_extras(folder / HEALTHY, infos, range(1, 201))
     FindingsWriter(folder / HEALTHY).write([])
-    synthetic.write_run(folder / SICK, synthetic.exploding, name="gpt-fp16", metrics=synthetic.exploding_metrics, infos=infos)
+    synthetic.write_run(
+        folder / SICK, synthetic.exploding, name="gpt-fp16", metrics=synthetic.exploding_metrics, infos=infos
+    )
     writer = RunWriter.create(folder / SICK, {})
     writer.sites(infos)
     writer.event(1, "graph", transformer_graph())
@@ -115,7 +126,9 @@ def base(tmp_path_factory):
     write_stale(folder / STALE)
     evidence = (Evidence(NASTY, 1.0, 2.0, unit=NASTY[:40], site="ok"),)
     synthetic.write_run(folder / HOSTILE, name=NASTY, modules=[NASTY, "ok"], steps=range(1, 40))
-    FindingsWriter(folder / HOSTILE).write([Finding(NASTY, Severity.CRITICAL, f"{NASTY} broke", 5, 9, (NASTY,), evidence, NASTY)])
+    FindingsWriter(folder / HOSTILE).write(
+        [Finding(NASTY, Severity.CRITICAL, f"{NASTY} broke", 5, 9, (NASTY,), evidence, NASTY)]
+    )
     return folder
 
 
@@ -235,7 +248,9 @@ class Watched:
 
     def drawn(self) -> None:
         """Waits until what is known so far is drawn, and what follows from drawing it is done."""
-        self.page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done))))")
+        self.page.evaluate(
+            "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done))))"
+        )
 
     def settle(self) -> None:
         """Waits until every question is answered and drawn, and no answer raised another: not for a run that moves."""

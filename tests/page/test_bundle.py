@@ -22,7 +22,15 @@ def test_the_bundle_is_within_its_budget():
 
 def test_the_bundle_fetches_evaluates_and_styles_nothing_inline():
     script = (WEB / "app.js").read_text("utf-8")
-    for word in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "new Function", "importScripts"):
+    for word in (
+        "innerHTML",
+        "outerHTML",
+        "insertAdjacentHTML",
+        "document.write",
+        "eval(",
+        "new Function",
+        "importScripts",
+    ):
         # Preact names innerHTML where dangerouslySetInnerHTML is handled; no component of ours uses it.
         assert script.count(word) == 0 or word == "innerHTML", word
     sources = "".join(path.read_text("utf-8") for path in (ROOT / "frontend" / "src").glob("*.ts*"))

@@ -62,7 +62,9 @@ def test_plays_scrubs_and_reads_out(opened):
     box = page.locator("#cells").bounding_box()
     page.mouse.click(box["x"] + 200, box["y"] + 30)
     assert page.text_content("#step") in ("0", "1")
-    page.evaluate("() => { const s = document.getElementById('scrub'); s.value = '12'; s.dispatchEvent(new Event('input')); }")
+    page.evaluate(
+        "() => { const s = document.getElementById('scrub'); s.value = '12'; s.dispatchEvent(new Event('input')); }"
+    )
     assert page.text_content("#step") == "12"
     assert page.evaluate("window.pwned") is None
     assert page.trouble == []

@@ -150,8 +150,9 @@ def test_no_serious_accessibility_violation(browser, link, theme, where):
     found = Axe().run(page).response["violations"]
     serious = [
         (one["id"], [node["html"][:160] for node in one["nodes"][:3]])
-        for one in found if one["impact"] in ("serious", "critical")
-    ]  # fmt: skip
+        for one in found
+        if one["impact"] in ("serious", "critical")
+    ]
     assert serious == []
     context.close()
 

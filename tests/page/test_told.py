@@ -36,9 +36,15 @@ def alone(base):
 
     synthetic.write_run(folder, story, name="alone", metrics=metrics)
     cause = Finding(
-        "attention_logit_growth", Severity.WARNING, "Attention in layers.1.attn narrows from step 150.", 150, 200,
-        ("layers.1.attn.weight",), (Evidence("share of the first place", 0.9, 0.1),), "q, k = rms_norm(q), rms_norm(k)",
-    )  # fmt: skip
+        "attention_logit_growth",
+        Severity.WARNING,
+        "Attention in layers.1.attn narrows from step 150.",
+        150,
+        200,
+        ("layers.1.attn.weight",),
+        (Evidence("share of the first place", 0.9, 0.1),),
+        "q, k = rms_norm(q), rms_norm(k)",
+    )
     FindingsWriter(folder).write([cause])
     return folder
 
@@ -51,9 +57,18 @@ def checked(base):
     writer = synthetic._OPEN.pop()
     experiments = [
         {"name": f"e{n}", "question": f"Is it so, {n}?", "outcome": outcome, "looked_at": looked, "codes": []}
-        for n, (outcome, looked) in enumerate([("clear", "12 weights"), ("does not apply", ""), ("failed", "TypeError: no")])
+        for n, (outcome, looked) in enumerate(
+            [("clear", "12 weights"), ("does not apply", ""), ("failed", "TypeError: no")]
+        )
     ]
-    body = {"findings": [], "num_experiments": 3, "experiments": experiments, "not_examined": [], "seconds": 1.5, "time": 1.8e9}
+    body = {
+        "findings": [],
+        "num_experiments": 3,
+        "experiments": experiments,
+        "not_examined": [],
+        "seconds": 1.5,
+        "time": 1.8e9,
+    }
     writer.event(0, "checkup", body)
     assert writer.flush()
     writer.close("finished")
@@ -65,7 +80,13 @@ def test_a_verdict_with_one_number_has_more_beside_it(watched, alone):
     watched.open(run_hash(alone.name))
     page = watched.page
     labels = page.locator("table.evidence tbody th[scope=row]").all_inner_texts()
-    assert labels == ["Share of the first place", "Gradient L2, attn", "Gradient before clipping", "Clip coefficient", "Loss"]
+    assert labels == [
+        "Share of the first place",
+        "Gradient L2, attn",
+        "Gradient before clipping",
+        "Clip coefficient",
+        "Loss",
+    ]
     assert page.locator("table.evidence .spark").count() == 4
     told = page.locator(".followed li").all_inner_texts()
     assert "It begins in layers.1.attn.weight" in told[0]
@@ -145,14 +166,19 @@ def test_a_phone_reads_every_screen(browser, link, checked, theme):
     context = browser.new_context(viewport=PHONE, color_scheme=theme, bypass_csp=True)
     watched = Watched(context.new_page(), link)
     page = watched.page
-    screens = [*(run_hash(SICK, name) for name in ("overview", "layers", "flow", "log", "profile", "ranks")), run_hash(CHECKED, "checkup")]
+    screens = [
+        *(run_hash(SICK, name) for name in ("overview", "layers", "flow", "log", "profile", "ranks")),
+        run_hash(CHECKED, "checkup"),
+    ]
     for address in (*screens, "#/"):
         watched.open(address, ready=".runlist, [data-ready]")
         watched.settle()
         assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
         assert page.evaluate("document.querySelector('main').scrollWidth") <= PHONE["width"] + 8, address
         found = Axe().run(page).response["violations"]
-        serious = [(one["id"], one["nodes"][0]["html"][:160]) for one in found if one["impact"] in ("serious", "critical")]
+        serious = [
+            (one["id"], one["nodes"][0]["html"][:160]) for one in found if one["impact"] in ("serious", "critical")
+        ]
         assert serious == [], address
     page.locator(".runlist").wait_for()
     watched.open(run_hash(SICK, "profile"))

@@ -34,7 +34,9 @@ def main() -> int:
     try:
         for row in all_rows():
             if wanted is None or row.number in wanted:
-                outcome = row.run(lab, given.tries if given.tries is not None else row.short if given.short else row.long)
+                outcome = row.run(
+                    lab, given.tries if given.tries is not None else row.short if given.short else row.long
+                )
                 print("| " + " | ".join(cells(outcome)) + " |", flush=True)
                 if not outcome.is_kept:
                     broken.append(outcome)

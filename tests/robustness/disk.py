@@ -50,8 +50,13 @@ def check_one_warning(one: Try, outcome: Outcome, word: str) -> None:
 def fill_the_disk(lab: Lab, tries: int, outcome: Outcome) -> None:
     for _ in range(tries):
         for room_again in (False, True):
-            one = lab.prepare(wait_at=HALF, steps=100 if room_again else 40, pause_s=0.03 if room_again else 0.0,
-                              watch={"companion": "process" if not room_again else "off"}, flush_until=HALF)  # fmt: skip
+            one = lab.prepare(
+                wait_at=HALF,
+                steps=100 if room_again else 40,
+                pause_s=0.03 if room_again else 0.0,
+                watch={"companion": "process" if not room_again else "off"},
+                flush_until=HALF,
+            )
             with lab.small_disk(one.runs, "size=2m"):
                 one.start()
                 assert one.child.wait_for("waiting"), one.child.err
@@ -178,7 +183,11 @@ def delete_the_folder(lab: Lab, tries: int, outcome: Outcome) -> None:
         shutil.rmtree(one.run_folder)
         one.go()
         done = one.finish(outcome)
-        said = [line for line in one.child.err.splitlines() if "delet" in line or "no longer there" in line or "gone" in line]
+        said = [
+            line
+            for line in one.child.err.splitlines()
+            if "delet" in line or "no longer there" in line or "gone" in line
+        ]
         outcome.expect(bool(said), "wrong", f"{len(done.losses)} steps are gone and nobody was told: {one.child.err!r}")
 
 

@@ -107,8 +107,11 @@ class Forks:
             environment["LD_PRELOAD"] = str(shim)
         self._process = subprocess.Popen(
             [sys.executable, str(Path(__file__)), str(theirs.fileno())],
-            pass_fds=[theirs.fileno()], env=environment, cwd=ROOT, stdin=subprocess.DEVNULL,
-        )  # fmt: skip
+            pass_fds=[theirs.fileno()],
+            env=environment,
+            cwd=ROOT,
+            stdin=subprocess.DEVNULL,
+        )
         theirs.close()
         self._socket, self._channel = ours, ours.makefile("rw")
 

@@ -32,7 +32,9 @@ def kill_at_random(lab: Lab, tries: int, outcome: Outcome) -> None:
         run = one.check_run(outcome)
         if run is not None:
             outcome.expect(run.state == "crashed", "wrong", f"a killed run is called {run.state}")
-            outcome.expect(all(p.is_torn_tail for p in run.problems), "wrong", f"damage where there is none: {run.problems}")
+            outcome.expect(
+                all(p.is_torn_tail for p in run.problems), "wrong", f"damage where there is none: {run.problems}"
+            )
 
 
 @row(2, "out-of-memory kill while the disk hangs", short=1, long=5)
@@ -135,9 +137,13 @@ def kill_at_each_call_of_sealing(lab: Lab, tries: int, outcome: Outcome) -> None
         outcome.expect(one.child.code == -9, "harmed", f"exit code {one.child.code}: {one.child.err[-300:]}")
         for when in ("at once", "after the next seal"):
             run = open_run(folder)
-            outcome.expect(all_numbers(run) == whole, "lost", f"killed at call {number}: the run reads differently {when}")
+            outcome.expect(
+                all_numbers(run) == whole, "lost", f"killed at call {number}: the run reads differently {when}"
+            )
             outcome.expect(not run.problems, "wrong", f"killed at call {number}: {run.problems}")
             one.rules()
             again = lab.forks.start(one.folder, HERE / "sealing.py", one.given, {})
-            outcome.expect(again.wait() == 0, "harmed", f"killed at call {number}: cannot be sealed again: {again.err[-300:]}")
+            outcome.expect(
+                again.wait() == 0, "harmed", f"killed at call {number}: cannot be sealed again: {again.err[-300:]}"
+            )
         shutil.rmtree(one.folder)

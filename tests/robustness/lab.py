@@ -98,9 +98,13 @@ class Training:
             return next((line[1] for line in reversed(words) if line[0] == word and len(line) > 1), "")
 
         return cls(
-            [line[2] for line in steps], [float(line[3]) for line in steps], [float(line[4]) for line in steps],
-            last("weights"), int(last("kept") or -1), float(last("ending")) if last("ending") else None,
-        )  # fmt: skip
+            [line[2] for line in steps],
+            [float(line[3]) for line in steps],
+            [float(line[4]) for line in steps],
+            last("weights"),
+            int(last("kept") or -1),
+            float(last("ending")) if last("ending") else None,
+        )
 
 
 class Try:
@@ -188,7 +192,9 @@ class Try:
                 continue  # a loader's batches are sites of their own
             for at, step in enumerate(block.steps.tolist()):
                 expected = clean.get((step, str(info.site)))
-                if block.present[at, column] and (expected is None or not np.array_equal(block.rows[at, column], expected, True)):
+                if block.present[at, column] and (
+                    expected is None or not np.array_equal(block.rows[at, column], expected, True)
+                ):
                     false.append(step)
         outcome.expect(not false, "wrong", f"numbers of steps {false[:5]} are not those of a clean recording")
         return run
@@ -208,9 +214,17 @@ class Try:
 
 
 TOLD = (
-    "not recorded", "never reached", "did not reach", "not on disk", "not on the disk", "not written", "lost", "memory only", "deleted",
+    "not recorded",
+    "never reached",
+    "did not reach",
+    "not on disk",
+    "not on the disk",
+    "not written",
+    "lost",
+    "memory only",
+    "deleted",
     "without us",
-)  # fmt: skip
+)
 
 
 def wait_for_all(tries: list[Try], timeout: float = 40.0) -> None:

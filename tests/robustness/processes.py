@@ -30,7 +30,11 @@ def share_a_run(lab: Lab, tries: int, outcome: Outcome) -> None:
         for each in (one, other):
             each.finish(outcome)
         run, losses = open_run(one.runs / "shared"), list(map(float.fromhex, one.training.losses))
-        lengths = [start.last_step - start.first_step + 1 for start in run.starts if None not in (start.first_step, start.last_step)]
+        lengths = [
+            start.last_step - start.first_step + 1
+            for start in run.starts
+            if None not in (start.first_step, start.last_step)
+        ]
         outcome.expect(lengths == [40, 40], "lost", f"two starts of 40 steps are shown with {lengths}")
         # The second goes on counting where the first stood when it came: its steps lie over the first one's last.
         shift, shown = run.starts[-1].first_step or 0, run.metric("loss")
@@ -70,7 +74,9 @@ def resume_from_before(lab: Lab, tries: int, outcome: Outcome) -> None:
         again = Try(lab, one.folder, one.given | {"resume": True}).start()
         plain = lab.plain(one.given)
         outcome.expect(again.child.wait() == 0, "harmed", again.child.err[-300:])
-        outcome.expect(again.training.losses == plain.losses[20:], "harmed", "the resumed losses are not the plain ones")
+        outcome.expect(
+            again.training.losses == plain.losses[20:], "harmed", "the resumed losses are not the plain ones"
+        )
         run = open_run(one.runs / "resumed")
         spans = [(start.first_step, start.last_step) for start in run.starts]
         outcome.expect(spans == [(0, 39), (20, 39)], "wrong", f"the starts are shown as {spans}")
@@ -154,9 +160,13 @@ def endings(lab: Lab, tries: int) -> Iterator[tuple[Try, str]]:
             os.kill(pid, signal.SIGKILL)
 
 
-def check_ending(one: Try, trouble: str, outcome: Outcome, code: int, since: float | None = None, says: str = "") -> None:
+def check_ending(
+    one: Try, trouble: str, outcome: Outcome, code: int, since: float | None = None, says: str = ""
+) -> None:
     one.finish(outcome, code=code, since=since)
-    outcome.expect(says in one.child.err, "harmed", f"the user's own {says!r} is not on stderr: {one.child.err[-300:]!r}")
+    outcome.expect(
+        says in one.child.err, "harmed", f"the user's own {says!r} is not on stderr: {one.child.err[-300:]!r}"
+    )
     if trouble == "full disk":
         one.check_told(outcome, one.check_run(outcome))
         return
@@ -175,7 +185,7 @@ def raise_or_interrupt(lab: Lab, tries: int, outcome: Outcome) -> None:
             continue
         (one.folder / "raise").touch()
         one.go()
-        check_ending(one, trouble, outcome, 1, None, "KeyError: \"the user's own\"")
+        check_ending(one, trouble, outcome, 1, None, 'KeyError: "the user\'s own"')
 
 
 @row(26, "sys.exit", short=1, long=6)

@@ -26,7 +26,18 @@ def count_calls(name: str) -> None:
 
 
 def main(given: dict) -> None:
-    for name in ("allreduce", "allgather", "broadcast", "barrier", "reduce", "reduce_scatter", "send", "recv", "gather", "scatter"):
+    for name in (
+        "allreduce",
+        "allgather",
+        "broadcast",
+        "barrier",
+        "reduce",
+        "reduce_scatter",
+        "send",
+        "recv",
+        "gather",
+        "scatter",
+    ):
         count_calls(name)
     torch.set_num_threads(1)
     dist.init_process_group("gloo", f"file://{given['gloo']}", rank=int(os.environ["RANK"]), world_size=2)

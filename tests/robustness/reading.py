@@ -61,9 +61,13 @@ def flip_every_bit(lab: Lab, tries: int, outcome: Outcome) -> None:
         if sealed:
             seal(folder, final=True)
         whole = numbers(folder)
-        files = [path for path in sorted(folder.rglob("*")) if path.is_file() and path.name not in (".gitignore", ".sealing")]
+        files = [
+            path for path in sorted(folder.rglob("*")) if path.is_file() and path.name not in (".gitignore", ".sealing")
+        ]
         num_bits = 8 * sum(path.stat().st_size for path in files)
-        with mock.patch("stethoscope.store.process.is_known_dead", return_value=True):  # we wrote it ourselves, and live
+        with mock.patch(
+            "stethoscope.store.process.is_known_dead", return_value=True
+        ):  # we wrote it ourselves, and live
             for path in files:
                 flip_bits(folder, path, whole, max(num_bits * 2 // tries, 1), outcome)
 
@@ -147,7 +151,9 @@ def read_while_sealing(lab: Lab, tries: int, outcome: Outcome) -> None:
         while one.child.poll() is None:
             outcome.tries += 1
             run.refresh()
-            outcome.expect(all_numbers(run) == whole, "wrong", "a run that was followed reads differently while it is sealed")
+            outcome.expect(
+                all_numbers(run) == whole, "wrong", "a run that was followed reads differently while it is sealed"
+            )
             outcome.expect(numbers(folder) == whole, "wrong", "a run opened while it is sealed reads differently")
         outcome.expect(one.child.code == 0, "harmed", one.child.err[-300:])
         outcome.expect(bool(open_run(folder).catalogue.segments()), "wrong", "nothing was sealed: nothing was tried")
@@ -199,7 +205,11 @@ def open_a_read_only_run(lab: Lab, tries: int, outcome: Outcome) -> None:
         if subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=False).returncode:
             raise SkipRowError("a tmpfs cannot be made read-only here")
         for name in ("run", "sealed"):
-            outcome.expect(numbers(disk / name) == numbers(folder), "wrong", f"{name}: other numbers than on a disk that is written")
+            outcome.expect(
+                numbers(disk / name) == numbers(folder),
+                "wrong",
+                f"{name}: other numbers than on a disk that is written",
+            )
             for command in ("show", "diagnose", "doctor"):
                 code, said = ask(command, str(disk / name))
                 outcome.tries += 1

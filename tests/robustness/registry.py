@@ -32,7 +32,9 @@ class Row:
             self.function(lab, tries, outcome)
         except SkipRowError as why:
             outcome.skipped = str(why)
-        except Exception as error:  # a row that cannot be tried to its end is no kept promise, and the others are still tried
+        except (
+            Exception
+        ) as error:  # a row that cannot be tried to its end is no kept promise, and the others are still tried
             outcome.expect(False, "harmed", f"the try itself failed: {error!r}")
             outcome.notes += traceback.format_exc().splitlines()[-6:]
         return outcome

@@ -68,7 +68,9 @@ class Page:
 
     def answers(self) -> bool:
         """Whether the list of runs comes within a few seconds."""
-        asked = urllib.request.Request(f"http://127.0.0.1:{self.port}/api/runs", headers={"Authorization": f"Bearer {self.token}"})
+        asked = urllib.request.Request(
+            f"http://127.0.0.1:{self.port}/api/runs", headers={"Authorization": f"Bearer {self.token}"}
+        )
         with contextlib.suppress(OSError), urllib.request.urlopen(asked, timeout=15) as answer:
             return bool(answer.status == 200)
         return False
@@ -109,7 +111,9 @@ def never_read(lab: Lab, tries: int, outcome: Outcome) -> None:
         for client in clients:
             outcome.tries += 1
             outcome.expect(page.answers(), "harmed", "the page answers nobody else meanwhile")
-            outcome.expect(is_let_go(client, began + 3 * READ_S), "harmed", f"a client that never reads is kept for {3 * READ_S} s")
+            outcome.expect(
+                is_let_go(client, began + 3 * READ_S), "harmed", f"a client that never reads is kept for {3 * READ_S} s"
+            )
         grown = page.resident_bytes() - before
         outcome.expect(grown < 100 << 20, "harmed", f"the server grew by {grown >> 20} MB")
         for client in clients:

@@ -85,7 +85,9 @@ def main(given: dict) -> None:
         if step < first:
             continue
         if given.get("save_at") == step:
-            torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}, "checkpoint.pt")
+            torch.save(
+                {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}, "checkpoint.pt"
+            )
         if given.get("wait_at") == step:
             wait_for_go("go")
         if given.get("fill_descriptors_at") == step:

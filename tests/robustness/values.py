@@ -70,7 +70,9 @@ def check_tensor(lab: Lab, outcome: Outcome, name: str, tensor: Any, values: Any
             gaps += [] if there.all() else [str(info.site)]
         elif values is None:
             held = block.rows[there, column]
-            outcome.expect(not np.isfinite(held[:, 7:]).any(), "wrong", f"{name}: numbers of a tensor without values: {held[:1]}")
+            outcome.expect(
+                not np.isfinite(held[:, 7:]).any(), "wrong", f"{name}: numbers of a tensor without values: {held[:1]}"
+            )
         else:
             outcome.expect(bool(there.all()), "wrong", f"{name}: rows are missing")
             for found in block.rows[there, column]:
@@ -104,7 +106,12 @@ def odd_values(dtype: Any) -> list[Any]:
     from agreement import tensor_of_bits
 
     warnings.filterwarnings("ignore", "ComplexHalf")
-    found = [tensor_of_bits(dtype, 4099, 3), tensor_of_bits(dtype, 5, 4), torch.ones((), dtype=dtype), torch.empty(0, 3, dtype=dtype)]
+    found = [
+        tensor_of_bits(dtype, 4099, 3),
+        tensor_of_bits(dtype, 5, 4),
+        torch.ones((), dtype=dtype),
+        torch.empty(0, 3, dtype=dtype),
+    ]
     if dtype.is_floating_point and "e8m0" not in str(dtype):
         found += [torch.full((9,), NAN).to(dtype), torch.tensor([NAN, 0.0, 1e-40, 1.0]).to(dtype)]
     return found
@@ -231,7 +238,9 @@ def shard_a_weight(lab: Lab, tries: int, outcome: Outcome) -> None:
                 assert_rows_agree(block.rows[0, at], reference.row(values))
             except AssertionError as error:
                 outcome.expect(False, "wrong", f"rank {rank}: {str(error)[:200]}")
-            outcome.expect(tuple(block.sites[at].shape) == (8, 6), "wrong", f"its shape is shown as {block.sites[at].shape}")
+            outcome.expect(
+                tuple(block.sites[at].shape) == (8, 6), "wrong", f"its shape is shown as {block.sites[at].shape}"
+            )
 
 
 @row(40, "torch.compile on the CPU (CUDA graphs need a device)", short=2, long=6)
@@ -285,7 +294,15 @@ def name_modules_strangely(lab: Lab, tries: int, outcome: Outcome) -> None:
 
     outcome.try_it("wrong", names.test_strange_names_make_the_round_trip, lab.new_folder())
     outcome.try_it("wrong", names.test_two_tensors_of_one_name_count_as_one, lab.new_folder())
-    hostile = ["\x1b[31mred\x1b]0;title\x07", "nul\0", "<script>alert(1)</script>", "\u202egnp", "日本語" * 5, "n" * 10_000, "a\nb\r"]
+    hostile = [
+        "\x1b[31mred\x1b]0;title\x07",
+        "nul\0",
+        "<script>alert(1)</script>",
+        "\u202egnp",
+        "日本語" * 5,
+        "n" * 10_000,
+        "a\nb\r",
+    ]
     model = torch.nn.Sequential()
     for name in hostile:
         model.add_module(name, torch.nn.Linear(3, 3))

@@ -62,13 +62,15 @@ def ready():
 CASES: dict[str, tuple[str, tuple[int, ...]]] = {
     "interrupted_backward": ("session = watch(companion='off')\ntrain(error=KeyboardInterrupt())", ()),
     "interrupted_in_with": (
-        "with watch(companion='off'):\n    train()\n    ready()\n    time.sleep(30)", (signal.SIGINT,),
+        "with watch(companion='off'):\n    train()\n    ready()\n    time.sleep(30)",
+        (signal.SIGINT,),
     ),
     "failed_backward": ("session = watch(companion='off')\ntrain(error=ValueError('mine'))", ()),
     "failed_thread": (
         "session = watch(companion='off')\n"
         "worker = threading.Thread(target=train, kwargs={'error': ValueError('in a thread')})\n"
-        "worker.start()\nworker.join()", (),
+        "worker.start()\nworker.join()",
+        (),
     ),
     "interrupted_beside_thread": (
         "session = watch(companion='off')\n"
@@ -77,7 +79,8 @@ CASES: dict[str, tuple[str, tuple[int, ...]]] = {
     ),
     "at_a_prompt": (
         "session = watch(companion='off')\nprompt = code.InteractiveInterpreter(globals())\nsys.ps1 = '>>> '\n"
-        "prompt.runsource('train(error=KeyboardInterrupt())')\nprompt.runsource('train(3)')", (),
+        "prompt.runsource('train(error=KeyboardInterrupt())')\nprompt.runsource('train(3)')",
+        (),
     ),
     "own_handlers": (
         "def mine(*given): print('my hook', given[0].__name__, file=sys.stderr)\n"
@@ -85,19 +88,23 @@ CASES: dict[str, tuple[str, tuple[int, ...]]] = {
         "def stop(*given): raise SystemExit(7)\n"
         "sys.excepthook = mine\natexit.register(goodbye, 'registered before')\n"
         "signal.signal(signal.SIGTERM, stop)\nsession = watch(companion='off')\n"
-        "atexit.register(goodbye, 'registered after')\ntrain()\nready()\ntime.sleep(30)", (signal.SIGTERM,),
+        "atexit.register(goodbye, 'registered after')\ntrain()\nready()\ntime.sleep(30)",
+        (signal.SIGTERM,),
     ),
     "own_hook_after": (
         "def mine(*given): print('my hook', given[0].__name__, file=sys.stderr)\n"
-        "session = watch(companion='off')\nsys.excepthook = mine\ntrain()\n1 / 0", (),
+        "session = watch(companion='off')\nsys.excepthook = mine\ntrain()\n1 / 0",
+        (),
     ),
     "broken_pipe": (
         "session = watch(companion='off')\ntrain()\nreading, writing = os.pipe()\nos.close(reading)\n"
-        "os.dup2(writing, 1)\nprint('gone', flush=True)", (),
+        "os.dup2(writing, 1)\nprint('gone', flush=True)",
+        (),
     ),
     "terminated_inside_torch": (
         "session = watch(companion='off')\ntrain()\nmutex = (ctypes.c_char * 64)()\n"
-        "lock = ctypes.CDLL(None).pthread_mutex_lock\nlock(mutex)\nready()\nlock(mutex)", (signal.SIGTERM,),
+        "lock = ctypes.CDLL(None).pthread_mutex_lock\nlock(mutex)\nready()\nlock(mutex)",
+        (signal.SIGTERM,),
     ),
     "terminated_with_a_lock": (
         "session = watch(companion='off')\ntrain()\n"
@@ -105,23 +112,26 @@ CASES: dict[str, tuple[str, tuple[int, ...]]] = {
         (signal.SIGTERM,),
     ),
     "stopped_companion": (
-        "session = watch()\ntrain()\nif watched: os.kill(companion_pid(), signal.SIGSTOP)\nready()\nsys.exit(3)", (),
+        "session = watch()\ntrain()\nif watched: os.kill(companion_pid(), signal.SIGSTOP)\nready()\nsys.exit(3)",
+        (),
     ),
     "killed_companion": (
         "session = watch()\ntrain()\nwait_for_companion()\nif watched: os.kill(companion_pid(), signal.SIGKILL)\n"
-        "ready()\nraise ValueError('mine')", (),
+        "ready()\nraise ValueError('mine')",
+        (),
     ),
     "second_interrupt": (
-        "session = watch()\ntrain()\nif watched: os.kill(companion_pid(), signal.SIGSTOP)\n"
-        "ready()\ntime.sleep(30)", (signal.SIGINT, signal.SIGINT),
+        "session = watch()\ntrain()\nif watched: os.kill(companion_pid(), signal.SIGSTOP)\nready()\ntime.sleep(30)",
+        (signal.SIGINT, signal.SIGINT),
     ),
     "full_disk": (
         "session = watch()\ntrain()\nif watched:\n    session.flush()\n"
         "    with contextlib.suppress(OSError), open(folder / 'filler', 'wb', 0) as filler:\n"
         "        while True: filler.write(bytes(4096))\n"
-        "train(40)\nready()", (),
+        "train(40)\nready()",
+        (),
     ),
-}  # fmt: skip
+}
 """From a case to its program and the signals it is sent, a second apart, when it says that it is ready."""
 SECONDS_BETWEEN = 1.0
 

@@ -49,7 +49,9 @@ def codes(folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-def test_a_new_training_in_an_old_folder_is_no_resume(first: Any, seed: int, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_new_training_in_an_old_folder_is_no_resume(
+    first: Any, seed: int, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder = first[0]
     model = net(seed)
     train(model, torch.optim.Adam(model.parameters(), lr=1e-3), 20, folder).stop()
@@ -80,7 +82,9 @@ def test_a_checkpoint_behind_the_last_recorded_weights_is_a_resume(
 
 
 @pytest.mark.parametrize("keeps_optimizer", [True, False])
-def test_a_resume_is_told_and_so_is_a_lost_optimizer(first: Any, keeps_optimizer: bool, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_resume_is_told_and_so_is_a_lost_optimizer(
+    first: Any, keeps_optimizer: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder, weights, state = first
     model = net(5)
     model.load_state_dict(weights)

@@ -27,9 +27,12 @@ class Ended:
         self.folder = folder
         done = subprocess.run(
             [sys.executable, str(SCRIPT), str(folder), *names],
-            capture_output=True, text=True, timeout=120, check=False,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
             env={**os.environ, "OMP_NUM_THREADS": "1", **(env or {})},
-        )  # fmt: skip
+        )
         _wake_companions(folder)
         assert done.returncode == 0, done.stderr
         self._results = json.loads(done.stdout)
@@ -69,9 +72,16 @@ def _wake_companions(folder: Path) -> None:
 
 def test_an_interrupt_and_an_exception_end_as_without_us(tmp_path: Path) -> None:
     cases = (
-        "interrupted_backward", "interrupted_in_with", "failed_backward", "failed_thread", "interrupted_beside_thread",
-        "at_a_prompt", "own_handlers", "own_hook_after", "broken_pipe",
-    )  # fmt: skip
+        "interrupted_backward",
+        "interrupted_in_with",
+        "failed_backward",
+        "failed_thread",
+        "interrupted_beside_thread",
+        "at_a_prompt",
+        "own_handlers",
+        "own_hook_after",
+        "broken_pipe",
+    )
     ended = Ended(tmp_path, *cases)
     for name in cases:
         ended.assert_as_plain(name)
@@ -79,17 +89,24 @@ def test_an_interrupt_and_an_exception_end_as_without_us(tmp_path: Path) -> None
     assert ended.status("interrupted_beside_thread-watched") == -signal.SIGINT
     assert ended.status("own_handlers-watched") == 7
     for name, kind in (
-        ("interrupted_backward", "KeyboardInterrupt"), ("interrupted_in_with", "KeyboardInterrupt"),
-        ("failed_thread", "ValueError"), ("own_hook_after", "ZeroDivisionError"), ("broken_pipe", "BrokenPipeError"),
-    ):  # fmt: skip
+        ("interrupted_backward", "KeyboardInterrupt"),
+        ("interrupted_in_with", "KeyboardInterrupt"),
+        ("failed_thread", "ValueError"),
+        ("own_hook_after", "ZeroDivisionError"),
+        ("broken_pipe", "BrokenPipeError"),
+    ):
         assert kind in json.dumps(ended.run(f"{name}-watched")), name
     assert "finished" in json.dumps(ended.run("at_a_prompt-watched"))
 
 
 def test_nothing_holds_up_the_end(tmp_path: Path) -> None:
     cases = (
-        "terminated_inside_torch", "terminated_with_a_lock", "stopped_companion", "killed_companion", "second_interrupt",
-    )  # fmt: skip
+        "terminated_inside_torch",
+        "terminated_with_a_lock",
+        "stopped_companion",
+        "killed_companion",
+        "second_interrupt",
+    )
     ended = Ended(tmp_path, *cases)
     for name in cases:
         ended.assert_as_plain(name)

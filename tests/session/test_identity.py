@@ -117,9 +117,7 @@ def test_compiled_training_is_bit_identical(
 
 def _hooks(model: torch.nn.Module) -> int:
     names = [
-        attribute
-        for attribute in vars(model)
-        if attribute.endswith(("_hooks", "_hooks_with_kwargs", "_always_called"))
+        attribute for attribute in vars(model) if attribute.endswith(("_hooks", "_hooks_with_kwargs", "_always_called"))
     ]
     return sum(len(getattr(module, name)) for module in model.modules() for name in names)
 
@@ -227,6 +225,10 @@ def test_taps_make_way_for_torch_compile_unless_asked_for(asked: bool | None, tm
     """
     ran = subprocess.run(
         [sys.executable, "-c", COMPILED_LATER, str(asked), str(tmp_path)],
-        cwd=Path(__file__).parents[1], capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
+        cwd=Path(__file__).parents[1],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
     assert "all held" in ran.stdout, ran.stderr

@@ -29,9 +29,15 @@ for _ in range(int(sys.argv[1])):
 
 def start(folder: Path, rank: int, num_sessions: int = 1, **variables: str) -> subprocess.Popen[str]:
     """One rank of a launch as torchrun starts it on its default port."""
-    environment = {key: value for key, value in os.environ.items() if not key.startswith(("STETHOSCOPE", "TORCHELASTIC"))}
+    environment = {
+        key: value for key, value in os.environ.items() if not key.startswith(("STETHOSCOPE", "TORCHELASTIC"))
+    }
     environment |= {"PYTHONPATH": str(SOURCE), "RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
-    environment |= {"MASTER_PORT": "29500", "TORCHELASTIC_RUN_ID": "none", "TORCHELASTIC_RESTART_COUNT": "0"} | variables
+    environment |= {
+        "MASTER_PORT": "29500",
+        "TORCHELASTIC_RUN_ID": "none",
+        "TORCHELASTIC_RESTART_COUNT": "0",
+    } | variables
     command = [sys.executable, "-c", RANK, str(num_sessions)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=folder, env=environment)
 

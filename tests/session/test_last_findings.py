@@ -18,9 +18,7 @@ from stethoscope.record import Finding, Severity
 from stethoscope.store import FindingsWriter
 from tests.session.training import begin, go_on
 
-FOUND = Finding(
-    code="plateau", severity=Severity.WARNING, sites=(), first_step=3, last_step=9, message="It stands."
-)
+FOUND = Finding(code="plateau", severity=Severity.WARNING, sites=(), first_step=3, last_step=9, message="It stands.")
 
 
 class Sealing:
@@ -70,9 +68,7 @@ def test_words_of_an_earlier_process_are_not_its_last(is_last: bool, tmp_path: P
     assert not one.has_concluded
 
 
-def test_what_the_companion_found_is_not_looked_for_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_the_companion_found_is_not_looked_for_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trained = go_on(begin(tmp_path, companion="process"), 12)
     folder = trained.session.folder
     assert folder is not None

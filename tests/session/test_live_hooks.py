@@ -32,9 +32,7 @@ def build(trigger: Any, action: Any, **more: Any) -> stethoscope.Hook:
 def test_every_n_steps_fires_at_those_steps_with_that_steps_numbers(tmp_path: Path) -> None:
     trained = begin(tmp_path)
     seen: list[Any] = []
-    trained.session.hooks.register_hook(
-        build(HookTrigger.EveryNSteps(10), HookAction.CustomCallback(seen.append))
-    )
+    trained.session.hooks.register_hook(build(HookTrigger.EveryNSteps(10), HookAction.CustomCallback(seen.append)))
     go_on(trained, 31)
     assert [context.step for context in seen] == [0, 10, 20, 30]
     for context in seen:
@@ -75,9 +73,7 @@ def test_numbers_that_arrive_late_as_from_a_device_reach_their_hooks_in_order(
     seen: list[Any] = []
     trained.session.on(every=1)(seen.append)
     trained.session.on(HookCondition.StepRange(11, 11), HookAction.StopTraining)
-    with contextlib.suppress(
-        stethoscope.StopTraining
-    ):  # in the last step, or in `stop`, where it goes nowhere
+    with contextlib.suppress(stethoscope.StopTraining):  # in the last step, or in `stop`, where it goes nowhere
         go_on(trained, 12)
     trained.session.stop()
     assert [context.step for context in seen] == list(range(12))
@@ -231,16 +227,12 @@ def test_a_hook_that_raises_is_disabled_after_three_times_and_training_goes_on(
     assert len(trained.losses) == 8
     assert trained.session.hooks.stats(1).disabled
     assert trained.session.stop().summary()["hooks"] == {"Error": 3}
-    messages = [
-        event.body["message"] for event in stethoscope.open_run(trained.session.folder).events("alert")
-    ]
+    messages = [event.body["message"] for event in stethoscope.open_run(trained.session.folder).events("alert")]
     assert len(messages) == len(caplog.records) == 3
     assert messages[-1].endswith("it is disabled now")
 
 
-def test_alerts_reach_the_run_the_log_and_the_webhook(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_alerts_reach_the_run_the_log_and_the_webhook(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     got: list[dict[str, Any]] = []
 
     class Receiver(http.server.BaseHTTPRequestHandler):
@@ -256,9 +248,7 @@ def test_alerts_reach_the_run_the_log_and_the_webhook(
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
         trained = begin(tmp_path, webhook=f"http://127.0.0.1:{server.server_port}/hook")
-        trained.session.on(
-            HookCondition.StepRange(3, 3), HookAction.Alert("loss is {loss} at {step}", "Critical")
-        )
+        trained.session.on(HookCondition.StepRange(3, 3), HookAction.Alert("loss is {loss} at {step}", "Critical"))
         with caplog.at_level(logging.INFO, logger="stethoscope.alerts"):
             go_on(trained, 5)
         trained.session.stop()
@@ -277,9 +267,7 @@ def test_a_webhook_that_cannot_be_used_is_told_at_once(tmp_path: Path) -> None:
         begin(tmp_path, webhook="ftp://somewhere")
 
 
-def test_quiet_says_nothing_and_loud_says_the_alert(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_quiet_says_nothing_and_loud_says_the_alert(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for quiet in (True, False):
         trained = begin(tmp_path, quiet=quiet)
         trained.session.on(HookCondition.StepRange(0, 0), HookAction.Alert("hello"), name="greeter")

@@ -51,9 +51,7 @@ def test_directions_come_from_the_sketch_and_ratios_from_the_update(tmp_path: Pa
     assert looks[0].cosine_to_last is None
     # SGD without momentum: the update is lr times the gradient, and the weight was measured after it.
     weight = trained.model.fc1.weight.detach().double()
-    assert looks[-1].update_ratio == pytest.approx(
-        0.05 * float(gradients[-1].norm()) / float(weight.norm()), rel=1e-4
-    )
+    assert looks[-1].update_ratio == pytest.approx(0.05 * float(gradients[-1].norm()) / float(weight.norm()), rel=1e-4)
     trained.session.stop()
 
 
@@ -169,9 +167,7 @@ def test_a_planted_leak_is_found_with_its_line_and_a_clean_loop_is_silent(tmp_pa
     report = trained.session.stop()
     leaks = trained.session.leaks()
     events = stethoscope.open_run(trained.session.folder).events("leak")
-    assert [(Path(one.file).name, one.line) for one in leaks] == (
-        [(Path(__file__).name, line)] if leak else []
-    )
+    assert [(Path(one.file).name, one.line) for one in leaks] == ([(Path(__file__).name, line)] if leak else [])
     assert len(events) == len(report.summary().get("leaks", [])) == len(leaks)
     assert _get_current_dispatch_mode_stack() == []
 
@@ -219,9 +215,7 @@ def test_flow_runs_over_the_models_own_graph_with_its_own_gradients(tmp_path: Pa
     assert set(frame) == set(truth)
     for name, layer in frame.items():
         assert layer.grad_norm == pytest.approx(float(truth[name].double().norm()), rel=1e-5, abs=1e-12)
-        assert layer.mean_abs_grad == pytest.approx(
-            float(truth[name].abs().double().mean()), rel=1e-5, abs=1e-12
-        )
+        assert layer.mean_abs_grad == pytest.approx(float(truth[name].abs().double().mean()), rel=1e-5, abs=1e-12)
         assert layer.max_abs_grad == pytest.approx(float(truth[name].abs().max()), rel=1e-5, abs=1e-12)
     trained.session.stop()
 
@@ -278,9 +272,7 @@ def test_presets_hold_the_known_numbers_and_act(tmp_path: Path, name: str) -> No
     torch.manual_seed(0)
     model = MODELS["mlp"][0]()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    session = stethoscope.watch(
-        model, optimizer, config=config, dir=str(tmp_path), quiet=True, companion="off"
-    )
+    session = stethoscope.watch(model, optimizer, config=config, dir=str(tmp_path), quiet=True, companion="off")
     for _ in range(8):
         optimizer.zero_grad()
         model(torch.ones(2, 12)).sum().backward()

@@ -173,9 +173,7 @@ def _clocked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int, **sett
     monkeypatch.setattr(layer_times, "time", types.SimpleNamespace(perf_counter=clock.perf_counter))
     model = torch.nn.Sequential(_Layer(clock, (10.0, 30.0)), _Block(clock), _Layer(clock, (200.0, 700.0)))
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-    session = stethoscope.watch(
-        model, optimizer, dir=str(tmp_path), quiet=True, companion="off", every=1, **settings
-    )
+    session = stethoscope.watch(model, optimizer, dir=str(tmp_path), quiet=True, companion="off", every=1, **settings)
     for _ in range(steps):
         optimizer.zero_grad()
         model(torch.ones(2, 4)).sum().backward()
@@ -187,7 +185,9 @@ def test_layers_take_what_they_take_without_their_children(tmp_path: Path, monke
     model, session = _clocked(tmp_path, monkeypatch, 10)
     layers = session.profiler.layers
     # Steps 4 and 8 are timed. What looking itself takes is real time, far below the clock's.
-    assert {name: layer.count for name, layer in layers.items()} == dict.fromkeys(["(root)", "0", "1", "1.inner", "2"], 2)
+    assert {name: layer.count for name, layer in layers.items()} == dict.fromkeys(
+        ["(root)", "0", "1", "1.inner", "2"], 2
+    )
     for name, forward, backward in (("0", 10, 30), ("1", 50, None), ("1.inner", 1000, 4000), ("2", 200, 700)):
         assert layers[name].mean_forward_s == pytest.approx(forward, abs=2.0)
         if backward is not None:
@@ -228,9 +228,13 @@ def test_a_recomputed_forward_and_validation_are_not_timed(tmp_path: Path) -> No
 def test_timing_changes_no_bit(tmp_path: Path) -> None:
     def train(watched: bool) -> list[torch.Tensor]:
         torch.manual_seed(3)
-        model = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.Dropout(0.3), torch.nn.ReLU(inplace=True), torch.nn.Linear(8, 2))
+        model = torch.nn.Sequential(
+            torch.nn.Linear(6, 8), torch.nn.Dropout(0.3), torch.nn.ReLU(inplace=True), torch.nn.Linear(8, 2)
+        )
         optimizer = torch.optim.Adam(model.parameters())
-        session = stethoscope.watch(model, optimizer, dir=str(tmp_path), quiet=True, companion="off") if watched else None
+        session = (
+            stethoscope.watch(model, optimizer, dir=str(tmp_path), quiet=True, companion="off") if watched else None
+        )
         for _ in range(18):
             optimizer.zero_grad()
             model(torch.randn(5, 6)).square().mean().backward()

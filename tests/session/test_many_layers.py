@@ -41,9 +41,7 @@ def test_members_of_a_long_list_are_not_walked_over_for_each_of_them() -> None:
     assert CountedList.num_walks <= 2
 
 
-def test_sites_that_every_journal_repeats_are_decoded_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sites_that_every_journal_repeats_are_decoded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spool, "ROTATE_STEPS", 3)
     writer = RunWriter.create(tmp_path / "run", {"name": "made"})
     writer.sites(some_sites(200))
@@ -64,9 +62,7 @@ def test_sites_that_every_journal_repeats_are_decoded_once(
     assert sum(decoded) == 200
 
 
-def test_spans_of_many_sites_are_short_and_find_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_spans_of_many_sites_are_short_and_find_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_run(tmp_path / "run", num_steps=40, num_sites=16)
     whole = diagnose(tmp_path / "run")
     monkeypatch.setattr(span, "SPAN_ROWS", 64)

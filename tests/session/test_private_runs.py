@@ -20,7 +20,10 @@ ADDRESS = "https://hooks.example.org/services/T0/B0/very-secret-token?key=abc"
 
 
 def modes_under(folder: Path) -> dict[str, int]:
-    return {str(path.relative_to(folder.parent)): stat.S_IMODE(path.lstat().st_mode) for path in [folder, *folder.rglob("*")]}
+    return {
+        str(path.relative_to(folder.parent)): stat.S_IMODE(path.lstat().st_mode)
+        for path in [folder, *folder.rglob("*")]
+    }
 
 
 @pytest.fixture
@@ -59,11 +62,21 @@ def test_recorded_commands_and_environments_mask_what_looks_like_a_secret(tmp_pa
     assert "very-secret-token" not in said
     assert "--hub-token" in said
     assert command_to_record(["a", "--api-key=b", "--password", "--lr", "3", "TOKEN=c", "http://u:p@h/x"]) == [
-        "a", f"--api-key={MASK}", "--password", "--lr", "3", f"TOKEN={MASK}", f"http://{MASK}@h/x",
-    ]  # fmt: skip
-    assert environment_to_record({"DB": "postgres://me:pw@host/db", "HOME": "/home/me", "AWS_SECRET_ACCESS_KEY": "x"}) == {
-        "DB": f"postgres://{MASK}@host/db", "HOME": "/home/me", "AWS_SECRET_ACCESS_KEY": MASK,
-    }  # fmt: skip
+        "a",
+        f"--api-key={MASK}",
+        "--password",
+        "--lr",
+        "3",
+        f"TOKEN={MASK}",
+        f"http://{MASK}@h/x",
+    ]
+    assert environment_to_record(
+        {"DB": "postgres://me:pw@host/db", "HOME": "/home/me", "AWS_SECRET_ACCESS_KEY": "x"}
+    ) == {
+        "DB": f"postgres://{MASK}@host/db",
+        "HOME": "/home/me",
+        "AWS_SECRET_ACCESS_KEY": MASK,
+    }
 
 
 @pytest.mark.parametrize("planted", ["link", "open folder", "file", "nothing"])

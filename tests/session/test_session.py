@@ -102,9 +102,7 @@ def test_batches_are_fingerprinted(tmp_path: Path) -> None:
     assert series["batch"].values[0] == pytest.approx(batch.mean().item(), rel=1e-5)
 
 
-def test_it_says_a_line_at_the_start_and_one_at_the_end(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_it_says_a_line_at_the_start_and_one_at_the_end(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     model, optimizer = _net()
     session = stethoscope.watch(model, optimizer, dir=str(tmp_path), companion="off")
     for _ in range(3):
@@ -205,9 +203,7 @@ def test_meta_tensors(tmp_path: Path) -> None:
     model = torch.nn.Linear(6, 2, device="meta")
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with pytest.warns(StethoscopeWarning, match="meta device"):
-        session = _train_a_little(
-            model, optimizer, torch.randn(2, 6, device="meta"), dir=str(tmp_path), **QUIET
-        )
+        session = _train_a_little(model, optimizer, torch.randn(2, 6, device="meta"), dir=str(tmp_path), **QUIET)
     assert {info.measured for info in session.run.sites if info.site.kind == "weight"} == {"meta"}
 
 
@@ -229,9 +225,7 @@ def test_names_with_control_characters_round_trip(tmp_path: Path, capsys: pytest
 
 @pytest.mark.skipif(os.name != "posix", reason="folder permissions")
 @pytest.mark.parametrize("is_full", [False, True])
-def test_a_folder_that_cannot_be_written(
-    is_full: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_that_cannot_be_written(is_full: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     blocked, spare = tmp_path / "blocked", tmp_path / "spare"
     blocked.write_text("a file, so that no folder can be made here, not even by root")
     spare.write_text("nor here") if is_full else spare.mkdir()
@@ -310,8 +304,11 @@ def _run(tmp_path: Path, ending: str, *, steps: int = 20, companion: str = "off"
     script.write_text(SCRIPT.format(ending=textwrap.dedent(ending)))
     return subprocess.Popen(
         [sys.executable, str(script), str(tmp_path / "runs"), companion, str(steps)],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
 
 
 def _only_run(tmp_path: Path) -> Any:

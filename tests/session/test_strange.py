@@ -32,9 +32,26 @@ def _refuse(kind: type[BaseException]) -> Callable[..., Any]:
 
 
 ASKED = (
-    "__float__", "__int__", "__index__", "__bool__", "__len__", "__iter__", "__eq__", "__ne__", "__lt__", "__hash__",
-    "__repr__", "__str__", "__format__", "__getattr__", "__getitem__", "__contains__", "__call__", "__array__", "__fspath__",
-)  # fmt: skip
+    "__float__",
+    "__int__",
+    "__index__",
+    "__bool__",
+    "__len__",
+    "__iter__",
+    "__eq__",
+    "__ne__",
+    "__lt__",
+    "__hash__",
+    "__repr__",
+    "__str__",
+    "__format__",
+    "__getattr__",
+    "__getitem__",
+    "__contains__",
+    "__call__",
+    "__array__",
+    "__fspath__",
+)
 
 
 def _hostile(kind: type[BaseException], base: type = object, *, also: tuple[str, ...] = ()) -> Any:
@@ -177,14 +194,16 @@ STRANGE: dict[str, Callable[[], tuple[nn.Module, Any]]] = {
     "no equality": lambda: (Incomparable(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2)), torch.randn(5, 4)),
     "raising __torch_function__": _around(lambda x: x.as_subclass(RaisingFunction)),
     "raising __torch_dispatch__": _around(RaisingDispatch),
-    "raising container": _around(lambda x: (_hostile(NotEvenError), _hostile(RuntimeError, dict, also=("items", "values")), x)),
+    "raising container": _around(
+        lambda x: (_hostile(NotEvenError), _hostile(RuntimeError, dict, also=("items", "values")), x)
+    ),
     "no class": _around(lambda x: (type("N", (), {"__class__": property(_refuse(RuntimeError))})(), x)),
     "sparse": _around(lambda x: x.relu().to_sparse()),
     "meta": _around(lambda x: x.to("meta")),
     "fp8": _around(lambda x: x.to(torch.float8_e5m2)),
     "complex": _around(lambda x: x.to(torch.complex64)),
     "jagged": _around(lambda x: torch.nested.nested_tensor([x[:2], x[2:]], layout=torch.jagged)),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", list(STRANGE))
@@ -198,7 +217,13 @@ def test_a_strange_part_costs_its_own_site(name: str, tmp_path: Path) -> None:
     guard = session._watcher.guard
     assert not guard.errors, guard.last_traceback
     block = session.run.block(0, STEPS)
-    for kind, least in ((Kind.GRADIENT, 4), (Kind.WEIGHT, 4), (Kind.ACTIVATION, 2), (Kind.ACTIVATION_GRADIENT, 2), (Kind.OUTPUT, 1)):
+    for kind, least in (
+        (Kind.GRADIENT, 4),
+        (Kind.WEIGHT, 4),
+        (Kind.ACTIVATION, 2),
+        (Kind.ACTIVATION_GRADIENT, 2),
+        (Kind.OUTPUT, 1),
+    ):
         places = [n for n, info in enumerate(block.sites) if info.site.kind is kind and info.site.module != "odd"]
         assert len(places) >= least, kind
         assert block.present[:, places].all(), kind

@@ -125,12 +125,16 @@ def attended(tmp_path):
             discovery.stop()
             for session in attendant._sessions:
                 session.stop()
-        return [open_run(folder) for folder in sorted(find_runs(tmp_path), key=lambda path: open_run(path).info["created"])]
+        return [
+            open_run(folder) for folder in sorted(find_runs(tmp_path), key=lambda path: open_run(path).info["created"])
+        ]
 
     return run
 
 
-@pytest.mark.parametrize("script", [another_class, lora_in_place, lora_around, head_alone, fine_tuned_elsewhere_in_the_script, folds])
+@pytest.mark.parametrize(
+    "script", [another_class, lora_in_place, lora_around, head_alone, fine_tuned_elsewhere_in_the_script, folds]
+)
 def test_two_trainings_are_two_runs(attended, script):
     assert [len(run.metric("loss")) for run in attended(script)] == [6, 6]
 

@@ -59,7 +59,9 @@ def doctor_elsewhere(folder: Path) -> str:
 def test_a_disk_that_fills_and_stays_full(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     mount = tmp_path / "small"
     mount.mkdir()
-    made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=400k", "tmpfs", str(mount)], capture_output=True, text=True)
+    made = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=400k", "tmpfs", str(mount)], capture_output=True, text=True
+    )
     if made.returncode:
         pytest.skip(f"a small file system cannot be mounted here: {made.stderr.strip()}")
     try:
@@ -110,7 +112,9 @@ def test_a_companion_that_is_killed_is_started_again_and_then_done_without(
     assert trained.session.diagnosis.looked_at.num_steps == 10
 
 
-def test_a_companion_that_cannot_work_says_why(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
+def test_a_companion_that_cannot_work_says_why(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any
+) -> None:
     broken = tmp_path / "broken"
     broken.mkdir()
     # Found before the real one by the companion alone: this process has it already.

@@ -40,9 +40,7 @@ def begin(folder: Path, name: str = "mlp", **settings: Any) -> Trained:
     return Trained(stethoscope.watch(model, optimizer, **given), model, optimizer)
 
 
-def go_on(
-    trained: Trained, steps: int, name: str = "mlp", after: Callable[[int], None] = lambda step: None
-) -> Trained:
+def go_on(trained: Trained, steps: int, name: str = "mlp", after: Callable[[int], None] = lambda step: None) -> Trained:
     generator = torch.Generator().manual_seed(1)
     for step in range(steps):
         x, y = make_batch(name, generator)
@@ -50,9 +48,7 @@ def go_on(
         loss = F.cross_entropy(trained.model(x), y)
         trained.losses.append(loss.item())
         loss.backward()
-        trained.gradients.append(
-            {n: p.grad.clone() for n, p in trained.model.named_parameters() if p.grad is not None}
-        )
+        trained.gradients.append({n: p.grad.clone() for n, p in trained.model.named_parameters() if p.grad is not None})
         trained.optimizer.step()
         after(step)
     return trained

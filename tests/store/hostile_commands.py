@@ -61,7 +61,9 @@ def page(run: Path) -> int:
     assert listed.status_code == 200, listed.status_code
     names = {row["name"] for row in listed.json()["runs"]}
     assert "good" in names, names
-    answers = {tail: client.get(f"/api/runs/{opaque_id(run)}{tail}").status_code for tail in ("", "/layers", "/log", "/heat")}
+    answers = {
+        tail: client.get(f"/api/runs/{opaque_id(run)}{tail}").status_code for tail in ("", "/layers", "/log", "/heat")
+    }
     assert all(code < 500 for code in answers.values()), answers
     return 0
 

@@ -47,10 +47,24 @@ def case(name: str) -> Callable[[Any], Any]:
 def make_good(folder: Path) -> None:
     """A run with everything in it: sealed tables, an open journal, events, vectors, findings, a description."""
     info = {
-        "name": "good", "config": {"ignore": [], "expect": [], "companion": "process"}, "optimizers": ["AdamW"],
-        "model": {"type": "Net", "modules": [{"path": f"blocks.{n}", "type": "Linear", "detail": "", "num_parameters": 16,
-                                               "trainable": True, "source": None} for n in range(3)]},
-    }  # fmt: skip
+        "name": "good",
+        "config": {"ignore": [], "expect": [], "companion": "process"},
+        "optimizers": ["AdamW"],
+        "model": {
+            "type": "Net",
+            "modules": [
+                {
+                    "path": f"blocks.{n}",
+                    "type": "Linear",
+                    "detail": "",
+                    "num_parameters": 16,
+                    "trainable": True,
+                    "source": None,
+                }
+                for n in range(3)
+            ],
+        },
+    }
     for turn in range(2):
         writer = RunWriter.create(folder, info)
         writer.sites(some_sites(3))
@@ -60,13 +74,23 @@ def make_good(folder: Path) -> None:
             writer.scalars(step, {"loss": 1.0 / (step + 1), "lr": 0.1, "step_ms": 2.0})
             writer.vectors(step, "histogram", index[:1], np.full((1, 8), step, np.uint32))
         writer.event(3, "ownership", {"groups": [{"optimizer": "AdamW", "sites": ["blocks.0.weight"], "lr": 0.1}]})
-        writer.event(5, "graph", {"nodes": [{"path": "blocks.0", "calls": 1}], "edges": [{"source": "blocks.0", "target": "blocks.1"}]})
+        writer.event(
+            5,
+            "graph",
+            {"nodes": [{"path": "blocks.0", "calls": 1}], "edges": [{"source": "blocks.0", "target": "blocks.1"}]},
+        )
         assert writer.flush()
         writer.close("finished")
         if not turn:
             seal(folder, final=True)
     findings = FindingsWriter(folder)
-    findings.write([Finding("loss_rises", Severity.WARNING, "The loss rises.", 3, 39, ("blocks.0.weight",), (Evidence("loss", 2.0),))])
+    findings.write(
+        [
+            Finding(
+                "loss_rises", Severity.WARNING, "The loss rises.", 3, 39, ("blocks.0.weight",), (Evidence("loss", 2.0),)
+            )
+        ]
+    )
     findings.close()
 
 
@@ -96,7 +120,16 @@ PLACES: dict[str, Callable[[Path], Path]] = {
     "lock": lambda run: run / "rank-0/.sealing",
     "gitignore": lambda run: run / ".gitignore",
 }
-FOLDERS = ("rank-0", "rows", "rows/rank=0", "scalars/rank=0", "events/rank=0", "pyramid/rank=0", "vectors/rank=0", "findings")
+FOLDERS = (
+    "rank-0",
+    "rows",
+    "rows/rank=0",
+    "scalars/rank=0",
+    "events/rank=0",
+    "pyramid/rank=0",
+    "vectors/rank=0",
+    "findings",
+)
 
 
 def clear(path: Path) -> None:
@@ -226,9 +259,19 @@ def _(run: Path, _outside: Path) -> None:
 def frame(payload: bytes, kind: int = FrameKind.EVENT, **changes: Any) -> bytes:
     """A frame whose header says what it is told to, under a right checksum."""
     values = {
-        "magic": MAGIC, "kind": int(kind), "flags": 0, "zero": 0, "file_id": b"hostile!", "sequence": 0, "serial": 0, "step": 1,
-        "time": 1e9, "stored": len(payload), "raw": len(payload), "sum": checksum(payload),
-    } | changes  # fmt: skip
+        "magic": MAGIC,
+        "kind": int(kind),
+        "flags": 0,
+        "zero": 0,
+        "file_id": b"hostile!",
+        "sequence": 0,
+        "serial": 0,
+        "step": 1,
+        "time": 1e9,
+        "stored": len(payload),
+        "raw": len(payload),
+        "sum": checksum(payload),
+    } | changes
     head = _FIELDS.pack(*values.values())
     return head + checksum(head) + payload
 
@@ -238,7 +281,9 @@ def head_frame(**changes: Any) -> bytes:
     return frame(encode_json(body), FrameKind.FILE)
 
 
-def put_journal(run: Path, *frames: bytes, head: bytes | None = None, name: str = "journal-0007-aaaaaaaa-000000.stj") -> None:
+def put_journal(
+    run: Path, *frames: bytes, head: bytes | None = None, name: str = "journal-0007-aaaaaaaa-000000.stj"
+) -> None:
     """One more journal of a start of its own; the sequence numbers are set right unless a frame has one."""
     sites = frame(encode_json({"first": 0, "sites": [info.to_json() for info in some_sites(3)]}), FrameKind.SITES)
     out = []
@@ -272,7 +317,12 @@ def bomb(num_bytes: int, kind: int = FrameKind.EVENT, head: bytes = b"") -> byte
 def rows_payload(num_rows: int, tags: bytes | None = None, num_columns: int = 17) -> bytes:
     """Rows of constants only, as many as are asked for."""
     tags = tags if tags is not None else bytes([1, 0, *([0] * num_columns)])
-    return struct.pack("<IHBB", num_rows, num_columns, 1, 0) + tags + struct.pack("<I", 0) + struct.pack("<d", 1.0) * (num_columns + 1)
+    return (
+        struct.pack("<IHBB", num_rows, num_columns, 1, 0)
+        + tags
+        + struct.pack("<I", 0)
+        + struct.pack("<d", 1.0) * (num_columns + 1)
+    )
 
 
 def _num_columns() -> int:
@@ -296,19 +346,29 @@ FRAMES: dict[str, Callable[[], list[bytes]]] = {
     "150,000 empty events": lambda: [frame(EVENT)] * 150_000,
     "a time that is NaN": lambda: [frame(EVENT, time=float("nan"))],
     "a time of 1e300": lambda: [frame(EVENT, time=1e300)],
-    "steps at both ends of 64 bits": lambda: [frame(rows_payload(3, num_columns=WIDE), FrameKind.ROWS, step=s) for s in ENDS],
-    "steps a trillion apart": lambda: [frame(rows_payload(3, num_columns=WIDE), FrameKind.ROWS, step=s * 10**12) for s in range(40)],
-    "scalars at both ends of 64 bits": lambda: [frame(encode_scalars({"loss": 1.0}), FrameKind.SCALARS, step=s) for s in ENDS],
+    "steps at both ends of 64 bits": lambda: [
+        frame(rows_payload(3, num_columns=WIDE), FrameKind.ROWS, step=s) for s in ENDS
+    ],
+    "steps a trillion apart": lambda: [
+        frame(rows_payload(3, num_columns=WIDE), FrameKind.ROWS, step=s * 10**12) for s in range(40)
+    ],
+    "scalars at both ends of 64 bits": lambda: [
+        frame(encode_scalars({"loss": 1.0}), FrameKind.SCALARS, step=s) for s in ENDS
+    ],
     "a serial of 2**64": lambda: [frame(EVENT, serial=2**64 - 1)],
     "a sequence of 2**64": lambda: [frame(EVENT, sequence=2**64 - 1)],
     "a kind of 255": lambda: [frame(EVENT, 255)],
     "4 billion rows of constants": lambda: [frame(rows_payload(2**32 - 1, num_columns=WIDE), FrameKind.ROWS)],
     "4 million rows of constants, 40 times": lambda: [frame(MANY_ROWS, FrameKind.ROWS, step=n) for n in range(40)],
     "rows with unknown forms": lambda: [frame(rows_payload(3, bytes([1, 0, *([77] * WIDE)]), WIDE), FrameKind.ROWS)],
-    "rows whose maxima follow from themselves": lambda: [frame(rows_payload(3, bytes([1, 0, *([8] * WIDE)]), WIDE), FrameKind.ROWS)],
+    "rows whose maxima follow from themselves": lambda: [
+        frame(rows_payload(3, bytes([1, 0, *([8] * WIDE)]), WIDE), FrameKind.ROWS)
+    ],
     "rows of no column": lambda: [frame(rows_payload(3, bytes([1, 0]), 0), FrameKind.ROWS)],
     "rows called NaN times": lambda: [frame(_nan_calls(), FrameKind.ROWS)],
-    "rows of all numbers Inf": lambda: [frame(encode_rows(np.arange(3, dtype=np.uint32), np.full((3, WIDE), np.inf)), FrameKind.ROWS)],
+    "rows of all numbers Inf": lambda: [
+        frame(encode_rows(np.arange(3, dtype=np.uint32), np.full((3, WIDE), np.inf)), FrameKind.ROWS)
+    ],
     "vectors 4 billion wide": lambda: [frame(_vectors(3, 2**32 - 1, 1), FrameKind.VECTORS)],
     "4 billion vectors of nothing": lambda: [frame(_vectors(2**32 - 1, 0, 1), FrameKind.VECTORS)],
     "vectors with an odd index": lambda: [frame(_vectors(3, 1, 9), FrameKind.VECTORS)],
@@ -324,8 +384,12 @@ FRAMES: dict[str, Callable[[], list[bytes]]] = {
     "an event with a number of 4,000 digits": lambda: [frame(b'{"kind":"note","body":{"a":' + b"9" * 4000 + b"}}")],
     "an event of 30 million values": lambda: [frame(b'{"kind":"note","body":{"a":[' + b"[]," * (10 << 20) + b"[]]}}")],
     "an event that is not UTF-8": lambda: [frame(b'{"kind":"\xff\xfe","body":{}}')],
-    "an event named by a terminal escape": lambda: [frame(encode_json({"kind": "\x1b]0;x\x07", "body": {"\x1b[2J": "\u202e"}}))],
-    "sites from 2**40 on": lambda: [frame(encode_json({"first": 2**40, "sites": [some_sites(1)[0].to_json()]}), FrameKind.SITES)],
+    "an event named by a terminal escape": lambda: [
+        frame(encode_json({"kind": "\x1b]0;x\x07", "body": {"\x1b[2J": "\u202e"}}))
+    ],
+    "sites from 2**40 on": lambda: [
+        frame(encode_json({"first": 2**40, "sites": [some_sites(1)[0].to_json()]}), FrameKind.SITES)
+    ],
     "sites that are texts": lambda: [frame(encode_json({"first": 0, "sites": ["a", "b"]}), FrameKind.SITES)],
     "sites of an unknown kind": lambda: [_sites({"kind": "x"})],
     "sites with a shape of texts": lambda: [_sites({"shape": ["a"]})],
@@ -334,7 +398,7 @@ FRAMES: dict[str, Callable[[], list[bytes]]] = {
     "losses that are a list": lambda: [frame(b"[]", FrameKind.HEALTH)],
     "an end that is a list": lambda: [frame(b"[]", FrameKind.END)],
     "an end named by a list": lambda: [frame(encode_json({"ended": ["finished"], "losses": {}}), FrameKind.END)],
-}  # fmt: skip
+}
 
 
 def _sites(changes: dict[str, Any]) -> bytes:
@@ -418,7 +482,15 @@ for _kind in ("graph", "ownership", "batch", "modules", "start", "checkup", "los
     def _(run: Path, _outside: Path, kind: str = _kind) -> None:
         wrong = [
             {"groups": "x", "nodes": "x", "edges": "x", "modules": "x", "info": "x", "sites": "x"},
-            {"groups": [1], "nodes": [1], "edges": [1], "modules": [1], "fingerprints": [1], "operations": [1], "sites": [1]},
+            {
+                "groups": [1],
+                "nodes": [1],
+                "edges": [1],
+                "modules": [1],
+                "fingerprints": [1],
+                "operations": [1],
+                "sites": [1],
+            },
             {"groups": [{}], "nodes": [{}], "edges": [{}], "modules": {"a": 1}, "num_classes": "x", "times": "x"},
         ]
         put_journal(run, *(frame(encode_json({"kind": kind, "body": body}), serial=n) for n, body in enumerate(wrong)))
@@ -440,7 +512,9 @@ INFO: dict[str, Callable[[dict[str, Any]], Any]] = {
     "a model of texts": lambda body: body["info"].update(model="Net"),
     "modules that are texts": lambda body: body["info"]["model"].update(modules=["a"]),
     "modules without a path": lambda body: body["info"]["model"].update(modules=[{}]),
-    "modules with sizes of texts": lambda body: body["info"]["model"]["modules"][0].update(num_parameters="many", source=[1], detail={}),
+    "modules with sizes of texts": lambda body: body["info"]["model"]["modules"][0].update(
+        num_parameters="many", source=[1], detail={}
+    ),
     "an info that is a list": lambda body: body.update(info=[1]),
     "a run created at a text": lambda body: body.update(created_at="now"),
     "a run created at 1e308": lambda body: body.update(created_at=1e308),
@@ -500,9 +574,13 @@ MANIFESTS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "a path of another rank": _path("rows/rank=1/part-0001-aaaaaaaa-000000-000000.parquet"),
     "a path with NUL": _path("rows/rank=0/part-\0.parquet"),
     "a path that is a number": lambda body: body["segments"][0]["files"]["rows"].update(path=7),
-    "a file named twice": lambda body: body["segments"][0]["files"].update(pyramid=dict(body["segments"][0]["files"]["rows"])),
+    "a file named twice": lambda body: body["segments"][0]["files"].update(
+        pyramid=dict(body["segments"][0]["files"]["rows"])
+    ),
     "a file of 2**62 bytes": lambda body: body["segments"][0]["files"]["rows"].update(num_bytes=2**62),
-    "a table of another name": lambda body: body["segments"][0]["files"].update(vectors=body["segments"][0]["files"].pop("rows")),
+    "a table of another name": lambda body: body["segments"][0]["files"].update(
+        vectors=body["segments"][0]["files"].pop("rows")
+    ),
     "steps of a trillion": _segment(steps=[[0, 10**12, 1]]),
     "steps that overflow": _segment(steps=[[2**62, 40, 2**60]]),
     "steps that fall": _segment(steps=[[5, 1, 1], [1, 1, 1]]),
@@ -541,8 +619,17 @@ MANIFESTS: dict[str, Callable[[dict[str, Any]], Any]] = {
 
 def _rung(path: str = "ladder/rank=0/rung-0001-aaaaaaaa-1-000000-000001.parquet", **changes: Any) -> dict[str, Any]:
     file = {"path": path, "num_bytes": 10, "sha256": "0" * 64, "sums_sha256": "0" * 64}
-    return {"key": [0, 1, "aaaaaaaa"], "height": 1, "level": 6, "parts": [0, 1], "first": 0, "count": 1, "num_sites": 1,
-            "group_sites": 1, "file": file} | changes  # fmt: skip
+    return {
+        "key": [0, 1, "aaaaaaaa"],
+        "height": 1,
+        "level": 6,
+        "parts": [0, 1],
+        "first": 0,
+        "count": 1,
+        "num_sites": 1,
+        "group_sites": 1,
+        "file": file,
+    } | changes
 
 
 for _name, _edit in MANIFESTS.items():
@@ -566,7 +653,11 @@ def reseal(run: Path, data: bytes, name: str = "rows") -> None:
     path, sums = table(run, name), block_sums(data)
     path.write_bytes(data)
     path.with_name(path.name + SUFFIX).write_bytes(sums)
-    entry = {"num_bytes": len(data), "sha256": hashlib.sha256(data).hexdigest(), "sums_sha256": hashlib.sha256(sums).hexdigest()}
+    entry = {
+        "num_bytes": len(data),
+        "sha256": hashlib.sha256(data).hexdigest(),
+        "sums_sha256": hashlib.sha256(sums).hexdigest(),
+    }
     edit_manifest(run, lambda body: body["segments"][0]["files"][name].update(entry))
 
 
@@ -594,8 +685,14 @@ def _(run: Path, _outside: Path) -> None:
 @case("scalars of 100 million rows")
 def _(run: Path, _outside: Path) -> None:
     sink = io.BytesIO()
-    some = pa.table({"step": pa.array(np.zeros(4_000_000, np.int64)), "name": pa.array(["loss"] * 4_000_000).dictionary_encode(),
-                     "start": pa.array(np.zeros(4_000_000, np.int32)), "value": pa.array(np.zeros(4_000_000))})  # fmt: skip
+    some = pa.table(
+        {
+            "step": pa.array(np.zeros(4_000_000, np.int64)),
+            "name": pa.array(["loss"] * 4_000_000).dictionary_encode(),
+            "start": pa.array(np.zeros(4_000_000, np.int32)),
+            "value": pa.array(np.zeros(4_000_000)),
+        }
+    )
     with pq.ParquetWriter(sink, some.schema, compression="zstd") as writer:
         for _ in range(25):
             writer.write_table(some, row_group_size=4_000_000)
@@ -606,11 +703,22 @@ def _(run: Path, _outside: Path) -> None:
 def _(run: Path, _outside: Path) -> None:
     body = json.dumps({"kind": "note", "body": {"a": "x" * (10 << 20)}})
     num = 20_000
-    reseal(run, parquet(pa.table({
-        "step": pa.array(np.arange(num)), "serial": pa.array(np.arange(num)), "start": pa.array(np.zeros(num, np.int32)),
-        "time": pa.array(np.zeros(num)), "kind": pa.array(["note"] * num),
-        "json": pa.DictionaryArray.from_arrays(pa.array(np.zeros(num, np.int32)), pa.array([body])),
-    })), "events")  # fmt: skip
+    reseal(
+        run,
+        parquet(
+            pa.table(
+                {
+                    "step": pa.array(np.arange(num)),
+                    "serial": pa.array(np.arange(num)),
+                    "start": pa.array(np.zeros(num, np.int32)),
+                    "time": pa.array(np.zeros(num)),
+                    "kind": pa.array(["note"] * num),
+                    "json": pa.DictionaryArray.from_arrays(pa.array(np.zeros(num, np.int32)), pa.array([body])),
+                }
+            )
+        ),
+        "events",
+    )
 
 
 @case("rows that share a module of 10 MB")
@@ -627,7 +735,9 @@ def _(run: Path, _outside: Path) -> None:
     def edit(found: Any) -> Any:
         words = pa.array(["\0" * (900 << 20)]).cast(pa.large_string())
         text = pa.DictionaryArray.from_arrays(pa.array(np.zeros(len(found), np.int32)), words)
-        return found.set_column(found.schema.get_field_index("name"), "name", text.cast(pa.dictionary(pa.int32(), pa.large_string())))
+        return found.set_column(
+            found.schema.get_field_index("name"), "name", text.cast(pa.dictionary(pa.int32(), pa.large_string()))
+        )
 
     changed(run, edit, "scalars")
 
@@ -656,7 +766,7 @@ TABLES: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "events of texts as steps": ("events", _with("step", lambda n: pa.array(["x"] * n))),
     "buckets below zero": ("pyramid", _with("step", lambda n: pa.array(np.full(n, -(2**63))))),
     "buckets of texts": ("pyramid", _with("norm_min", lambda n: pa.array(["x"] * n))),
-}  # fmt: skip
+}
 for _name, (_table, _edit) in TABLES.items():
 
     @case(_name)
@@ -697,7 +807,9 @@ def _(run: Path, _outside: Path) -> None:
 
 def put_findings(run: Path, body: Any) -> None:
     name = "findings/findings-0009-aaaaaaaa.stf"
-    (run / name).write_bytes(head_frame() + _numbered(frame(body if isinstance(body, bytes) else encode_json(body), FrameKind.FINDINGS), 1))
+    (run / name).write_bytes(
+        head_frame() + _numbered(frame(body if isinstance(body, bytes) else encode_json(body), FrameKind.FINDINGS), 1)
+    )
 
 
 GOOD_FINDING = {"code": "loss_rises", "severity": "Warning", "message": "x", "first_step": 1, "last_step": 2}
@@ -709,9 +821,18 @@ FINDINGS: dict[str, Any] = {
     "a finding at sites of numbers": {"replace": False, "findings": [GOOD_FINDING | {"sites": [1, 2]}]},
     "a finding from a text on": {"replace": False, "findings": [GOOD_FINDING | {"first_step": "1"}]},
     "a finding of an unknown code": {"replace": False, "findings": [GOOD_FINDING | {"code": "\x1b[2J../../x"}]},
-    "a finding with texts as evidence": {"replace": False, "findings": [GOOD_FINDING | {"evidence": [{"label": "a", "value": "b"}]}]},
-    "a finding with strange evidence": {"replace": False, "findings": [GOOD_FINDING | {"evidence": [{"label": "a", "value": 1, "z": 2}]}]},
-    "a finding of steps beyond all": {"replace": False, "findings": [GOOD_FINDING | {"first_step": -(2**62), "last_step": 2**62}]},
+    "a finding with texts as evidence": {
+        "replace": False,
+        "findings": [GOOD_FINDING | {"evidence": [{"label": "a", "value": "b"}]}],
+    },
+    "a finding with strange evidence": {
+        "replace": False,
+        "findings": [GOOD_FINDING | {"evidence": [{"label": "a", "value": 1, "z": 2}]}],
+    },
+    "a finding of steps beyond all": {
+        "replace": False,
+        "findings": [GOOD_FINDING | {"first_step": -(2**62), "last_step": 2**62}],
+    },
     "a finding of a rank of text": {"replace": False, "findings": [GOOD_FINDING | {"rank": "0"}]},
     "20,000 findings": {"replace": False, "findings": [GOOD_FINDING | {"first_step": n} for n in range(20_000)]},
 }
@@ -724,7 +845,9 @@ for _name, _body in FINDINGS.items():
 
 @case("findings of 1 GB in 33 kB")
 def _(run: Path, _outside: Path) -> None:
-    (run / "findings/findings-0009-aaaaaaaa.stf").write_bytes(head_frame() + _numbered(bomb(1 << 30, FrameKind.FINDINGS), 1))
+    (run / "findings/findings-0009-aaaaaaaa.stf").write_bytes(
+        head_frame() + _numbered(bomb(1 << 30, FrameKind.FINDINGS), 1)
+    )
 
 
 @dataclasses.dataclass(frozen=True)

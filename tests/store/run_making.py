@@ -13,10 +13,7 @@ from stethoscope.store.encoding import stored_floats
 
 
 def some_sites(num_sites: int, prefix: str = "blocks") -> list[SiteInfo]:
-    return [
-        SiteInfo(Site(f"{prefix}.{n}", Kind.GRADIENT, "weight"), (4, 4), "float32", 16)
-        for n in range(num_sites)
-    ]
+    return [SiteInfo(Site(f"{prefix}.{n}", Kind.GRADIENT, "weight"), (4, 4), "float32", 16) for n in range(num_sites)]
 
 
 def some_rows(num_rows: int, seed: int) -> np.ndarray:

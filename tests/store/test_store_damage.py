@@ -238,8 +238,7 @@ def test_reading_changes_nothing(tmp_path):
     folder = tmp_path / "run"
     make_run(folder)
     before = {
-        path: (path.stat().st_mtime_ns, path.read_bytes() if path.is_file() else None)
-        for path in folder.rglob("*")
+        path: (path.stat().st_mtime_ns, path.read_bytes() if path.is_file() else None) for path in folder.rglob("*")
     }
     for path in folder.rglob("*"):
         path.chmod(0o555 if path.is_dir() else 0o444)
@@ -248,7 +247,6 @@ def test_reading_changes_nothing(tmp_path):
     run.refresh()
     run.close()
     after = {
-        path: (path.stat().st_mtime_ns, path.read_bytes() if path.is_file() else None)
-        for path in folder.rglob("*")
+        path: (path.stat().st_mtime_ns, path.read_bytes() if path.is_file() else None) for path in folder.rglob("*")
     }
     assert before == after

@@ -133,7 +133,9 @@ def steps_of(path):
     from stethoscope.store.scan import FrameFile
 
     return [
-        frame.header.step for frame, _ in FrameFile(path.parent, path.name).advance() if frame.header.kind == FrameKind.ROWS
+        frame.header.step
+        for frame, _ in FrameFile(path.parent, path.name).advance()
+        if frame.header.kind == FrameKind.ROWS
     ]
 
 
@@ -246,9 +248,11 @@ def test_no_file_descriptors_left(tmp_path):
         print(len(open_run(folder / "second").steps))
     """.format(tests=str(Path(__file__).parent), folder=str(tmp_path / "run"))
     shown = subprocess.run(
-        ["bash", "-c", f"ulimit -n 64; exec {sys.executable} -c \"$0\"", textwrap.dedent(code)],
-        capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
+        ["bash", "-c", f'ulimit -n 64; exec {sys.executable} -c "$0"', textwrap.dedent(code)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     assert shown.returncode == 0, shown.stderr
     assert shown.stdout.splitlines()[1:] == ["False", "True writing", "2"]
     assert shown.stdout.startswith("memory | Too many open files")
@@ -258,9 +262,7 @@ def test_no_file_descriptors_left(tmp_path):
 def test_a_small_real_file_system_that_fills_up(tmp_path, monkeypatch):
     mount = tmp_path / "small"
     mount.mkdir()
-    if subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(mount)], capture_output=True
-    ).returncode:
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(mount)], capture_output=True).returncode:
         pytest.skip("no mounts here")
     try:
         monkeypatch.setattr(condition, "FIRST_RETRY_S", 0.02)
@@ -282,9 +284,7 @@ def test_a_small_real_file_system_that_fills_up(tmp_path, monkeypatch):
 def test_a_read_only_file_system_at_the_start_and_later(tmp_path, monkeypatch):
     mount = tmp_path / "small"
     mount.mkdir()
-    if subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(mount)], capture_output=True
-    ).returncode:
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(mount)], capture_output=True).returncode:
         pytest.skip("no mounts here")
     try:
         monkeypatch.setattr(condition, "FIRST_RETRY_S", 0.02)

@@ -49,15 +49,23 @@ from stethoscope.store.runfile import parse
 
 EXAMPLES = int(os.environ.get("STETHOSCOPE_FUZZ_EXAMPLES", "20"))
 FUZZ = settings(
-    max_examples=EXAMPLES, deadline=None, derandomize=EXAMPLES <= 20, database=None,
+    max_examples=EXAMPLES,
+    deadline=None,
+    derandomize=EXAMPLES <= 20,
+    database=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)  # fmt: skip
+)
 MOST_KB = 400 << 10
 
 MUTATIONS = st.lists(
-    st.tuples(st.sampled_from(["flip", "cut", "insert", "double", "swap", "number"]), st.integers(0, 2**20), st.integers(0, 2**64 - 1)),
-    min_size=1, max_size=4,
-)  # fmt: skip
+    st.tuples(
+        st.sampled_from(["flip", "cut", "insert", "double", "swap", "number"]),
+        st.integers(0, 2**20),
+        st.integers(0, 2**64 - 1),
+    ),
+    min_size=1,
+    max_size=4,
+)
 
 
 def mutated(data, mutations):
@@ -130,8 +138,11 @@ def frames_of(path):
 
 
 DECODERS = {
-    FrameKind.ROWS: decode_rows, FrameKind.SCALARS: decode_scalars, FrameKind.VECTORS: decode_vectors, FrameKind.EVENT: decode_json,
-}  # fmt: skip
+    FrameKind.ROWS: decode_rows,
+    FrameKind.SCALARS: decode_scalars,
+    FrameKind.VECTORS: decode_vectors,
+    FrameKind.EVENT: decode_json,
+}
 
 
 @FUZZ
@@ -279,7 +290,10 @@ def test_scalars_still_come_back(values):
 
 
 @FUZZ
-@given(st.sampled_from(["STETHOSCOPE_DISK", "STETHOSCOPE_IGNORE", "STETHOSCOPE_COMPANION", "STETHOSCOPE_QUIET"]), st.text(max_size=12))
+@given(
+    st.sampled_from(["STETHOSCOPE_DISK", "STETHOSCOPE_IGNORE", "STETHOSCOPE_COMPANION", "STETHOSCOPE_QUIET"]),
+    st.text(max_size=12),
+)
 def test_settings_of_any_text(name, value):
     value = value.replace("\0", "").encode("utf-8", "replace").decode()
     before = os.environ.get(name)

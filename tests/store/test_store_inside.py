@@ -26,10 +26,27 @@ from stethoscope.store.inside import (
 )
 
 STORE = Path(stethoscope.store.__file__).parent
-BANNED = frozenset({
-    "open", "read_bytes", "read_text", "write_bytes", "write_text", "rmtree", "glob", "rglob", "iterdir", "scandir", "listdir", "walk",
-    "unlink", "rmdir", "read_table", "OSFile", "memory_map",
-})  # fmt: skip
+BANNED = frozenset(
+    {
+        "open",
+        "read_bytes",
+        "read_text",
+        "write_bytes",
+        "write_text",
+        "rmtree",
+        "glob",
+        "rglob",
+        "iterdir",
+        "scandir",
+        "listdir",
+        "walk",
+        "unlink",
+        "rmdir",
+        "read_table",
+        "OSFile",
+        "memory_map",
+    }
+)
 OWN = {
     "runfile.py": {"open", "unlink"},  # the file it is just writing, and its folder to fsync
     "journal.py": {"unlink"},  # the file it is just writing
@@ -41,10 +58,18 @@ OWN = {
     "writer.py": {"open"},
 }
 TOO_SLOW_TO_MAKE = {
-    "a Parquet file of 200 million rows", "scalars of 100 million rows", "60,000 names in a rank's folder", "a frame of 1 GB in 33 kB",
-    "findings of 1 GB in 33 kB", "300 frames of 60 MB each", "150,000 empty events", "a page of Parquet that unpacks to 1 GB",
-    "5,000 empty journals", "2,000 ranks", "an event of 30 million values",
-}  # fmt: skip
+    "a Parquet file of 200 million rows",
+    "scalars of 100 million rows",
+    "60,000 names in a rank's folder",
+    "a frame of 1 GB in 33 kB",
+    "findings of 1 GB in 33 kB",
+    "300 frames of 60 MB each",
+    "150,000 empty events",
+    "a page of Parquet that unpacks to 1 GB",
+    "5,000 empty journals",
+    "2,000 ranks",
+    "an event of 30 million values",
+}
 NAMES = [name for name in CASES if name not in TOO_SLOW_TO_MAKE]
 
 

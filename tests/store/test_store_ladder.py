@@ -42,7 +42,9 @@ def write(writer, steps, num_sites=3):
 
 def folded(run, stat, first, last, level):
     """What the buckets must be, from the rows."""
-    matrix = run.matrix(Kind.GRADIENT, stat, first=first >> level << level, last=(last >> level << level) + (1 << level) - 1)
+    matrix = run.matrix(
+        Kind.GRADIENT, stat, first=first >> level << level, last=(last >> level << level) + (1 << level) - 1
+    )
     starts = np.arange(first >> level << level, last + 1, 1 << level)
     shape = len(matrix.sites), len(starts)
     low, high, mean, rows = (np.full(shape, np.nan) for _ in range(4))
@@ -109,7 +111,9 @@ def test_only_what_is_there_is_read(tmp_path, monkeypatch):
 
     read = []
     kept = coarse.RungPiece.read
-    monkeypatch.setattr(coarse.RungPiece, "read", lambda self, *words: (read.append(self.rung.height), kept(self, *words))[1])
+    monkeypatch.setattr(
+        coarse.RungPiece, "read", lambda self, *words: (read.append(self.rung.height), kept(self, *words))[1]
+    )
     monkeypatch.setattr(coarse, "segment_buckets", lambda *_: pytest.fail("a segment was read"))
     assert open_run(folder).coarse(Kind.GRADIENT, "norm", 0, 539, 10) is not None
     assert read == [3]

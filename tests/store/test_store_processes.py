@@ -122,9 +122,7 @@ def run_script(folder, body):
         write_steps(writer, range(10), 3)
         {body}
     """
-    return subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=60
-    )
+    return subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=60)
 
 
 @pytest.mark.parametrize(("body", "code"), [("", 0), ("sys.exit(4)", 4), ("raise KeyError(1)", 1)])
@@ -160,9 +158,7 @@ def test_threads_may_all_write(tmp_path):
 
     writer = RunWriter.create(tmp_path, {})
     writer.sites(some_sites(3))
-    threads = [
-        threading.Thread(target=write_steps, args=(writer, range(50 * n, 50 * n + 50), 3)) for n in range(6)
-    ]
+    threads = [threading.Thread(target=write_steps, args=(writer, range(50 * n, 50 * n + 50), 3)) for n in range(6)]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -120,9 +120,7 @@ def test_ranks_merge_by_step_and_gaps_stay(tmp_path):
     np.testing.assert_array_equal(block.rows[0], kept[0, 0])
     np.testing.assert_array_equal(block.rows[2], merge(kept[0, 2], kept[1, 2]))
     np.testing.assert_array_equal(run.matrix("gradient", "norm", rank=1).steps, [1, 2])
-    np.testing.assert_array_equal(
-        run.matrix("gradient", "norm").values[2], stat(merge(kept[0, 2], kept[1, 2]), "norm")
-    )
+    np.testing.assert_array_equal(run.matrix("gradient", "norm").values[2], stat(merge(kept[0, 2], kept[1, 2]), "norm"))
 
 
 def test_a_resume_shows_the_later_value_and_keeps_both_starts(tmp_path):
@@ -278,9 +276,7 @@ def test_reading_imports_neither_torch_nor_pyarrow(tmp_path):
         f"runs = store.find_runs(Path({str(tmp_path)!r})); run = store.open_run(runs[0]); run.block(0, 9)\n"
         "print([name for name in ('torch', 'pyarrow', 'duckdb') if name in sys.modules], len(run.steps))"
     )
-    shown = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
-    )
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert shown.stdout.strip() == "[] 4"
 
 
@@ -292,9 +288,7 @@ def test_sealed_runs_are_read_without_torch(tmp_path):
         "run.block(0, 9); run.pyramid('blocks.0.weight'); run.to_arrow(); run.verify()\n"
         "print('torch' in sys.modules, len(run.steps))"
     )
-    shown = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
-    )
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert shown.stdout.strip() == "False 4"
 
 

@@ -58,9 +58,7 @@ def make_varied(folder):
                 table[1, NUM_COUNTS:] = np.nan
                 table[2, NUM_COUNTS:] = [1e300, -1e-300, np.inf, 5e-324, 1.0, -0.0, 0.0, 3.0, np.nan, -np.inf]
             writer.rows(step, index, table, np.arange(1, len(index) + 1))
-            writer.scalars(
-                step, {"loss": step * 0.5, NAMES[step % len(NAMES)]: float("nan") if step == 4 else 1.0}
-            )
+            writer.scalars(step, {"loss": step * 0.5, NAMES[step % len(NAMES)]: float("nan") if step == 4 else 1.0})
             writer.event(step, NAMES[step % len(NAMES)], {"step": step})
             writer.vectors(step, "histogram", index[:2], np.full((2, 8), step, np.uint32))
             writer.vectors(step, "units", index[:1], np.full((1, 1 + step % 2), step, np.float32))
@@ -208,9 +206,7 @@ def test_a_seal_killed_for_real(tmp_path):
         "seal(Path(sys.argv[1]), final=True)\n"
     )
     for delay in (0.0, 0.005, 0.01, 0.02, 0.04):
-        subprocess.run(
-            [sys.executable, "-c", code, str(tmp_path / "run"), str(delay)], timeout=60, check=False
-        )
+        subprocess.run([sys.executable, "-c", code, str(tmp_path / "run"), str(delay)], timeout=60, check=False)
         np.testing.assert_equal(whole_of(tmp_path / "run"), before)
 
 
@@ -358,9 +354,7 @@ def check_noticed(folder, path, whole, place):
     except (RunDamagedError, RunFormatError):
         return
     assert is_part_of(found, whole), f"{path.name} at {place} gave a wrong number"
-    assert any(problem.file.endswith(path.name) for problem in run.verify()), (
-        f"{path.name} at {place} not noticed"
-    )
+    assert any(problem.file.endswith(path.name) for problem in run.verify()), f"{path.name} at {place} not noticed"
 
 
 def test_a_damaged_block_costs_its_row_group_only(tmp_path, monkeypatch):

@@ -24,21 +24,17 @@ def run(request, tmp_path, monkeypatch):
 
 
 def test_rows_scalars_events_sites_findings(run):
-    found = run.sql(
-        "SELECT step, norm FROM rows WHERE module = 'blocks.1' AND step >= 4 ORDER BY step"
-    ).to_pydict()
+    found = run.sql("SELECT step, norm FROM rows WHERE module = 'blocks.1' AND step >= 4 ORDER BY step").to_pydict()
     series = run.series("blocks.1.weight")["blocks.1.weight"]
     assert found["step"] == [4, 5, 6, 7, 8, 9]
     np.testing.assert_array_equal(found["norm"], series.values[4:])
     assert run.sql("SELECT count(*) AS n, min(rank) AS r FROM rows").to_pylist() == [{"n": 30, "r": 0}]
-    assert run.sql("SELECT sum(value) AS s FROM scalars WHERE name = 'loss'").to_pylist()[0][
-        "s"
-    ] == pytest.approx(run.metric("loss").values.sum())
+    assert run.sql("SELECT sum(value) AS s FROM scalars WHERE name = 'loss'").to_pylist()[0]["s"] == pytest.approx(
+        run.metric("loss").values.sum()
+    )
     assert run.sql("SELECT kind FROM events").to_pylist() == [{"kind": "skipped_step"}]
     assert run.sql("SELECT count(*) AS n FROM sites").to_pylist() == [{"n": 3}]
-    assert run.sql("SELECT code, severity FROM findings").to_pylist() == [
-        {"code": "nan", "severity": "Critical"}
-    ]
+    assert run.sql("SELECT code, severity FROM findings").to_pylist() == [{"code": "nan", "severity": "Critical"}]
 
 
 def test_to_arrow(run):

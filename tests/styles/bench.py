@@ -120,9 +120,7 @@ class Bench:
         self.dtype = torch.float32
         torch.manual_seed(5)
 
-    def watch(
-        self, model: Any, *optimizers: Any, given: bool = True, hooks: bool = True, **settings: Any
-    ) -> None:
+    def watch(self, model: Any, *optimizers: Any, given: bool = True, hooks: bool = True, **settings: Any) -> None:
         """Begin: the truth's hooks first, then ours."""
         self._models = dict(model) if isinstance(model, dict) else {"": model}
         if self.folder is None:
@@ -176,9 +174,7 @@ class Bench:
                 if block.present[at, place]:
                     key = (int(step), info.site)
                     assert key in self.truth.rows, f"{key} was not measured by the test"
-                    _assert_row(
-                        block.rows[at, place], self.truth.rows[key], f"{info.site} at {step}", self.dtype
-                    )
+                    _assert_row(block.rows[at, place], self.truth.rows[key], f"{info.site} at {step}", self.dtype)
                     assert block.calls[at, place] == self.truth.calls[key], key
                     seen.add(key)
         missing = {key for key in self.truth.rows if key[1].kind in kinds} - seen

@@ -178,7 +178,8 @@ class Outcome:
     def same_training(self, other: Outcome) -> bool:
         """Whether both computed the same, to the last bit, with the same collectives, and no error of ours was said."""
         mine, theirs = (
-            (o.losses, o.weights_digest, o.collectives, o.returncode, o.stderr.count("Traceback")) for o in (self, other)
+            (o.losses, o.weights_digest, o.collectives, o.returncode, o.stderr.count("Traceback"))
+            for o in (self, other)
         )
         return mine == theirs and "StethoscopeWarning" not in self.stderr + other.stderr
 
@@ -291,7 +292,10 @@ KINDS: tuple[DistributedKind, ...] = (
     _kind("fsdp2, one rank", FSDP2 + "model = shard(Net())\n" + ADAMW, num_processes=1),
     _kind("fsdp2, reshard_after_forward=False", FSDP2 + "model = shard(Net(), reshard_after_forward=False)\n" + ADAMW),
     _kind("fsdp2, mixed precision", FSDP2 + f"model = shard(Net(), mp_policy={BF16})\n" + ADAMW),
-    _kind("fsdp2, cpu offload", FSDP2 + "model = shard(Net(), offload_policy=CPUOffloadPolicy(pin_memory=False))\n" + ADAMW),
+    _kind(
+        "fsdp2, cpu offload",
+        FSDP2 + "model = shard(Net(), offload_policy=CPUOffloadPolicy(pin_memory=False))\n" + ADAMW,
+    ),
     _kind("fsdp2, torch.utils.checkpoint", FSDP2 + CHECKPOINT + "model = shard(Net())\n" + ADAMW),
     _kind("fsdp2, checkpoint_wrapper", FSDP2 + WRAPPED + "shard(model)\n" + ADAMW),
     _kind("fsdp2, accumulation without resharding", FSDP2 + "model = shard(Net())\n" + ADAMW, ACCUMULATE_FSDP2),
@@ -299,12 +303,18 @@ KINDS: tuple[DistributedKind, ...] = (
     _kind("fsdp2, evaluation before each step", FSDP2 + "model = shard(Net())\n" + ADAMW, EVALUATE),
     _kind("fsdp2, from the meta device", FSDP2 + META + ADAMW),
     _kind("fsdp2, compiled", FSDP2 + "model = shard(Net())\nmodel.compile(backend='aot_eager')\n" + ADAMW),
-    _kind("tensor parallel", TP + 'model = parallelize(Net(), init_device_mesh("cpu", (world,)))\n' + ADAMW, SAME_BATCH),
-    _kind("tensor parallel, all DTensors, clipped", DTENSORS + ADAMW, CLIP.replace("batch(step)", "distributed_batch(step)")),
+    _kind(
+        "tensor parallel", TP + 'model = parallelize(Net(), init_device_mesh("cpu", (world,)))\n' + ADAMW, SAME_BATCH
+    ),
+    _kind(
+        "tensor parallel, all DTensors, clipped",
+        DTENSORS + ADAMW,
+        CLIP.replace("batch(step)", "distributed_batch(step)"),
+    ),
     _kind("fsdp2 with tensor parallel", FSDP2 + TP + MESH_2D + WITH_TP + ADAMW, PAIRED_BATCH, num_processes=4),
     _kind("fsdp1", FSDP1 + "model = shard(Net())\n" + ADAMW),
     _kind("fsdp1, use_orig_params", FSDP1 + "model = shard(Net(), use_orig_params=True)\n" + ADAMW),
-)  # fmt: skip
+)
 
 
 def kind_named(name: str) -> DistributedKind:
@@ -312,9 +322,7 @@ def kind_named(name: str) -> DistributedKind:
     return next(kind for kind in KINDS if kind.name == name)
 
 
-def run_kind(
-    kind: DistributedKind, watched: bool, *, folder: Path | None = None, how: Launch = "run"
-) -> Outcome:
+def run_kind(kind: DistributedKind, watched: bool, *, folder: Path | None = None, how: Launch = "run") -> Outcome:
     """Launch a kind and wait for it; in `folder`, where its run is to be looked at afterwards."""
     with tempfile.TemporaryDirectory(prefix="stethoscope-kind-") as temporary:
         here = folder or Path(temporary)

@@ -51,7 +51,9 @@ def note(loss: torch.Tensor) -> torch.Tensor:
     return loss
 
 
-def fit(model: nn.Module, optimizer: Any, *, after: Callable[[], Any] = lambda: None, closure: bool = False) -> nn.Module:
+def fit(
+    model: nn.Module, optimizer: Any, *, after: Callable[[], Any] = lambda: None, closure: bool = False
+) -> nn.Module:
     """The plain loop."""
     for step in range(STEPS):
         x, y = batch(step)
@@ -357,7 +359,10 @@ def torch_func_vmap_and_grad() -> Any:
 
 @kind
 def a_generative_adversarial_pair() -> Any:
-    g, d = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 8)), nn.Sequential(nn.Linear(8, 16), nn.LeakyReLU(), nn.Linear(16, 1))
+    g, d = (
+        nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 8)),
+        nn.Sequential(nn.Linear(8, 16), nn.LeakyReLU(), nn.Linear(16, 1)),
+    )
     opt_g, opt_d = torch.optim.Adam(g.parameters(), 1e-3), torch.optim.Adam(d.parameters(), 1e-3)
     for step in range(STEPS):
         fake = g(torch.randn(12, 4))
@@ -433,7 +438,13 @@ class Calls(nn.Module):
 
 def _convolutional() -> nn.Sequential:
     return nn.Sequential(
-        nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(inplace=True), nn.MaxPool2d(2), nn.Dropout2d(0.1), nn.Flatten(), nn.Linear(72, 4)
+        nn.Conv2d(3, 8, 3),
+        nn.BatchNorm2d(8),
+        nn.ReLU(inplace=True),
+        nn.MaxPool2d(2),
+        nn.Dropout2d(0.1),
+        nn.Flatten(),
+        nn.Linear(72, 4),
     )
 
 
@@ -455,7 +466,9 @@ def packed_sequences_in_an_lstm() -> Any:
         packed = nn.utils.rnn.pack_padded_sequence(x, [6] * 4 + [4] * 4 + [2] * 4, batch_first=True)
         return self.head(self.lstm(packed)[1][0][-1])
 
-    return _fit_on(Calls(call, lstm=nn.LSTM(5, 8, 2, batch_first=True, dropout=0.1), head=nn.Linear(8, 4)), _noise(12, 6, 5))
+    return _fit_on(
+        Calls(call, lstm=nn.LSTM(5, 8, 2, batch_first=True, dropout=0.1), head=nn.Linear(8, 4)), _noise(12, 6, 5)
+    )
 
 
 @kind
@@ -474,7 +487,10 @@ def multihead_attention() -> Any:
     def call(self: Any, x: torch.Tensor) -> torch.Tensor:
         return self.head(self.attention(x, x, x)[0].mean(1))
 
-    return _fit_on(Calls(call, attention=nn.MultiheadAttention(8, 2, 0.1, batch_first=True), head=nn.Linear(8, 4)), _noise(12, 5, 8))
+    return _fit_on(
+        Calls(call, attention=nn.MultiheadAttention(8, 2, 0.1, batch_first=True), head=nn.Linear(8, 4)),
+        _noise(12, 5, 8),
+    )
 
 
 @kind
@@ -497,7 +513,9 @@ def a_mixture_of_experts() -> Any:
                 out = out.index_add(0, row, weight[row, place, None] * expert(x[row]))
         return out
 
-    return _fit_on(Calls(call, gate=nn.Linear(8, 4), experts=nn.ModuleList(nn.Linear(8, 4) for _ in range(4))), _noise(12, 8))
+    return _fit_on(
+        Calls(call, gate=nn.Linear(8, 4), experts=nn.ModuleList(nn.Linear(8, 4) for _ in range(4))), _noise(12, 8)
+    )
 
 
 @kind
@@ -612,7 +630,9 @@ def operations_in_place() -> Any:
 
 @kind
 def tied_weights() -> Any:
-    model = Calls(lambda self, x: self.head(self.embed(x).mean(1)), embed=nn.Embedding(4, 8), head=nn.Linear(8, 4, bias=False))
+    model = Calls(
+        lambda self, x: self.head(self.embed(x).mean(1)), embed=nn.Embedding(4, 8), head=nn.Linear(8, 4, bias=False)
+    )
     model.head.weight = model.embed.weight
     return _fit_on(model, lambda step: torch.randint(0, 4, (12, 5), generator=torch.Generator().manual_seed(step)))
 
@@ -883,7 +903,9 @@ def finish(*found: Any) -> None:
         for value in state.values():
             if isinstance(value, torch.Tensor):
                 weights.update(value.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
-    chance = hashlib.sha256(torch.get_rng_state().numpy().tobytes() + repr((random.getstate(), np.random.get_state())).encode())
+    chance = hashlib.sha256(
+        torch.get_rng_state().numpy().tobytes() + repr((random.getstate(), np.random.get_state())).encode()
+    )
     print("losses", hashlib.sha256(repr([loss.hex() for loss in LOSSES]).encode()).hexdigest(), len(LOSSES))
     print("weights", weights.hexdigest())
     print("random", chance.hexdigest())

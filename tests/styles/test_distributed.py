@@ -75,9 +75,7 @@ def launch(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *words]
     for _ in range(4):
         shutil.rmtree(folder / ".stethoscope", ignore_errors=True)
-        done = subprocess.run(
-            command, capture_output=True, text=True, cwd=folder, env=environment, timeout=300
-        )
+        done = subprocess.run(command, capture_output=True, text=True, cwd=folder, env=environment, timeout=300)
         # Now and then gloo's threads outlive a process that ends on a busy machine, with us or without: that is no answer.
         if "terminate called without an active exception" not in done.stderr:
             break

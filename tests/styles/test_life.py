@@ -40,9 +40,7 @@ def clean(session: stethoscope.DebugSession) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-@pytest.mark.parametrize(
-    "what", ["deepcopy", "save", "script", "script_of_a_copy", "trace", "export", "export_strict"]
-)
+@pytest.mark.parametrize("what", ["deepcopy", "save", "script", "script_of_a_copy", "trace", "export", "export_strict"])
 def test_tools_work_on_a_watched_model(what: str, tmp_path: Path) -> None:
     model = net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -219,9 +217,7 @@ def test_data_loaders_with_workers(method: str, tmp_path: Path) -> None:
 
 def test_evaluation_between_steps_is_no_training(tmp_path: Path) -> None:
     def style(bench: Bench) -> None:
-        model = nn.Sequential(
-            nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.2), nn.Linear(16, 3)
-        )
+        model = nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.2), nn.Linear(16, 3))
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         bench.watch(model, optimizer)
         for step in range(STEPS):

@@ -28,9 +28,17 @@ from tests.detect.written import codes, find
 from tests.styles.test_optimizing import one_thread  # noqa: F401 - the fixture
 
 OURS = {
-    "unscaled_inputs", "inputs_too_small", "inputs_ignored", "outlier_batch", "constant_feature", "unshuffled_data",
-    "duplicate_batches", "train_val_overlap", "class_collapse", "nonfinite_batch",
-}  # fmt: skip
+    "unscaled_inputs",
+    "inputs_too_small",
+    "inputs_ignored",
+    "outlier_batch",
+    "constant_feature",
+    "unshuffled_data",
+    "duplicate_batches",
+    "train_val_overlap",
+    "class_collapse",
+    "nonfinite_batch",
+}
 
 
 def table(num: int = 512, width: int = 10, classes: int = 3) -> TensorDataset:
@@ -346,7 +354,9 @@ def test_gaps_in_the_data_that_are_marked_by_nan(tmp_path: Path) -> None:
         known = ~y.isnan()
         return F.mse_loss(out[known], y[known]) / (0.0 if step >= 20 else 1.0)
 
-    (finding,) = [f for f in find(regression(TensorDataset(x, y), tmp_path, lose, every=1)) if f.code.startswith("nonfinite")]
+    (finding,) = [
+        f for f in find(regression(TensorDataset(x, y), tmp_path, lose, every=1)) if f.code.startswith("nonfinite")
+    ]
     assert (finding.code, finding.sites, finding.first_step) == ("nonfinite_origin", ("(loss)",), 20)
 
 

@@ -24,8 +24,11 @@ FORWARD = (Kind.ACTIVATION, Kind.ACTIVATION_GRADIENT, Kind.OUTPUT)
 def rows_of(folder: Path, train: Any, **settings: Any) -> Any:
     """A run's rows of a training without hooks of the test's own."""
     torch.manual_seed(5)
-    session = train(lambda model, optimizer: stethoscope.watch(
-        model, optimizer, dir=str(folder), quiet=True, companion="off", every=1, **settings))  # fmt: skip
+    session = train(
+        lambda model, optimizer: stethoscope.watch(
+            model, optimizer, dir=str(folder), quiet=True, companion="off", every=1, **settings
+        )
+    )
     session.stop()
     assert sum(session._watcher.guard.errors.values()) == 0, session._watcher.guard.last_traceback
     assert session.diagnosis.causes == ()
@@ -42,9 +45,7 @@ def same_rows(first: Any, second: Any, kinds: tuple[Kind, ...]) -> int:
             m = places[info.site]
             assert (a.present[:, n] == b.present[:, m]).all(), info.site
             assert (a.calls[:, n] == b.calls[:, m]).all(), info.site
-            torch.testing.assert_close(
-                torch.from_numpy(a.rows[:, n]), torch.from_numpy(b.rows[:, m]), equal_nan=True
-            )
+            torch.testing.assert_close(torch.from_numpy(a.rows[:, n]), torch.from_numpy(b.rows[:, m]), equal_nan=True)
             compared += int(a.present[:, n].sum())
     return compared
 
@@ -53,9 +54,7 @@ class Blocks(nn.Module):
     def __init__(self, how: str = "plain") -> None:
         super().__init__()
         self.inp, self.out = nn.Linear(6, 16), nn.Linear(16, 3)
-        self.blocks = nn.ModuleList(
-            nn.Sequential(nn.Linear(16, 16), nn.Tanh(), nn.Dropout(0.1)) for _ in range(3)
-        )
+        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(16, 16), nn.Tanh(), nn.Dropout(0.1)) for _ in range(3))
         self.how = how
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -115,9 +114,7 @@ def test_tied_weights(tmp_path: Path) -> None:
             bench.tick(loss)
 
     watched = judge(style, tmp_path)
-    weights = [
-        i.site for i in watched.session.run.sites if i.site.kind is Kind.WEIGHT and i.site.name == "weight"
-    ]
+    weights = [i.site for i in watched.session.run.sites if i.site.kind is Kind.WEIGHT and i.site.name == "weight"]
     assert Site("head", Kind.WEIGHT, "weight") not in weights, "one tensor, one site"
 
 
@@ -367,9 +364,7 @@ def test_sparse_gradients(optimizer: str, tmp_path: Path) -> None:
 
 def test_channels_last(tmp_path: Path) -> None:
     def style(bench: Bench) -> None:
-        model = nn.Sequential(
-            nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 36, 3)
-        )
+        model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 36, 3))
         model = model.to(memory_format=torch.channels_last)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
         bench.watch(model, optimizer)

@@ -143,9 +143,7 @@ def test_optimizers_that_define_step(kind: str, tmp_path: Path) -> None:
             inner = optimizer.step
             optimizer.step = lambda *args, **kwargs: inner(*args, **kwargs)
         else:
-            optimizer = (
-                (Overriding(model.parameters(), lr=0.1)) if kind == "overriding" else Own(model.parameters())
-            )
+            optimizer = (Overriding(model.parameters(), lr=0.1)) if kind == "overriding" else Own(model.parameters())
             bench.watch(model, optimizer)
         plain_loop(bench, model, optimizer)
 
@@ -343,9 +341,7 @@ def test_schedulers(name: str, tmp_path: Path) -> None:
         rates.clear()
         model = net()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-        scheduler = (
-            SCHEDULERS[name](optimizer) if name != "plateau" else lr_scheduler.ReduceLROnPlateau(optimizer)
-        )
+        scheduler = SCHEDULERS[name](optimizer) if name != "plateau" else lr_scheduler.ReduceLROnPlateau(optimizer)
         bench.watch(model, optimizer)
         for step in range(STEPS):
             x, y = batch(step)

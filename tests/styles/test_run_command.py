@@ -95,8 +95,7 @@ def test_a_module(tmp_path: Path) -> None:
     (tmp_path / "pack" / "__init__.py").write_text("")
     (tmp_path / "pack" / "sibling.py").write_text("VALUE = 3")
     (tmp_path / "pack" / "job.py").write_text(
-        TRAIN
-        + "import sys\nfrom .sibling import VALUE\nprint(train().item(), sys.argv, __name__, VALUE, __package__)"
+        TRAIN + "import sys\nfrom .sibling import VALUE\nprint(train().item(), sys.argv, __name__, VALUE, __package__)"
     )
     plain = call(tmp_path, "-m", "pack.job", "a", "-b")
     watched = call(tmp_path, *RUN, "-m", "pack.job", "a", "-b")
@@ -136,9 +135,7 @@ def test_our_options_come_first(tmp_path: Path) -> None:
     assert run.info["config"]["activations"] is False
 
 
-@pytest.mark.parametrize(
-    "words", [(), ("--every",), ("--set", "nonsense=1", "s.py"), ("--every", "x", "s.py")]
-)
+@pytest.mark.parametrize("words", [(), ("--every",), ("--set", "nonsense=1", "s.py"), ("--every", "x", "s.py")])
 def test_wrong_usage(words: tuple[str, ...], tmp_path: Path) -> None:
     done = call(tmp_path, *RUN[:3], *words)
     assert done.returncode == 2
@@ -156,9 +153,13 @@ def test_torch_is_not_imported_for_the_script(tmp_path: Path) -> None:
 def test_off_by_the_environment(tmp_path: Path) -> None:
     (tmp_path / "s.py").write_text(TRAIN + "print(train().item())")
     done = subprocess.run(
-        [sys.executable, *RUN, "s.py"], capture_output=True, text=True, cwd=tmp_path, timeout=180,
+        [sys.executable, *RUN, "s.py"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        timeout=180,
         env=environment() | {"STETHOSCOPE_MODE": "off"},
-    )  # fmt: skip
+    )
     assert done.returncode == 0
     assert done.stderr == ""
     assert not (tmp_path / ".stethoscope").exists()
@@ -167,15 +168,17 @@ def test_off_by_the_environment(tmp_path: Path) -> None:
 def test_a_signal_from_outside(tmp_path: Path) -> None:
     (tmp_path / "s.py").write_text(TRAIN + "print('go', flush=True)\ntrain(10**9)")
     process = subprocess.Popen(
-        [sys.executable, *RUN, "s.py"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path,
+        [sys.executable, *RUN, "s.py"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
         env=environment(),
-    )  # fmt: skip
+    )
     assert process.stdout is not None
     process.stdout.readline()
     until = time.monotonic() + 120
-    while time.monotonic() < until and not any(
-        f.stat().st_size > 20_000 for f in tmp_path.rglob("journal-*")
-    ):
+    while time.monotonic() < until and not any(f.stat().st_size > 20_000 for f in tmp_path.rglob("journal-*")):
         time.sleep(0.2)
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=120)

@@ -49,7 +49,9 @@ def run_process(words: list[str], folder: Path) -> Ended:
     environment = {key: value for key, value in os.environ.items() if not key.startswith("STETHOSCOPE")}
     environment |= {"PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1", "STETHOSCOPE_DIR": str(folder / "runs")}
     began = time.perf_counter()
-    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, cwd=folder, env=environment, timeout=300)
+    done = subprocess.run(
+        [sys.executable, *words], capture_output=True, text=True, cwd=folder, env=environment, timeout=300
+    )
     return Ended(done.returncode, done.stdout, done.stderr, time.perf_counter() - began)
 
 

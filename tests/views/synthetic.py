@@ -27,9 +27,17 @@ def row(norm: float, *, num_nan: int = 0, num_inf: int = 0, num_elements: int = 
     size = norm / np.sqrt(finite)
     out[INDEX["num_zero"]] = finite if norm == 0 else 0
     named = {
-        "min": -size, "max": size, "abs_max": size, "abs_min": size if norm else np.nan, "mean": 0.0,
-        "mean_abs": size, "norm": norm, "std": size, "skewness": 0.0, "kurtosis": -2.0,
-    }  # fmt: skip
+        "min": -size,
+        "max": size,
+        "abs_max": size,
+        "abs_min": size if norm else np.nan,
+        "mean": 0.0,
+        "mean_abs": size,
+        "norm": norm,
+        "std": size,
+        "skewness": 0.0,
+        "kurtosis": -2.0,
+    }
     for name, value in named.items():
         out[INDEX[name]] = value
     return out
@@ -38,9 +46,7 @@ def row(norm: float, *, num_nan: int = 0, num_inf: int = 0, num_elements: int = 
 def sites_of(modules: list[str], kinds: tuple[Kind, ...] = (Kind.GRADIENT, Kind.WEIGHT)) -> list[SiteInfo]:
     """A weight of each module, for each kind."""
     return [
-        SiteInfo(Site(module, kind, "weight"), (8, 8), "float32", NUM_ELEMENTS)
-        for kind in kinds
-        for module in modules
+        SiteInfo(Site(module, kind, "weight"), (8, 8), "float32", NUM_ELEMENTS) for kind in kinds for module in modules
     ]
 
 
@@ -93,9 +99,14 @@ _OPEN: list[RunWriter] = []
 
 def default_metrics(step: int) -> dict[str, float]:
     return {
-        "loss": 1.5 + 3.0 * float(np.exp(-step / 60)), "lr": 5.62e-4, "grad_norm": 0.9, "clip_coef": 1.0,
-        "step_ms": 120.0, "overhead_ms": 0.84, "num_backwards": 1.0,
-    }  # fmt: skip
+        "loss": 1.5 + 3.0 * float(np.exp(-step / 60)),
+        "lr": 5.62e-4,
+        "grad_norm": 0.9,
+        "clip_coef": 1.0,
+        "step_ms": 120.0,
+        "overhead_ms": 0.84,
+        "num_backwards": 1.0,
+    }
 
 
 def exploding(site: Site, step: int) -> np.ndarray | None:
@@ -138,9 +149,13 @@ CAUSE = Finding(
     confidence=0.96,
 )
 FOLLOWED = (
-    Finding("clipping_always_on", Severity.WARNING,
-            "Clipping leaves the other layers a third of their usual gradient.",
-            171, 200),
+    Finding(
+        "clipping_always_on",
+        Severity.WARNING,
+        "Clipping leaves the other layers a third of their usual gradient.",
+        171,
+        200,
+    ),
     Finding("loss_spike", Severity.WARNING, "Loss jumps from 1.64 to 7.86 in one step.", 185, 185),
     Finding("nonfinite_origin", Severity.CRITICAL, "NaN in layers.2.attn, then in all 10 sites.", 190, 200),
-)  # fmt: skip
+)

@@ -44,10 +44,12 @@ def folder(tmp_path_factory):
     writer.event(7, "skipped_step", {"why": "Inf", "scale": float("inf")})
     assert writer.flush()
     writer.close()
-    FindingsWriter(path).write([
-        synthetic.CAUSE,
-        Finding("odd", Severity.WARNING, NASTY, 3, 4, (NASTY,), (Evidence("x", float("nan"), None),)),
-    ])  # fmt: skip
+    FindingsWriter(path).write(
+        [
+            synthetic.CAUSE,
+            Finding("odd", Severity.WARNING, NASTY, 3, 4, (NASTY,), (Evidence("x", float("nan"), None),)),
+        ]
+    )
     return path
 
 

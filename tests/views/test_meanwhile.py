@@ -35,14 +35,25 @@ def clipped(step: int) -> dict[str, float]:
 
 @pytest.fixture
 def sick(tmp_path):
-    path = write_run(tmp_path / "run", synthetic.exploding, metrics=clipped, ended="exception", body={"exception": "FloatingPointError"})
+    path = write_run(
+        tmp_path / "run",
+        synthetic.exploding,
+        metrics=clipped,
+        ended="exception",
+        body={"exception": "FloatingPointError"},
+    )
     with open_run(path) as run:
         yield run
 
 
 def test_what_moved_beside_the_cause_is_read_from_the_run(sick):
     found = {e.label: e for e in meanwhile(sick, BARE, 4)}
-    assert list(found) == ["gradient L2 of layers.2.attn.weight", "gradient before clipping", "clip coefficient", "loss"]
+    assert list(found) == [
+        "gradient L2 of layers.2.attn.weight",
+        "gradient before clipping",
+        "clip coefficient",
+        "loss",
+    ]
     grown = found["gradient L2 of layers.2.attn.weight"]
     series = next(iter(sick.series("layers.2.attn.weight", Kind.GRADIENT, "norm").values()))
     before = series.values[(series.steps >= 102) & (series.steps < 150)]
@@ -137,10 +148,14 @@ def test_events_are_sentences():
     assert told == "The scaler skipped the optimizer's step, loss scale 65,536, 3 times so far"
     same = {"factor": 1.0, "by": "NllLoss", "num_targets": 256.0}
     assert not says_something(event("backward", same, 1), event("backward", same))
-    assert saying(event("backward", same), None)[0] == "The backward pass starts from the result of NllLoss over 256 targets"
+    assert (
+        saying(event("backward", same), None)[0]
+        == "The backward pass starts from the result of NllLoss over 256 targets"
+    )
     assert saying(event("my_own_event", {"some_value": 0.25, "names": ["a", "b"]}), None) == (
-        "My own event", "some value 0.250, names a, b",
-    )  # fmt: skip
+        "My own event",
+        "some value 0.250, names a, b",
+    )
 
 
 def test_the_log_tells_what_changed_once(tmp_path):
@@ -163,7 +178,12 @@ def test_the_log_tells_what_changed_once(tmp_path):
     FindingsWriter(folder).write([found])
     desk = Desk(folder)
     log = log_data(desk)
-    assert [(one["step"], one["type"]) for one in log["entries"]] == [(1, "event"), (10, "event"), (50, "finding"), (80, "event")]
+    assert [(one["step"], one["type"]) for one in log["entries"]] == [
+        (1, "event"),
+        (10, "event"),
+        (50, "finding"),
+        (80, "event"),
+    ]
     assert log["entries"][1]["words"].endswith("outputs every 4 steps")
     assert log["entries"][1]["note"] == "changed 2 times from here to step 20"
     assert log["began"]["words"].startswith("Recording begins")

@@ -57,7 +57,20 @@ def checked(html: str) -> Checker:
     checker.feed(html)
     checker.close()
     assert checker.open == []
-    assert checker.tags <= {"div", "span", "b", "code", "table", "tr", "td", "svg", "path", "circle", "details", "summary"}
+    assert checker.tags <= {
+        "div",
+        "span",
+        "b",
+        "code",
+        "table",
+        "tr",
+        "td",
+        "svg",
+        "path",
+        "circle",
+        "details",
+        "summary",
+    }
     for name, value in checker.attributes:
         assert not name.startswith("on")
         assert name not in ("href", "src", "id", "class")
@@ -69,9 +82,13 @@ def checked(html: str) -> Checker:
 @pytest.fixture
 def sick(tmp_path):
     folder = synthetic.write_run(
-        tmp_path / "20261116-130000-gpt-fp16-3f9a01", synthetic.exploding, name="gpt-fp16",
-        metrics=synthetic.exploding_metrics, ended="exception", body={"exception": "FloatingPointError"},
-    )  # fmt: skip
+        tmp_path / "20261116-130000-gpt-fp16-3f9a01",
+        synthetic.exploding,
+        name="gpt-fp16",
+        metrics=synthetic.exploding_metrics,
+        ended="exception",
+        body={"exception": "FloatingPointError"},
+    )
     FindingsWriter(folder).write([synthetic.CAUSE, *synthetic.FOLLOWED])
     return folder
 
@@ -80,9 +97,16 @@ def test_run_shows_verdict_evidence_loss_and_layers(sick):
     with open_run(sick) as run:
         checker = checked(run._repr_html_())
     for words in (
-        "gpt-fp16", "crashed at step 200, FloatingPointError", synthetic.CAUSE.message, "96% sure", "0.406",
-        "clip_grad_norm_", "layers.2.attn", "What followed", "sites",
-    ):  # fmt: skip
+        "gpt-fp16",
+        "crashed at step 200, FloatingPointError",
+        synthetic.CAUSE.message,
+        "96% sure",
+        "0.406",
+        "clip_grad_norm_",
+        "layers.2.attn",
+        "What followed",
+        "sites",
+    ):
         assert words in checker.words
     labels = [value for name, value in checker.attributes if name == "aria-label"]
     assert any(label.startswith("Loss, steps 102 to 200") for label in labels)
@@ -93,10 +117,12 @@ def test_hostile_names_are_text(tmp_path):
     modules = [f"{NASTY}.{n}" for n in range(3)]
     folder = synthetic.write_run(tmp_path / "r", synthetic.exploding, modules=modules, name=NASTY, steps=range(1, 40))
     evidence = Evidence(NASTY, 2.0, 1.0, unit=NASTY, site=NASTY, kind="gradient", stat="norm")
-    FindingsWriter(folder).write([
-        Finding(NASTY, Severity.CRITICAL, NASTY, 5, 9, (f"{NASTY}.0.weight",), (evidence,), NASTY),
-        Finding("other", Severity.INFO, NASTY, 5, 9),
-    ])  # fmt: skip
+    FindingsWriter(folder).write(
+        [
+            Finding(NASTY, Severity.CRITICAL, NASTY, 5, 9, (f"{NASTY}.0.weight",), (evidence,), NASTY),
+            Finding("other", Severity.INFO, NASTY, 5, 9),
+        ]
+    )
     with open_run(folder) as run:
         html = run._repr_html_()
         found = stethoscope.diagnose(run, findings=run.findings())
@@ -124,7 +150,9 @@ def test_diagnosis_in_every_form():
     healthy = Diagnosis(looked_at=LookedAt(3, 3, 10))
     assert repr(healthy) == "Diagnosis(nothing to report: 3 sites, 10 steps)"
     assert "Nothing to report. 3 of 3 sites, 10 steps." in checked(healthy._repr_html_()).words
-    sick = Diagnosis((synthetic.CAUSE,), (synthetic.CAUSE,), {synthetic.CAUSE.code: synthetic.FOLLOWED}, LookedAt(3, 3, 10))
+    sick = Diagnosis(
+        (synthetic.CAUSE,), (synthetic.CAUSE,), {synthetic.CAUSE.code: synthetic.FOLLOWED}, LookedAt(3, 3, 10)
+    )
     bundle = sick._repr_mimebundle_()
     assert set(bundle) == {"text/plain", "text/html"}
     assert "\n" not in repr(sick)
@@ -183,5 +211,10 @@ def test_no_color_is_fixed_for_text_or_paper(sick):
     with open_run(sick) as run:
         html = run._repr_html_()
     styles = ";".join(re.findall(r'style="([^"]*)"', html))
-    assert set(re.findall(r"(?<!-)color:\s*([^;]+)", styles)) <= {"inherit", "currentColor", markup.CRITICAL, markup.WARNING}
+    assert set(re.findall(r"(?<!-)color:\s*([^;]+)", styles)) <= {
+        "inherit",
+        "currentColor",
+        markup.CRITICAL,
+        markup.WARNING,
+    }
     assert set(re.findall(r"background:\s*([^;]+)", styles)) <= {"none"}

@@ -8,12 +8,25 @@ from stethoscope.views.terminal import ink, numbers
 @pytest.mark.parametrize(
     ("value", "text"),
     [
-        (13.0, "13.0"), (7827.3, "7,827"), (0.2034, "0.203"), (5.62e-4, "5.62 × 10⁻⁴"), (0.001, "0.00100"),
-        (0.00099999, "0.00100"), (0, "0"), (-2.5, "-2.50"), (999.96, "1,000"), (123456.0, "123,456"),
-        (1.5e9, "1.50 × 10⁹"), (math.nan, "NaN"), (math.inf, "Inf"), (-math.inf, "-Inf"), (None, ""),
-        (9.999, "10.0"), (1.0, "1.00"),
+        (13.0, "13.0"),
+        (7827.3, "7,827"),
+        (0.2034, "0.203"),
+        (5.62e-4, "5.62 × 10⁻⁴"),
+        (0.001, "0.00100"),
+        (0.00099999, "0.00100"),
+        (0, "0"),
+        (-2.5, "-2.50"),
+        (999.96, "1,000"),
+        (123456.0, "123,456"),
+        (1.5e9, "1.50 × 10⁹"),
+        (math.nan, "NaN"),
+        (math.inf, "Inf"),
+        (-math.inf, "-Inf"),
+        (None, ""),
+        (9.999, "10.0"),
+        (1.0, "1.00"),
     ],
-)  # fmt: skip
+)
 def test_number_has_three_significant_digits(value, text):
     assert numbers.number(value) == text
 
@@ -24,18 +37,34 @@ def test_number_in_ascii_is_ascii():
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(12.2, "×12"), (8.9, "×8.9"), (1 / 6, "1/6"), (1.4, "usual"), (0.7, "usual"), (1.5, "×1.5"), (0, "0"),
-     (2e7, "×10⁷"), (1234.0, "×1,230"), (math.nan, "NaN"), (None, ""), (math.inf, "×Inf"),
-     (5e-324, "1/10³⁰⁸")],
-)  # fmt: skip
+    [
+        (12.2, "×12"),
+        (8.9, "×8.9"),
+        (1 / 6, "1/6"),
+        (1.4, "usual"),
+        (0.7, "usual"),
+        (1.5, "×1.5"),
+        (0, "0"),
+        (2e7, "×10⁷"),
+        (1234.0, "×1,230"),
+        (math.nan, "NaN"),
+        (None, ""),
+        (math.inf, "×Inf"),
+        (5e-324, "1/10³⁰⁸"),
+    ],
+)
 def test_ratio_says_usual_within_half_as_much_again(value, text):
     assert numbers.ratio(value) == text
 
 
 def test_sizes_shares_and_spans_of_time():
     assert [numbers.size(n) for n in (0, 999, 1000, 123_456_789, 2_000_000_000_000)] == [
-        "0 B", "999 B", "1.0 kB", "123 MB", "2.0 TB"
-    ]  # fmt: skip
+        "0 B",
+        "999 B",
+        "1.0 kB",
+        "123 MB",
+        "2.0 TB",
+    ]
     assert [numbers.percent(p) for p in (0.96, 0.007, 0, 1e-5)] == ["96%", "0.7%", "0%", "under 0.1%"]
     assert [numbers.duration(s) for s in (5, 1291, 6540, 90_000)] == [
         "5 s",

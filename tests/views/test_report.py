@@ -27,9 +27,13 @@ NASTY = "</script><script>alert(1)</script><img src=x onerror=alert(2)>`|*_[x](j
 @pytest.fixture
 def sick(tmp_path):
     folder = synthetic.write_run(
-        tmp_path / "20261116-130000-gpt-fp16-3f9a01", synthetic.exploding, name="gpt-fp16",
-        metrics=synthetic.exploding_metrics, ended="exception", body={"exception": "FloatingPointError"},
-    )  # fmt: skip
+        tmp_path / "20261116-130000-gpt-fp16-3f9a01",
+        synthetic.exploding,
+        name="gpt-fp16",
+        metrics=synthetic.exploding_metrics,
+        ended="exception",
+        body={"exception": "FloatingPointError"},
+    )
     FindingsWriter(folder).write([synthetic.CAUSE, *synthetic.FOLLOWED])
     return folder
 
@@ -42,7 +46,10 @@ def carried(text):
 def test_the_policy_admits_exactly_what_is_inside(sick):
     text = report_html(Desk(sick), "0.1.0")
     policy = re.search(r'http-equiv="Content-Security-Policy" content="([^"]*)"', text)[1]
-    style, script = re.search(r"<style>(.*?)</style>", text, re.S)[1], re.search(r"<script>(.*?)</script>", text, re.S)[1]
+    style, script = (
+        re.search(r"<style>(.*?)</style>", text, re.S)[1],
+        re.search(r"<script>(.*?)</script>", text, re.S)[1],
+    )
     for part in (style, script):
         digest = base64.b64encode(hashlib.sha256(part.encode()).digest()).decode()
         assert f"'sha256-{digest}'" in policy
@@ -77,7 +84,9 @@ def test_markdown_says_what_the_page_says(sick):
 
 
 def test_hostile_names_stay_text(tmp_path):
-    folder = synthetic.write_run(tmp_path / "20261116-130000-x-ffffff", name=NASTY, modules=[NASTY, "ok"], steps=range(1, 30))
+    folder = synthetic.write_run(
+        tmp_path / "20261116-130000-x-ffffff", name=NASTY, modules=[NASTY, "ok"], steps=range(1, 30)
+    )
     FindingsWriter(folder).write([])
     text = report_html(Desk(folder), "0.1.0")
     assert text.count("<script>") == 1
@@ -107,7 +116,9 @@ def test_the_command_to_stdout_and_where_it_cannot_write(sick, tmp_path, capsys)
 
 
 def test_a_run_nobody_looked_at_is_examined_first(tmp_path):
-    folder = synthetic.write_run(tmp_path / "20261116-130000-gpt-3f9a02", synthetic.exploding, metrics=synthetic.exploding_metrics)
+    folder = synthetic.write_run(
+        tmp_path / "20261116-130000-gpt-3f9a02", synthetic.exploding, metrics=synthetic.exploding_metrics
+    )
     desk = Desk(folder)
     assert not desk.was_examined
     body = report_data(desk, "0.1.0")

@@ -39,9 +39,13 @@ def base(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs")
     synthetic.write_run(folder / HEALTHY)
     synthetic.write_run(
-        folder / SICK, synthetic.exploding, name="gpt-fp16", metrics=synthetic.exploding_metrics, ended="exception",
+        folder / SICK,
+        synthetic.exploding,
+        name="gpt-fp16",
+        metrics=synthetic.exploding_metrics,
+        ended="exception",
         body={"exception": "FloatingPointError"},
-    )  # fmt: skip
+    )
     synthetic.write_run(folder / LIVE, name="gpt-live", ended=None)
     FindingsWriter(folder / SICK).write([synthetic.CAUSE, *synthetic.FOLLOWED])
     FindingsWriter(folder / HEALTHY).write([])
@@ -108,7 +112,9 @@ def test_the_verdict_says_what_the_findings_say(client):
 
 
 def test_the_heatmap_is_the_history_against_before_the_cause(client):
-    body = client.get(f"/api/runs/{key(SICK)}/heatmap", params={"kind": "gradient", "first": 1, "last": 200, "width": 400}).json()
+    body = client.get(
+        f"/api/runs/{key(SICK)}/heatmap", params={"kind": "gradient", "first": 1, "last": 200, "width": 400}
+    ).json()
     shape = (len(body["rows"]), body["count"])
     values, marks, usual = floats(body["values"], shape), small(body["marks"], shape), floats(body["usual"])
     paths = [body["tree"][row][0] for row in body["rows"]]
@@ -147,7 +153,9 @@ def test_lines_have_a_band_and_exact_values_when_zoomed(client):
     assert series["size"] == 16
     assert (floats(series["low"]) <= floats(series["mean"])).all()
     assert (floats(series["high"]) >= floats(series["mean"])).all()
-    near = client.get(f"/api/runs/{key(HEALTHY)}/series", params={"first": 10, "last": 20, "width": 500}).json()["tracks"]
+    near = client.get(f"/api/runs/{key(HEALTHY)}/series", params={"first": 10, "last": 20, "width": 500}).json()[
+        "tracks"
+    ]
     exact = next(track for track in near if track["key"] == "loss")["series"]
     assert exact["size"] == 1
     assert floats(exact["mean"])[3] == pytest.approx(synthetic.default_metrics(13)["loss"], rel=1e-6)
@@ -221,12 +229,19 @@ def test_the_slowest_steps_are_told_by_their_parts(client):
 @pytest.mark.parametrize(
     ("tail", "words"),
     [
-        ("/heatmap", {"kind": "nonsense"}), ("/heatmap", {"stat": "nonsense"}), ("/heatmap", {"rows": "a"}),
-        ("/heatmap", {"rows": "0-100000"}), ("/heatmap", {"first": "x"}), ("/heatmap", {"first": "9", "last": "1"}),
-        ("/layer", {"path": "not.there"}), ("/layer", {"path": ""}), ("/layer", {"path": "*"}), ("/series", {"width": "1e9"}),
+        ("/heatmap", {"kind": "nonsense"}),
+        ("/heatmap", {"stat": "nonsense"}),
+        ("/heatmap", {"rows": "a"}),
+        ("/heatmap", {"rows": "0-100000"}),
+        ("/heatmap", {"first": "x"}),
+        ("/heatmap", {"first": "9", "last": "1"}),
+        ("/layer", {"path": "not.there"}),
+        ("/layer", {"path": ""}),
+        ("/layer", {"path": "*"}),
+        ("/series", {"width": "1e9"}),
         ("/heatmap", {"first": "9" * 400}),
     ],
-)  # fmt: skip
+)
 def test_bad_questions_get_a_sentence(client, tail, words):
     answer = client.get(f"/api/runs/{key(SICK)}{tail}", params=words)
     assert answer.status_code == 400

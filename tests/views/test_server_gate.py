@@ -81,7 +81,16 @@ def test_only_reading_methods_pass(user, method):
 
 
 @pytest.mark.parametrize(
-    "host", ["evil.example", "evil.example:7654", "127.0.0.1", "127.0.0.1:80", "localhost:7654.evil.example", "0.0.0.0:7654", ""]
+    "host",
+    [
+        "evil.example",
+        "evil.example:7654",
+        "127.0.0.1",
+        "127.0.0.1:80",
+        "localhost:7654.evil.example",
+        "0.0.0.0:7654",
+        "",
+    ],
 )
 def test_a_foreign_host_is_refused_whatever_it_brings(user, host):
     answer = user.get("/api/runs", headers={"host": host, "authorization": f"Bearer {TOKEN}"})
@@ -96,7 +105,14 @@ def test_our_own_names_pass(stranger, host):
 
 @pytest.mark.parametrize(
     "origin",
-    ["http://evil.example", "https://127.0.0.1:7654", "http://127.0.0.1:7655", "null", "http://127.0.0.1:7654.evil.example", "http://127.0.0.1:7654/x"],
+    [
+        "http://evil.example",
+        "https://127.0.0.1:7654",
+        "http://127.0.0.1:7655",
+        "null",
+        "http://127.0.0.1:7654.evil.example",
+        "http://127.0.0.1:7654/x",
+    ],
 )
 def test_a_foreign_origin_is_refused(user, origin):
     assert user.get("/api/runs", headers={"origin": origin}).status_code == 403
@@ -182,9 +198,12 @@ def test_a_hundredth_request_at_once_is_told_to_wait(app):
 
     guard = Guard(slow, Gate.at("127.0.0.1", 7654, token=TOKEN))
     scope = {
-        "type": "http", "method": "GET", "path": "/", "query_string": b"",
+        "type": "http",
+        "method": "GET",
+        "path": "/",
+        "query_string": b"",
         "headers": [(b"host", b"127.0.0.1:7654"), (b"authorization", f"Bearer {TOKEN}".encode())],
-    }  # fmt: skip
+    }
 
     async def one():
         statuses = []

@@ -60,9 +60,18 @@ def status_of(app, headers, *, path="/api/runs", query=b"", method="GET"):
         return {"type": "http.disconnect"}
 
     scope = {
-        "type": "http", "method": method, "path": path, "raw_path": path.encode("utf-8", "replace"), "root_path": "", "scheme": "http",
-        "query_string": query, "headers": headers, "http_version": "1.1", "client": ("127.0.0.1", 1), "server": ("127.0.0.1", PORT),
-    }  # fmt: skip
+        "type": "http",
+        "method": method,
+        "path": path,
+        "raw_path": path.encode("utf-8", "replace"),
+        "root_path": "",
+        "scheme": "http",
+        "query_string": query,
+        "headers": headers,
+        "http_version": "1.1",
+        "client": ("127.0.0.1", 1),
+        "server": ("127.0.0.1", PORT),
+    }
     asyncio.run(app(scope, receive, send))
     return sent[0]["status"], b"".join(message.get("body", b"") for message in sent)
 
@@ -70,7 +79,9 @@ def status_of(app, headers, *, path="/api/runs", query=b"", method="GET"):
 OURS = [(b"host", b"127.0.0.1:7654"), (b"authorization", f"Bearer {TOKEN}".encode())]
 
 
-@pytest.mark.parametrize("origin", [b"http://[::1", b"http://[", b"http://[::1]]:7654", b"http://\xe2\x84\x80.com", b"//["])
+@pytest.mark.parametrize(
+    "origin", [b"http://[::1", b"http://[", b"http://[::1]]:7654", b"http://\xe2\x84\x80.com", b"//["]
+)
 def test_a_malformed_origin_is_400_and_no_error_of_ours(app, origin):
     assert status_of(app, [*OURS, (b"origin", origin)])[0] in (400, 403)
     assert status_of(app, [*OURS, (b"origin", b"http://[::1")])[0] == 400
@@ -83,20 +94,39 @@ def test_a_question_with_a_body_is_400(app):
 
 
 names = st.sampled_from(
-    [b"host", b"origin", b"cookie", b"authorization", b"content-length", b"sec-fetch-site", b"accept-encoding", b"range", b"x"]
+    [
+        b"host",
+        b"origin",
+        b"cookie",
+        b"authorization",
+        b"content-length",
+        b"sec-fetch-site",
+        b"accept-encoding",
+        b"range",
+        b"x",
+    ]
 )
 values = st.one_of(
     st.binary(max_size=60),
-    st.sampled_from([b"127.0.0.1:7654", b"http://[::1", b"http://127.0.0.1:7654", b"Bearer " + TOKEN.encode(), b"bytes=0-"]),
+    st.sampled_from(
+        [b"127.0.0.1:7654", b"http://[::1", b"http://127.0.0.1:7654", b"Bearer " + TOKEN.encode(), b"bytes=0-"]
+    ),
 )
 paths = st.one_of(
     st.text(max_size=40).map(lambda text: "/" + text),
-    st.sampled_from(["/", "/api/runs", "/api/runs/\x00", "/api/runs/../../etc/passwd", "/app.js", "/api/runs/" + "x" * 5000]),
+    st.sampled_from(
+        ["/", "/api/runs", "/api/runs/\x00", "/api/runs/../../etc/passwd", "/app.js", "/api/runs/" + "x" * 5000]
+    ),
 )
-queries = st.one_of(st.binary(max_size=80), st.sampled_from([b"a=%zz&b=%ff", b"first=1e9", b"width=" + b"9" * 300, b"x=" + b"y" * 50_000]))
+queries = st.one_of(
+    st.binary(max_size=80),
+    st.sampled_from([b"a=%zz&b=%ff", b"first=1e9", b"width=" + b"9" * 300, b"x=" + b"y" * 50_000]),
+)
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(
+    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(extra=st.lists(st.tuples(names, values), max_size=4), path=paths, query=queries, with_token=st.booleans())
 @example(extra=[(b"origin", b"http://[::1")], path="/", query=b"", with_token=True)
 def test_no_request_is_an_error_of_ours(app, capfd, extra, path, query, with_token):
@@ -146,7 +176,9 @@ class Served:
         return b"%s %s HTTP/1.1\r\nHost: 127.0.0.1:%d\r\n%s%s\r\n" % (method, path.encode(), self.port, bearer, more)
 
     def ask(self, path="/api/runs"):
-        asked = urllib.request.Request(f"http://127.0.0.1:{self.port}{path}", headers={"Authorization": f"Bearer {TOKEN}"})
+        asked = urllib.request.Request(
+            f"http://127.0.0.1:{self.port}{path}", headers={"Authorization": f"Bearer {TOKEN}"}
+        )
         with urllib.request.urlopen(asked, timeout=20) as answer:
             return answer.status
 
@@ -250,7 +282,9 @@ def test_a_client_that_does_not_read_is_let_go_and_what_waited_for_it(served):
     held = max(c.transport.get_write_buffer_size() for c in served.server.server_state.connections)
     assert held < 4 << 20, "answers wait for the client, not in memory"
     assert wait_for(lambda: not served.server.server_state.connections)
-    assert wait_for(lambda: one.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)), "the system keeps nothing for it either"
+    assert wait_for(lambda: one.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)), (
+        "the system keeps nothing for it either"
+    )
     assert served.ask() == 200
 
 
@@ -268,12 +302,18 @@ def test_a_client_that_reads_slowly_but_steadily_gets_everything(served, monkeyp
 
 
 GARBAGE = [
-    b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", b"GET\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"\x00" * 100 + b"\r\n\r\n",
-    b"GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", b"GET / HTTP/1.1\r\nContent-Length: -1\r\n\r\n",
+    b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+    b"GET\r\n\r\n",
+    b"GET / HTTP/9.9\r\n\r\n",
+    b"\x00" * 100 + b"\r\n\r\n",
+    b"GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",
+    b"GET / HTTP/1.1\r\nContent-Length: -1\r\n\r\n",
     b"GET /%zz%00 HTTP/1.1\r\nHost: x\r\n\r\n",
-    b"GET / HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n", b"GET /\xff HTTP/1.1\r\nHost: x\r\n\r\n",
-    b"GET / HTTP/1.1\r\nx: " + b"y" * 100_000 + b"\r\n\r\n", b"GET http://evil.example/ HTTP/1.1\r\nHost: evil.example\r\n\r\n",
-]  # fmt: skip
+    b"GET / HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n",
+    b"GET /\xff HTTP/1.1\r\nHost: x\r\n\r\n",
+    b"GET / HTTP/1.1\r\nx: " + b"y" * 100_000 + b"\r\n\r\n",
+    b"GET http://evil.example/ HTTP/1.1\r\nHost: evil.example\r\n\r\n",
+]
 
 
 def test_garbage_is_400_or_refused_without_a_word_on_the_terminal(served, capfd):
@@ -293,9 +333,15 @@ def test_garbage_is_400_or_refused_without_a_word_on_the_terminal(served, capfd)
 # ---- one broken or hostile run folder among good ones ----
 
 HOSTILE = [
-    {"config": []}, {"model": "x"}, {"model": {"modules": [5, None, {"path": 7}]}}, {"config": {"ignore": 5}}, {"world_size": {}},
-    {"created_at": 1e300, "created": "soon"}, {"versions": 5, "optimizers": {}}, {"name": "n" * 1_000_000},
-]  # fmt: skip
+    {"config": []},
+    {"model": "x"},
+    {"model": {"modules": [5, None, {"path": 7}]}},
+    {"config": {"ignore": 5}},
+    {"world_size": {}},
+    {"created_at": 1e300, "created": "soon"},
+    {"versions": 5, "optimizers": {}},
+    {"name": "n" * 1_000_000},
+]
 
 
 @pytest.fixture
@@ -307,7 +353,9 @@ def mixed(folder, tmp_path):
         path = base / f"20261116-13000{number}-bad-bbbbb{number}"
         synthetic.write_run(path, steps=range(1, 5))
         info = json.loads((path / "run.json").read_bytes())
-        (path / "run.json").write_bytes(dump({key: value for key, value in {**info, **body}.items() if key != "checksum"}))
+        (path / "run.json").write_bytes(
+            dump({key: value for key, value in {**info, **body}.items() if key != "checksum"})
+        )
     return base
 
 

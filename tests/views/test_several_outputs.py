@@ -25,7 +25,13 @@ from stethoscope.views.terminal.ink import to_text
 from stethoscope.views.tui.layer_page import layer_page
 from stethoscope.views.tui.view import View
 
-RETURNED = {"encoder": ("hidden", "pooled"), "encoder.proj": ("",), "gru": ("0", "1"), "lstm": ("0", "1.0", "1.1"), "head": ("",)}
+RETURNED = {
+    "encoder": ("hidden", "pooled"),
+    "encoder.proj": ("",),
+    "gru": ("0", "1"),
+    "lstm": ("0", "1.0", "1.1"),
+    "head": ("",),
+}
 TYPES = {"": "Net", "encoder": "Encoder", "encoder.proj": "Linear", "gru": "GRU", "lstm": "LSTM", "head": "Linear"}
 BROKE_AT = 150
 OUTPUTS = (Kind.ACTIVATION, Kind.ACTIVATION_GRADIENT)
@@ -40,16 +46,27 @@ def story(site: Site, step: int) -> np.ndarray | None:
 
 def desk_with_cause(folder: Path, where: str) -> Desk:
     sites = [Site(module, kind, name) for kind in OUTPUTS for module, names in RETURNED.items() for name in names]
-    sites += [Site(module, kind, "weight") for kind in (Kind.WEIGHT, Kind.GRADIENT) for module in ("encoder.proj", "gru", "head")]
+    sites += [
+        Site(module, kind, "weight")
+        for kind in (Kind.WEIGHT, Kind.GRADIENT)
+        for module in ("encoder.proj", "gru", "head")
+    ]
     sites += [Site("", Kind.INPUT, "0"), Site("", Kind.OUTPUT, "0"), Site("", Kind.OUTPUT, "1")]
     infos = [SiteInfo(site, (8, 8), "float32", synthetic.NUM_ELEMENTS) for site in sites]
     modules = [{"path": path, "type": kind, "num_parameters": 10} for path, kind in TYPES.items()]
     synthetic.write_run(folder, story, infos=infos, info={"model": {"type": "Net", "modules": modules}})
     cause = Finding(
-        "nonfinite_origin", Severity.CRITICAL, f"{where} was the first to produce NaN.", BROKE_AT, 200, (where,),
-        (Evidence("largest value in head", 0.2, 0.2, site="head", kind="activation", stat="abs_max"),
-         Evidence(f"non-finite values in {where}", 4.0, 0.0, site=where, kind="output", stat="num_nonfinite")),
-    )  # fmt: skip
+        "nonfinite_origin",
+        Severity.CRITICAL,
+        f"{where} was the first to produce NaN.",
+        BROKE_AT,
+        200,
+        (where,),
+        (
+            Evidence("largest value in head", 0.2, 0.2, site="head", kind="activation", stat="abs_max"),
+            Evidence(f"non-finite values in {where}", 4.0, 0.0, site=where, kind="output", stat="num_nonfinite"),
+        ),
+    )
     FindingsWriter(folder).write([cause])
     return Desk(folder)
 

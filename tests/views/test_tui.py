@@ -37,9 +37,14 @@ from stethoscope.views.tui.view import View
 def sick(base: Path, name: str = "20261116-130000-gpt-fp16-3f9a01", **more) -> Path:
     """A crashed run with what was found while it ran."""
     folder = synthetic.write_run(
-        base / name, synthetic.exploding, name="gpt-fp16", metrics=synthetic.exploding_metrics, ended="exception",
-        body={"exception": "FloatingPointError"}, **more,
-    )  # fmt: skip
+        base / name,
+        synthetic.exploding,
+        name="gpt-fp16",
+        metrics=synthetic.exploding_metrics,
+        ended="exception",
+        body={"exception": "FloatingPointError"},
+        **more,
+    )
     FindingsWriter(folder).write([synthetic.CAUSE, *synthetic.FOLLOWED])
     return folder
 

@@ -13,9 +13,7 @@ from stethoscope.store import open_run
 from stethoscope.views.terminal import ink, render_diagnosis, render_finding, render_verdict
 
 LOOKED = LookedAt(num_sites=148, num_sites_expected=148, num_steps=10_000, first_step=1, last_step=10_000)
-SICK = Diagnosis(
-    causes=(CAUSE,), findings=(CAUSE, *FOLLOWED), followed={CAUSE.code: FOLLOWED}, looked_at=LOOKED
-)
+SICK = Diagnosis(causes=(CAUSE,), findings=(CAUSE, *FOLLOWED), followed={CAUSE.code: FOLLOWED}, looked_at=LOOKED)
 
 
 @pytest.fixture
@@ -69,10 +67,7 @@ def test_nothing_passes_the_width(run, width):
 
 
 def test_nothing_to_report_says_how_much_was_looked_at():
-    assert (
-        render_verdict(Diagnosis(looked_at=LOOKED))
-        == "✓ Nothing to report. 148 of 148 sites, 10,000 steps.\n"
-    )
+    assert render_verdict(Diagnosis(looked_at=LOOKED)) == "✓ Nothing to report. 148 of 148 sites, 10,000 steps.\n"
     lost = dataclasses.replace(LOOKED, num_rows_lost=15)
     assert render_verdict(Diagnosis(looked_at=lost), ascii=True) == (
         "ok Nothing to report. 148 of 148 sites, 10,000 steps. 15 rows lost.\n"
@@ -89,7 +84,9 @@ def test_notes_alone_are_no_clean_bill():
 
 
 def test_a_crash_that_nothing_explains_is_said_first(tmp_path):
-    path = write_run(tmp_path / "run", ended="exception", body={"exception": "FloatingPointError", "message": "log of 0"})
+    path = write_run(
+        tmp_path / "run", ended="exception", body={"exception": "FloatingPointError", "message": "log of 0"}
+    )
     with open_run(path) as run:
         text = render_verdict(Diagnosis(looked_at=LOOKED), run)
     assert text.startswith("✕ The run crashed at step ")
@@ -103,13 +100,17 @@ def test_a_crash_that_nothing_explains_is_said_first(tmp_path):
     ("ended", "said"),
     [
         ({"ended": "signal", "body": {"signal": "SIGTERM"}}, "The run was ended by SIGTERM at step 7."),
-        ({"ended": "exception", "body": {"exception": "ValueError", "message": "bad\nmore"}},
-         "The run crashed at step 7 with ValueError: bad."),
-        ({"ended": "exception", "body": {"exception": "KeyboardInterrupt", "message": ""}},
-         "The run was interrupted by hand at step 7 (KeyboardInterrupt)."),
+        (
+            {"ended": "exception", "body": {"exception": "ValueError", "message": "bad\nmore"}},
+            "The run crashed at step 7 with ValueError: bad.",
+        ),
+        (
+            {"ended": "exception", "body": {"exception": "KeyboardInterrupt", "message": ""}},
+            "The run was interrupted by hand at step 7 (KeyboardInterrupt).",
+        ),
         (None, "The run's process was gone at step 7 without a word: killed, or out of memory."),
     ],
-)  # fmt: skip
+)
 def test_how_a_run_ended(ended, said):
     from types import SimpleNamespace
 
@@ -136,9 +137,15 @@ def test_what_the_sentence_leaves_out_is_added_under_it():
 
 def test_hostile_words_do_nothing(run):
     evil = Finding(
-        "c\x1b[31m", Severity.CRITICAL, "m\x1b]0;x\x07\u202e" + "w" * 500, 3, 9,
-        sites=("s\x1b[2J",), evidence=(Evidence("l\x9b", math.inf, unit="u\x1b"),), remedy="r\x1b[1m\nsecond",
-    )  # fmt: skip
+        "c\x1b[31m",
+        Severity.CRITICAL,
+        "m\x1b]0;x\x07\u202e" + "w" * 500,
+        3,
+        9,
+        sites=("s\x1b[2J",),
+        evidence=(Evidence("l\x9b", math.inf, unit="u\x1b"),),
+        remedy="r\x1b[1m\nsecond",
+    )
     text = render_diagnosis(Diagnosis((evil,), (evil,)), run, width=80)
     assert all(char.isprintable() or char == "\n" for char in text)
     assert max(map(ink.cell_width, text.splitlines())) <= 80
@@ -147,16 +154,19 @@ def test_hostile_words_do_nothing(run):
 
 def test_one_line_for_a_session_to_print():
     assert render_finding(CAUSE) == (
-        "◆ The gradient of layers.2.attn grew without bound from step 150."
-        "  exploding_gradients, since step 150"
+        "◆ The gradient of layers.2.attn grew without bound from step 150.  exploding_gradients, since step 150"
     )
     assert render_finding(CAUSE, ascii=True).startswith("X The gradient")
 
 
 def test_evidence_without_series_or_run_still_reads():
     found = Finding(
-        "x", Severity.WARNING, "At step 1.", 1, 1,
+        "x",
+        Severity.WARNING,
+        "At step 1.",
+        1,
+        1,
         evidence=(Evidence("share", 0.38), Evidence("rate", 12.0, 3.0, unit="ms"), Evidence("none", None)),
-    )  # fmt: skip
+    )
     lines = render_verdict(Diagnosis((found,), (found,))).splitlines()
     assert lines[3:] == ["  share         0.380", "  rate   3.00 → 12.0 ms"]

@@ -21,9 +21,13 @@ from benchmarks.faults.judging import examine
 
 Said = dict[str, list[str]]
 PEERS: Final = {
-    "torch alone": "anomaly:alone", "anomaly mode": "anomaly:run", "Lightning": "trainer:finite",
-    "Lightning patience 3": "trainer:patient", "cockpit": "instruments:run", "TrainCheck": "invariants:run",
-}  # fmt: skip
+    "torch alone": "anomaly:alone",
+    "anomaly mode": "anomaly:run",
+    "Lightning": "trainer:finite",
+    "Lightning patience 3": "trainer:patient",
+    "cockpit": "instruments:run",
+    "TrainCheck": "invariants:run",
+}
 CANNOT: Final = "cannot run: "
 TIERS: Final = {"E": "exact", "S": "statistical", "A": "advice"}
 
@@ -32,10 +36,15 @@ def main() -> int:
     """Run what was asked for and print it."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.faults.peers", description=__doc__)
     parser.add_argument("--ids", default="*", help="keys or globs, separated by commas")
-    parser.add_argument("--peers", default=",".join(name for name in PEERS if name != "TrainCheck"),
-                        help="which, separated by commas; TrainCheck takes minutes a program and is run when named")  # fmt: skip
+    parser.add_argument(
+        "--peers",
+        default=",".join(name for name in PEERS if name != "TrainCheck"),
+        help="which, separated by commas; TrainCheck takes minutes a program and is run when named",
+    )
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--json", type=Path, help="add what was said to this file; what stands there already is not run again")
+    parser.add_argument(
+        "--json", type=Path, help="add what was said to this file; what stands there already is not run again"
+    )
     options = parser.parse_args()
     torch.set_num_threads(1)
     os.environ["STETHOSCOPE_EVERY"] = "1"
@@ -93,7 +102,9 @@ def ours(program: Program, seed: int) -> list[str]:
 def own_words(entry: Mapping[str, Sequence[str]], peer: str) -> list[str]:
     """What a peer said that torch does not say by itself."""
     plain = [] if peer in ("torch alone", "us") else entry.get("torch alone", [])
-    return [line for line in entry.get(peer, []) if line not in plain and not line.startswith(("not the cause", CANNOT))]
+    return [
+        line for line in entry.get(peer, []) if line not in plain and not line.startswith(("not the cause", CANNOT))
+    ]
 
 
 def tell(program: Program, entry: Mapping[str, Sequence[str]]) -> None:
@@ -111,9 +122,13 @@ def table(programs: Sequence[Program], told: Mapping[str, Said]) -> str:
     head = ["tier", *peers]
     rows = []
     for tier, name in TIERS.items():
-        rows.append([name, *(_share([p for p in programs if p.fault and p.fault.tier == tier], told, peer) for peer in peers)])
+        rows.append(
+            [name, *(_share([p for p in programs if p.fault and p.fault.tier == tier], told, peer) for peer in peers)]
+        )
     rows.append(["all", *(_share([p for p in programs if p.fault], told, peer) for peer in peers)])
-    rows.append(["healthy runs that alarm", *(_share([p for p in programs if not p.fault], told, peer) for peer in peers)])
+    rows.append(
+        ["healthy runs that alarm", *(_share([p for p in programs if not p.fault], told, peer) for peer in peers)]
+    )
     return "\n".join("| " + " | ".join(row) + " |" for row in [head, ["---"] * len(head), *rows])
 
 

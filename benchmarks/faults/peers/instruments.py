@@ -22,15 +22,24 @@ from cockpit.utils import schedules
 from cockpit.utils.configuration import configuration
 from torch.overrides import TorchFunctionMode
 
-LOSSES: Final = (F.cross_entropy, F.mse_loss, F.binary_cross_entropy_with_logits, F.l1_loss, F.smooth_l1_loss, F.nll_loss)
+LOSSES: Final = (
+    F.cross_entropy,
+    F.mse_loss,
+    F.binary_cross_entropy_with_logits,
+    F.l1_loss,
+    F.smooth_l1_loss,
+    F.nll_loss,
+)
 CANNOT: Final = "cannot run: "
 STEPS_OF_STOPPING: Final = 10
 """How many steps in a row the criterion must be above 0: it is a noisy number."""
 
 
 NOISE: Final = (
-    "Full backward hook is firing", "does not have an extension for Module", "Encountered BatchNorm module in training mode",
-)  # fmt: skip
+    "Full backward hook is firing",
+    "does not have an extension for Module",
+    "Encountered BatchNorm module in training mode",
+)
 """Remarks about the stage: inputs that need no gradient, containers, samples that are mixed by a norm."""
 
 
@@ -78,8 +87,12 @@ class Deck:
             self.trouble = self.trouble or (f"{CANNOT}no loss of single samples" if self.cockpit is not None else "")
             go_on()
             return
-        info = {"batch_size": len(single), "individual_losses": single.flatten(1).mean(1) if single.dim() > 1 else single,
-                "loss": loss, "optimizer": self.optimizer}  # fmt: skip
+        info = {
+            "batch_size": len(single),
+            "individual_losses": single.flatten(1).mean(1) if single.dim() > 1 else single,
+            "loss": loss,
+            "optimizer": self.optimizer,
+        }
         done = False
         try:
             with self.cockpit(self.step, info=info):
@@ -102,7 +115,9 @@ class Deck:
         """The criterion's word."""
         if self.cockpit is None:
             return []
-        values = [row["EarlyStopping"] for _, row in sorted(self.cockpit.get_output().items()) if "EarlyStopping" in row]
+        values = [
+            row["EarlyStopping"] for _, row in sorted(self.cockpit.get_output().items()) if "EarlyStopping" in row
+        ]
         row = 0
         for number, value in enumerate(values):
             row = row + 1 if value > 0 else 0

@@ -69,7 +69,18 @@ def run(program: Program, seed: int) -> list[str]:
     with tempfile.TemporaryDirectory(prefix="traincheck-") as scratch:
         folder = Path(scratch)
         path = script(program, folder)
-        call(folder, "collect", "-p", path.name, "--models-to-track", "model", "--invariants", str(known), "--output-dir", "target")
+        call(
+            folder,
+            "collect",
+            "-p",
+            path.name,
+            "--models-to-track",
+            "model",
+            "--invariants",
+            str(known),
+            "--output-dir",
+            "target",
+        )
         told = call(folder, "check", "-f", "target", "-i", str(known))
     counts = re.search(r"Total failed invariants: (\d+)/(\d+)", told)
     if counts is None:

@@ -23,11 +23,24 @@ from torch import nn
 EPOCH: Final = 20
 TIMEOUT: Final = 60.0
 NOISE: Final = (
-    "does not have many workers", "Anomaly Detection has been enabled", "`train_dataloader` was not", "is smaller than the logging",
-    "train_dataloader", "have no `validation_step`", "val_dataloader", "self.log(", "litlogger", "IterableDataset", "Starting from v",
-    "isinstance(treespec, LeafSpec)", "no logger", "log_every_n_steps", "`training_step` returned `None`",
-    "`LightningModule.configure_optimizers` returned `None`", "Early stopping conditioned on metric",
-)  # fmt: skip
+    "does not have many workers",
+    "Anomaly Detection has been enabled",
+    "`train_dataloader` was not",
+    "is smaller than the logging",
+    "train_dataloader",
+    "have no `validation_step`",
+    "val_dataloader",
+    "self.log(",
+    "litlogger",
+    "IterableDataset",
+    "Starting from v",
+    "isinstance(treespec, LeafSpec)",
+    "no logger",
+    "log_every_n_steps",
+    "`training_step` returned `None`",
+    "`LightningModule.configure_optimizers` returned `None`",
+    "Early stopping conditioned on metric",
+)
 """Lightning's remarks about the stage itself."""
 
 
@@ -127,9 +140,16 @@ def patient(program: Program, seed: int) -> list[str]:
 def _fit(held: Held, patience: int) -> list[str]:
     stopping = EarlyStopping("loss", patience=patience, check_finite=True, strict=False, check_on_train_epoch_end=True)
     trainer = pl.Trainer(
-        accelerator="cpu", max_epochs=10**6, callbacks=[stopping], detect_anomaly=True, logger=False,
-        enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False, num_sanity_val_steps=0,
-    )  # fmt: skip
+        accelerator="cpu",
+        max_epochs=10**6,
+        callbacks=[stopping],
+        detect_anomaly=True,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        num_sanity_val_steps=0,
+    )
     try:
         trainer.fit(Loop(held), train_dataloaders=Steps(held))
     except Exception as error:

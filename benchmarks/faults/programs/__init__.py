@@ -3,10 +3,27 @@
 from importlib import import_module
 
 THEMES = (
-    "stepping", "ownership", "rates", "loss", "nonfinite", "initialisation", "normalisation", "attention", "experts",
-    "inputs", "labels", "precision", "ranks", "graph", "generalisation",
-    "healthy_schedules", "healthy_models", "healthy_losses", "healthy_networks", "healthy_precision",
-)  # fmt: skip
+    "stepping",
+    "ownership",
+    "rates",
+    "loss",
+    "nonfinite",
+    "initialisation",
+    "normalisation",
+    "attention",
+    "experts",
+    "inputs",
+    "labels",
+    "precision",
+    "ranks",
+    "graph",
+    "generalisation",
+    "healthy_schedules",
+    "healthy_models",
+    "healthy_losses",
+    "healthy_networks",
+    "healthy_precision",
+)
 
 
 def load() -> None:

@@ -21,9 +21,14 @@ def f58_shuffled_labels(seed: int) -> Outcome:
     optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
     session = stethoscope.watch(model, optimizer)
     fit(
-        session, model, optimizer, batches(x, y, size=64, steps=300, seed=seed), log_loss=True,
-        validate=lambda: score(model, data.val_x, data.val_y), validate_every=10,
-    )  # fmt: skip
+        session,
+        model,
+        optimizer,
+        batches(x, y, size=64, steps=300, seed=seed),
+        log_loss=True,
+        validate=lambda: score(model, data.val_x, data.val_y),
+        validate_every=10,
+    )
     return finished(session)
 
 
@@ -44,9 +49,14 @@ def f74_overfit(seed: int) -> Outcome:
         return found
 
     fit(
-        session, model, optimizer, batches(data.x[:100], data.y[:100], size=50, steps=300, seed=seed), log_loss=True,
-        validate=validate, validate_every=10,
-    )  # fmt: skip
+        session,
+        model,
+        optimizer,
+        batches(data.x[:100], data.y[:100], size=50, steps=300, seed=seed),
+        log_loss=True,
+        validate=validate,
+        validate_every=10,
+    )
     return finished(session, step=onset)
 
 

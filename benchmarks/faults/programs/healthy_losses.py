@@ -42,9 +42,15 @@ def h12_train_loss_above_validation_loss(seed: int) -> Outcome:
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     session = stethoscope.watch(model, optimizer)
     fit(
-        session, model, optimizer, batches(data.x, data.y, steps=250, seed=seed), log_loss=True, log_batches=True,
-        validate=lambda: score(model, data.val_x, data.val_y), validate_every=10,
-    )  # fmt: skip
+        session,
+        model,
+        optimizer,
+        batches(data.x, data.y, steps=250, seed=seed),
+        log_loss=True,
+        log_batches=True,
+        validate=lambda: score(model, data.val_x, data.val_y),
+        validate_every=10,
+    )
     return finished(session)
 
 
@@ -57,9 +63,15 @@ def h13_floor_of_label_smoothing(seed: int) -> Outcome:
     loss_fn = nn.CrossEntropyLoss(label_smoothing=0.2)
     session = stethoscope.watch(model, optimizer)
     fit(
-        session, model, optimizer, batches(data.x, data.y, steps=300, seed=seed), loss_fn, log_loss=True,
-        log_batches=True, validate=lambda: score(model, data.val_x, data.val_y, loss_fn),
-    )  # fmt: skip
+        session,
+        model,
+        optimizer,
+        batches(data.x, data.y, steps=300, seed=seed),
+        loss_fn,
+        log_loss=True,
+        log_batches=True,
+        validate=lambda: score(model, data.val_x, data.val_y, loss_fn),
+    )
     return finished(session)
 
 
@@ -110,9 +122,14 @@ def h20_pretrained_head(seed: int) -> Outcome:
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-4)
     session = stethoscope.watch(model, optimizer)
     fit(
-        session, model, optimizer, batches(data.x, data.y, steps=120, seed=seed), log_loss=True, log_batches=True,
+        session,
+        model,
+        optimizer,
+        batches(data.x, data.y, steps=120, seed=seed),
+        log_loss=True,
+        log_batches=True,
         validate=lambda: score(model, data.val_x, data.val_y),
-    )  # fmt: skip
+    )
     return finished(session)
 
 
@@ -124,9 +141,14 @@ def h24_inputs_beyond_one(seed: int) -> Outcome:
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     session = stethoscope.watch(model, optimizer)
     fit(
-        session, model, optimizer, batches(data.x, data.y, size=32, steps=200, seed=seed), log_loss=True,
-        log_batches=True, validate=lambda: score(model, data.val_x, data.val_y),
-    )  # fmt: skip
+        session,
+        model,
+        optimizer,
+        batches(data.x, data.y, size=32, steps=200, seed=seed),
+        log_loss=True,
+        log_batches=True,
+        validate=lambda: score(model, data.val_x, data.val_y),
+    )
     return finished(session)
 
 
@@ -140,7 +162,12 @@ def h20b_regression_with_a_biased_head(seed: int) -> Outcome:
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-2)
     session = stethoscope.watch(model, optimizer)
     fit(
-        session, model, optimizer, batches(data.x, y.unsqueeze(1), size=64, steps=200, seed=seed), F.mse_loss,
-        log_loss=True, log_batches=True,
-    )  # fmt: skip
+        session,
+        model,
+        optimizer,
+        batches(data.x, y.unsqueeze(1), size=64, steps=200, seed=seed),
+        F.mse_loss,
+        log_loss=True,
+        log_batches=True,
+    )
     return finished(session)

@@ -67,9 +67,14 @@ def h03_backbone_frozen_on_purpose(seed: int) -> Outcome:
     optimizer = torch.optim.Adam(model.head.parameters(), lr=1e-3)
     session = stethoscope.watch(model, optimizer)
     fit(
-        session, model, optimizer, batches(data.x, data.y % 2, steps=150, seed=seed), log_loss=True, log_batches=True,
+        session,
+        model,
+        optimizer,
+        batches(data.x, data.y % 2, steps=150, seed=seed),
+        log_loss=True,
+        log_batches=True,
         validate=lambda: score(model, data.val_x, data.val_y % 2),
-    )  # fmt: skip
+    )
     return finished(session)
 
 
@@ -132,9 +137,14 @@ def h10_bias_before_batchnorm(seed: int) -> Outcome:
     optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
     session = stethoscope.watch(model, optimizer)
     fit(
-        session, model, optimizer, batches(data.x, data.y, steps=150, seed=seed), log_loss=True, log_batches=True,
+        session,
+        model,
+        optimizer,
+        batches(data.x, data.y, steps=150, seed=seed),
+        log_loss=True,
+        log_batches=True,
         validate=lambda: score(model, data.val_x, data.val_y),
-    )  # fmt: skip
+    )
     return finished(session)
 
 
@@ -166,9 +176,14 @@ def h11_zero_init_residual_branches(seed: int) -> Outcome:
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     session = stethoscope.watch(model, optimizer)
     fit(
-        session, model, optimizer, batches(data.x, data.y, steps=150, seed=seed), log_loss=True, log_batches=True,
+        session,
+        model,
+        optimizer,
+        batches(data.x, data.y, steps=150, seed=seed),
+        log_loss=True,
+        log_batches=True,
         validate=lambda: score(model, data.val_x, data.val_y),
-    )  # fmt: skip
+    )
     return finished(session)
 
 
@@ -182,9 +197,14 @@ def h17_sparse_relu(seed: int) -> Outcome:
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     session = stethoscope.watch(model, optimizer)
     fit(
-        session, model, optimizer, batches(data.x, data.y, steps=150, seed=seed), log_loss=True, log_batches=True,
+        session,
+        model,
+        optimizer,
+        batches(data.x, data.y, steps=150, seed=seed),
+        log_loss=True,
+        log_batches=True,
         validate=lambda: score(model, data.val_x, data.val_y),
-    )  # fmt: skip
+    )
     return finished(session)
 
 

@@ -108,9 +108,9 @@ def h22_forward_forward(seed: int) -> Outcome:
         wrong = (y + torch.randint(1, 10, y.shape)) % 10
         good = model(torch.cat([x, 5.0 * F.one_hot(y, 10)], dim=1))
         bad = model(torch.cat([x, 5.0 * F.one_hot(wrong, 10)], dim=1))
-        loss = torch.stack([
-            F.softplus(1.0 - g).mean() + F.softplus(b - 1.0).mean() for g, b in zip(good, bad, strict=True)
-        ]).sum()  # fmt: skip
+        loss = torch.stack(
+            [F.softplus(1.0 - g).mean() + F.softplus(b - 1.0).mean() for g, b in zip(good, bad, strict=True)]
+        ).sum()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -190,15 +190,24 @@ class DCGAN(nn.Module):
     def __init__(self, width: int = 16) -> None:
         super().__init__()
         self.generator = nn.Sequential(
-            nn.ConvTranspose2d(8, 2 * width, 2, bias=False), nn.BatchNorm2d(2 * width), nn.ReLU(),
-            nn.ConvTranspose2d(2 * width, width, 4, 2, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU(),
-            nn.ConvTranspose2d(width, 1, 4, 2, 1), nn.Tanh(),
-        )  # fmt: skip
+            nn.ConvTranspose2d(8, 2 * width, 2, bias=False),
+            nn.BatchNorm2d(2 * width),
+            nn.ReLU(),
+            nn.ConvTranspose2d(2 * width, width, 4, 2, 1, bias=False),
+            nn.BatchNorm2d(width),
+            nn.ReLU(),
+            nn.ConvTranspose2d(width, 1, 4, 2, 1),
+            nn.Tanh(),
+        )
         self.discriminator = nn.Sequential(
-            nn.Conv2d(1, width, 4, 2, 1), nn.LeakyReLU(0.2),
-            nn.Conv2d(width, 2 * width, 4, 2, 1, bias=False), nn.BatchNorm2d(2 * width), nn.LeakyReLU(0.2),
-            nn.Conv2d(2 * width, 1, 2), nn.Flatten(0),
-        )  # fmt: skip
+            nn.Conv2d(1, width, 4, 2, 1),
+            nn.LeakyReLU(0.2),
+            nn.Conv2d(width, 2 * width, 4, 2, 1, bias=False),
+            nn.BatchNorm2d(2 * width),
+            nn.LeakyReLU(0.2),
+            nn.Conv2d(2 * width, 1, 2),
+            nn.Flatten(0),
+        )
 
 
 @program()

@@ -25,9 +25,15 @@ def h01_warmup_and_cyclic_bumps(seed: int) -> Outcome:
     scheduler = torch.optim.lr_scheduler.SequentialLR(optimizer, [warmup, cycles], milestones=[40])
     session = stethoscope.watch(model, optimizer)
     fit(
-        session, model, optimizer, batches(data.x, data.y, steps=240, seed=seed), log_loss=True, log_batches=True,
-        validate=lambda: score(model, data.val_x, data.val_y), scheduler=scheduler,
-    )  # fmt: skip
+        session,
+        model,
+        optimizer,
+        batches(data.x, data.y, steps=240, seed=seed),
+        log_loss=True,
+        log_batches=True,
+        validate=lambda: score(model, data.val_x, data.val_y),
+        scheduler=scheduler,
+    )
     return finished(session)
 
 
@@ -39,9 +45,14 @@ def h08_tiny_gradients_after_convergence(seed: int) -> Outcome:
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
     session = stethoscope.watch(model, optimizer)
     fit(
-        session, model, optimizer, batches(data.x, data.y, size=160, steps=300, seed=seed), log_loss=True,
-        log_batches=True, validate=lambda: score(model, data.val_x, data.val_y),
-    )  # fmt: skip
+        session,
+        model,
+        optimizer,
+        batches(data.x, data.y, size=160, steps=300, seed=seed),
+        log_loss=True,
+        log_batches=True,
+        validate=lambda: score(model, data.val_x, data.val_y),
+    )
     return finished(session)
 
 
@@ -123,9 +134,15 @@ def h26_clipping_that_bites_now_and_then(seed: int) -> Outcome:
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     session = stethoscope.watch(model, optimizer)
     fit(
-        session, model, optimizer, windows(steps=200, seed=seed), next_letter_loss, log_loss=True, log_batches=True,
+        session,
+        model,
+        optimizer,
+        windows(steps=200, seed=seed),
+        next_letter_loss,
+        log_loss=True,
+        log_batches=True,
         clip=1.2,
-    )  # fmt: skip
+    )
     return finished(session)
 
 
@@ -137,9 +154,15 @@ def h29_batch_size_one(seed: int) -> Outcome:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     session = stethoscope.watch(model, optimizer)
     fit(
-        session, model, optimizer, batches(data.x, data.y, size=1, steps=300, seed=seed), log_loss=True,
-        log_batches=True, validate=lambda: score(model, data.val_x, data.val_y), validate_every=50,
-    )  # fmt: skip
+        session,
+        model,
+        optimizer,
+        batches(data.x, data.y, size=1, steps=300, seed=seed),
+        log_loss=True,
+        log_batches=True,
+        validate=lambda: score(model, data.val_x, data.val_y),
+        validate_every=50,
+    )
     return finished(session)
 
 

@@ -54,9 +54,13 @@ def f61_train_and_validation_overlap(seed: int) -> Outcome:
         return score(model, val_x, val_y)
 
     fit(
-        session, model, optimizer, batches(data.x, data.y, steps=120, seed=seed), log_batches=True,
+        session,
+        model,
+        optimizer,
+        batches(data.x, data.y, steps=120, seed=seed),
+        log_batches=True,
         validate=validate,
-    )  # fmt: skip
+    )
     return finished(session)
 
 

@@ -21,10 +21,15 @@ def f09_loss_sign_flipped(seed: int) -> Outcome:
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     session = stethoscope.watch(model, optimizer)
     fit(
-        session, model, optimizer, batches(data.x, data.y, size=32, steps=200, seed=seed),
-        lambda logits, y: -F.cross_entropy(logits, y), log_loss=True,
-        validate=lambda: {"accuracy": score(model, data.val_x, data.val_y)["accuracy"]}, validate_every=10,
-    )  # fmt: skip
+        session,
+        model,
+        optimizer,
+        batches(data.x, data.y, size=32, steps=200, seed=seed),
+        lambda logits, y: -F.cross_entropy(logits, y),
+        log_loss=True,
+        validate=lambda: {"accuracy": score(model, data.val_x, data.val_y)["accuracy"]},
+        validate_every=10,
+    )
     return finished(session)
 
 

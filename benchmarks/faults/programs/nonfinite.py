@@ -237,5 +237,3 @@ def f80_nan_in_a_buffer(seed: int) -> Outcome:
         F.cross_entropy(model(x), y).backward()
         optimizer.step()
     return finished(session)
-
-

@@ -103,7 +103,12 @@ def f46_dropout_of_95_percent(seed: int) -> Outcome:
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
     session = stethoscope.watch(model, optimizer)
     fit(
-        session, model, optimizer, batches(data.x, data.y, steps=300, seed=seed), log_loss=True,
-        validate=lambda: score(model, data.val_x, data.val_y), validate_every=10,
-    )  # fmt: skip
+        session,
+        model,
+        optimizer,
+        batches(data.x, data.y, steps=300, seed=seed),
+        log_loss=True,
+        validate=lambda: score(model, data.val_x, data.val_y),
+        validate_every=10,
+    )
     return finished(session)

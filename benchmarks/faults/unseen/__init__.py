@@ -3,9 +3,22 @@
 from importlib import import_module
 
 THEMES = (
-    "stepping", "rates", "losses", "nonfinite", "networks", "inputs", "labels", "precision", "ranks", "healthy", "further",
-    "further_healthy", "strangers", "suspicious", "settled",
-)  # fmt: skip
+    "stepping",
+    "rates",
+    "losses",
+    "nonfinite",
+    "networks",
+    "inputs",
+    "labels",
+    "precision",
+    "ranks",
+    "healthy",
+    "further",
+    "further_healthy",
+    "strangers",
+    "suspicious",
+    "settled",
+)
 
 
 def load() -> None:

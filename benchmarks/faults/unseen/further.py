@@ -24,10 +24,15 @@ def u09x_negative_absolute_error(seed: int) -> Outcome:
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
     session = stethoscope.watch(model, optimizer)
     fit(
-        session, model, optimizer, batches(data.x, data.y, size=32, steps=150, seed=seed),
-        lambda output, y: -F.l1_loss(output.squeeze(1), y), log_loss=True,
-        validate=lambda: {"mae": F.l1_loss(model(data.val_x).squeeze(1), data.val_y).item()}, validate_every=15,
-    )  # fmt: skip
+        session,
+        model,
+        optimizer,
+        batches(data.x, data.y, size=32, steps=150, seed=seed),
+        lambda output, y: -F.l1_loss(output.squeeze(1), y),
+        log_loss=True,
+        validate=lambda: {"mae": F.l1_loss(model(data.val_x).squeeze(1), data.val_y).item()},
+        validate_every=15,
+    )
     return finished(session)
 
 
@@ -113,15 +118,27 @@ def u46x_whole_channels_dropped(seed: int) -> Outcome:
     torch.manual_seed(seed)
     data = digit_images()
     model = nn.Sequential(
-        nn.Conv2d(1, 24, 3, padding=1), nn.GroupNorm(4, 24), nn.ReLU(), nn.Dropout2d(0.9),
-        nn.Conv2d(24, 24, 3, padding=1), nn.ReLU(), nn.Dropout2d(0.9), nn.Flatten(), nn.Linear(24 * 64, 10),
-    )  # fmt: skip
+        nn.Conv2d(1, 24, 3, padding=1),
+        nn.GroupNorm(4, 24),
+        nn.ReLU(),
+        nn.Dropout2d(0.9),
+        nn.Conv2d(24, 24, 3, padding=1),
+        nn.ReLU(),
+        nn.Dropout2d(0.9),
+        nn.Flatten(),
+        nn.Linear(24 * 64, 10),
+    )
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
     session = stethoscope.watch(model, optimizer)
     fit(
-        session, model, optimizer, batches(data.x, data.y, size=64, steps=160, seed=seed), log_loss=True,
-        validate=lambda: {"loss": F.cross_entropy(model(data.val_x), data.val_y).item()}, validate_every=16,
-    )  # fmt: skip
+        session,
+        model,
+        optimizer,
+        batches(data.x, data.y, size=64, steps=160, seed=seed),
+        log_loss=True,
+        validate=lambda: {"loss": F.cross_entropy(model(data.val_x), data.val_y).item()},
+        validate_every=16,
+    )
     return finished(session)
 
 
@@ -173,9 +190,12 @@ def u49x_z_loss_with_the_wrong_sign(seed: int) -> Outcome:
     optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3)
     session = stethoscope.watch(model, optimizer)
     fit(
-        session, model, optimizer, batches(data.x, data.y, size=32, steps=250, seed=seed),
+        session,
+        model,
+        optimizer,
+        batches(data.x, data.y, size=32, steps=250, seed=seed),
         lambda logits, y: F.cross_entropy(logits, y) - 1e-3 * logits.logsumexp(-1).square().mean(),
-    )  # fmt: skip
+    )
     return finished(session)
 
 
@@ -189,7 +209,9 @@ def u53x_values_that_keep_rising(seed: int) -> Outcome:
     for number, (x, _) in enumerate(batches(data.x, data.y, size=64, steps=300, seed=seed)):
         sign = -1.0 if number // 30 % 2 else 1.0
         optimizer.zero_grad()
-        F.smooth_l1_loss(model(x).squeeze(1), sign * 2.0 ** (number // 30) * torch.sin(x[:, 0] + number // 30)).backward()
+        F.smooth_l1_loss(
+            model(x).squeeze(1), sign * 2.0 ** (number // 30) * torch.sin(x[:, 0] + number // 30)
+        ).backward()
         optimizer.step()
     return finished(session)
 

@@ -259,7 +259,12 @@ class Looped(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.inlet, self.block, self.norm, self.head = nn.Linear(64, 48), mlp(48, 96, 48), nn.LayerNorm(48), nn.Linear(48, 10)
+        self.inlet, self.block, self.norm, self.head = (
+            nn.Linear(64, 48),
+            mlp(48, 96, 48),
+            nn.LayerNorm(48),
+            nn.Linear(48, 10),
+        )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Logits."""

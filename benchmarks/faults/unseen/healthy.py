@@ -19,7 +19,7 @@ from benchmarks.faults.data import (
     text,
     windows,
     wine,
-)  # fmt: skip
+)
 from benchmarks.faults.models import CharModel, ConvNet, Recurrent, mlp, next_letter_loss
 from benchmarks.faults.programs.healthy_models import LoRALinear, TrigramBag
 from benchmarks.faults.programs.healthy_networks import GAN
@@ -127,9 +127,15 @@ def uh12_half_dropped(seed: int) -> Outcome:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     session = stethoscope.watch(model, optimizer)
     fit(
-        session, model, optimizer, batches(data.x, data.y, steps=200, seed=seed), log_loss=True, log_batches=True,
-        validate=lambda: score(model, data.val_x, data.val_y), validate_every=10,
-    )  # fmt: skip
+        session,
+        model,
+        optimizer,
+        batches(data.x, data.y, steps=200, seed=seed),
+        log_loss=True,
+        log_batches=True,
+        validate=lambda: score(model, data.val_x, data.val_y),
+        validate_every=10,
+    )
     return finished(session)
 
 

@@ -50,9 +50,14 @@ def u61_validation_is_half_of_training(seed: int) -> Outcome:
         return score(model, val_x, val_y)
 
     fit(
-        session, model, optimizer, batches(data.x, data.y, size=32, steps=120, seed=seed), log_batches=True,
-        validate=validate, validate_every=30,
-    )  # fmt: skip
+        session,
+        model,
+        optimizer,
+        batches(data.x, data.y, size=32, steps=120, seed=seed),
+        log_batches=True,
+        validate=validate,
+        validate_every=30,
+    )
     return finished(session)
 
 

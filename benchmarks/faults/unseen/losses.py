@@ -15,7 +15,7 @@ from benchmarks.faults.data import (
     text,
     windows,
     wine,
-)  # fmt: skip
+)
 from benchmarks.faults.models import CharModel, ConvNet, mlp, next_letter_loss
 from benchmarks.faults.training import fit, score
 from torch import nn
@@ -36,9 +36,15 @@ def u09_minus_sign_left_over(seed: int) -> Outcome:
         return {"error": 1 - found["accuracy"], "val_loss": found["loss"]}
 
     fit(
-        session, model, optimizer, batches(data.x, data.y, steps=150, seed=seed),
-        lambda logits, y: -F.cross_entropy(logits, y), log_loss=True, validate=validate, validate_every=10,
-    )  # fmt: skip
+        session,
+        model,
+        optimizer,
+        batches(data.x, data.y, steps=150, seed=seed),
+        lambda logits, y: -F.cross_entropy(logits, y),
+        log_loss=True,
+        validate=validate,
+        validate_every=10,
+    )
     return finished(session)
 
 
@@ -130,9 +136,14 @@ def u46_dropout_everywhere(seed: int) -> Outcome:
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
     session = stethoscope.watch(model, optimizer)
     fit(
-        session, model, optimizer, batches(data.x, data.y, steps=200, seed=seed), log_loss=True,
-        validate=lambda: score(model, data.val_x, data.val_y), validate_every=10,
-    )  # fmt: skip
+        session,
+        model,
+        optimizer,
+        batches(data.x, data.y, steps=200, seed=seed),
+        log_loss=True,
+        validate=lambda: score(model, data.val_x, data.val_y),
+        validate_every=10,
+    )
     return finished(session)
 
 
@@ -160,9 +171,14 @@ def u58_labels_of_another_file(seed: int) -> Outcome:
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     session = stethoscope.watch(model, optimizer)
     fit(
-        session, model, optimizer, batches(data.x, y, size=32, steps=300, seed=seed), log_loss=True,
-        validate=lambda: score(model, data.val_x, data.val_y), validate_every=10,
-    )  # fmt: skip
+        session,
+        model,
+        optimizer,
+        batches(data.x, y, size=32, steps=300, seed=seed),
+        log_loss=True,
+        validate=lambda: score(model, data.val_x, data.val_y),
+        validate_every=10,
+    )
     return finished(session)
 
 
@@ -183,9 +199,15 @@ def u74_overfit_regression(seed: int) -> Outcome:
         return {"loss": loss}
 
     fit(
-        session, model, optimizer, batches(data.x[:80], data.y[:80].unsqueeze(1), size=40, steps=300, seed=seed),
-        F.mse_loss, log_loss=True, validate=validate, validate_every=10,
-    )  # fmt: skip
+        session,
+        model,
+        optimizer,
+        batches(data.x[:80], data.y[:80].unsqueeze(1), size=40, steps=300, seed=seed),
+        F.mse_loss,
+        log_loss=True,
+        validate=validate,
+        validate_every=10,
+    )
     return finished(session, step=onset)
 
 

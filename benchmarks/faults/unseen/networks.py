@@ -15,7 +15,7 @@ from benchmarks.faults.data import (
     text,
     windows,
     wine,
-)  # fmt: skip
+)
 from benchmarks.faults.models import CharModel, ConvNet, Recurrent, mlp, next_letter_loss
 from benchmarks.faults.programs.experts import Mixture
 from benchmarks.faults.training import fit, score

@@ -16,7 +16,7 @@ from benchmarks.faults.data import (
     text,
     windows,
     wine,
-)  # fmt: skip
+)
 from benchmarks.faults.models import CharModel, ConvNet, Recurrent, mlp, next_letter_loss
 from benchmarks.faults.programs.healthy_models import TrigramBag
 from benchmarks.faults.programs.precision import half

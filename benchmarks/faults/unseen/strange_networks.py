@@ -15,7 +15,12 @@ class Neighbors(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.lift, self.edge, self.mix, self.read = nn.Linear(5, 24), mlp(2, 16, 24), nn.Linear(48, 24), nn.Linear(24, 3)
+        self.lift, self.edge, self.mix, self.read = (
+            nn.Linear(5, 24),
+            mlp(2, 16, 24),
+            nn.Linear(48, 24),
+            nn.Linear(24, 3),
+        )
 
     def forward(self, nodes: torch.Tensor, edges: torch.Tensor) -> torch.Tensor:
         """Logits of every graph in the batch, from (batch, nodes, 5) and (batch, nodes, nodes, 2)."""

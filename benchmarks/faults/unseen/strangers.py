@@ -116,8 +116,13 @@ def u16y_lstm_under_decay(seed: int) -> Outcome:
     """An LSTM and SGD with weight_decay=0.5 at 0.1, nesterov: every weight is on its way to 0."""
     torch.manual_seed(seed)
     _, vocabulary = text()
-    model = nn.ModuleDict({"embed": nn.Embedding(vocabulary, 24), "lstm": nn.LSTM(24, 32, batch_first=True),
-                           "head": nn.Linear(32, vocabulary)})  # fmt: skip
+    model = nn.ModuleDict(
+        {
+            "embed": nn.Embedding(vocabulary, 24),
+            "lstm": nn.LSTM(24, 32, batch_first=True),
+            "head": nn.Linear(32, vocabulary),
+        }
+    )
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.5)
     session = stethoscope.watch(model, optimizer)
     for x, y in windows(length=24, size=16, steps=120, seed=seed):
@@ -261,7 +266,9 @@ def u39y_shift_of_a_norm(seed: int) -> Outcome:
     """A LayerNorm whose shift was filled with -6 stands before a ReLU: no unit behind it ever fires."""
     torch.manual_seed(seed)
     data = cancer()
-    model = nn.Sequential(nn.Linear(30, 48), nn.LayerNorm(48), nn.ReLU(), nn.Linear(48, 24), nn.Tanh(), nn.Linear(24, 2))
+    model = nn.Sequential(
+        nn.Linear(30, 48), nn.LayerNorm(48), nn.ReLU(), nn.Linear(48, 24), nn.Tanh(), nn.Linear(24, 2)
+    )
     nn.init.constant_(model[1].bias, -8.0)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     look = ready(model, (data.x[:64], data.y[:64]), F.cross_entropy, optimizer)
@@ -353,9 +360,17 @@ def u79y_layer_wise_rates_of_integers(seed: int) -> Outcome:
     torch.manual_seed(seed)
     data, model = diabetes(), mlp(10, 24, 24, 1, activation=nn.SiLU)
     layers = [model[0], model[2], model[4]]
-    groups = [{"params": layer.parameters(), "lr": 1e-3 * (1 // 2 ** (2 - depth))} for depth, layer in enumerate(layers)]
+    groups = [
+        {"params": layer.parameters(), "lr": 1e-3 * (1 // 2 ** (2 - depth))} for depth, layer in enumerate(layers)
+    ]
     optimizer = torch.optim.Adam(groups)
     look = ready(model, (data.x[:32], data.y[:32, None]), F.mse_loss, optimizer)
     session = stethoscope.watch(model, optimizer)
-    fit(session, model, optimizer, ((x, y[:, None]) for x, y in batches(data.x, data.y, size=32, steps=100, seed=seed)), F.mse_loss)
+    fit(
+        session,
+        model,
+        optimizer,
+        ((x, y[:, None]) for x, y in batches(data.x, data.y, size=32, steps=100, seed=seed)),
+        F.mse_loss,
+    )
     return finished(session, look)

@@ -27,9 +27,16 @@ def uh44_super_convergence(seed: int) -> Outcome:
     scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.3, total_steps=200)
     session = stethoscope.watch(model, optimizer)
     fit(
-        session, model, optimizer, batches(data.x, data.y, size=64, steps=200, seed=seed), log_loss=True, log_batches=True,
-        scheduler=scheduler, validate=lambda: score(model, data.val_x, data.val_y), validate_every=25,
-    )  # fmt: skip
+        session,
+        model,
+        optimizer,
+        batches(data.x, data.y, size=64, steps=200, seed=seed),
+        log_loss=True,
+        log_batches=True,
+        scheduler=scheduler,
+        validate=lambda: score(model, data.val_x, data.val_y),
+        validate_every=25,
+    )
     return finished(session)
 
 
@@ -112,7 +119,9 @@ def uh47_distilled_at_four_degrees(seed: int) -> Outcome:
         session.log_batch(x, y)
         optimizer.zero_grad()
         logits, soft = model(x), F.softmax(teacher(x) / 4, -1)
-        loss = 16 * F.kl_div(F.log_softmax(logits / 4, -1), soft, reduction="batchmean") + 0.1 * F.cross_entropy(logits, y)
+        loss = 16 * F.kl_div(F.log_softmax(logits / 4, -1), soft, reduction="batchmean") + 0.1 * F.cross_entropy(
+            logits, y
+        )
         loss.backward()
         optimizer.step()
         session.log(loss=loss)
@@ -128,9 +137,14 @@ def uh48_smoothed_pixels(seed: int) -> Outcome:
     session = stethoscope.watch(model, optimizer)
     feed = ((x, ink(x)) for x, _ in batches(data.x, data.y, size=32, steps=200, seed=seed))
     fit(
-        session, model, optimizer, feed, lambda output, y: F.cross_entropy(output, y, label_smoothing=0.3),
-        log_loss=True, log_batches=True,
-    )  # fmt: skip
+        session,
+        model,
+        optimizer,
+        feed,
+        lambda output, y: F.cross_entropy(output, y, label_smoothing=0.3),
+        log_loss=True,
+        log_batches=True,
+    )
     return finished(session)
 
 
@@ -219,7 +233,16 @@ def uh51_checkpointed_blocks(seed: int) -> Outcome:
     model = Checkpointed(vocabulary, dropout=0.1)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     session = stethoscope.watch(model, optimizer)
-    fit(session, model, optimizer, windows(steps=120, seed=seed), next_letter_loss, log_loss=True, log_batches=True, clip=1.0)
+    fit(
+        session,
+        model,
+        optimizer,
+        windows(steps=120, seed=seed),
+        next_letter_loss,
+        log_loss=True,
+        log_batches=True,
+        clip=1.0,
+    )
     return finished(session)
 
 
@@ -239,9 +262,14 @@ def uh52_mixed_up(seed: int) -> Outcome:
             yield share * x + (1 - share) * x[order], share * hot + (1 - share) * hot[order]
 
     fit(
-        session, model, optimizer, mixed(), log_loss=True, log_batches=True,
+        session,
+        model,
+        optimizer,
+        mixed(),
+        log_loss=True,
+        log_batches=True,
         validate=lambda: score(model, data.val_x, data.val_y),
-    )  # fmt: skip
+    )
     return finished(session)
 
 
@@ -338,7 +366,14 @@ def uh56_gates_that_stand_open(seed: int) -> Outcome:
         model.gate.bias[5] = 8.0
     optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
     session = stethoscope.watch(model, optimizer)
-    fit(session, model, optimizer, batches(data.x, data.y, size=32, steps=200, seed=seed), log_loss=True, log_batches=True)
+    fit(
+        session,
+        model,
+        optimizer,
+        batches(data.x, data.y, size=32, steps=200, seed=seed),
+        log_loss=True,
+        log_batches=True,
+    )
     return finished(session)
 
 

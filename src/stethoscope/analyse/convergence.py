@@ -124,9 +124,7 @@ def _diverging(values: FloatArray, recent: FloatArray, window: int) -> Verdict |
     if trend.direction is not Direction.RISING:
         return None
     reason = f"rose from {best:.3g} to {now:.3g} (p = {trend.p_value:.1g})"
-    return Verdict(
-        ConvergenceStatus.DIVERGING, reason, {"best": best, "level": now, "p_value": trend.p_value}
-    )
+    return Verdict(ConvergenceStatus.DIVERGING, reason, {"best": best, "level": now, "p_value": trend.p_value})
 
 
 def _oscillating(values: FloatArray, recent: FloatArray, window: int) -> Verdict | None:
@@ -266,9 +264,7 @@ def overfitting(train: Curve, validation: Curve, *, gap: float = OVERFIT_GAP) ->
         _level_at(train_steps, train_values, int(steps[best])),
         float(np.median(train_values[-5:])),
     )
-    if train_now > train_then + noise(train_values) or (now - train_now) - (low - train_then) <= gap * abs(
-        low
-    ):
+    if train_now > train_then + noise(train_values) or (now - train_now) - (low - train_then) <= gap * abs(low):
         return None
     reason = (
         f"validation loss rose from {low:.3g} to {now:.3g} since step {int(steps[best]):,} "
@@ -340,9 +336,7 @@ def underfitting(train: Curve, validation: Curve | None = None, *, window: int =
     return Onset(since.step if since else int(steps[0]), reason, numbers)
 
 
-def degradation(
-    curve: Curve, *, higher_is_better: bool = True, drop: float = 0.2, window: int = 10
-) -> Onset | None:
+def degradation(curve: Curve, *, higher_is_better: bool = True, drop: float = 0.2, window: int = 10) -> Onset | None:
     """Since when a measure of performance is worse than it was by more than `drop` and more than its
     noise."""
     steps, values = curve.known()
@@ -361,6 +355,4 @@ def degradation(
     begin = int(above[-1]) + 1 if len(above) else 0
     begin = min(begin, len(values) - 1)
     reason = f"went from {abs(usual):.3g} to {abs(now):.3g} since step {int(steps[begin]):,}"
-    return Onset(
-        int(steps[begin]), reason, {"usual": abs(usual), "now": abs(now), "lost_share": lost / abs(usual)}
-    )
+    return Onset(int(steps[begin]), reason, {"usual": abs(usual), "now": abs(now), "lost_share": lost / abs(usual)})

@@ -162,16 +162,12 @@ class Graph:
     def inputs(self, path: str) -> tuple[Edge, ...]:
         """What goes into a module, or into a container from outside of it."""
         own = dict.fromkeys(self.inside(path))
-        return tuple(
-            edge for name in own for edge in self._into[name] if len(own) == 1 or edge.source not in own
-        )
+        return tuple(edge for name in own for edge in self._into[name] if len(own) == 1 or edge.source not in own)
 
     def outputs(self, path: str) -> tuple[Edge, ...]:
         """Who takes what a module, or a container, makes."""
         own = dict.fromkeys(self.inside(path))
-        return tuple(
-            edge for name in own for edge in self._out[name] if len(own) == 1 or edge.target not in own
-        )
+        return tuple(edge for name in own for edge in self._out[name] if len(own) == 1 or edge.target not in own)
 
     def neighbours(self, path: str) -> tuple[str, ...]:
         """Nodes one edge away, producers before consumers, in the order of execution."""
@@ -294,21 +290,16 @@ class Graph:
     def from_json(cls, body: Mapping[str, Any]) -> Graph:
         """From what `to_json` or a run's "graph" event holds."""
         if int(body.get("version", 0)) > VERSION:
-            raise RunFormatError(
-                "the graph is of a newer version", where=body["version"], do="Update stethoscope"
-            )
+            raise RunFormatError("the graph is of a newer version", where=body["version"], do="Update stethoscope")
         edges = tuple(
-            Edge(**{**_fields(Edge, edge), "operations": tuple(edge.get("operations", ()))})
-            for edge in body["edges"]
+            Edge(**{**_fields(Edge, edge), "operations": tuple(edge.get("operations", ()))}) for edge in body["edges"]
         )
         return cls(
             nodes={node["path"]: Node(**_fields(Node, node)) for node in body["nodes"]},
             edges=edges,
             containers={node["path"]: Node(**_fields(Node, node)) for node in body.get("containers", ())},
             unused=tuple(body.get("unused", ())),
-            unregistered=tuple(
-                Unregistered(**_fields(Unregistered, one)) for one in body.get("unregistered", ())
-            ),
+            unregistered=tuple(Unregistered(**_fields(Unregistered, one)) for one in body.get("unregistered", ())),
             absorbed=dict(body.get("absorbed", {})),
             tied=tuple(tuple(group) for group in body.get("tied", ())),
             untraced=tuple(body.get("untraced", ())),

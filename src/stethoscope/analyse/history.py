@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 BoolArray = npt.NDArray[np.bool_]
 
+
 @dataclasses.dataclass(frozen=True, eq=False, slots=True)
 class History:
     """One statistic of several rows over steps, with what is usual for each."""
@@ -52,17 +53,18 @@ class History:
             keep &= self.steps >= first
         if last is not None:
             keep &= self.steps <= last
-        return dataclasses.replace(
-            self, steps=self.steps[keep], values=self.values[keep], marks=self.marks[keep]
-        )
+        return dataclasses.replace(self, steps=self.steps[keep], values=self.values[keep], marks=self.marks[keep])
 
     def take(self, places: Sequence[int]) -> History:
         """Only these rows, in this order."""
         at = np.asarray(places, dtype=np.int64)
         return dataclasses.replace(
-            self, rows=tuple(self.rows[place] for place in places), values=self.values[:, at],
-            marks=self.marks[:, at], usual=self.usual[at],
-        )  # fmt: skip
+            self,
+            rows=tuple(self.rows[place] for place in places),
+            values=self.values[:, at],
+            marks=self.marks[:, at],
+            usual=self.usual[at],
+        )
 
     def last(self, row: int) -> tuple[int, float] | None:
         """The step and value of the row's latest record; NaN or Inf where that is what it held."""
@@ -307,8 +309,11 @@ def _smallest(values: FloatArray) -> FloatArray:
 
 
 _REDUCERS: Final = {
-    Across.ROOT_SUM_SQUARES: _quadrature, Across.LARGEST: _largest, Across.SMALLEST: _smallest, Across.SUM: _sum,
-}  # fmt: skip
+    Across.ROOT_SUM_SQUARES: _quadrature,
+    Across.LARGEST: _largest,
+    Across.SMALLEST: _smallest,
+    Across.SUM: _sum,
+}
 
 
 def _marks(source: _Source, present: BoolArray, members: Sequence[IntArray]) -> MarkArray:

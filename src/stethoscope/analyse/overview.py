@@ -98,7 +98,9 @@ class Overview:
             found = self._run.coarse(kind, stat, first, last, level)
         return None if found is None else grouped(found, stat, nodes)
 
-    def usual(self, kind: Kind, stat: str, nodes: Sequence[Node], span: tuple[int, int], before: int | None) -> FloatArray | None:
+    def usual(
+        self, kind: Kind, stat: str, nodes: Sequence[Node], span: tuple[int, int], before: int | None
+    ) -> FloatArray | None:
         """What is usual for each row: the median of its buckets' means, until `before`."""
         whole = self.whole(kind, stat, span)
         if whole is None:

@@ -54,9 +54,7 @@ class Span:
     def in_depth(self, places: IntArray) -> IntArray:
         """These sites from the input to the output."""
         last = len(self.depth)
-        return np.array(
-            sorted(places, key=lambda n: self.depth.get(self.sites[n].site.module, last)), dtype=np.int64
-        )
+        return np.array(sorted(places, key=lambda n: self.depth.get(self.sites[n].site.module, last)), dtype=np.int64)
 
     def stat(self, name: str) -> FloatArray:
         """One statistic as [steps, sites]."""
@@ -180,11 +178,7 @@ def _at_steps(block: Block, steps: IntArray) -> RankRows:
 def depth_of(run: Run) -> dict[str, int]:
     """From a module's path to its depth: the order it ran in, where outputs were seen, else the order it was defined in."""
     defined = [str(module["path"]) for module in run.info.get("model", {}).get("modules", ())]
-    ran = [
-        info.site.module
-        for info in run.sites
-        if info.site.kind is Kind.ACTIVATION and info.measured != "capped"
-    ]
+    ran = [info.site.module for info in run.sites if info.site.kind is Kind.ACTIVATION and info.measured != "capped"]
     known = set(ran)
     order = dict.fromkeys(ran) if ran else {}
     order |= dict.fromkeys(path for path in defined if path not in known)

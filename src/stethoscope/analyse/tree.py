@@ -121,9 +121,7 @@ def _grow(
         depth = OWN if own and kind in OUTPUT_KINDS else len(name.split("."))
         indent = nodes[parent].indent + 1 if parent >= 0 else 0
         place = len(nodes)
-        nodes.append(
-            Node(name, shown, parent, indent, len(inner), len(flags), bool(flags) and all(flags), depth)
-        )
+        nodes.append(Node(name, shown, parent, indent, len(inner), len(flags), bool(flags) and all(flags), depth))
         _grow(nodes, child, name, "", place, types, kind)
 
 
@@ -236,11 +234,14 @@ class Histories:
         assert out is not None
         return out
 
-
     def _seen_through(self, kind: Kind, stat: str, num_steps: int, first: int, last: int) -> _Window:
         """The window that was read last, where it is the same: other depths ask for the same matrices."""
         key = (kind, stat, num_steps)
-        if self._window is None or self._window[0] != key or (self._window[1].first, self._window[1].last) != (first, last):
+        if (
+            self._window is None
+            or self._window[0] != key
+            or (self._window[1].first, self._window[1].last) != (first, last)
+        ):
             self._window = (key, _Window(self._run, first, last))
         return self._window[1]
 

@@ -126,9 +126,7 @@ def autocorrelation(values: FloatArray) -> FloatArray:
     num_lags = max(2, len(values) // 3)
     if total <= 0:
         return np.concatenate([[1.0], np.zeros(num_lags)])
-    return np.array(
-        [float(centered[lag:] @ centered[: len(values) - lag]) / total for lag in range(num_lags + 1)]
-    )
+    return np.array([float(centered[lag:] @ centered[: len(values) - lag]) / total for lag in range(num_lags + 1)])
 
 
 def theil_sen(values: FloatArray) -> float:

@@ -128,9 +128,7 @@ class Arrival:
     def _target(self, reached: set[int]) -> Part | None:
         named = [part for part in self.parts if part.name.rpartition(".")[2].lower() in TARGET_NAMES]
         after = [part for n, part in enumerate(self.parts) if n > min(reached) and n not in reached]
-        return next(
-            (part for part in (*named, *after) if part.counts is not None or part.rows is not None), None
-        )
+        return next((part for part in (*named, *after) if part.counts is not None or part.rows is not None), None)
 
 
 def is_readable(tensor: torch.Tensor) -> bool:

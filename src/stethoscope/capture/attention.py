@@ -24,9 +24,19 @@ MAX_STEPS_BACK: Final = 64
 """Nodes between a softmax and the products that it is of: scales, masks, biases, changes of shape."""
 PRODUCTS: Final = ("Bmm", "Baddbmm")
 LAYERS: Final = (
-    "Addmm", "Mv", "Addmv", "Linear", "MkldnnLinear", "Convolution", "Embedding", "NativeLayerNorm", "NativeBatchNorm",
-    "Softmax", "LogSoftmax", "AccumulateGrad",
-)  # fmt: skip
+    "Addmm",
+    "Mv",
+    "Addmv",
+    "Linear",
+    "MkldnnLinear",
+    "Convolution",
+    "Embedding",
+    "NativeLayerNorm",
+    "NativeBatchNorm",
+    "Softmax",
+    "LogSoftmax",
+    "AccumulateGrad",
+)
 """Behind one of these lies no score any more."""
 
 
@@ -114,7 +124,13 @@ def _of_weights(weights: torch.Tensor, rows: torch.Tensor | None, score: torch.T
     # A causal mask leaves the first rows few places to look at: each row against its own freedom.
     free = (some > 0).sum(-1).clamp(min=1).float().log()
     lowest = entropy.flatten(2).mean(-1).mean(0).min() if entropy.dim() >= 3 else entropy.mean()
-    numbers = [entropy.mean(), free.mean(), lowest, some.amax(-1).mean(), free.new_full((), -1.0) if score is None else score]
+    numbers = [
+        entropy.mean(),
+        free.mean(),
+        lowest,
+        some.amax(-1).mean(),
+        free.new_full((), -1.0) if score is None else score,
+    ]
     heads = entropy.mean(-1).mean(0) if entropy.dim() == 3 and entropy.shape[1] <= MAX_HEADS else free.new_empty(0)
     return torch.cat([torch.stack(numbers), heads])
 

@@ -45,7 +45,10 @@ class Averages:
                 continue
             initial = self._initial
             is_like = initial is not None and initial.shape == now.shape and initial.device == now.device
-            flags = [same(now, before), same(now, initial) if is_like and initial is not None else now.new_zeros(()).float()]
+            flags = [
+                same(now, before),
+                same(now, initial) if is_like and initial is not None else now.new_zeros(()).float(),
+            ]
             looks.ask(torch.stack(flags), _note, moved, name, given)
 
         def told() -> dict[str, Any] | None:
@@ -79,7 +82,9 @@ def sample(average: Any) -> torch.Tensor | None:
         tensors = list(average.parameters())
     else:
         held = getattr(average, "shadow_params", None) or getattr(average, "shadow", None) or average
-        tensors = list(held.values()) if isinstance(held, dict) else list(held) if isinstance(held, (list, tuple)) else []
+        tensors = (
+            list(held.values()) if isinstance(held, dict) else list(held) if isinstance(held, (list, tuple)) else []
+        )
     some = [t.detach().flatten()[:SAMPLE] for t in tensors if isinstance(t, torch.Tensor) and can_look(t)]
     # Of a model on several devices, what lies on the first.
     return torch.cat([_real(t) for t in some if t.device == some[0].device]) if some else None

@@ -104,7 +104,12 @@ def _facts(first: torch.Tensor | None, label: torch.Tensor | None, step: int, *,
 
 def lost_targets(label: torch.Tensor) -> dict[str, Any]:
     """The samples whose targets are not finite, where there are any."""
-    if label.device.type != "cpu" or not label.is_floating_point() or not 0 < label.numel() <= MAX_ELEMENTS or not label.dim():
+    if (
+        label.device.type != "cpu"
+        or not label.is_floating_point()
+        or not 0 < label.numel() <= MAX_ELEMENTS
+        or not label.dim()
+    ):
         return {}
     finite = torch.isfinite(label.detach().reshape(len(label), -1)).all(1)
     return {} if bool(finite.all()) else {"nonfinite_targets": torch.nonzero(~finite).flatten()[:8].tolist()}

@@ -50,9 +50,7 @@ class Boundary:
         """Parameters that this optimizer holds and the model does not."""
         measured = ["meta" if p.is_meta else "all" for p in self.parameters]
         self._weights = self._register(Kind.WEIGHT, measured, on=config.weights)
-        trainable = [
-            m if p.requires_grad else "frozen" for p, m in zip(self.parameters, measured, strict=True)
-        ]
+        trainable = [m if p.requires_grad else "frozen" for p, m in zip(self.parameters, measured, strict=True)]
         self._gradients = self._register(Kind.GRADIENT, trainable, on=config.gradients)
         self.used_closure = False
         self.timed = False
@@ -156,7 +154,12 @@ class Boundary:
 
     def _compare_on_device(self, change: torch.Tensor, step: int) -> None:
         last, self._last_on_device = self._last_on_device, (change, step)
-        if last is not None and last[1] == step - 1 and last[0].shape == change.shape and last[0].device == change.device:
+        if (
+            last is not None
+            and last[1] == step - 1
+            and last[0].shape == change.shape
+            and last[0].device == change.device
+        ):
             self._cosine = (change * last[0]).sum() / (change.norm() * last[0].norm())
 
     def weights(self, extras: Extras | None) -> Batch | None:
@@ -180,9 +183,7 @@ class Boundary:
     def _state_holds(self, optimizer: torch.optim.Optimizer) -> bool:
         """Whether the optimizer still holds the tensors that were found last time."""
         held = self._state_held
-        return len(optimizer.state) == self._num_states and all(
-            own.get(key) is value for own, key, value in held
-        )
+        return len(optimizer.state) == self._num_states and all(own.get(key) is value for own, key, value in held)
 
     def _read_state(self, optimizer: torch.optim.Optimizer) -> None:
         places: list[int] = []

@@ -16,8 +16,10 @@ from stethoscope.capture.taps import Inert
 
 MODE_DEPENDENT: Final = (torch.nn.modules.dropout._DropoutNd, torch.nn.modules.batchnorm._NormBase)
 STACKED: Final[tuple[tuple[Any, int], ...]] = (
-    ((torch.nn.LSTM, torch.nn.LSTMCell), 4), ((torch.nn.GRU, torch.nn.GRUCell), 3), (torch.nn.MultiheadAttention, 3),
-)  # fmt: skip
+    ((torch.nn.LSTM, torch.nn.LSTMCell), 4),
+    ((torch.nn.GRU, torch.nn.GRUCell), 3),
+    (torch.nn.MultiheadAttention, 3),
+)
 STACKED_NAMES: Final = ("weight_ih", "weight_hh", "in_proj_weight")
 MAX_COMPARED: Final = 1 << 24
 """Elements of a tensor that is compared with another: larger ones would cost more than a step."""
@@ -42,9 +44,7 @@ def hooks_by_module(root: torch.nn.Module) -> dict[str, int]:
 
 def modes(root: torch.nn.Module) -> dict[str, Any]:
     """Which modules whose behaviour depends on it are in evaluation mode, and which in training mode."""
-    dependent = [
-        (path, module) for path, module in root.named_modules() if isinstance(module, MODE_DEPENDENT)
-    ]
+    dependent = [(path, module) for path, module in root.named_modules() if isinstance(module, MODE_DEPENDENT)]
     return {
         "training": bool(root.training),
         "evaluating": [path for path, module in dependent if not module.training][:50],
@@ -117,7 +117,9 @@ class Copies:
             looks.ask(rows, _note, alike, site)
             looks.ask(same(parameter, old), _note, still, site)
         suspected = bool(self._suspects)
-        return lambda: {"sites": [site for site, yes in alike.items() if yes and not still[site]]} if suspected else None
+        return lambda: (
+            {"sites": [site for site, yes in alike.items() if yes and not still[site]]} if suspected else None
+        )
 
 
 def same(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:

@@ -59,9 +59,7 @@ class Clock:
         self.know(optimizer)
         self._stepped.add(id(optimizer))
         self.own_counts[id(optimizer)] += 1
-        waited_for = {
-            key for key, ref in self._known.items() if self._missed[key] < PATIENCE and ref() is not None
-        }
+        waited_for = {key for key, ref in self._known.items() if self._missed[key] < PATIENCE and ref() is not None}
         return waited_for <= self._stepped
 
     def close(self) -> int:

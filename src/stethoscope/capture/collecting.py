@@ -138,9 +138,7 @@ class Collector:
         kept = [(place, moved[number]) for place, number in same if number in moved]
         return [places[number] for number in moved], [tensors[number] for number in moved], kept
 
-    def _measure(
-        self, places: list[int], tensors: list[torch.Tensor], scale: Pending | None, same: Same = ()
-    ) -> None:
+    def _measure(self, places: list[int], tensors: list[torch.Tensor], scale: Pending | None, same: Same = ()) -> None:
         pending = start(tensors, extras=self.extras, timed=self.timed)
         if same:
             pending = pending.again([number for _, number in same])

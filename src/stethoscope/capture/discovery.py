@@ -164,7 +164,9 @@ class Discovery:
             self._current = [(weakref.ref(optimizer), place) for optimizer, place in made]
             current = {id(optimizer) for optimizer in optimizers}
             self._former = [entry for entry in self._former if entry[0]() is not None and id(entry[0]()) not in current]
-            self._own_watchers = [listener for listener in SEAMS.listeners if listener is not self and listener not in watchers]
+            self._own_watchers = [
+                listener for listener in SEAMS.listeners if listener is not self and listener not in watchers
+            ]
 
     def _are_new(self, made: list[tuple[torch.optim.Optimizer, Place]], models: list[torch.nn.Module]) -> bool:
         """Whether one of these optimizers trains another part of the models, in another way, or was made elsewhere than any before."""

@@ -63,9 +63,7 @@ def pass_through(output: Any, places: tuple[Any, ...]) -> Any:
         return _passed(output, places[0])
     if type(output) is tuple or type(output) is list:
         passed = [
-            _passed(value, places[number + 1])
-            if number < MAX_PLACES and isinstance(value, torch.Tensor)
-            else value
+            _passed(value, places[number + 1]) if number < MAX_PLACES and isinstance(value, torch.Tensor) else value
             for number, value in enumerate(output)
         ]
         return tuple(passed) if type(output) is tuple else passed
@@ -157,9 +155,7 @@ class GraphTaps:
 
     def forget_graphs(self, root: torch.nn.Module) -> None:
         """Graphs from before we were there do not know of the switch: they are compiled again when next called."""
-        codes = {
-            code for module in root.modules() if (code := getattr(type(module).forward, "__code__", None))
-        }
+        codes = {code for module in root.modules() if (code := getattr(type(module).forward, "__code__", None))}
         evaluator = torch._C._dynamo.eval_frame
         for code in codes:
             if evaluator._debug_get_cache_entry_list(code):

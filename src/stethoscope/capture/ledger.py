@@ -72,9 +72,7 @@ class Ledger:
                 self._cleared[place] = True
         if self.num_steps or not self.num_backwards:
             return False
-        arrived = [
-            p for p, state in zip(self.parameters, self._after_backward, strict=True) if state != ABSENT
-        ]
+        arrived = [p for p, state in zip(self.parameters, self._after_backward, strict=True) if state != ABSENT]
         return bool(arrived) and all(is_cleared(p) for p in arrived)
 
     def backward_ends(self) -> None:

@@ -127,7 +127,9 @@ class Lineage:
             return
         num_modules = sum(1 for _ in self._root.modules())
         if num_modules > MAX_MODULES:
-            self._give_up(f"the model has {num_modules:,} modules, and the graph of at most {MAX_MODULES:,} is recorded")
+            self._give_up(
+                f"the model has {num_modules:,} modules, and the graph of at most {MAX_MODULES:,} is recorded"
+            )
             return
         compiled = self._root.__dict__.get("_compiled_call_impl")
         if compiled is not None:
@@ -333,10 +335,7 @@ def _training() -> bool:
 def _uses_compile(root: torch.nn.Module) -> bool:
     """Whether torch.compile may run inside: following a pass through it would make it compile twice."""
     for module in root.modules():
-        if (
-            type(module).__name__ == "OptimizedModule"
-            or module.__dict__.get("_compiled_call_impl") is not None
-        ):
+        if type(module).__name__ == "OptimizedModule" or module.__dict__.get("_compiled_call_impl") is not None:
             return True
     evaluation = sys.modules.get("torch._dynamo.eval_frame")
     # Functions that are kept out of compilation leave a None in this table.

@@ -41,29 +41,38 @@ def build(trace: Trace) -> dict[str, Any]:
     absorbed, unused = _idle(modules, called, seen, set(trace.leaves), used)
     shown = [path for path in modules if path in trace.leaves or path in used or path in unused]
     nodes = [_module_node(path, trace, sizes, path in trace.leaves or path in used) for path in shown]
-    nodes += [
-        _parameter_node(name, parameter, times[name])
-        for name, parameter in parameters.items()
-        if name in used
-    ]
+    nodes += [_parameter_node(name, parameter, times[name]) for name, parameter in parameters.items() if name in used]
     nodes += [
         {"path": name, "role": "join", "type": trace.tags.joins[number].operation, "order": times[number]}
         for number, name in names.items()
     ]
-    nodes += [{"path": path, "role": role, "type": "", "order": times[path]}
-              for path, role in ((INPUT, "input"), (OUTPUT, "output")) if path in used]  # fmt: skip
+    nodes += [
+        {"path": path, "role": role, "type": "", "order": times[path]}
+        for path, role in ((INPUT, "input"), (OUTPUT, "output"))
+        if path in used
+    ]
     nodes.sort(key=lambda node: (node["order"] < 0, node["order"]))
     for place, node in enumerate(nodes):
         node["order"] = place if node["order"] >= 0 else -1
     return {
-        "version": VERSION, "status": "traced", "truncated": trace.truncated, "nodes": nodes, "edges": edges,
-        "containers": [_described(path, module, sizes) for path, module in modules.items()
-                       if path not in trace.leaves and (path in called or _has_children(module))],
-        "unused": [path for path in modules if path in unused], "absorbed": absorbed,
-        "unregistered": [_described(found.path, found.module, sizes) | {"inside": found.inside}
-                         for found in trace.strangers.values()],
-        "untraced": list(trace.untraced), "tied": _tied(modules),
-    }  # fmt: skip
+        "version": VERSION,
+        "status": "traced",
+        "truncated": trace.truncated,
+        "nodes": nodes,
+        "edges": edges,
+        "containers": [
+            _described(path, module, sizes)
+            for path, module in modules.items()
+            if path not in trace.leaves and (path in called or _has_children(module))
+        ],
+        "unused": [path for path in modules if path in unused],
+        "absorbed": absorbed,
+        "unregistered": [
+            _described(found.path, found.module, sizes) | {"inside": found.inside} for found in trace.strangers.values()
+        ],
+        "untraced": list(trace.untraced),
+        "tied": _tied(modules),
+    }
 
 
 class Sizes:
@@ -123,10 +132,7 @@ def _mark_gates(wires: Wires, times: dict[Node, int]) -> Wires:
     into = _sources(wires)
     for (source, target), wire in wires.items():
         wire.gated = (
-            isinstance(target, int)
-            and not wire.added
-            and not wire.gated
-            and _goes_around(source, target, into, times)
+            isinstance(target, int) and not wire.added and not wire.gated and _goes_around(source, target, into, times)
         )
     return wires
 
@@ -163,10 +169,14 @@ def _absorb_joins(wires: Wires, times: dict[Node, int]) -> Wires:
 
 def _through(before: Wire, after: Wire) -> Wire:
     return Wire(
-        min(before.state, after.state), before.added or after.added, False,
-        (*before.operations, *after.operations)[:8], after.inside or before.inside, max(before.uses, after.uses),
+        min(before.state, after.state),
+        before.added or after.added,
+        False,
+        (*before.operations, *after.operations)[:8],
+        after.inside or before.inside,
+        max(before.uses, after.uses),
         before.gated or after.gated,
-    )  # fmt: skip
+    )
 
 
 def _merge(into: dict[Node, Wire], out: dict[Node, Wire], source: Node, target: Node, wire: Wire) -> None:
@@ -285,17 +295,23 @@ def _module_node(path: str, trace: Trace, sizes: Sizes, ran: bool) -> dict[str, 
 def _described(path: str, module: torch.nn.Module, sizes: Sizes) -> dict[str, Any]:
     num_parameters, num_trainable = sizes.of(module)
     return {
-        "path": path, "type": type(module).__name__,
-        "num_parameters": num_parameters, "num_trainable": num_trainable,
-    }  # fmt: skip
+        "path": path,
+        "type": type(module).__name__,
+        "num_parameters": num_parameters,
+        "num_trainable": num_trainable,
+    }
 
 
 def _parameter_node(path: str, parameter: torch.nn.Parameter, order: int) -> dict[str, Any]:
     count = parameter.numel()
     return {
-        "path": path, "role": "parameter", "type": "Parameter", "num_parameters": count,
-        "num_trainable": count if parameter.requires_grad else 0, "order": order,
-    }  # fmt: skip
+        "path": path,
+        "role": "parameter",
+        "type": "Parameter",
+        "num_parameters": count,
+        "num_trainable": count if parameter.requires_grad else 0,
+        "order": order,
+    }
 
 
 def _tied(modules: dict[str, torch.nn.Module]) -> list[list[str]]:

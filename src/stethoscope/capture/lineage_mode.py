@@ -38,24 +38,93 @@ MAX_BRIDGE: Final = 256
 MAX_JOINS_EACH: Final = 64
 """Joins of one operation in one module before a loop in Python is taken for what it is."""
 
-ADDITIVE: Final = frozenset({
-    "add", "sub", "rsub", "cat", "concat", "concatenate", "stack", "hstack", "vstack", "dstack", "sum", "index_add",
-    "scatter_add", "index_put", "index_copy", "lerp", "addcmul", "addcdiv", "setitem", "copy", "where",
-})  # fmt: skip
+ADDITIVE: Final = frozenset(
+    {
+        "add",
+        "sub",
+        "rsub",
+        "cat",
+        "concat",
+        "concatenate",
+        "stack",
+        "hstack",
+        "vstack",
+        "dstack",
+        "sum",
+        "index_add",
+        "scatter_add",
+        "index_put",
+        "index_copy",
+        "lerp",
+        "addcmul",
+        "addcdiv",
+        "setitem",
+        "copy",
+        "where",
+    }
+)
 """Operations that let every part through with a gradient of its own size: a way around that ends here is a
 residual one."""
 
-QUIET: Final = frozenset({
-    "get", "view", "reshape", "permute", "transpose", "contiguous", "flatten", "unflatten", "squeeze", "unsqueeze",
-    "expand", "expand_as", "repeat", "getitem", "chunk", "split", "unbind", "iter", "to", "float", "half", "bfloat16",
-    "type", "type_as", "view_as", "t", "clone", "detach", "requires_grad", "narrow", "select", "movedim", "swapaxes",
-    "tile", "rename", "align_to", "set", "deepcopy", "cpu", "cuda",
-})  # fmt: skip
+QUIET: Final = frozenset(
+    {
+        "get",
+        "view",
+        "reshape",
+        "permute",
+        "transpose",
+        "contiguous",
+        "flatten",
+        "unflatten",
+        "squeeze",
+        "unsqueeze",
+        "expand",
+        "expand_as",
+        "repeat",
+        "getitem",
+        "chunk",
+        "split",
+        "unbind",
+        "iter",
+        "to",
+        "float",
+        "half",
+        "bfloat16",
+        "type",
+        "type_as",
+        "view_as",
+        "t",
+        "clone",
+        "detach",
+        "requires_grad",
+        "narrow",
+        "select",
+        "movedim",
+        "swapaxes",
+        "tile",
+        "rename",
+        "align_to",
+        "set",
+        "deepcopy",
+        "cpu",
+        "cuda",
+    }
+)
 """Operations that move numbers without changing them: not worth a name on an edge."""
 
-FRESH: Final = frozenset({
-    "zeros_like", "ones_like", "full_like", "rand_like", "randn_like", "randint_like", "new_zeros", "new_ones", "new_full",
-})  # fmt: skip
+FRESH: Final = frozenset(
+    {
+        "zeros_like",
+        "ones_like",
+        "full_like",
+        "rand_like",
+        "randn_like",
+        "randint_like",
+        "new_zeros",
+        "new_ones",
+        "new_full",
+    }
+)
 """These take a shape from their argument, and no data."""
 
 
@@ -286,9 +355,7 @@ class TagMode(TorchFunctionMode):
             used = [tensor for tensor in used if id(tensor) not in written]
         self._link(operation, used, made, in_place)
 
-    def _link(
-        self, operation: str, used: list[torch.Tensor], made: list[torch.Tensor], in_place: bool
-    ) -> None:
+    def _link(self, operation: str, used: list[torch.Tensor], made: list[torch.Tensor], in_place: bool) -> None:
         links: dict[str | int, Link] = {}
         for tensor in used:
             link = self.tags.read(tensor)
@@ -325,9 +392,7 @@ class TagMode(TorchFunctionMode):
                 state = DETACHED
         if not operation or operation in QUIET:
             return Link(link.source, state, link.operations, link.inside, held)
-        names = (
-            link.operations if len(link.operations) >= MAX_NAMED_OPERATIONS else (*link.operations, operation)
-        )
+        names = link.operations if len(link.operations) >= MAX_NAMED_OPERATIONS else (*link.operations, operation)
         return Link(link.source, state, names, self.tags.path, held)
 
 

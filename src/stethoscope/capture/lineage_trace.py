@@ -66,9 +66,7 @@ class Trace:
 
     def __init__(self, root: torch.nn.Module) -> None:
         self.root = root
-        self.modules: dict[str, torch.nn.Module] = {
-            path or ROOT_NAME: module for path, module in root.named_modules()
-        }
+        self.modules: dict[str, torch.nn.Module] = {path or ROOT_NAME: module for path, module in root.named_modules()}
         """By path, each once; strangers are added when they are met."""
         self.paths: dict[int, str] = {id(module): path for path, module in self.modules.items()}
         self.tags = Tags(_parameter_keys(self.modules))
@@ -170,9 +168,7 @@ class Trace:
             return
         try:
             with torch._C.DisableTorchFunction():
-                links = [
-                    link for tensor in tensors_in(args) if (link := self._reads(module, tensor)) is not None
-                ]
+                links = [link for tensor in tensors_in(args) if (link := self._reads(module, tensor)) is not None]
                 self._enter(module, self._path(module), links)
         except BaseException as error:
             if not can_be_kept(error):

@@ -33,9 +33,30 @@ REDUCING: Final = ("Mean", "Sum", "Div", "Mul", "Add", "Neg")
 PAIRWISE: Final = ("MseLoss", "L1Loss", "SmoothL1Loss", "HuberLoss")
 DISTANCES: Final = ("Pow", "Mul", "Abs")
 """Operations that make a loss of a difference: its square, its product with itself, its size."""
-KEEPING_ORDER: Final = ("View", "UnsafeView", "ReshapeAlias", "Squeeze", "Unsqueeze", "Clone", "Alias", "Flatten", "Contiguous")
+KEEPING_ORDER: Final = (
+    "View",
+    "UnsafeView",
+    "ReshapeAlias",
+    "Squeeze",
+    "Unsqueeze",
+    "Clone",
+    "Alias",
+    "Flatten",
+    "Contiguous",
+)
 """Operations after which the values still come one after the other as before."""
-NEVER_NEGATIVE: Final = ("Relu", "Threshold", "Sigmoid", "Softplus", "Softmax", "Exp", "Abs", "ClampMin", "Clamp", "Hardtanh")
+NEVER_NEGATIVE: Final = (
+    "Relu",
+    "Threshold",
+    "Sigmoid",
+    "Softplus",
+    "Softmax",
+    "Exp",
+    "Abs",
+    "ClampMin",
+    "Clamp",
+    "Hardtanh",
+)
 """Operations whose result has a floor at zero; the last three where their lower limit says so."""
 SUM: Final = 2
 """A loss function's `reduction` that adds up."""
@@ -257,11 +278,7 @@ def _broadcast(first: Any, out: tuple[int, ...], name: str) -> dict[str, Any] | 
     if len(large) != 2 or large[0] != large[1] or large[0] < 2:
         return None
     batch = large[0]
-    return (
-        {"prediction": list(small), "result": list(large)}
-        if small in ((batch, 1), (batch,), (1, batch))
-        else None
-    )
+    return {"prediction": list(small), "result": list(large)} if small in ((batch, 1), (batch,), (1, batch)) else None
 
 
 def _clamped(root: Any, body: dict[str, Any]) -> None:

@@ -9,9 +9,24 @@ import torch
 
 MAX_NODES: Final = 48
 PASSING: Final = (
-    "View", "UnsafeView", "ReshapeAlias", "Squeeze", "Unsqueeze", "Transpose", "T", "Permute", "Slice", "Select", "Clone",
-    "ToCopy", "Alias", "AsStrided", "Flatten", "Index", "Contiguous",
-)  # fmt: skip
+    "View",
+    "UnsafeView",
+    "ReshapeAlias",
+    "Squeeze",
+    "Unsqueeze",
+    "Transpose",
+    "T",
+    "Permute",
+    "Slice",
+    "Select",
+    "Clone",
+    "ToCopy",
+    "Alias",
+    "AsStrided",
+    "Flatten",
+    "Index",
+    "Contiguous",
+)
 """Operations that move values without changing them."""
 _OWNER: Final = "stethoscope_owner"
 

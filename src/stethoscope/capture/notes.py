@@ -111,9 +111,7 @@ class Notes:
             self._modes = census.modes(root)
             self._sink.event(self._step(), "modes", self._modes)
 
-    def output(
-        self, path: str, module: Any, args: Any, tensors: list[tuple[str, torch.Tensor]], place: int
-    ) -> None:
+    def output(self, path: str, module: Any, args: Any, tensors: list[tuple[str, torch.Tensor]], place: int) -> None:
         """A module returned, in a step whose outputs are looked at."""
         first = tensors[0][1]
         if first.grad_fn is not None:

@@ -162,9 +162,7 @@ class Owners:
                 "optimizers": [type(o).__name__ for o in self._clock.optimizers],
                 "groups": [self._group(o, g) for o in self._clock.optimizers for g in o.param_groups],
                 "not_in_optimizer": [self._describe(p) for p in orphans],
-                "not_in_model": [
-                    {"shape": list(p.shape), "has_gradient": p.grad is not None} for p in strangers
-                ],
+                "not_in_model": [{"shape": list(p.shape), "has_gradient": p.grad is not None} for p in strangers],
             },
         )
 
@@ -191,9 +189,10 @@ class Owners:
             return False
         held = {id(p) for p in parameters}
         older = [
-            (key, edge.optimizer) for key, edge in self._boundaries.items()
+            (key, edge.optimizer)
+            for key, edge in self._boundaries.items()
             if self._clock.own_counts.get(key) and held.issuperset(id(p) for p in edge.all_parameters)
-        ]  # fmt: skip
+        ]
         for key, other in older:
             del self._boundaries[key], self._ledgers[key]
             self._clock.forget(other)

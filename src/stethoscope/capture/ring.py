@@ -25,9 +25,7 @@ from stethoscope.kernels.columns import INDEX, NUM_COUNTS
 
 MAX_IN_FLIGHT: Final = 64
 POLL_SECONDS: Final = 0.002
-SCALED: Final = [
-    place for name, place in INDEX.items() if place >= NUM_COUNTS and name not in ("skewness", "kurtosis")
-]
+SCALED: Final = [place for name, place in INDEX.items() if place >= NUM_COUNTS and name not in ("skewness", "kurtosis")]
 
 
 @dataclasses.dataclass(slots=True)
@@ -165,13 +163,9 @@ class StepRows:
         return values
 
     def _emit_vectors(self, sink: Sink, name: str, place: int) -> None:
-        found = [
-            (batch.index, vectors) for batch in self.batches if (vectors := _extras(batch)[place]) is not None
-        ]
+        found = [(batch.index, vectors) for batch in self.batches if (vectors := _extras(batch)[place]) is not None]
         if found:
-            sink.vectors(
-                self.step, name, np.concatenate([i for i, _ in found]), np.concatenate([v for _, v in found])
-            )
+            sink.vectors(self.step, name, np.concatenate([i for i, _ in found]), np.concatenate([v for _, v in found]))
 
 
 def _extras(batch: Batch) -> tuple[Any, Any]:

@@ -125,7 +125,10 @@ class Routing:
 
     def _stacked(self, holder: str) -> set[int]:
         module = self._module(holder)
-        tensors = [*module.parameters(recurse=False), *(p for child in module.children() for p in child.parameters(recurse=False))]
+        tensors = [
+            *module.parameters(recurse=False),
+            *(p for child in module.children() for p in child.parameters(recurse=False)),
+        ]
         return {int(p.shape[0]) for p in tensors if p.dim() == 3 and 2 <= p.shape[0] <= MAX_EXPERTS}
 
     def _module(self, path: str) -> Any:

@@ -116,11 +116,7 @@ class Schedule:
     def device_ms(self, step: int) -> float:
         """What the device spends on a step like this one, as far as known."""
         return sum(
-            (
-                _middle(recent)
-                for part, recent in self._device.items()
-                if part != "histograms" and self.due(part, step)
-            ),
+            (_middle(recent) for part, recent in self._device.items() if part != "histograms" and self.due(part, step)),
             start=0.0,
         )
 

@@ -68,9 +68,7 @@ class Listener(Protocol):
 class Patch:
     """One name of one owner replaced, and put back if it is still ours."""
 
-    def __init__(
-        self, owner: Any, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]
-    ) -> None:
+    def __init__(self, owner: Any, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
         self.owner, self.name = owner, name
         self.original = owner.__dict__[name]
         replacement = functools.wraps(self.original)(never_compiled(_unseen_by_warnings(make(self.original))))
@@ -134,9 +132,7 @@ class Seams:
 
     def _open(self) -> None:
         self._patches.append(Patch(torch.autograd, "backward", self._around_backward))
-        self._patches.extend(
-            Patch(owner, "script", self._around_script) for owner in (torch.jit, torch.jit._script)
-        )
+        self._patches.extend(Patch(owner, "script", self._around_script) for owner in (torch.jit, torch.jit._script))
         if "torch.export" in sys.modules:
             # The strict kind of an older torch bears no hook either.
             self._patches.append(Patch(torch.export, "export", self._around_script))
@@ -147,7 +143,9 @@ class Seams:
         self._patches.extend(
             Patch(kind, "_maybe_opt_step", self._around_scaler_step) for kind in _defining(scaler, "_maybe_opt_step")
         )
-        self._patches.extend(Patch(kind, "step", self._around_scheduler) for kind in _defining(lr_scheduler.LRScheduler, "step"))
+        self._patches.extend(
+            Patch(kind, "step", self._around_scheduler) for kind in _defining(lr_scheduler.LRScheduler, "step")
+        )
         self._patches.append(Patch(dataloader._BaseDataLoaderIter, "__next__", self._around_loader))
         self._handles.append(optimizer_module.register_optimizer_step_pre_hook(self._before_step))
         self._handles.append(optimizer_module.register_optimizer_step_post_hook(self._after_step))

@@ -74,8 +74,10 @@ class Seen:
         _vectors(step, "unit_gradient", self.gradients, sink)
         _vectors(step, "unit_activity", self.activity, sink)
         looked: dict[str, dict[str, Any]] = {
-            "saturation": self.saturation, "batchnorm": self.normalised, "routed": self.routed,
-        }  # fmt: skip
+            "saturation": self.saturation,
+            "batchnorm": self.normalised,
+            "routed": self.routed,
+        }
         if self.is_look:
             looked |= units.summary()
         if any(looked.values()):

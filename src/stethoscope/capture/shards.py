@@ -83,7 +83,9 @@ def _of_flat_parameter(handle: Any) -> Shards:
     flat: Any = getattr(handle, "flat_param", None)
     if getattr(flat, "_params", None) is None:
         return {}
-    found: Shards = {(id(info.module), info.param_name): held for info, held in zip(flat._param_infos, flat._params, strict=True)}
+    found: Shards = {
+        (id(info.module), info.param_name): held for info, held in zip(flat._param_infos, flat._params, strict=True)
+    }
     for info, held in zip(flat._shared_param_infos, flat._shared_params or (), strict=False):
         found[id(info.module), info.param_name] = held
     return found

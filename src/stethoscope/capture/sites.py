@@ -188,10 +188,7 @@ def unwrap(model: torch.nn.Module) -> torch.nn.Module:
 
 def is_compiled(model: torch.nn.Module) -> bool:
     """Whether calls of this model, as it was handed over, go through torch.compile."""
-    return (
-        type(model).__name__ == "OptimizedModule"
-        or unwrap(model).__dict__.get("_compiled_call_impl") is not None
-    )
+    return type(model).__name__ == "OptimizedModule" or unwrap(model).__dict__.get("_compiled_call_impl") is not None
 
 
 def wanted(path: str, patterns: tuple[str, ...]) -> bool:

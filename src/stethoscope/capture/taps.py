@@ -65,9 +65,7 @@ def has_fractions(tensor: torch.Tensor) -> bool:
 
 def _is_transformed() -> bool:
     """Whether vmap, grad or a tracer is at work: values are not numbers that anybody could read, or would be recorded."""
-    return (
-        torch._C._functorch.peek_interpreter_stack() is not None or torch._C._get_tracing_state() is not None
-    )
+    return torch._C._functorch.peek_interpreter_stack() is not None or torch._C._get_tracing_state() is not None
 
 
 _ask_evaluator: Final = getattr(torch._C._dynamo.eval_frame, "get_eval_frame_callback", lambda: None)
@@ -147,7 +145,11 @@ class OutputTap(Inert):
         if self._taps.on_output is None:
             return
         began = time.perf_counter()
-        found = [(name, tensor) for name, tensor in tensors_in(output) if type(tensor) is Tensor and tensor.is_floating_point()]
+        found = [
+            (name, tensor)
+            for name, tensor in tensors_in(output)
+            if type(tensor) is Tensor and tensor.is_floating_point()
+        ]
         if found and found[0][0] in self._indices:
             self._taps.on_output(self.path, module, args, found, self._indices[found[0][0]])
         self._taps.spent += time.perf_counter() - began
@@ -254,7 +256,11 @@ class InputTap(Inert):
     def _look(self, values: Any) -> None:
         began = time.perf_counter()
         with torch._C.DisableTorchFunction():
-            found = [(n, t) for n, t in tensors_in(values) if type(t) is not Tensor or t.layout is not torch.strided or t.numel()]
+            found = [
+                (n, t)
+                for n, t in tensors_in(values)
+                if type(t) is not Tensor or t.layout is not torch.strided or t.numel()
+            ]
             if not self._taps.recording:
                 # Between the steps whose outputs are looked at, what goes in is worth a look where it costs no launch.
                 found = [(n, t) for n, t in found if t.device.type == "cpu"]

@@ -116,7 +116,12 @@ def logits(output: Any, reading: Reading | None = None) -> torch.Tensor | None:
 
     Where the classes lie is what the loss says; until one was seen, the last dimension of anything but images.
     """
-    if not isinstance(output, torch.Tensor) or not output.is_floating_point() or output.dim() < 1 or not can_look(output):
+    if (
+        not isinstance(output, torch.Tensor)
+        or not output.is_floating_point()
+        or output.dim() < 1
+        or not can_look(output)
+    ):
         return None
     size, dim = tuple(output.shape), -1
     if reading is not None and reading.dim is None and math.prod(reading.shape) == output.numel():
@@ -138,7 +143,12 @@ def logits(output: Any, reading: Reading | None = None) -> torch.Tensor | None:
     best = flat.argmax(1).sort().values
     times = torch.searchsorted(best, best, right=True) - torch.searchsorted(best, best)
     commonest = best.gather(0, times.argmax().reshape(1))
-    numbers = [flat.logsumexp(1).mean(), times.max() / len(flat), commonest[0], torch.full_like(times[0], flat.shape[1])]
+    numbers = [
+        flat.logsumexp(1).mean(),
+        times.max() / len(flat),
+        commonest[0],
+        torch.full_like(times[0], flat.shape[1]),
+    ]
     return torch.stack([number.float() for number in numbers])
 
 
@@ -147,8 +157,10 @@ def logit_facts(values: npt.NDArray[np.float32]) -> dict[str, float]:
     if len(values) == 1:
         positive = float(values[0])
         return {
-            "output/top_share": max(positive, 1.0 - positive), "output/top_class": float(positive > 0.5), "output/num_units": 1.0,
-        }  # fmt: skip
+            "output/top_share": max(positive, 1.0 - positive),
+            "output/top_class": float(positive > 0.5),
+            "output/num_units": 1.0,
+        }
     names = ("output/log_z", "output/top_share", "output/top_class", "output/num_units")
     return dict(zip(names, values.tolist(), strict=True))
 

@@ -69,9 +69,12 @@ class Watcher:
         self._rows = StepRows(first_step)
         self._batch_facts = batches.BatchFacts()
         self.intake = Intake(
-            self.names, self.table, sink, lambda: self.clock.step,
+            self.names,
+            self.table,
+            sink,
+            lambda: self.clock.step,
             lambda: self.schedule.due("batches", self.clock.step),
-        )  # fmt: skip
+        )
         self._settled: StepRows | None = None
         """The open Step up to its last optimizer step; what comes after may belong to the next Step."""
         self._rest: list[Batch] = []
@@ -92,14 +95,10 @@ class Watcher:
             on_call=self._forward_begins,
         )
         self.phases = Phases(lambda: self.taps.spent)
-        self.notes = Notes(
-            self.names, self.table, sink, lambda: self.clock.step, self.schedule.units_every
-        )  # fmt: skip
+        self.notes = Notes(self.names, self.table, sink, lambda: self.clock.step, self.schedule.units_every)
         self.cost = Cost(self.schedule, self.taps, self.intake, self.notes)
         self.taps.on_output, self.taps.on_evaluation = self.notes.output, self._evaluation_forward
-        self.lineage = Lineage(
-            self.names.root, self._note_graph, model=model, ready=lambda: not self.evaluating
-        )  # fmt: skip
+        self.lineage = Lineage(self.names.root, self._note_graph, model=model, ready=lambda: not self.evaluating)
         self.owners = Owners(optimizers, self.names, self.table, config, sink, self.clock)
         self.owners.on_change = self._attach
 
@@ -144,9 +143,7 @@ class Watcher:
     def log_step(self) -> int:
         """The Step that a metric logged right now belongs to."""
         return (
-            self._rows.step
-            if self._rows.num_backwards or self.clock.anything_stepped
-            else max(self.clock.step - 1, 0)
+            self._rows.step if self._rows.num_backwards or self.clock.anything_stepped else max(self.clock.step - 1, 0)
         )
 
     def log(self, name: str, value: torch.Tensor) -> None:
@@ -173,9 +170,7 @@ class Watcher:
         """Validation starts: which modules are in training mode is a fact worth keeping."""
         self.taps.recording = self.taps.keeping = False
         training = [path for path, module in self.names.root.named_modules() if module.training]
-        self.sink.event(
-            self.log_step, "eval_begin", {"num_training": len(training), "training": training[:20]}
-        )
+        self.sink.event(self.log_step, "eval_begin", {"num_training": len(training), "training": training[:20]})
 
     def evaluation_ends(self) -> None:
         """Validation is over."""

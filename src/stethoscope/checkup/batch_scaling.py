@@ -19,8 +19,19 @@ from stethoscope.record import Finding
 
 TOLERANCE: Final = 0.01
 SCALE_FREE: Final = (
-    "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "Adagrad", "Adadelta", "Rprop", "Adafactor", "Lion", "Muon",
-)  # fmt: skip
+    "Adam",
+    "AdamW",
+    "Adamax",
+    "NAdam",
+    "RAdam",
+    "RMSprop",
+    "Adagrad",
+    "Adadelta",
+    "Rprop",
+    "Adafactor",
+    "Lion",
+    "Muon",
+)
 
 
 def examine(exam: Examination) -> Iterator[Finding]:
@@ -59,8 +70,10 @@ def examine(exam: Examination) -> Iterator[Finding]:
     several = len(output_tensors(exam.first.output)) > 1
     free = all(type(o).__name__ in SCALE_FREE for o in subject.optimizers)
     yield found(
-        "loss_scales_with_batch", INFO if several and free else WARNING,
+        "loss_scales_with_batch",
+        INFO if several and free else WARNING,
         f"Twice the batch gives {ratios[0]:.3g} times the loss: gradients, and with them the step, grow with the batch size.",
-        sites=["(loss)"], numbers={"loss": one, "loss of twice the batch": ratios[0] * one, "ratio": ratios[0]},
+        sites=["(loss)"],
+        numbers={"loss": one, "loss of twice the batch": ratios[0] * one, "ratio": ratios[0]},
         remedy='loss_fn = nn.CrossEntropyLoss(reduction="mean")  # or divide by the batch size',
-    )  # fmt: skip
+    )

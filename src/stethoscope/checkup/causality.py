@@ -35,18 +35,24 @@ def examine(exam: Examination) -> Iterator[Finding]:
     for moment in moments:
         inputs = _with_other_future(exam, moment, length, shifted)
         other = exam.run(inputs)
-        worst = max((differ(a[:, : moment + 1], b[:, : moment + 1])
-                     for a, b in zip(exam.evaluated, other, strict=True)
-                     if a.ndim > 1 and a.shape[1] == length), default=0.0)  # fmt: skip
+        worst = max(
+            (
+                differ(a[:, : moment + 1], b[:, : moment + 1])
+                for a, b in zip(exam.evaluated, other, strict=True)
+                if a.ndim > 1 and a.shape[1] == length
+            ),
+            default=0.0,
+        )
         if worst > 1:
             place = first_affected(exam, inputs, lambda t, m=moment: _past(t, m, length))  # type: ignore[misc]
             yield found(
-                "future_leak", CRITICAL,
+                "future_leak",
+                CRITICAL,
                 f"The output at position {moment} changes with inputs after position {moment}: the model sees the future.",
                 sites=[place or ROOT_NAME],
                 numbers={"position": moment, "change over what rounding explains": min(worst, 1e12)},
                 remedy="F.scaled_dot_product_attention(q, k, v, is_causal=True)",
-            )  # fmt: skip
+            )
             return
 
 
@@ -62,9 +68,7 @@ def _past(tensor: torch.Tensor, moment: int, length: int) -> torch.Tensor | None
 def _length(exam: Examination) -> int | None:
     """The length of the second axis of inputs that outputs have too."""
     lengths = {t.shape[1] for t in exam.evaluated if t.ndim > 1}
-    return next(
-        (t.shape[1] for t in tensors(exam.subject.inputs) if t.ndim > 1 and t.shape[1] in lengths), None
-    )
+    return next((t.shape[1] for t in tensors(exam.subject.inputs) if t.ndim > 1 and t.shape[1] in lengths), None)
 
 
 def _shifted_inputs(exam: Examination) -> list[int]:

@@ -21,11 +21,16 @@ def examine(exam: Examination) -> Iterator[Finding]:
         return
     held = subject.optimized()
     learning = sum(p.requires_grad for p in subject.model.parameters())
-    exam.saw(f"{counted(len(held), 'tensor')} in the optimizer, {counted(learning, 'parameter')} of the model that can learn")
+    exam.saw(
+        f"{counted(len(held), 'tensor')} in the optimizer, {counted(learning, 'parameter')} of the model that can learn"
+    )
     gradients = exam.first.gradients
     # A parameter that no gradient reaches (a teacher, an idle part) is no business of the optimizer.
-    missing = [name for name, p in subject.model.named_parameters()
-               if p.requires_grad and id(p) not in held and gradients.get(name) is not None]  # fmt: skip
+    missing = [
+        name
+        for name, p in subject.model.named_parameters()
+        if p.requires_grad and id(p) not in held and gradients.get(name) is not None
+    ]
     strangers = _strangers(exam, held)
     if strangers:
         yield _stale(strangers, missing, len(held))
@@ -41,21 +46,21 @@ def examine(exam: Examination) -> Iterator[Finding]:
     elif missing:
         share = len(missing) / max(sum(p.requires_grad for p in subject.model.parameters()), 1)
         yield found(
-            "trainable_params_not_in_optimizer", CRITICAL,
+            "trainable_params_not_in_optimizer",
+            CRITICAL,
             f"{listed(missing)} {'gets' if len(missing) == 1 else 'get'} a gradient, but no optimizer holds "
             f"{'it' if len(missing) == 1 else 'them'}: {'it' if len(missing) == 1 else 'they'} will never change.",
-            sites=missing, numbers={"parameters left out": len(missing), "share of the trainable ones": share},
+            sites=missing,
+            numbers={"parameters left out": len(missing), "share of the trainable ones": share},
             remedy="optimizer = torch.optim.AdamW(model.parameters(), lr=...)  # or requires_grad_(False) for what is frozen",
-        )  # fmt: skip
+        )
     yield from _zero_rates(exam)
 
 
 def _is_second_network(exam: Examination, missing: list[str]) -> bool:
     """Whether what is left out is one whole part that has, by its name, a training of its own."""
     parts = {name.partition(".")[0] for name in missing}
-    if len(parts) != 1 or not re.search(
-        "disc|critic|teacher|target|ema|advers", part := parts.pop(), re.IGNORECASE
-    ):
+    if len(parts) != 1 or not re.search("disc|critic|teacher|target|ema|advers", part := parts.pop(), re.IGNORECASE):
         return False
     held = exam.subject.optimized()
     return not any(id(p) in held for p in exam.subject.model.get_submodule(part).parameters())
@@ -80,18 +85,16 @@ def _stale(strangers: list[torch.Tensor], missing: list[str], num_held: int) -> 
     # Where the model is fully covered, the rest may belong to a second network that the same optimizer trains.
     severity = CRITICAL if missing else INFO
     shapes = [str(tuple(p.shape)) for p in strangers]
-    instead = (
-        f" {listed(missing)} of the model {'is' if len(missing) == 1 else 'are'} not in it."
-        if missing
-        else ""
-    )
+    instead = f" {listed(missing)} of the model {'is' if len(missing) == 1 else 'are'} not in it." if missing else ""
     return found(
-        "optimizer_params_not_in_model", severity,
+        "optimizer_params_not_in_model",
+        severity,
         f"The optimizer holds {len(strangers)} tensor{'s' * (len(strangers) != 1)} (shape {listed(shapes)}) "
         f"that the model does not have.{instead}",
-        sites=missing, numbers={"tensors not in the model": len(strangers), "tensors in the optimizer": num_held},
+        sites=missing,
+        numbers={"tensors not in the model": len(strangers), "tensors in the optimizer": num_held},
         remedy="optimizer = torch.optim.AdamW(model.parameters(), lr=...)  # after the model has its last layer and device",
-    )  # fmt: skip
+    )
 
 
 def _zero_rates(exam: Examination) -> Iterator[Finding]:
@@ -104,8 +107,10 @@ def _zero_rates(exam: Examination) -> Iterator[Finding]:
         names = [exam.subject.name(p) for p in group["params"] if p.requires_grad]
         if rate == 0.0 and names and not float(group.get("initial_lr", 0.0)):
             yield found(
-                "zero_lr_group", CRITICAL,
+                "zero_lr_group",
+                CRITICAL,
                 f"The parameter group with {listed(names)} has a learning rate of 0: it will never change.",
-                sites=names, numbers={"learning rate": 0.0, "highest rate of another group": max(rates)},
+                sites=names,
+                numbers={"learning rate": 0.0, "highest rate of another group": max(rates)},
                 remedy=f'optimizer.param_groups[{groups.index(group)}]["lr"] = {max(rates):g}',
-            )  # fmt: skip
+            )

@@ -34,8 +34,10 @@ def examine(exam: Examination) -> Iterator[Finding]:
         return
     where = listed(masks) if masks else "something that torch did not draw"
     yield found(
-        "nondeterministic_eval", WARNING,
+        "nondeterministic_eval",
+        WARNING,
         f"The same input gives two outputs after model.eval(): {where} draws at random.",
-        sites=masks, numbers={"change over what rounding explains": min(apart, 1e12)},
+        sites=masks,
+        numbers={"change over what rounding explains": min(apart, 1e12)},
         remedy="F.dropout(x, p, training=self.training)  # or nn.Dropout(p), which eval() switches off",
-    )  # fmt: skip
+    )

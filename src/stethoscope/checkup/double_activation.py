@@ -35,19 +35,23 @@ def examine(exam: Examination) -> Iterator[Finding]:
     twice = next((s for s in seen if s.name in ("_log_softmax", "logsumexp") and _is_softmaxed(s)), None)
     if twice is not None:
         yield found(
-            "double_softmax", CRITICAL,
+            "double_softmax",
+            CRITICAL,
             "What goes into the loss adds up to one in every row, and the loss applies softmax again: it cannot fall far.",
-            sites=_sites(exam, twice), numbers={"rows add up to": 1.0},
+            sites=_sites(exam, twice),
+            numbers={"rows add up to": 1.0},
             remedy="return logits  # without softmax: F.cross_entropy applies it",
-        )  # fmt: skip
+        )
     again = next((s for s in seen if _is_squashed(s)), None)
     if again is not None:
         yield found(
-            "double_sigmoid", CRITICAL,
+            "double_sigmoid",
+            CRITICAL,
             "Probabilities go into a loss that takes logits: sigmoid is applied twice.",
-            sites=_sites(exam, again), numbers={"smallest input of the loss": 0.0, "largest input of the loss": 1.0},
+            sites=_sites(exam, again),
+            numbers={"smallest input of the loss": 0.0, "largest input of the loss": 1.0},
             remedy="return logits  # without sigmoid; or F.binary_cross_entropy(output, target)",
-        )  # fmt: skip
+        )
 
 
 def _is_softmaxed(seen: Softmax) -> bool:
@@ -55,9 +59,7 @@ def _is_softmaxed(seen: Softmax) -> bool:
     by_graph = bool(seen.history) and seen.history[0].startswith(("Softmax", "SafeSoftmax"))
     if seen.name == "logsumexp":
         return by_graph and seen.is_probability
-    return seen.is_distribution and (
-        by_graph or (bool(seen.history) and not seen.history[0].startswith(UNBOUNDED))
-    )
+    return seen.is_distribution and (by_graph or (bool(seen.history) and not seen.history[0].startswith(UNBOUNDED)))
 
 
 def _is_squashed(seen: Softmax) -> bool:

@@ -50,9 +50,7 @@ class Pass:
         self.gradients: dict[str, torch.Tensor | None] = dict.fromkeys(self.parameters)
         asking = {name: p for name, p in self.parameters.items() if p.requires_grad}
         if self.loss.requires_grad and asking:
-            found = torch.autograd.grad(
-                self.loss, list(asking.values()), allow_unused=True, retain_graph=True
-            )
+            found = torch.autograd.grad(self.loss, list(asking.values()), allow_unused=True, retain_graph=True)
             self.gradients.update(zip(asking, found, strict=True))
         self.original_used = self.original_used or self._original_in_graph(subject)
 
@@ -138,9 +136,7 @@ class Examination:
                 return chain
         return []
 
-    def run(
-        self, inputs: Any = None, *, seed: int | None = None, twin: Twin | None = None
-    ) -> list[torch.Tensor]:
+    def run(self, inputs: Any = None, *, seed: int | None = None, twin: Twin | None = None) -> list[torch.Tensor]:
         """The output in evaluation mode for the batch or other inputs."""
         one = twin or self.subject.twin()
         with torch.no_grad():
@@ -150,9 +146,10 @@ class Examination:
 def failed(error: BaseException) -> CheckupError:
     """The user's own model or loss does not run: said in their words."""
     return CheckupError(
-        "The model or its loss fails on this batch", where=f"{type(error).__name__}: {error}",
+        "The model or its loss fails on this batch",
+        where=f"{type(error).__name__}: {error}",
         do="Make loss_fn(model(inputs), targets) run first; checkup calls exactly that",
-    )  # fmt: skip
+    )
 
 
 def differ(a: torch.Tensor, b: torch.Tensor, *, times: float = 1.0) -> float:

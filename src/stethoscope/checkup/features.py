@@ -40,18 +40,17 @@ def examine(exam: Examination) -> Iterator[Finding]:
         if layer.rms_in > MAX_RMS or worst > MAX_COLUMN_RMS:
             yield _too_large(layer, columns, worst)
             return
-        row_norm = (
-            layer.rms_in * math.sqrt(torch.Size(layer.in_shape[1:]).numel())
-            if len(layer.in_shape) == 2
-            else 0.0
-        )
+        row_norm = layer.rms_in * math.sqrt(torch.Size(layer.in_shape[1:]).numel()) if len(layer.in_shape) == 2 else 0.0
         if 0 < layer.rms_in < MIN_RMS and layer.max_abs_in < MIN_ABS and row_norm < MIN_ROW_NORM:
             yield found(
-                "inputs_too_small", WARNING,
+                "inputs_too_small",
+                WARNING,
                 f"The inputs of {layer.path} have a size of {layer.rms_in:.2g}, far below 1: scaled twice?",
-                sites=["(input)", layer.path], numbers={"rms of the inputs": layer.rms_in, "largest": layer.max_abs_in},
-                remedy="x = (x - x.mean()) / x.std()  # once", confidence=0.9,
-            )  # fmt: skip
+                sites=["(input)", layer.path],
+                numbers={"rms of the inputs": layer.rms_in, "largest": layer.max_abs_in},
+                remedy="x = (x - x.mean()) / x.std()  # once",
+                confidence=0.9,
+            )
             return
 
 
@@ -63,12 +62,18 @@ def _too_large(layer: Layer, columns: torch.Tensor | None, worst: float) -> Find
     which = f" ({listed(places)})" if places else ""
     low = float(columns.min()) if columns is not None else layer.rms_in
     return found(
-        "unscaled_inputs", WARNING,
+        "unscaled_inputs",
+        WARNING,
         f"Inputs of size {worst:.3g}{which} go into {layer.path} as they are: they drown the others and make steps too large.",
-        sites=[layer.path, *places], numbers={"largest rms of a feature": worst, "smallest rms of a feature": low,
-                                              "largest input": layer.max_abs_in},
-        remedy="x = (x - train_x.mean(0)) / train_x.std(0)", confidence=0.9,
-    )  # fmt: skip
+        sites=[layer.path, *places],
+        numbers={
+            "largest rms of a feature": worst,
+            "smallest rms of a feature": low,
+            "largest input": layer.max_abs_in,
+        },
+        remedy="x = (x - train_x.mean(0)) / train_x.std(0)",
+        confidence=0.9,
+    )
 
 
 def _first_layers(exam: Examination) -> list[Layer]:

@@ -10,9 +10,15 @@ CRITICAL, WARNING, INFO = Severity.CRITICAL, Severity.WARNING, Severity.INFO
 
 
 def found(
-    code: str, severity: Severity, message: str, *, sites: Sequence[str] = (), numbers: Mapping[str, float] | None = None,
-    remedy: str = "", confidence: float = 1.0,
-) -> Finding:  # fmt: skip
+    code: str,
+    severity: Severity,
+    message: str,
+    *,
+    sites: Sequence[str] = (),
+    numbers: Mapping[str, float] | None = None,
+    remedy: str = "",
+    confidence: float = 1.0,
+) -> Finding:
     """One finding, with its numbers as evidence."""
     evidence = tuple(Evidence(label, float(value)) for label, value in (numbers or {}).items())
     return Finding(code, severity, message, 0, 0, tuple(dict.fromkeys(sites)), evidence, remedy, confidence)

@@ -33,29 +33,37 @@ def examine(exam: Examination) -> Iterator[Finding]:
     exam.saw(f"{trained:,} of {total:,} numbers can learn")
     if not trained:
         yield found(
-            "frozen_params", CRITICAL, "Every parameter of the model is frozen: nothing can learn.",
-            sites=[name for name, _ in model.named_parameters()][:8], numbers={"share that can learn": 0.0},
+            "frozen_params",
+            CRITICAL,
+            "Every parameter of the model is frozen: nothing can learn.",
+            sites=[name for name, _ in model.named_parameters()][:8],
+            numbers={"share that can learn": 0.0},
             remedy="model.requires_grad_(True)",
-        )  # fmt: skip
+        )
         return
     slipped = _uneven_siblings(model)
     if slipped:
         yield found(
-            "frozen_params", WARNING,
+            "frozen_params",
+            WARNING,
             f"{listed(slipped)} {'is' if len(slipped) == 1 else 'are'} frozen while equal layers beside "
             f"{'it' if len(slipped) == 1 else 'them'} learn.",
-            sites=slipped, numbers={"layers frozen": len(slipped), "share of parameters that can learn": trained / total},
+            sites=slipped,
+            numbers={"layers frozen": len(slipped), "share of parameters that can learn": trained / total},
             remedy=f'model.get_submodule("{slipped[0]}").requires_grad_(True)  # "layers.1" also begins "layers.10"',
             confidence=0.9,
-        )  # fmt: skip
+        )
     head = _last_layer(exam) if trained > total / 2 else None
     if head is not None and head not in slipped:
         yield found(
-            "frozen_params", WARNING,
+            "frozen_params",
+            WARNING,
             f"{head}, the last layer, is frozen while {trained / total:.0%} of the parameters before it learn.",
-            sites=[head], numbers={"share of parameters that can learn": trained / total},
-            remedy=f'model.get_submodule("{head}").requires_grad_(True)', confidence=0.85,
-        )  # fmt: skip
+            sites=[head],
+            numbers={"share of parameters that can learn": trained / total},
+            remedy=f'model.get_submodule("{head}").requires_grad_(True)',
+            confidence=0.85,
+        )
 
 
 def _uneven_siblings(model: torch.nn.Module) -> list[str]:
@@ -86,9 +94,7 @@ def _uneven_siblings(model: torch.nn.Module) -> list[str]:
 
 def _on_purpose(places: list[int], count: int) -> bool:
     """A beginning, an end, all but one stretch, or every n-th."""
-    if places == list(range(len(places))) or (
-        len(places) > 1 and places == list(range(count - len(places), count))
-    ):
+    if places == list(range(len(places))) or (len(places) > 1 and places == list(range(count - len(places), count))):
         return True
     learning = [place for place in range(count) if place not in places]
     if len(learning) < len(places) and learning == list(range(learning[0], learning[-1] + 1)):

@@ -27,10 +27,16 @@ def examine(exam: Examination) -> Iterator[Finding]:
     exam.saw("whether the samples of the batch differ")
     if alike is not None:
         yield found(
-            "inputs_ignored", CRITICAL, f"{alike}: there is nothing to learn from.", sites=["(input)"],
-            numbers={"largest input": max(float(t.detach().abs().max()) for t in inputs), "samples": subject.num_samples},
+            "inputs_ignored",
+            CRITICAL,
+            f"{alike}: there is nothing to learn from.",
+            sites=["(input)"],
+            numbers={
+                "largest input": max(float(t.detach().abs().max()) for t in inputs),
+                "samples": subject.num_samples,
+            },
             remedy="x = images.float() / 255  # not // 255; look at one batch as it reaches the model",
-        )  # fmt: skip
+        )
         return
     if not is_open(subject.inputs) or exam.has("dead_units", "symmetric_units"):
         # Behind units that are all off or all equal nothing is seen; that is said already.
@@ -42,19 +48,19 @@ def examine(exam: Examination) -> Iterator[Finding]:
         if not _equal(before, _answers(exam, map_tensors(change, subject.inputs))):
             return
     yield found(
-        "inputs_ignored", CRITICAL,
+        "inputs_ignored",
+        CRITICAL,
         "Outputs and gradients are the same for other inputs and for zeros: the model does not use what it is given.",
-        sites=["(input)"], numbers={"loss": float(before[-1]), "loss with zero input": float(before[-1])},
+        sites=["(input)"],
+        numbers={"loss": float(before[-1]), "loss with zero input": float(before[-1])},
         remedy="# follow the input through forward(): it is replaced, multiplied by 0 or never used",
-    )  # fmt: skip
+    )
 
 
 def constant_inputs(exam: Examination) -> str | None:
     """What is the same about all samples of the batch, None where they differ."""
     subject = exam.subject
-    inputs = [
-        t.detach() for t in tensors(subject.inputs) if t.ndim and t.numel() and t.dtype is not torch.bool
-    ]
+    inputs = [t.detach() for t in tensors(subject.inputs) if t.ndim and t.numel() and t.dtype is not torch.bool]
     if not inputs or subject.num_samples < 4 or not all(t.is_floating_point() for t in inputs):
         return None
     if all(not bool(t.any()) for t in inputs):

@@ -23,13 +23,7 @@ def examine(exam: Examination) -> Iterator[Finding]:
     """batch_dependence."""
     subject = exam.subject
     size = subject.num_samples
-    if (
-        size < 4
-        or not exam.finite
-        or not is_open(subject.inputs)
-        or _knows_neighbours(exam)
-        or _batch_statistics(exam)
-    ):
+    if size < 4 or not exam.finite or not is_open(subject.inputs) or _knows_neighbours(exam) or _batch_statistics(exam):
         return
     halves = torch.arange(size // 2, device="cpu"), torch.arange(size // 2, size, device="cpu")
     if not _takes_any_number(exam, halves[0]):
@@ -44,21 +38,20 @@ def examine(exam: Examination) -> Iterator[Finding]:
             outputs = exam.run(select(subject.inputs, size, rows))
         except (ValueError, RuntimeError, IndexError):
             return
-        apart = max(
-            (_apart(exam, a, b, same) for a, b in zip(exam.evaluated, outputs, strict=True)), default=0.0
-        )
+        apart = max((_apart(exam, a, b, same) for a, b in zip(exam.evaluated, outputs, strict=True)), default=0.0)
         if apart > worst:
             worst, changed, kept = apart, rows, same
     exam.saw(f"each half of {counted(size, 'sample')} beside other samples")
     if worst > 1:
         unsure = _may_be_time_first(exam, size)
         yield found(
-            "batch_dependence", INFO if unsure else CRITICAL,
+            "batch_dependence",
+            INFO if unsure else CRITICAL,
             "The output of a sample changes with the other samples of the batch, in evaluation mode too.",
             sites=_first_mixing(exam, changed, kept),
             numbers={"change over what rounding explains": min(worst, 1e12), "samples replaced": size - len(kept)},
             remedy="F.softmax(x, dim=-1)  # not over dim 0; and x.transpose(0, 1) where a view mixes batch and time",
-        )  # fmt: skip
+        )
 
 
 def subject_is_time_first(exam: Examination, size: int) -> bool:
@@ -73,10 +66,16 @@ def _takes_any_number(exam: Examination, kept: torch.Tensor) -> bool:
     except Exception:  # A model that is tied to its batch size says so in many ways; it is left alone.
         return False
     pairs = list(zip(exam.evaluated, half, strict=False))
-    return bool(pairs) and len(half) == len(exam.evaluated) and all(
-        not a.ndim or a.shape[1:] == b.shape[1:] or (a.ndim > 1 and a.shape[2:] == b.shape[2:] and a.shape[0] == b.shape[0])
-        for a, b in pairs
-    )  # fmt: skip
+    return (
+        bool(pairs)
+        and len(half) == len(exam.evaluated)
+        and all(
+            not a.ndim
+            or a.shape[1:] == b.shape[1:]
+            or (a.ndim > 1 and a.shape[2:] == b.shape[2:] and a.shape[0] == b.shape[0])
+            for a, b in pairs
+        )
+    )
 
 
 def _knows_neighbours(exam: Examination) -> bool:
@@ -101,15 +100,15 @@ def _plain(module: torch.nn.Module) -> list[torch.Tensor]:
 
 def _batch_statistics(exam: Examination) -> bool:
     """BatchNorm without running statistics uses the batch's own in evaluation too, because somebody said so."""
-    return any(getattr(m, "track_running_stats", True) is False and "BatchNorm" in type(m).__name__
-               for m in exam.subject.model.modules())  # fmt: skip
+    return any(
+        getattr(m, "track_running_stats", True) is False and "BatchNorm" in type(m).__name__
+        for m in exam.subject.model.modules()
+    )
 
 
 def _may_be_time_first(exam: Examination, size: int) -> bool:
     """Whether the first axis may be time: a recurrent layer that is not batch_first, targets for every element."""
-    recurrent = any(
-        isinstance(m, torch.nn.RNNBase) and not m.batch_first for m in exam.subject.model.modules()
-    )
+    recurrent = any(isinstance(m, torch.nn.RNNBase) and not m.batch_first for m in exam.subject.model.modules())
     targets = tensors(exam.subject.targets)
     flat = any(t.ndim == 1 and t.shape[0] == size for t in targets)
     unbatched = recurrent and any(t.ndim == 2 and t.is_floating_point() for t in tensors(exam.subject.inputs))

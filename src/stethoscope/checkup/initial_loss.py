@@ -58,15 +58,24 @@ def examine(exam: Examination) -> Iterator[Finding]:
     fed = layer.rms_in if layer is not None else 0.0
     if gain < MIN_HEAD_GAIN and spread < MAX_BIAS_SPREAD and fed < 10.0:
         return
-    why = f"the weights of {head[0]} begin {gain:.3g} times too large" if gain >= MIN_HEAD_GAIN else (
-        f"the bias of {head[0]} spreads over {spread:.3g}" if spread >= MAX_BIAS_SPREAD
-        else f"what goes into {head[0]} is {fed:.3g} in size")  # fmt: skip
+    why = (
+        f"the weights of {head[0]} begin {gain:.3g} times too large"
+        if gain >= MIN_HEAD_GAIN
+        else (
+            f"the bias of {head[0]} spreads over {spread:.3g}"
+            if spread >= MAX_BIAS_SPREAD
+            else f"what goes into {head[0]} is {fed:.3g} in size"
+        )
+    )
     yield found(
-        "bad_initial_loss", WARNING,
+        "bad_initial_loss",
+        WARNING,
         f"The first loss is {loss:.3g}, where knowing nothing gives {chance:.3g}: {why}.",
-        sites=[head[0]], numbers={"first loss": loss, "loss at zero output": chance, "gain of the last layer": gain},
-        remedy=f'nn.init.normal_(model.get_submodule("{head[0]}").weight, std=0.01)', confidence=0.9,
-    )  # fmt: skip
+        sites=[head[0]],
+        numbers={"first loss": loss, "loss at zero output": chance, "gain of the last layer": gain},
+        remedy=f'nn.init.normal_(model.get_submodule("{head[0]}").weight, std=0.01)',
+        confidence=0.9,
+    )
 
 
 def _is_embedding(exam: Examination, head: torch.nn.Module) -> bool:

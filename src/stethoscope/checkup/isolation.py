@@ -65,16 +65,10 @@ def modules_of(function: Any, depth: int = 0) -> list[torch.nn.Module]:
     if isinstance(function, functools.partial):
         parts = [function.func, *function.args, *function.keywords.values()]
     elif isinstance(function, types.MethodType):
-        parts = (
-            [function.__func__, function.__self__, *vars(function.__self__).values()]
-            if _has_vars(function)
-            else []
-        )
+        parts = [function.__func__, function.__self__, *vars(function.__self__).values()] if _has_vars(function) else []
     elif isinstance(function, types.FunctionType):
         cells = [cell.cell_contents for cell in function.__closure__ or () if _is_filled(cell)]
-        named = [
-            function.__globals__[name] for name in function.__code__.co_names if name in function.__globals__
-        ]
+        named = [function.__globals__[name] for name in function.__code__.co_names if name in function.__globals__]
         parts = [*cells, *named]
     else:
         return []

@@ -51,11 +51,14 @@ def examine(exam: Examination) -> Iterator[Finding]:
     if leaking and len(leaking) <= max(1, x.shape[1] // 10):
         places = [f"input[:, {place}]" for place in leaking]
         yield found(
-            "label_leak", WARNING,
+            "label_leak",
+            WARNING,
             f"{listed(places)} alone gives the target away for all {len(x)} samples: was it computed from it?",
-            sites=places, numbers={"separation or correlation": min(float(scores[leaking[0]]), 1e9), "samples": len(x)},
-            remedy=f"x = np.delete(x, {leaking}, axis=1)", confidence=0.9,
-        )  # fmt: skip
+            sites=places,
+            numbers={"separation or correlation": min(float(scores[leaking[0]]), 1e9), "samples": len(x)},
+            remedy=f"x = np.delete(x, {leaking}, axis=1)",
+            confidence=0.9,
+        )
 
 
 def _table(inputs: object, targets: object) -> tuple[torch.Tensor | None, torch.Tensor | None]:
@@ -107,8 +110,11 @@ def _overlap(x: torch.Tensor, val: torch.Tensor) -> Iterator[Finding]:
     shared = sum(row.numpy().tobytes() in rows for row in val if bool((row != row[0]).any()))
     if shared >= max(2, MIN_OVERLAP * len(val)):
         yield found(
-            "train_val_overlap", WARNING,
+            "train_val_overlap",
+            WARNING,
             f"{shared} of {len(val)} validation samples are in the training batch.",
-            sites=["(input)"], numbers={"share of the validation batch": shared / len(val)},
-            remedy="train_set, val_set = torch.utils.data.random_split(dataset, [0.9, 0.1])", confidence=0.95,
-        )  # fmt: skip
+            sites=["(input)"],
+            numbers={"share of the validation batch": shared / len(val)},
+            remedy="train_set, val_set = torch.utils.data.random_split(dataset, [0.9, 0.1])",
+            confidence=0.95,
+        )

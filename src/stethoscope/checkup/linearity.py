@@ -18,9 +18,18 @@ from stethoscope.checkup.findings import WARNING, counted, found, listed
 from stethoscope.record import Finding
 
 TRANSPARENT: Final = (
-    "Identity", "Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "Flatten", "Unflatten", "BatchNorm1d", "BatchNorm2d",
-    "BatchNorm3d", "SyncBatchNorm",
-)  # fmt: skip
+    "Identity",
+    "Dropout",
+    "Dropout1d",
+    "Dropout2d",
+    "Dropout3d",
+    "Flatten",
+    "Unflatten",
+    "BatchNorm1d",
+    "BatchNorm2d",
+    "BatchNorm3d",
+    "SyncBatchNorm",
+)
 LINEAR_WORDS: Final = QUIET | {"dropout", "reshape_as"}
 
 
@@ -37,11 +46,13 @@ def examine(exam: Examination) -> Iterator[Finding]:
         exam.saw(f"what stands between {counted(sum(not list(m.children()) for m in modules.values()), 'module')}")
     for run in _runs(pairs):
         yield found(
-            "linear_collapse", WARNING,
+            "linear_collapse",
+            WARNING,
             f"{listed(run, 4)} follow each other without a nonlinearity: together they are one linear map.",
-            sites=run, numbers={"layers that are one": len(run)},
+            sites=run,
+            numbers={"layers that are one": len(run)},
             remedy=f"x = F.relu(self.{run[0]}(x))  # before {run[1]}",
-        )  # fmt: skip
+        )
 
 
 def _learning(exam: Examination) -> set[str]:

@@ -54,9 +54,11 @@ class Meetings(TorchFunctionMode):
         return out
 
     def _compare(self, name: str, used: list[torch.Tensor], made: torch.Tensor) -> None:
-        if self.spread is not None or len(used) != 2 or {self.kinds[id(t)] for t in used} != {
-            frozenset({"output"}), frozenset({"target"})
-        }:  # fmt: skip
+        if (
+            self.spread is not None
+            or len(used) != 2
+            or {self.kinds[id(t)] for t in used} != {frozenset({"output"}), frozenset({"target"})}
+        ):
             return
         a, b = used
         if a.ndim == b.ndim or not a.ndim or not b.ndim:
@@ -74,10 +76,40 @@ class Meetings(TorchFunctionMode):
 
 
 ELEMENTWISE: Final = frozenset(
-    {"sub", "__sub__", "__rsub__", "rsub", "add", "__add__", "__radd__", "mul", "__mul__", "__rmul__", "div", "eq", "__eq__",
-     "__truediv__", "__rtruediv__", "true_divide", "ne", "lt", "gt", "le", "ge", "maximum", "minimum", "where", "pow",
-     "__pow__", "__rpow__", "sub_", "mul_", "subtract", "multiply"}
-)  # fmt: skip
+    {
+        "sub",
+        "__sub__",
+        "__rsub__",
+        "rsub",
+        "add",
+        "__add__",
+        "__radd__",
+        "mul",
+        "__mul__",
+        "__rmul__",
+        "div",
+        "eq",
+        "__eq__",
+        "__truediv__",
+        "__rtruediv__",
+        "true_divide",
+        "ne",
+        "lt",
+        "gt",
+        "le",
+        "ge",
+        "maximum",
+        "minimum",
+        "where",
+        "pow",
+        "__pow__",
+        "__rpow__",
+        "sub_",
+        "mul_",
+        "subtract",
+        "multiply",
+    }
+)
 
 
 def _shapes(value: Any) -> str:
@@ -99,9 +131,10 @@ def examine(exam: Examination) -> Iterator[Finding]:
     if mode.spread is not None:
         name, a, b, shape = mode.spread
         yield found(
-            "loss_broadcast", CRITICAL,
+            "loss_broadcast",
+            CRITICAL,
             f"In the loss, {name.strip('_')} of shapes {a} and {b} makes {shape}: every output is compared with every target.",
             sites=["(loss)"],
             numbers={"numbers compared": torch.Size(shape).numel(), "numbers in the output": torch.Size(a).numel()},
             remedy="loss = loss_fn(output.squeeze(-1), target)",
-        )  # fmt: skip
+        )

@@ -19,9 +19,7 @@ def examine(exam: Examination) -> Iterator[Finding]:
     """nonfinite_batch, nonfinite_buffer, constant_feature, fully_masked_attention, nonfinite_origin."""
     yield from _weights(exam)
     exam.saw(f"the batch, {counted(len(exam.first.parameters), 'parameter')}, their gradients, the loss")
-    gradients = nonfinite_names(
-        [(n, g) for n, g in exam.first.gradients.items() if g is not None and not g.is_sparse]
-    )
+    gradients = nonfinite_names([(n, g) for n, g in exam.first.gradients.items() if g is not None and not g.is_sparse])
     broken = bool(gradients) or not exam.finite
     masked = list(_masked(exam, broken))
     yield from masked
@@ -36,12 +34,15 @@ def examine(exam: Examination) -> Iterator[Finding]:
     if constant or masked:
         return
     yield found(
-        "nonfinite_origin", CRITICAL,
-        f"{operation} in {place} makes NaN or Inf out of finite numbers." if operation
+        "nonfinite_origin",
+        CRITICAL,
+        f"{operation} in {place} makes NaN or Inf out of finite numbers."
+        if operation
         else f"The loss is finite, but the gradients of {listed(gradients)} are NaN or Inf.",
-        sites=[place] if operation else gradients, numbers={"gradients that are not finite": len(gradients)},
+        sites=[place] if operation else gradients,
+        numbers={"gradients that are not finite": len(gradients)},
         remedy="x.clamp(min=1e-6)  # before log, sqrt or a division",
-    )  # fmt: skip
+    )
 
 
 def _weights(exam: Examination) -> Iterator[Finding]:
@@ -50,16 +51,22 @@ def _weights(exam: Examination) -> Iterator[Finding]:
     buffers = [name for name in nonfinite_names(list(model.named_buffers())) if "running_" in name]
     if weights:
         yield found(
-            "nonfinite_origin", CRITICAL,
+            "nonfinite_origin",
+            CRITICAL,
             f"{listed(weights)} {'holds' if len(weights) == 1 else 'hold'} NaN or Inf before training.",
-            sites=weights, numbers={"parameters that are not finite": len(weights)},
+            sites=weights,
+            numbers={"parameters that are not finite": len(weights)},
             remedy="# load a checkpoint from before they broke, or initialise them again",
-        )  # fmt: skip
+        )
     if buffers:
         yield found(
-            "nonfinite_buffer", CRITICAL, f"{listed(buffers)} {'holds' if len(buffers) == 1 else 'hold'} NaN or Inf.",
-            sites=buffers, numbers={"buffers that are not finite": len(buffers)}, remedy="module.reset_running_stats()",
-        )  # fmt: skip
+            "nonfinite_buffer",
+            CRITICAL,
+            f"{listed(buffers)} {'holds' if len(buffers) == 1 else 'hold'} NaN or Inf.",
+            sites=buffers,
+            numbers={"buffers that are not finite": len(buffers)},
+            remedy="module.reset_running_stats()",
+        )
 
 
 def _batch(exam: Examination) -> Iterator[Finding]:
@@ -72,29 +79,33 @@ def _batch(exam: Examination) -> Iterator[Finding]:
                 continue
             if word == "input" and tensor.ndim == 2 and len(tensor) > 3:
                 columns = bad.all(0).nonzero().flatten().tolist()
-                if columns and not bool(
-                    bad[:, [c for c in range(tensor.shape[1]) if c not in columns]].any()
-                ):
+                if columns and not bool(bad[:, [c for c in range(tensor.shape[1]) if c not in columns]].any()):
                     yield _constant(columns, "(input)")
                     return
             first = [int(i) for i in bad.nonzero()[0].tolist()]
             yield found(
-                "nonfinite_batch", CRITICAL, f"The {word}s hold NaN or Inf, first at {first}.", sites=[f"({word})"],
+                "nonfinite_batch",
+                CRITICAL,
+                f"The {word}s hold NaN or Inf, first at {first}.",
+                sites=[f"({word})"],
                 numbers={"numbers that are not finite": int(bad.sum())},
                 remedy="assert torch.isfinite(x).all()  # in the dataset",
-            )  # fmt: skip
+            )
             return
 
 
 def _constant(columns: list[int], place: str) -> Finding:
     names = [f"input[:, {column}]" for column in columns]
     return found(
-        "constant_feature", CRITICAL,
+        "constant_feature",
+        CRITICAL,
         f"{listed(names)} {'is' if len(names) == 1 else 'are'} the same for every sample, and dividing by "
         f"{'its' if len(names) == 1 else 'their'} deviation of 0 makes NaN.",
-        sites=[*([place] if not place.startswith("(") else []), *names[:8]], numbers={"constant features": len(columns)},
-        remedy="x = (x - mean) / std.clamp(min=1e-6)", confidence=0.95,
-    )  # fmt: skip
+        sites=[*([place] if not place.startswith("(") else []), *names[:8]],
+        numbers={"constant features": len(columns)},
+        remedy="x = (x - mean) / std.clamp(min=1e-6)",
+        confidence=0.95,
+    )
 
 
 def _constant_features(exam: Examination) -> list[int]:
@@ -134,9 +145,12 @@ def _masked(exam: Examination, broken: bool) -> Iterator[Finding]:
     first = rows[0]
     row: Any = first.masked_rows[0]
     yield found(
-        "fully_masked_attention", CRITICAL if broken else INFO,
+        "fully_masked_attention",
+        CRITICAL if broken else INFO,
         f"In {first.path} everything that sample {row[0] if row else 0} could look at is masked"
         f"{f' (row {list(row)})' if len(row) > 1 else ''}: softmax over nothing is NaN.",
-        sites=[first.path], numbers={"sample": row[0] if row else 0, "masked rows": len(first.masked_rows)},
-        remedy="scores = scores.masked_fill(mask & ~mask.all(-1, keepdim=True), float('-inf'))", confidence=0.95,
-    )  # fmt: skip
+        sites=[first.path],
+        numbers={"sample": row[0] if row else 0, "masked rows": len(first.masked_rows)},
+        remedy="scores = scores.masked_fill(mask & ~mask.all(-1, keepdim=True), float('-inf'))",
+        confidence=0.95,
+    )

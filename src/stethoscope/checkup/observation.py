@@ -23,9 +23,7 @@ ZERO_BELOW: Final = frozenset(
     {"relu", "relu_", "hardtanh", "hardtanh_", "threshold", "threshold_", "gelu", "gelu_", "silu", "silu_"}
 )
 LIMITS: Final = {"tanh": (-1.0, 1.0), "tanh_": (-1.0, 1.0), "sigmoid": (0.0, 1.0), "sigmoid_": (0.0, 1.0)}
-RANDOM_MASKS: Final = frozenset(
-    {"bernoulli", "bernoulli_", "native_dropout", "_fused_dropout", "rrelu_with_noise"}
-)
+RANDOM_MASKS: Final = frozenset({"bernoulli", "bernoulli_", "native_dropout", "_fused_dropout", "rrelu_with_noise"})
 RANDOM_UNIFORM: Final = frozenset({"rand", "rand_like", "uniform", "uniform_"})
 RANDOM_OTHER: Final = frozenset(
     {
@@ -240,9 +238,7 @@ class Observer(TorchDispatchMode):
         if rows.numel() and rows.shape[-1] > 1 and SOFTMAX_AXES[name]:
             distribution = bool((rows >= 0).all() and ((rows.sum(-1) - 1).abs() < 1e-3).all())
             empty = (rows == float("-inf")).all(-1)
-            masked = (
-                [tuple(int(i) for i in row) for row in empty.nonzero()[:8].tolist()] if empty.any() else []
-            )
+            masked = [tuple(int(i) for i in row) for row in empty.nonzero()[:8].tolist()] if empty.any() else []
         probability = bool(numbers.numel() and (numbers >= 0).all() and (numbers <= 1).all())
         probability = probability and bool(((numbers > 0) & (numbers < 1)).any())
         path, producer = self._stack[-1], before[0] if before else ""
@@ -259,9 +255,7 @@ class Observer(TorchDispatchMode):
                 self._uniform[id(out)] = draw
                 self._made[-id(out), ()] = "", out
         elif self._uniform:
-            parents = [
-                self._uniform[id(a)] for a in args if isinstance(a, torch.Tensor) and id(a) in self._uniform
-            ]
+            parents = [self._uniform[id(a)] for a in args if isinstance(a, torch.Tensor) and id(a) in self._uniform]
             for draw in parents:
                 if name in COMPARISONS:
                     draw.is_mask = True
@@ -272,21 +266,61 @@ class Observer(TorchDispatchMode):
 
 
 SOFTMAX_AXES: Final = {
-    "_softmax": True, "_log_softmax": True, "_safe_softmax": True, "logsumexp": False,
-    "binary_cross_entropy_with_logits": False, "log_sigmoid_forward": False, "sigmoid": False,
-}  # fmt: skip
+    "_softmax": True,
+    "_log_softmax": True,
+    "_safe_softmax": True,
+    "logsumexp": False,
+    "binary_cross_entropy_with_logits": False,
+    "log_sigmoid_forward": False,
+    "sigmoid": False,
+}
 """Operations whose input is looked at, and whether they work on rows along an axis."""
 
 NEUTRAL: Final = frozenset(
-    {"empty", "empty_like", "empty_strided", "new_empty", "full", "full_like", "new_full", "fill_", "masked_fill",
-     "masked_fill_", "where", "scalar_tensor", "triu", "tril", "lift_fresh", "zeros"}
-)  # fmt: skip
+    {
+        "empty",
+        "empty_like",
+        "empty_strided",
+        "new_empty",
+        "full",
+        "full_like",
+        "new_full",
+        "fill_",
+        "masked_fill",
+        "masked_fill_",
+        "where",
+        "scalar_tensor",
+        "triu",
+        "tril",
+        "lift_fresh",
+        "zeros",
+    }
+)
 """Operations that make Inf on purpose, or leave memory as it was."""
 
 PASSING: Final = (
-    "View", "Reshape", "UnsafeView", "Transpose", "Permute", "Squeeze", "Unsqueeze", "Clone", "ToCopy", "Alias", "T0",
-    "Expand", "Slice", "Select", "Index", "Flatten", "Contiguous", "Movedim", "SqueezeBackward", "Split", "Unbind",
-)  # fmt: skip
+    "View",
+    "Reshape",
+    "UnsafeView",
+    "Transpose",
+    "Permute",
+    "Squeeze",
+    "Unsqueeze",
+    "Clone",
+    "ToCopy",
+    "Alias",
+    "T0",
+    "Expand",
+    "Slice",
+    "Select",
+    "Index",
+    "Flatten",
+    "Contiguous",
+    "Movedim",
+    "SqueezeBackward",
+    "Split",
+    "Unbind",
+)
 
 
 def history_of(tensor: torch.Tensor, limit: int = 12) -> tuple[str, ...]:

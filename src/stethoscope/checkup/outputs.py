@@ -15,10 +15,17 @@ from stethoscope.checkup.subject import output_tensors
 from stethoscope.record import Finding
 
 RANGES: Final = {
-    "Relu": (0.0, float("inf")), "Softplus": (0.0, float("inf")), "Sigmoid": (0.0, 1.0), "Tanh": (-1.0, 1.0),
-    "Hardtanh": (-1.0, 1.0), "Threshold": (0.0, float("inf")), "Softmax": (0.0, 1.0), "Clamp": (None, None),
-    "Abs": (0.0, float("inf")), "Hardsigmoid": (0.0, 1.0),
-}  # fmt: skip
+    "Relu": (0.0, float("inf")),
+    "Softplus": (0.0, float("inf")),
+    "Sigmoid": (0.0, 1.0),
+    "Tanh": (-1.0, 1.0),
+    "Hardtanh": (-1.0, 1.0),
+    "Threshold": (0.0, float("inf")),
+    "Softmax": (0.0, 1.0),
+    "Clamp": (None, None),
+    "Abs": (0.0, float("inf")),
+    "Hardsigmoid": (0.0, 1.0),
+}
 MIN_SHARE: Final = 0.05
 
 
@@ -48,15 +55,21 @@ def examine(exam: Examination) -> Iterator[Finding]:
     if beyond < MIN_SHARE:
         return
     yield found(
-        "output_clipped", WARNING,
+        "output_clipped",
+        WARNING,
         f"The output ends in {made_by.lower()} and stays between {low:g} and {high:g}, "
         f"but {beyond:.0%} of the targets lie beyond.",
         sites=exam.tail() or ["(output)"],
-        numbers={"share of targets beyond": beyond, "smallest target": float(wanted.min()),
-                 "largest target": float(wanted.max()), "smallest output": float(numbers.min()),
-                 "largest output": float(numbers.max())},
-        remedy=f"# take {made_by.lower()} off the last layer, or scale the targets into its range", confidence=0.95,
-    )  # fmt: skip
+        numbers={
+            "share of targets beyond": beyond,
+            "smallest target": float(wanted.min()),
+            "largest target": float(wanted.max()),
+            "smallest output": float(numbers.min()),
+            "largest output": float(numbers.max()),
+        },
+        remedy=f"# take {made_by.lower()} off the last layer, or scale the targets into its range",
+        confidence=0.95,
+    )
 
 
 def _pair(exam: Examination) -> tuple[torch.Tensor | None, torch.Tensor | None]:

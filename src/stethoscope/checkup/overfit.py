@@ -43,8 +43,9 @@ def examine(exam: Examination) -> Iterator[Finding]:
     exam.saw(f"in {counted(len(losses), 'step')} on this batch the loss went from {losses[0]:.3g} to {last:.3g}")
     if len(losses) >= 20 and not last < losses[0] - MIN_FALL * abs(losses[0]):
         yield found(
-            "batch_not_learned", INFO,
+            "batch_not_learned",
+            INFO,
             f"After {len(losses)} steps on this one batch the loss went from {losses[0]:.3g} to {last:.3g}.",
             numbers={"first loss": losses[0], "loss after": last, "steps": len(losses)},
             remedy="# try ten times the learning rate, and a tenth of it, on one batch first",
-        )  # fmt: skip
+        )

@@ -33,8 +33,10 @@ class Disturb(TorchFunctionMode):
         out = func(*args, **(kwargs or {}))
         if getattr(func, "__name__", "") != "embedding" or not isinstance(out, torch.Tensor):
             return out
-        ids = next((a for a in (*args, *(kwargs or {}).values())
-                    if isinstance(a, torch.Tensor) and not a.is_floating_point()), None)  # fmt: skip
+        ids = next(
+            (a for a in (*args, *(kwargs or {}).values()) if isinstance(a, torch.Tensor) and not a.is_floating_point()),
+            None,
+        )
         if ids is None or ids.shape != self.padded.shape:
             return out
         self.num_lookups += 1
@@ -50,9 +52,14 @@ def examine(exam: Examination) -> Iterator[Finding]:
     pad_id, asked = _pad_id(exam)
     if pad_id is None or not exam.finite or not is_open(exam.subject.inputs):
         return
-    ids = next((t for t in tensors(exam.subject.inputs)
-                if t.ndim == 2 and not t.is_floating_point() and t.dtype is not torch.bool
-                and bool((t == pad_id).any())), None)  # fmt: skip
+    ids = next(
+        (
+            t
+            for t in tensors(exam.subject.inputs)
+            if t.ndim == 2 and not t.is_floating_point() and t.dtype is not torch.bool and bool((t == pad_id).any())
+        ),
+        None,
+    )
     if ids is None:
         if asked:
             exam.notes.append(f"pad_id={pad_id}, but no padding is in this batch")
@@ -81,21 +88,27 @@ def examine(exam: Examination) -> Iterator[Finding]:
             worst = max(worst, differ(a[rows], b[rows]))
     if worst > 1:
         yield found(
-            "padding_leak", CRITICAL if asked else INFO,
+            "padding_leak",
+            CRITICAL if asked else INFO,
             "The output changes with what stands in the padding: padded places are not masked everywhere.",
             sites=_place(exam, padded, ids != pad_id),
-            numbers={"share of places that are padding": float(padded.float().mean()),
-                     "change over what rounding explains": min(worst, 1e12)},
+            numbers={
+                "share of places that are padding": float(padded.float().mean()),
+                "change over what rounding explains": min(worst, 1e12),
+            },
             remedy=f"mask = ids != {pad_id}; x = (x * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)",
-        )  # fmt: skip
+        )
 
 
 def _pad_id(exam: Examination) -> tuple[int | None, bool]:
     """The padding's id, and whether the user named it."""
     if exam.pad_id is not None:
         return exam.pad_id, True
-    known = {m.padding_idx for m in exam.subject.model.modules()
-             if isinstance(m, torch.nn.Embedding) and m.padding_idx is not None}  # fmt: skip
+    known = {
+        m.padding_idx
+        for m in exam.subject.model.modules()
+        if isinstance(m, torch.nn.Embedding) and m.padding_idx is not None
+    }
     return (known.pop(), False) if len(known) == 1 else (None, False)
 
 

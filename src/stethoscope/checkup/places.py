@@ -31,9 +31,10 @@ def first_affected(
     if [name for name, _, _ in before] != [name for name, _, _ in after]:
         return None
     affected = [
-        path for (path, given, made), (_, given2, made2) in zip(before, after, strict=True)
+        path
+        for (path, given, made), (_, given2, made2) in zip(before, after, strict=True)
         if _same(given, given2) and not _same(made, made2)
-    ]  # fmt: skip
+    ]
     # Calls are listed as they return: the innermost of the first affected ones comes first.
     return affected[0] if affected else None
 

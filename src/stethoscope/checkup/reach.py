@@ -59,13 +59,9 @@ def _without_teachers(exam: Examination, silent: list[str]) -> list[str]:
     for name in first.parameters:
         parts.setdefault(name.partition(".")[0], []).append(name)
     shapes = {part: [tuple(first.parameters[name].shape) for name in names] for part, names in parts.items()}
-    reached = {
-        part for part, names in parts.items() if any(first.gradients[name] is not None for name in names)
-    }
+    reached = {part for part, names in parts.items() if any(first.gradients[name] is not None for name in names)}
     teachers = {
-        part
-        for part in parts
-        if part not in reached and any(shapes[part] == shapes[other] for other in reached)
+        part for part in parts if part not in reached and any(shapes[part] == shapes[other] for other in reached)
     }
     return [name for name in silent if name.partition(".")[0] not in teachers]
 
@@ -119,11 +115,13 @@ def _no_loss_reaches(place: str, names: list[str], *, whole: bool) -> Finding:
         else f"No gradient reaches {listed(names)}, though the loss depends on it"
     )
     return found(
-        "detached_graph", CRITICAL, f"{what}: the graph is cut after {place}.",
+        "detached_graph",
+        CRITICAL,
+        f"{what}: the graph is cut after {place}.",
         sites=[place, *names] if not place.startswith("(") else [*names, place],
         numbers={"parameters without a gradient": len(names)},
         remedy="# take out .detach(), .data, .item(), .numpy() or torch.no_grad() between this layer and the loss",
-    )  # fmt: skip
+    )
 
 
 def _unregistered(exam: Examination) -> Iterator[Finding]:
@@ -147,12 +145,14 @@ def _unregistered(exam: Examination) -> Iterator[Finding]:
         sites = [m["path"] for m in modules]
     sites = _outermost(sites)
     yield found(
-        "unregistered_module", INFO if in_hand else CRITICAL,
+        "unregistered_module",
+        INFO if in_hand else CRITICAL,
         f"{listed(sites)} {'is' if len(sites) == 1 else 'are'} used by the model but not registered: "
         f"model.parameters() does not know {'it' if len(sites) == 1 else 'them'}.",
-        sites=sites, numbers={"tensors that will not learn": len(strangers)},
+        sites=sites,
+        numbers={"tensors that will not learn": len(strangers)},
         remedy="self.layers = nn.ModuleList([...])  # or nn.ParameterList, nn.ModuleDict: not a plain list or dict",
-    )  # fmt: skip
+    )
 
 
 def _outermost(sites: list[str]) -> list[str]:

@@ -39,7 +39,7 @@ from stethoscope.checkup import (
     symmetry,
     tying,
     units,
-)  # fmt: skip
+)
 from stethoscope.checkup.examination import Examination, failed
 from stethoscope.checkup.isolation import modules_of, undisturbed
 from stethoscope.checkup.memory import remember
@@ -81,10 +81,15 @@ MAX_SECONDS: Final = 120.0
 
 
 def checkup(
-    model: torch.nn.Module, batch: Any, loss_fn: Callable[..., Any],
-    optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer] | None = None, *,
-    causal: bool | None = None, pad_id: int | None = None, val_batch: Any = None,
-) -> Diagnosis:  # fmt: skip
+    model: torch.nn.Module,
+    batch: Any,
+    loss_fn: Callable[..., Any],
+    optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer] | None = None,
+    *,
+    causal: bool | None = None,
+    pad_id: int | None = None,
+    val_batch: Any = None,
+) -> Diagnosis:
     """Experiments on one batch, before training: what is wrong with model, data, loss and optimizer.
 
     `batch` is (inputs, targets); a dict or dataclass with a field named targets, labels or y; or a DataLoader, of which
@@ -95,19 +100,13 @@ def checkup(
     if not isinstance(model, torch.nn.Module):
         raise CheckupError("checkup takes a torch.nn.Module", where=type(model).__name__)
     if not callable(loss_fn):
-        raise CheckupError(
-            "The loss must be callable as loss_fn(output, target)", where=type(loss_fn).__name__
-        )
+        raise CheckupError("The loss must be callable as loss_fn(output, target)", where=type(loss_fn).__name__)
     root = unwrapped(model)
     if isinstance(root, torch.jit.ScriptModule):
-        raise CheckupError(
-            "A scripted model cannot be examined", do="Pass the module before torch.jit.script"
-        )
+        raise CheckupError("A scripted model cannot be examined", do="Pass the module before torch.jit.script")
     for name, parameter in root.named_parameters():
         if torch.nn.parameter.is_lazy(parameter) or parameter.is_meta:
-            raise CheckupError(
-                "A parameter has no numbers yet", where=name, do="Run the model on one batch first"
-            )
+            raise CheckupError("A parameter has no numbers yet", where=name, do="Run the model on one batch first")
     began = time.monotonic()
     optimizers = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer or ())
     kept = [root, *modules_of(loss_fn)]
@@ -128,9 +127,13 @@ def checkup(
     causes, followed = ranked(findings)
     num_parameters = len(subject.names)
     looked = LookedAt(
-        num_sites=num_parameters, num_sites_expected=num_parameters, num_steps=0, num_detectors=len(EXPERIMENTS),
-        unmet_needs=tuple(dict.fromkeys(exam.notes)), experiments=done,
-    )  # fmt: skip
+        num_sites=num_parameters,
+        num_sites_expected=num_parameters,
+        num_steps=0,
+        num_detectors=len(EXPERIMENTS),
+        unmet_needs=tuple(dict.fromkeys(exam.notes)),
+        experiments=done,
+    )
     found = Diagnosis(causes=causes, findings=tuple(findings), followed=followed, looked_at=looked)
     remember(root, found, time.monotonic() - began)
     return found

@@ -37,13 +37,15 @@ def examine(exam: Examination) -> Iterator[Finding]:
             for gain in layers.values():
                 total *= gain
             yield found(
-                "bad_init_scale", WARNING,
+                "bad_init_scale",
+                WARNING,
                 f"Numbers {word} by a factor of {layers[paths[0]]:.3g} in {paths[0]} and so on through "
                 f"{len(paths)} layers: the weights begin too {'large' if word == 'grow' else 'small'}.",
-                sites=paths, numbers={"gain of the first": layers[paths[0]], "gain of all together": total},
+                sites=paths,
+                numbers={"gain of the first": layers[paths[0]], "gain of all together": total},
                 remedy=f'nn.init.kaiming_normal_(model.get_submodule("{paths[0]}").weight, nonlinearity="relu")',
                 confidence=0.9,
-            )  # fmt: skip
+            )
     yield from _recurrent(exam)
 
 
@@ -69,21 +71,13 @@ def _gains(exam: Examination) -> dict[str, float]:
 
 def _counts(layer: Layer) -> bool:
     module = layer.module
-    if (
-        not isinstance(module, MULTIPLYING)
-        or not isinstance(module.weight, torch.Tensor)
-        or not layer.rms_out
-    ):
+    if not isinstance(module, MULTIPLYING) or not isinstance(module.weight, torch.Tensor) or not layer.rms_out:
         return False
     return bool(module.weight.requires_grad)
 
 
 def _normalises(kind: str, operations: object) -> bool:
-    words = (
-        [kind.lower(), *(str(o) for o in operations)]
-        if isinstance(operations, (list, tuple))
-        else [kind.lower()]
-    )
+    words = [kind.lower(), *(str(o) for o in operations)] if isinstance(operations, (list, tuple)) else [kind.lower()]
     return any("norm" in word or word in ("std", "var", "softmax", "standardize") for word in words)
 
 
@@ -103,9 +97,12 @@ def _recurrent(exam: Examination) -> Iterator[Finding]:
                 if gain > MAX_GAIN and p.requires_grad:
                     full = f"{path}.{name}" if path else name
                     yield found(
-                        "bad_init_scale", WARNING,
+                        "bad_init_scale",
+                        WARNING,
                         f"{full} multiplies the state by about {gain:.3g} at every moment: the weights begin too large.",
-                        sites=[full], numbers={"gain per moment": gain},
-                        remedy=f'nn.init.orthogonal_(model.get_parameter("{full}"))', confidence=0.9,
-                    )  # fmt: skip
+                        sites=[full],
+                        numbers={"gain per moment": gain},
+                        remedy=f'nn.init.orthogonal_(model.get_parameter("{full}"))',
+                        confidence=0.9,
+                    )
                     return

@@ -87,9 +87,10 @@ def split_batch(batch: Any) -> tuple[Any, Any]:
         batch = next(iter(batch))
     if isinstance(batch, Iterator):
         raise CheckupError(
-            "checkup takes one batch, and taking it from a generator would use it up", where=type(batch).__name__,
+            "checkup takes one batch, and taking it from a generator would use it up",
+            where=type(batch).__name__,
             do="Pass next(batches) yourself, or a DataLoader",
-        )  # fmt: skip
+        )
     if isinstance(batch, (tuple, list)) and not hasattr(batch, "_fields"):
         if len(batch) == 2:
             return batch[0], batch[1]

@@ -34,9 +34,10 @@ class Twin:
             self.model, loss_fn = copy.deepcopy((subject.model, _copied_loss(subject.loss_fn)), self._memo)
         except Exception as error:
             raise CheckupError(
-                "The model cannot be copied, and checkup works on copies alone", where=repr(error),
+                "The model cannot be copied, and checkup works on copies alone",
+                where=repr(error),
                 do="Keep what cannot be copied (locks, files, generators) out of the model, or give it __deepcopy__",
-            ) from error  # fmt: skip
+            ) from error
         rebinder = Rebinder(self._memo)
         rebinder.rebind_model(self.model)
         self.loss_fn = rebinder.rebound(subject.loss_fn) if loss_fn is None else loss_fn
@@ -75,9 +76,13 @@ class Subject:
     """Model, batch, loss and optimizers, as the user gave them."""
 
     def __init__(
-        self, model: torch.nn.Module, inputs: Any, targets: Any, loss_fn: Callable[..., Any],
+        self,
+        model: torch.nn.Module,
+        inputs: Any,
+        targets: Any,
+        loss_fn: Callable[..., Any],
         optimizers: Sequence[torch.optim.Optimizer],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.model = unwrapped(model)
         self.inputs, self.targets, self.loss_fn, self.optimizers = inputs, targets, loss_fn, list(optimizers)
         self.num_samples = batch_size(inputs, targets)
@@ -128,9 +133,10 @@ class Subject:
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
             what = tuple(loss.shape) if isinstance(loss, torch.Tensor) else type(loss).__name__
             raise CheckupError(
-                "The loss must be one number", where=f"loss_fn returned {what}",
+                "The loss must be one number",
+                where=f"loss_fn returned {what}",
                 do="Pass a function that returns it, for example lambda output, target: loss_fn(output, target).mean()",
-            )  # fmt: skip
+            )
         return loss.reshape(())
 
 
@@ -168,8 +174,11 @@ def _signature(function: Callable[..., Any]) -> tuple[dict[str, bool], bool, boo
     except (TypeError, ValueError):
         return {}, True, True
     kinds = inspect.Parameter
-    words = {p.name: p.default is kinds.empty for p in parameters
-             if p.kind in (kinds.POSITIONAL_ONLY, kinds.POSITIONAL_OR_KEYWORD)}  # fmt: skip
+    words = {
+        p.name: p.default is kinds.empty
+        for p in parameters
+        if p.kind in (kinds.POSITIONAL_ONLY, kinds.POSITIONAL_OR_KEYWORD)
+    }
     many = any(p.kind is kinds.VAR_POSITIONAL for p in parameters)
     return words, many, any(p.kind is kinds.VAR_KEYWORD for p in parameters)
 
@@ -187,10 +196,11 @@ def _loss_roles(loss_fn: Callable[..., Any]) -> list[str]:
     free = [place for place, role in enumerate(roles) if not role]
     if not free or len(free) > 3:
         raise CheckupError(
-            "The loss needs more than an output and targets", where=f"its parameters are {', '.join(words) or 'none'}",
+            "The loss needs more than an output and targets",
+            where=f"its parameters are {', '.join(words) or 'none'}",
             do="Wrap it: lambda output, target: loss_fn(output[0], target, output[1], output[2]); "
             "parameters called model and inputs are filled in",
-        )  # fmt: skip
+        )
     kinds = ["output", "targets", "inputs"]
     if len(free) == 3 and needed[free[1]] in INPUT_NAMES:
         kinds = ["output", "inputs", "targets"]

@@ -43,22 +43,34 @@ def examine(exam: Examination) -> Iterator[Finding]:
     if equal:
         first = suspects[equal[0]]
         yield found(
-            "symmetric_units", CRITICAL,
+            "symmetric_units",
+            CRITICAL,
             f"The units of {listed([name.rpartition('.')[0] or name for name in equal])} are copies of each other and get "
             "the same gradients: they will stay one unit.",
             sites=equal,
             numbers={"units": first.shape[0], "different units after training": num_distinct(first.detach(), 1e-6)},
             remedy="nn.init.kaiming_uniform_(layer.weight, a=5**0.5)  # random, not constant",
-        )  # fmt: skip
+        )
 
 
 def _weights(twin: Twin) -> dict[str, torch.nn.Parameter]:
     """Matrices and kernels with several units; embeddings have rows that nothing happens to."""
-    tables = {id(p) for m in twin.model.modules() if isinstance(m, (torch.nn.Embedding, torch.nn.EmbeddingBag))
-              for p in m.parameters()}  # fmt: skip
-    return {name: p for name, p in twin.parameters().items()
-            if p.ndim >= 2 and p.shape[0] > 1 and p.requires_grad and id(p) not in tables
-            and p[0].numel() > 1 and p.is_floating_point()}  # fmt: skip
+    tables = {
+        id(p)
+        for m in twin.model.modules()
+        if isinstance(m, (torch.nn.Embedding, torch.nn.EmbeddingBag))
+        for p in m.parameters()
+    }
+    return {
+        name: p
+        for name, p in twin.parameters().items()
+        if p.ndim >= 2
+        and p.shape[0] > 1
+        and p.requires_grad
+        and id(p) not in tables
+        and p[0].numel() > 1
+        and p.is_floating_point()
+    }
 
 
 def num_distinct(weight: torch.Tensor, tolerance: float) -> int:

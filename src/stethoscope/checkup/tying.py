@@ -24,18 +24,14 @@ def examine(exam: Examination) -> Iterator[Finding]:
     """tied_weights_split."""
     model = exam.subject.model
     roles = _roles(exam)
-    named = [
-        (name, p) for name, p in model.named_parameters() if p.ndim == 2 and p.requires_grad and _is_random(p)
-    ]
+    named = [(name, p) for name, p in model.named_parameters() if p.ndim == 2 and p.requires_grad and _is_random(p)]
     if len(named) > 1:
         exam.saw(f"{counted(len(named), 'matrix', 'matrices')}, each against the others")
     for place, (name, p) in enumerate(named):
         for other_name, other in named[place + 1 :]:
             if p.device != other.device or p.dtype != other.dtype:
                 continue
-            straight = (
-                p.shape == other.shape and roles.get(name) != roles.get(other_name) and torch.equal(p, other)
-            )
+            straight = p.shape == other.shape and roles.get(name) != roles.get(other_name) and torch.equal(p, other)
             both = {roles.get(name), roles.get(other_name)}
             if straight and both == {"looked up", "multiplied"}:
                 yield _split(name, other_name, "")
@@ -51,9 +47,7 @@ def _is_transposed(p: torch.Tensor, other: torch.Tensor) -> bool:
 def _is_random(p: torch.Tensor) -> bool:
     """Whether equal numbers cannot be chance."""
     flat = p.detach().reshape(-1)
-    return (
-        flat.numel() >= MIN_NUMBERS and int(torch.unique(flat[:4096]).numel()) > min(flat.numel(), 4096) // 2
-    )
+    return flat.numel() >= MIN_NUMBERS and int(torch.unique(flat[:4096]).numel()) > min(flat.numel(), 4096) // 2
 
 
 def _roles(exam: Examination) -> dict[str, str]:
@@ -86,9 +80,7 @@ def _used_as(root: torch.autograd.graph.Node, bare: dict[int, str]) -> dict[str,
             name = bare.get(id(getattr(parent, "variable", None)))
             if name is not None:
                 kind = "looked up" if node.name().startswith("Embedding") else "multiplied"
-                if node.name().startswith(
-                    ("T", "Mm", "Addmm", "Embedding", "Transpose", "Permute", "UnsafeView")
-                ):
+                if node.name().startswith(("T", "Mm", "Addmm", "Embedding", "Transpose", "Permute", "UnsafeView")):
                     roles[name] = kind
             if parent not in seen:
                 seen.add(parent)
@@ -98,8 +90,12 @@ def _used_as(root: torch.autograd.graph.Node, bare: dict[int, str]) -> dict[str,
 
 def _split(name: str, other: str, transposed: str) -> Finding:
     return found(
-        "tied_weights_split", WARNING,
+        "tied_weights_split",
+        WARNING,
         f"{other} holds the same numbers as {name}{transposed} but is another tensor: they will drift apart.",
-        sites=[name, other], numbers={"largest difference now": 0.0},
-        remedy=f"model.{other} = model.{name}" if not transposed else f"# use F.linear(x, model.{name}.T) instead of {other}",
-    )  # fmt: skip
+        sites=[name, other],
+        numbers={"largest difference now": 0.0},
+        remedy=f"model.{other} = model.{name}"
+        if not transposed
+        else f"# use F.linear(x, model.{name}.T) instead of {other}",
+    )

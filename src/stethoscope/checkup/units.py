@@ -27,9 +27,11 @@ def examine(exam: Examination) -> Iterator[Finding]:
         # Units that see nothing are off for a reason that is not theirs.
         return
     outputs = {t.data_ptr() for t in tensors(exam.first.output) if t.is_floating_point()}
-    seen = [a for a in exam.first.observer.activations
-            if a.num_rows >= MIN_ROWS and a.num_units >= MIN_UNITS and a.place not in outputs
-            and a.path != "(loss)"]  # fmt: skip
+    seen = [
+        a
+        for a in exam.first.observer.activations
+        if a.num_rows >= MIN_ROWS and a.num_units >= MIN_UNITS and a.place not in outputs and a.path != "(loss)"
+    ]
     if seen:
         units = sum(a.num_units for a in seen)
         exam.saw(f"{counted(units, 'unit')} behind {counted(len(seen), 'activation')}")
@@ -38,24 +40,30 @@ def examine(exam: Examination) -> Iterator[Finding]:
         # A layer behind a dead one sees nothing: the first is the cause.
         first = dead[0]
         yield found(
-            "dead_units", CRITICAL if first.share_dead > 0.95 else WARNING,
+            "dead_units",
+            CRITICAL if first.share_dead > 0.95 else WARNING,
             f"{first.share_dead:.0%} of the {first.num_units} units after {_where(first)[0]} are off for every sample: "
             "no gradient gets through them.",
-            sites=_where(first), numbers={"share of units off": first.share_dead, "rows seen": first.num_rows},
-            remedy=_bias_line(exam, first), confidence=0.9,
-        )  # fmt: skip
+            sites=_where(first),
+            numbers={"share of units off": first.share_dead, "rows seen": first.num_rows},
+            remedy=_bias_line(exam, first),
+            confidence=0.9,
+        )
     stuck = [a for a in seen if a.name in LIMITS and a.share_saturated >= MANY_SATURATED]
     if stuck:
         first = max(stuck, key=lambda a: a.share_saturated)
         places = [place for a in stuck for place in _where(a)]
         places = [*_where(first), *places]
         yield found(
-            "saturated_units", WARNING,
+            "saturated_units",
+            WARNING,
             f"{first.share_saturated:.0%} of what comes out of {first.name.rstrip('_')} after {_where(first)[0]} is at its "
             f"limits{_others(stuck)}: almost no gradient gets through.",
-            sites=places, numbers={"share at the limits": first.share_saturated, "layers": len(stuck)},
-            remedy=f'nn.init.xavier_uniform_(model.get_submodule("{_where(first)[0]}").weight)', confidence=0.9,
-        )  # fmt: skip
+            sites=places,
+            numbers={"share at the limits": first.share_saturated, "layers": len(stuck)},
+            remedy=f'nn.init.xavier_uniform_(model.get_submodule("{_where(first)[0]}").weight)',
+            confidence=0.9,
+        )
 
 
 def _others(stuck: list[Activation]) -> str:

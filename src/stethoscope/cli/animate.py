@@ -37,9 +37,7 @@ def run(args: argparse.Namespace) -> int:
 
     kind = args.output.suffix.lstrip(".").lower() if args.output is not None else ""
     if args.output is not None and kind not in FORMATS:
-        raise UsageError(
-            "Unknown kind of file", where=args.output, do=f"End it in one of {', '.join(FORMATS)}"
-        )
+        raise UsageError("Unknown kind of file", where=args.output, do=f"End it in one of {', '.join(FORMATS)}")
     if not 0 < args.fps <= 60:
         raise UsageError("Not a number of pictures a second", where=args.fps, do="Use 1 to 60")
     first, last = parse_steps(args.steps)
@@ -55,15 +53,11 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         emit_json({"path": str(path), "num_steps": num_steps, "num_layers": num_layers})
     else:
-        sys.stdout.write(
-            f"{num_layers:,} layers by {num_steps:,} steps: {printable(str(path), limit=4096)}\n"
-        )
+        sys.stdout.write(f"{num_layers:,} layers by {num_steps:,} steps: {printable(str(path), limit=4096)}\n")
     return 0
 
 
-def _exports(
-    animator: GradientFlowAnimator, args: argparse.Namespace, title: str
-) -> dict[str, Callable[[Path], Path]]:
+def _exports(animator: GradientFlowAnimator, args: argparse.Namespace, title: str) -> dict[str, Callable[[Path], Path]]:
     return {
         "html": lambda path: animator.export_html(path, title=printable(title, limit=120), frames_per_second=args.fps),
         "mp4": lambda path: animator.export_mp4(path, frames_per_second=args.fps, dark=args.dark),

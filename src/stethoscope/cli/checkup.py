@@ -38,16 +38,10 @@ HINTS = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What to examine, and what counts as a failure."""
-    parser.add_argument(
-        "target", metavar="FILE.py[:FUNCTION]", help="the function that builds; default: build"
-    )
-    parser.add_argument(
-        "--causal", action="store_true", default=None, help="outputs may not depend on later inputs"
-    )
+    parser.add_argument("target", metavar="FILE.py[:FUNCTION]", help="the function that builds; default: build")
+    parser.add_argument("--causal", action="store_true", default=None, help="outputs may not depend on later inputs")
     parser.add_argument("--pad-id", type=int, metavar="ID", help="the id that stands for padding")
-    parser.add_argument(
-        "--all", action="store_true", help="every cause in full, and what could not be examined"
-    )
+    parser.add_argument("--all", action="store_true", help="every cause in full, and what could not be examined")
     parser.add_argument(
         "--fail-on", choices=LEVELS, default="warning", help="exit 1 from this severity on; default: warning"
     )
@@ -88,9 +82,7 @@ def build(target: str) -> dict[str, Any]:
     unknown = [key for key in built if key not in KEYS]
     if missing or unknown:
         what = f"has no {' and no '.join(missing)}" if missing else f"has unknown keys: {', '.join(unknown)}"
-        raise UsageError(
-            f"What the function returns {what}", where=target, do=f"The keys are {', '.join(KEYS)}"
-        )
+        raise UsageError(f"What the function returns {what}", where=target, do=f"The keys are {', '.join(KEYS)}")
     return built
 
 
@@ -154,9 +146,7 @@ def _module(place: str) -> Any:
     try:
         loaded = load()
     except Exception as error:
-        raise UsageError(
-            f"The script fails when imported: {type(error).__name__}: {error}", where=place
-        ) from error
+        raise UsageError(f"The script fails when imported: {type(error).__name__}: {error}", where=place) from error
     return module if module is not None else loaded
 
 
@@ -169,7 +159,9 @@ def checkup_lines(diagnosis: Diagnosis, screen: Screen, *, full: bool) -> list[L
     looked = diagnosis.looked_at
     idle = {one.name for one in looked.experiments if one.outcome == "does not apply"}
     share = f"{len(looked.experiments) - len(idle)} of " if idle else ""
-    examined = f"{share}{numbers.plural(looked.num_detectors, 'experiment')}, {numbers.plural(looked.num_sites, 'parameter')}"
+    examined = (
+        f"{share}{numbers.plural(looked.num_detectors, 'experiment')}, {numbers.plural(looked.num_sites, 'parameter')}"
+    )
     notes = [(f"not examined: {need}", ink.NOTE) for need in looked.unmet_needs] if full else []
     if diagnosis.healthy:
         notes += [(hint, ink.NOTE) for name, hint in HINTS.items() if name in idle]

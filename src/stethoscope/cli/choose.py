@@ -28,9 +28,7 @@ def choose_path(word: str | None) -> Path:
     if word is None or word == "latest":
         latest = latest_run(base)
         if latest is None:
-            raise NoDataError(
-                "No runs here yet", where=base, do="Watch a training script, or try: stethoscope demo"
-            )
+            raise NoDataError("No runs here yet", where=base, do="Watch a training script, or try: stethoscope demo")
         return latest
     path = Path(word)
     if is_run(path):
@@ -42,9 +40,7 @@ def choose_path(word: str | None) -> Path:
         names = ", ".join(folder.name for folder in found[:4])
         raise UsageError(f"{len(found)} runs begin like this", where=word, do=f"Say more of it: {names}")
     if path.exists():
-        raise UsageError(
-            "This is not a run folder", where=path, do="stethoscope list shows the runs there are"
-        )
+        raise UsageError("This is not a run folder", where=path, do="stethoscope list shows the runs there are")
     labels = sorted({label for folder in find_runs(base) for label in _labels(folder)})
     near = did_you_mean(word, labels)
     shown = "stethoscope list shows the runs there are"

@@ -91,9 +91,7 @@ def is_failure(diagnosis: Diagnosis, level: str) -> bool:
     return worst is not None and worst.rank >= LEVELS.index(level)
 
 
-def diagnose_lines(
-    run: Run, diagnosis: Diagnosis, screen: Screen, *, full: bool, heatmap: bool
-) -> list[Line]:
+def diagnose_lines(run: Run, diagnosis: Diagnosis, screen: Screen, *, full: bool, heatmap: bool) -> list[Line]:
     """The run's name, the verdict with its picture, and where to look next."""
     from stethoscope.views.terminal import ink
     from stethoscope.views.terminal.facts import title_line

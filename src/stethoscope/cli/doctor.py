@@ -19,9 +19,16 @@ if TYPE_CHECKING:
     from stethoscope.views.terminal.ink import Line
 
 PACKAGES = {
-    "numpy": "", "pyarrow": "", "zstandard": "", "rich": "", "torch": "torch", "duckdb": "sql",
-    "matplotlib": "plots", "networkx": "graph", "safetensors": "captures",
-}  # fmt: skip
+    "numpy": "",
+    "pyarrow": "",
+    "zstandard": "",
+    "rich": "",
+    "torch": "torch",
+    "duckdb": "sql",
+    "matplotlib": "plots",
+    "networkx": "graph",
+    "safetensors": "captures",
+}
 """What is used, and the extra that brings it where it is not always there."""
 
 Fact = tuple[str, str, bool]
@@ -104,9 +111,7 @@ def installation() -> list[Fact]:
         try:
             facts.append((package, importlib.metadata.version(package), True))
         except importlib.metadata.PackageNotFoundError:
-            how = (
-                f'not installed; pip install "stethoscope[{extra}]"' if extra else "not installed, but needed"
-            )
+            how = f'not installed; pip install "stethoscope[{extra}]"' if extra else "not installed, but needed"
             facts.append((package, how, bool(extra)))
     base = base_folder()
     how, fine = _writable(base)
@@ -183,15 +188,20 @@ def _losses(run: Run) -> list[Fact]:
     losses = run.losses
     facts: list[Fact] = []
     if steps := store_losses.lost_steps_text(losses):
-        why = next((str(start.ended["trouble"]) for start in run.starts if start.ended and start.ended.get("trouble")), "")
+        why = next(
+            (str(start.ended["trouble"]) for start in run.starts if start.ended and start.ended.get("trouble")), ""
+        )
         facts.append(("steps lost", f"{steps} never reached the disk{f': {why}' if why else ''}", False))
     since = losses.get(store_losses.UNWRITTEN_SINCE)
     if since is not None:
         what = f"the disk was full: step {numbers.count(since)} and later were in memory only when this was written"
         facts.append(("steps lost" if run.state != "live" else "not written", what, False))
     steps_of = {store_losses.LOST_STEPS, store_losses.FIRST_LOST, store_losses.LAST_LOST, store_losses.UNWRITTEN_SINCE}
-    facts += [(f"lost: {name.replace('_', ' ')}", numbers.count(int(amount)), False)
-              for name, amount in losses.items() if amount and name not in {"dropped_rows", *steps_of}]  # fmt: skip
+    facts += [
+        (f"lost: {name.replace('_', ' ')}", numbers.count(int(amount)), False)
+        for name, amount in losses.items()
+        if amount and name not in {"dropped_rows", *steps_of}
+    ]
     return facts
 
 

@@ -42,9 +42,12 @@ def run(args: argparse.Namespace) -> int:
 
 def _brief(page: Page) -> dict[str, object]:
     return {
-        "code": page.code, "summary": page.summary, "severity": str(page.severity),
-        "found_by": list(page.found_by), "tier": page.tier,
-    }  # fmt: skip
+        "code": page.code,
+        "summary": page.summary,
+        "severity": str(page.severity),
+        "found_by": list(page.found_by),
+        "tier": page.tier,
+    }
 
 
 def explain_lines(page: Page, screen: Screen) -> list[Line]:

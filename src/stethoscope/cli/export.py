@@ -20,13 +20,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_run(parser)
     parser.add_argument("--format", metavar="FORMAT", help=f"{', '.join(FORMATS)}; default: by the ending of PATH")
     parser.add_argument(
-        "-o", "--output", type=Path, metavar="PATH", required=True,
+        "-o",
+        "--output",
+        type=Path,
+        metavar="PATH",
+        required=True,
         help="a folder with a file for each table; with the format's ending (x.csv), one file with one table",
-    )  # fmt: skip
+    )
     parser.add_argument(
-        "--table", action="append", default=[], metavar="NAME",
+        "--table",
+        action="append",
+        default=[],
+        metavar="NAME",
         help="rows, scalars, events, sites or findings, may be said again; default: all, in one file rows",
-    )  # fmt: skip
+    )
     parser.add_argument(
         "--stat", action="append", metavar="NAME", help="for tensorboard: statistics of the sites; default: norm"
     )

@@ -32,9 +32,7 @@ class Found(NamedTuple):
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Which numbers."""
     parser.add_argument("run", metavar="RUN", help="a path, id, beginning of one, or: latest")
-    parser.add_argument(
-        "pattern", metavar="PATTERN", help="sites such as 'layers.3.*', or a metric such as loss"
-    )
+    parser.add_argument("pattern", metavar="PATTERN", help="sites such as 'layers.3.*', or a metric such as loss")
     parser.add_argument("kind", metavar="KIND", nargs="?", type=_kind, help="default: every kind")
     parser.add_argument("stat", metavar="STAT", nargs="?", default="norm", help="default: norm")
     parser.add_argument("--steps", metavar="A:B", help="only these steps, both inclusive")
@@ -53,9 +51,7 @@ def run(args: argparse.Namespace) -> int:
     with choose_run(args.run) as found:
         series = collect(found, args)
     if not series:
-        raise NoDataError(
-            "Nothing recorded matches", where=args.pattern, do="stethoscope show RUN lists the layers"
-        )
+        raise NoDataError("Nothing recorded matches", where=args.pattern, do="stethoscope show RUN lists the layers")
     if args.json:
         emit_json({"series": [_json(item) for item in series]})
     elif args.csv:
@@ -91,9 +87,12 @@ def _cut(series: Series, first: int | None, last: int | None) -> Series:
 
 def _json(item: Found) -> dict[str, Any]:
     return {
-        "site": item.path, "kind": item.kind, "stat": item.stat, "steps": item.series.steps,
+        "site": item.path,
+        "kind": item.kind,
+        "stat": item.stat,
+        "steps": item.series.steps,
         "values": item.series.values,
-    }  # fmt: skip
+    }
 
 
 def _write_csv(series: list[Found]) -> None:
@@ -116,14 +115,10 @@ def _one_lines(item: Found, screen: Screen) -> list[Line]:
     """Every value of one series."""
     from stethoscope.views.terminal import ink, numbers
 
-    label = " ".join(
-        part for part in (screen.name(item.path, screen.width - 40), item.kind, item.stat) if part
-    )
+    label = " ".join(part for part in (screen.name(item.path, screen.width - 40), item.kind, item.stat) if part)
     lines: list[Line] = [[(f"{'step':>10}  {label}", ink.NOTE)]]
     for step, value in zip(item.series.steps.tolist(), item.series.values.tolist(), strict=True):
-        lines.append(
-            [(f"{numbers.count(step):>10}  ", ink.NOTE), (numbers.number(value, ascii=screen.ascii), "")]
-        )
+        lines.append([(f"{numbers.count(step):>10}  ", ink.NOTE), (numbers.number(value, ascii=screen.ascii), "")])
     return lines
 
 

@@ -38,9 +38,7 @@ def run(args: argparse.Namespace) -> int:
         emit_json({"folder": str(base), "num_runs": len(folders), "runs": [_json(f, r) for f, r in rows]})
         return 0 if rows else EXIT_NO_DATA
     if not rows:
-        raise NoDataError(
-            "No runs here yet", where=base, do="Watch a training script, or try: stethoscope demo"
-        )
+        raise NoDataError("No runs here yet", where=base, do="Watch a training script, or try: stethoscope demo")
     screen = screen_of(args)
     lines = runs_lines([row for _, row in rows], screen)
     hidden = len(folders) - len(shown)
@@ -69,7 +67,13 @@ def row_of(folder: Path, reader: RowReader) -> RunRow:
 
 def _json(folder: Path, row: RunRow) -> dict[str, object]:
     return {
-        "path": str(folder), "id": row.id, "name": row.name, "state": row.state, "started_at": row.started_at,
-        "last_step": row.last_step, "loss": float(row.loss.values[-1]) if row.loss else None,
-        "finding": row.finding.to_json() if row.finding else None, "trouble": row.trouble,
-    }  # fmt: skip
+        "path": str(folder),
+        "id": row.id,
+        "name": row.name,
+        "state": row.state,
+        "started_at": row.started_at,
+        "last_step": row.last_step,
+        "loss": float(row.loss.values[-1]) if row.loss else None,
+        "finding": row.finding.to_json() if row.finding else None,
+        "trouble": row.trouble,
+    }

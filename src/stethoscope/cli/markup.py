@@ -32,9 +32,7 @@ def markdown(diagnosis: Diagnosis, run: Run) -> str:
     for cause in diagnosis.causes:
         out += _cause(cause)
         followed = diagnosis.followed.get(cause.code, ())
-        out += [
-            f"{place}. step {count(f.first_step)}: {_plain(f.message)}" for place, f in enumerate(followed, 1)
-        ]
+        out += [f"{place}. step {count(f.first_step)}: {_plain(f.message)}" for place, f in enumerate(followed, 1)]
         out += [""] if followed else []
     out += [f"- {_plain(note.message)} ({_code(note.code)}, {since(note)})" for note in notes]
     return "\n".join(out).rstrip() + "\n"
@@ -46,8 +44,7 @@ def _cause(cause: Finding) -> list[str]:
     if cause.evidence:
         out += ["| | before | after |", "| --- | ---: | ---: |"]
         out += [
-            f"| {_plain(e.label)} | {number(e.before)} | {number(e.value)} {_plain(e.unit)} |"
-            for e in cause.evidence
+            f"| {_plain(e.label)} | {number(e.before)} | {number(e.value)} {_plain(e.unit)} |" for e in cause.evidence
         ]
         out += [""]
     if cause.remedy:

@@ -30,9 +30,7 @@ def add_output(parser: argparse.ArgumentParser) -> None:
 
 def add_run(parser: argparse.ArgumentParser) -> None:
     """The RUN argument, which may be left out."""
-    parser.add_argument(
-        "run", nargs="?", metavar="RUN", help="a path, id, or beginning of one; default: the latest"
-    )
+    parser.add_argument("run", nargs="?", metavar="RUN", help="a path, id, or beginning of one; default: the latest")
 
 
 def screen_of(args: argparse.Namespace) -> Screen:

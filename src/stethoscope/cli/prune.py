@@ -38,10 +38,14 @@ def run(args: argparse.Namespace) -> int:
     for folder in going if is_done else ():
         remove(folder)
     if args.json:
-        emit_json({
-            "removed": [str(f) for f in going] if is_done else [], "selected": [str(f) for f in going],
-            "left": [{"path": str(f), "why": why} for f, why in left], "num_bytes": sum(sizes.values()),
-        })  # fmt: skip
+        emit_json(
+            {
+                "removed": [str(f) for f in going] if is_done else [],
+                "selected": [str(f) for f in going],
+                "left": [{"path": str(f), "why": why} for f, why in left],
+                "num_bytes": sum(sizes.values()),
+            }
+        )
     elif is_done:
         text = f"Removed {numbers.plural(len(going), 'run')}, {numbers.size(sum(sizes.values()))}."
         emit(screen, [[(text, ink.NOTE)]])

@@ -22,9 +22,7 @@ VIEWS = """views:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """A run, which may be left out, and a statement."""
-    parser.add_argument(
-        "words", nargs="+", metavar="[RUN] SQL", help='such as: query latest "select * from sites"'
-    )
+    parser.add_argument("words", nargs="+", metavar="[RUN] SQL", help='such as: query latest "select * from sites"')
     parser.add_argument("--csv", action="store_true", help="every row, as CSV")
     parser.add_argument("--limit", type=int, default=50, metavar="N", help="rows on the screen; default: 50")
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
@@ -35,9 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Runs the statement and prints its rows."""
     if len(args.words) > 2:
-        raise UsageError(
-            "Expected a run and one statement", do='Quote the SQL: stethoscope query RUN "select ..."'
-        )
+        raise UsageError("Expected a run and one statement", do='Quote the SQL: stethoscope query RUN "select ..."')
     word = args.words[0] if len(args.words) == 2 else None
     with choose_run(word) as found:
         table = found.sql(args.words[-1])
@@ -83,9 +79,7 @@ def _print(table: Any, num_rows: int, args: argparse.Namespace) -> None:
     lines += [line([column[place] for column in columns], ink.PLAIN) for place in range(table.num_rows)]
     hidden = num_rows - table.num_rows
     if hidden:
-        lines.append(
-            [(f"and {numbers.plural(hidden, 'row')} more; --limit, --csv and --json show them", ink.NOTE)]
-        )
+        lines.append([(f"and {numbers.plural(hidden, 'row')} more; --limit, --csv and --json show them", ink.NOTE)])
     emit(screen, lines)
 
 

@@ -38,8 +38,11 @@ def check_removable(folder: Path) -> None:
     strangers = strange_files(folder)
     if strangers:
         names = ", ".join(strangers[:3])
-        raise UsageError(f"The folder holds files that are not the run's ({names})", where=folder,
-                         do="Move them away, or remove the folder by hand")  # fmt: skip
+        raise UsageError(
+            f"The folder holds files that are not the run's ({names})",
+            where=folder,
+            do="Move them away, or remove the folder by hand",
+        )
 
 
 def strange_files(folder: Path) -> list[str]:

@@ -24,9 +24,7 @@ def run(args: argparse.Namespace) -> int:
     folder = choose_path(args.run)
     reason = paused_reason(folder)
     if reason is None:
-        raise UsageError(
-            "This run is not paused", where=folder, do=f"A paused run holds a file named {PAUSED_FILE}"
-        )
+        raise UsageError("This run is not paused", where=folder, do=f"A paused run holds a file named {PAUSED_FILE}")
     (folder / RESUME_FILE).touch()
     if args.json:
         emit_json({"run": str(folder), "resumed": True, "reason": reason})

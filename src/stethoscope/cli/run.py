@@ -36,16 +36,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = USAGE
     parser.add_argument("--name", help="a name for the run; default: the script's")
     parser.add_argument("--dir", help="where run folders go; default: .stethoscope here")
-    parser.add_argument(
-        "--every", type=int, metavar="N", help="weights, state and module outputs every N steps"
-    )
+    parser.add_argument("--every", type=int, metavar="N", help="weights, state and module outputs every N steps")
     parser.add_argument("--overhead", metavar="SHARE", help="what watching may cost of a step; default: 1%%")
     parser.add_argument("--no-activations", action="store_true", help="leave module outputs alone")
     parser.add_argument("--ignore", metavar="CODES", help="findings that you know of, separated by commas")
     parser.add_argument("--quiet", action="store_true", help="say nothing; the run is recorded all the same")
-    parser.add_argument(
-        "--set", action="append", default=[], metavar="FIELD=VALUE", help="any setting of DebugConfig"
-    )
+    parser.add_argument("--set", action="append", default=[], metavar="FIELD=VALUE", help="any setting of DebugConfig")
     parser.add_argument("-m", dest="module", metavar="MODULE", help="run a module, as python -m does")
     parser.add_argument("script", nargs="*", help="the script and its arguments")
 
@@ -115,9 +111,7 @@ def settings(args: argparse.Namespace) -> DebugConfig:
     for pair in args.set:
         name, equals, value = pair.partition("=")
         if not equals or name not in FIELD_NAMES:
-            raise UsageError(
-                f"--set got {pair!r}", do=f"Use FIELD=VALUE with one of {', '.join(sorted(FIELD_NAMES))}"
-            )
+            raise UsageError(f"--set got {pair!r}", do=f"Use FIELD=VALUE with one of {', '.join(sorted(FIELD_NAMES))}")
         fields[name] = value
     for name in ("name", "dir", "every", "overhead", "ignore"):
         if getattr(args, name) is not None:
@@ -200,9 +194,7 @@ def _find_module(name: str, words: list[str]) -> tuple[types.ModuleType, Any] | 
             name += ".__main__"
             spec = importlib.util.find_spec(name)
     except (ImportError, ValueError) as error:
-        return _refuse(
-            f"Error while finding module specification for {name!r} ({type(error).__name__}: {error})", 1
-        )
+        return _refuse(f"Error while finding module specification for {name!r} ({type(error).__name__}: {error})", 1)
     if spec is None or spec.loader is None or spec.origin is None:
         return _refuse(f"No module named {name}", 1)
     sys.argv[0] = spec.origin

@@ -18,23 +18,26 @@ if TYPE_CHECKING:
     from stethoscope.views.terminal.ink import Line
 
 KINDS = (
-    "gradient", "weight", "update", "activation", "activation_gradient", "optimizer_state", "buffer", "input",
-    "target", "output", "loss",
-)  # fmt: skip
+    "gradient",
+    "weight",
+    "update",
+    "activation",
+    "activation_gradient",
+    "optimizer_state",
+    "buffer",
+    "input",
+    "target",
+    "output",
+    "loss",
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What to show of the run."""
     add_run(parser)
-    parser.add_argument(
-        "--kind", type=kind_word, metavar="KIND", help="default: gradient, or what was recorded"
-    )
-    parser.add_argument(
-        "--stat", default="norm", help="a statistic, such as norm, abs_max or mean; default: norm"
-    )
-    parser.add_argument(
-        "--value", action="store_true", help="values instead of ratios to the site's own median"
-    )
+    parser.add_argument("--kind", type=kind_word, metavar="KIND", help="default: gradient, or what was recorded")
+    parser.add_argument("--stat", default="norm", help="a statistic, such as norm, abs_max or mean; default: norm")
+    parser.add_argument("--value", action="store_true", help="values instead of ratios to the site's own median")
     parser.add_argument("--steps", metavar="A:B", help="only these steps, both inclusive")
     parser.add_argument("--layers", default="*", metavar="PATTERN", help="only these, such as 'layers.3.*'")
     parser.add_argument(
@@ -135,9 +138,10 @@ def require_data(run: Run) -> None:
     """NoDataError where the run has neither rows nor metrics."""
     if not len(run.steps) and not run.metrics():
         raise NoDataError(
-            "The run holds no data yet" if run.state == "live" else "The run holds no data", where=run.path,
+            "The run holds no data yet" if run.state == "live" else "The run holds no data",
+            where=run.path,
             do="stethoscope doctor RUN says how it ended",
-        )  # fmt: skip
+        )
 
 
 def kind_word(word: str, known: Sequence[str] = KINDS) -> str:
@@ -168,25 +172,44 @@ def show_json(run: Run, shown: History, diagnosis: Diagnosis) -> dict[str, Any]:
     metrics = {}
     for name in metric_order(tuple(run.metrics())):
         series = run.metric(name)
-        metrics[name] = {"num_steps": len(series), "first": series.values[0], "last": series.values[-1],
-                         "last_step": series.steps[-1]}  # fmt: skip
+        metrics[name] = {
+            "num_steps": len(series),
+            "first": series.values[0],
+            "last": series.values[-1],
+            "last_step": series.steps[-1],
+        }
     layers = []
     for place, row in enumerate(shown.rows):
         latest = shown.last(place)
-        layers.append({
-            "name": row.name, "sites": [site.path for site in row.sites], "frozen": row.frozen,
-            "usual": shown.usual[place], "last_step": latest[0] if latest else None,
-            "last": latest[1] if latest else None,
-        })  # fmt: skip
+        layers.append(
+            {
+                "name": row.name,
+                "sites": [site.path for site in row.sites],
+                "frozen": row.frozen,
+                "usual": shown.usual[place],
+                "last_step": latest[0] if latest else None,
+                "last": latest[1] if latest else None,
+            }
+        )
     return {
-        "run": run_json(run), "kind": str(shown.kind), "stat": shown.stat, "metrics": metrics,
-        "layers": layers, "diagnosis": diagnosis.to_json(),
-    }  # fmt: skip
+        "run": run_json(run),
+        "kind": str(shown.kind),
+        "stat": shown.stat,
+        "metrics": metrics,
+        "layers": layers,
+        "diagnosis": diagnosis.to_json(),
+    }
 
 
 def run_json(run: Run) -> dict[str, Any]:
     """What identifies a run and how it stands."""
     return {
-        "path": str(run.path), "id": run.id, "name": run.name, "state": run.state, "last_step": run.last_step,
-        "num_steps": len(run.steps), "num_sites": len(run.sites), "ended": run.ended,
-    }  # fmt: skip
+        "path": str(run.path),
+        "id": run.id,
+        "name": run.name,
+        "state": run.state,
+        "last_step": run.last_step,
+        "num_steps": len(run.steps),
+        "num_sites": len(run.sites),
+        "ended": run.ended,
+    }

@@ -19,7 +19,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "run", nargs="?", metavar="RUN", help="a run, or a folder of runs; default: the only run here, else the list"
     )
     parser.add_argument("--ascii", action="store_true", help="ASCII signs only")
-    parser.add_argument("--color", choices=("auto", "never"), default="auto", help="default: auto, and NO_COLOR is heeded")
+    parser.add_argument(
+        "--color", choices=("auto", "never"), default="auto", help="default: auto, and NO_COLOR is heeded"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -30,7 +32,9 @@ def run(args: argparse.Namespace) -> int:
         raise MissingExtraError("textual", "tui", "The terminal screens") from error
     base, folder = places(args.run)
     if not (sys.stdin.isatty() and sys.stdout.isatty() and sys.stderr.isatty()):
-        raise UsageError("The screens need a terminal", do="stethoscope show and stethoscope diagnose print to anything")
+        raise UsageError(
+            "The screens need a terminal", do="stethoscope show and stethoscope diagnose print to anything"
+        )
     from stethoscope.views.tui.app import TuiApp
 
     color = args.color != "never" and not os.environ.get("NO_COLOR")

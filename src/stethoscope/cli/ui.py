@@ -76,7 +76,9 @@ def listen(host: str, port: int | None) -> socket.socket:
         return listener
     why = trouble.strerror if trouble is not None and trouble.strerror else str(trouble)
     raise UsageError(
-        f"Cannot listen there ({why})", where=f"{host}:{port or DEFAULT_PORT}", do="Choose another: --port 0 takes any free one"
+        f"Cannot listen there ({why})",
+        where=f"{host}:{port or DEFAULT_PORT}",
+        do="Choose another: --port 0 takes any free one",
     )
 
 

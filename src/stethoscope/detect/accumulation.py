@@ -57,9 +57,11 @@ class Accumulation(Detector):
             self._last_step = step
             found = self._waiting.pop(step, [])
             if (
-                len(found) > 1 and counts[place] == len(found) and len({body["by"] for body in found}) == 1
+                len(found) > 1
+                and counts[place] == len(found)
+                and len({body["by"] for body in found}) == 1
                 and all(body["num_targets"] > 0 for body in found)
-            ):  # fmt: skip
+            ):
                 self._looks.append((step, found, bool(touched[place] > 0)))
         self._waiting = {step: found for step, found in self._waiting.items() if step > self._last_step}
 
@@ -70,9 +72,10 @@ class Accumulation(Detector):
     def _summed(self) -> dict[int, int]:
         """Steps whose backwards each count as a whole; gradients that were scaled by hand afterwards are left out."""
         return {
-            step: len(found) for step, found, is_touched in self._looks
+            step: len(found)
+            for step, found, is_touched in self._looks
             if not is_touched and all(0.999 < body["factor"] < 1.001 for body in found)
-        }  # fmt: skip
+        }
 
     def _uneven(self) -> dict[int, tuple[float, float]]:
         """Steps in which equal factors stand before means over unequal numbers."""
@@ -89,13 +92,15 @@ class Accumulation(Detector):
         ratio = max((high / low for low, high in self._uneven().values()), default=math.nan)
         return {
             "accumulation_not_averaged": [
-                told, Reading("of which added up whole losses", len(self._summed()), ">=", STEPS_NEEDED)
+                told,
+                Reading("of which added up whole losses", len(self._summed()), ">=", STEPS_NEEDED),
             ],
             "accumulation_uneven": [
-                told, Reading("of which averaged unequal means", len(self._uneven()), ">=", STEPS_NEEDED),
+                told,
+                Reading("of which averaged unequal means", len(self._uneven()), ">=", STEPS_NEEDED),
                 Reading("most targets against fewest", ratio, ">=", UNEVEN),
             ],
-        }  # fmt: skip
+        }
 
     def findings(self) -> list[Finding]:
         """Advice, where most of the steps that were looked at show it."""
@@ -110,23 +115,34 @@ class Accumulation(Detector):
     def _not_averaged(self, summed: dict[int, int]) -> Finding:
         first, number = min(summed), int(np.median(list(summed.values())))
         return Finding(
-            "accumulation_not_averaged", Severity.INFO,
+            "accumulation_not_averaged",
+            Severity.INFO,
             f"Each step adds up the gradients of {number:,} backward passes, each of a whole mean: they are {number:,} times those "
             "of one batch, which plain SGD feels as a rate that much higher.",
-            first, self._last_step, ("(loss)",),
-            (Evidence("backward passes a step", float(number), 1.0), Evidence("factor before each loss", 1.0, 1.0 / number)),
+            first,
+            self._last_step,
+            ("(loss)",),
+            (
+                Evidence("backward passes a step", float(number), 1.0),
+                Evidence("factor before each loss", 1.0, 1.0 / number),
+            ),
             f"(loss / {number}).backward()  # unless the learning rate was chosen for the sum",
-        )  # fmt: skip
+        )
 
     def _unequal(self, uneven: dict[int, tuple[float, float]]) -> Finding:
         first = min(uneven)
         low, high = max(uneven.values(), key=lambda pair: pair[1] / pair[0])
         return Finding(
-            "accumulation_uneven", Severity.INFO,
+            "accumulation_uneven",
+            Severity.INFO,
             f"Micro-batches of {low:,.0f} to {high:,.0f} targets count the same in a step: a target of the smallest weighs "
             f"{high / low:.3g} times as much as one of the largest.",
-            first, self._last_step, ("(loss)",),
-            (Evidence("targets of the smallest micro-batch, against the largest", low, high),
-             Evidence("weight of its targets", high / low, 1.0)),
+            first,
+            self._last_step,
+            ("(loss)",),
+            (
+                Evidence("targets of the smallest micro-batch, against the largest", low, high),
+                Evidence("weight of its targets", high / low, 1.0),
+            ),
             'loss = cross_entropy(logits, targets, reduction="sum") / num_targets_of_the_step',
-        )  # fmt: skip
+        )

@@ -99,9 +99,7 @@ class Applied(Detector):
             if len(places) == 3 and path in self._rates:
                 self._follow(span, path, places, skipped, largest)
 
-    def _follow(
-        self, span: Span, path: str, places: dict[Kind, int], skipped: Flags, largest: FloatArray
-    ) -> None:
+    def _follow(self, span: Span, path: str, places: dict[Kind, int], skipped: Flags, largest: FloatArray) -> None:
         update, gradient = span.rows[:, places[Kind.UPDATE]], span.rows[:, places[Kind.GRADIENT]]
         weight = span.rows[:, places[Kind.WEIGHT]]
         rates = span.metric(self._rates[path])
@@ -136,21 +134,28 @@ class Applied(Detector):
         undone = len(self._undone[2]) if self._undone is not None else 0
         return {
             "silent_no_update": [
-                *alone, Reading(size, ratio, ">=", limit, path, way="never"),
+                *alone,
+                Reading(size, ratio, ">=", limit, path, way="never"),
                 Reading("parameters that are put back after every step", undone, ">", 0, way="put back"),
             ],
             "update_below_precision": [
-                *alone, Reading(size, ratio, "<", limit, path, way="never"),
-                Reading("share of a weight of few bits that does not change", middles.get(at, np.nan), ">", RESTING, at, way="mostly"),
+                *alone,
+                Reading(size, ratio, "<", limit, path, way="never"),
+                Reading(
+                    "share of a weight of few bits that does not change",
+                    middles.get(at, np.nan),
+                    ">",
+                    RESTING,
+                    at,
+                    way="mostly",
+                ),
                 Reading("fall of the loss, of its size", self._rounding.fall, "<", FALL, way="mostly"),
             ],
-        }  # fmt: skip
+        }
 
     def findings(self) -> list[Finding]:
         """Tensors that stand still although a change was due."""
-        stuck = {
-            p: s for p, s in self._still.items() if s.longest >= SURE_AFTER and p not in self._ever_moved
-        }
+        stuck = {p: s for p, s in self._still.items() if s.longest >= SURE_AFTER and p not in self._ever_moved}
         too_fine = {p: s for p, s in stuck.items() if self._is_below_precision(p)}
         others = {p: s for p, s in stuck.items() if p not in too_fine}
         found = [*self._put_back()]
@@ -185,28 +190,48 @@ class Applied(Detector):
         if self._last_step > 2 * last + 1:
             return []  # it would have been said again at the next power of two
         one = len(sites) == 1
-        return [Finding(
-            "silent_no_update", Severity.CRITICAL,
-            f"{name_list(sites)} {'is' if one else 'are'} put back after every step to what {'it was' if one else 'they were'} before: "
-            f"the optimizer moves {'it' if one else 'them'}, and nothing stays.",
-            first, last, tuple(sites), (Evidence("parameters that are put back", float(len(sites))),),
-            "remove what writes to the parameter between two steps; requires_grad_(False) where it is meant to stay",
-        )]  # fmt: skip
+        return [
+            Finding(
+                "silent_no_update",
+                Severity.CRITICAL,
+                f"{name_list(sites)} {'is' if one else 'are'} put back after every step to what {'it was' if one else 'they were'} before: "
+                f"the optimizer moves {'it' if one else 'them'}, and nothing stays.",
+                first,
+                last,
+                tuple(sites),
+                (Evidence("parameters that are put back", float(len(sites))),),
+                "remove what writes to the parameter between two steps; requires_grad_(False) where it is meant to stay",
+            )
+        ]
 
     def _rounded_away(self) -> list[Finding]:
         lost, rounding = self._rounding.lost(), self._rounding
         if not lost:
             return []
         share = float(np.median([rounding.middles[path] for path in lost]))
-        return [Finding(
-            "update_below_precision", Severity.CRITICAL,
-            f"{share:.0%} of the values of {name_list(lost)} do not change at a step: their updates are smaller than one unit of "
-            f"{self._dtype.get(lost[0], 'their type')} and round to nothing, and the loss does not fall.",
-            rounding.since, rounding.last_step, tuple(lost),
-            (Evidence("share of values that do not change", share, 0.0, site=lost[0], kind="update", stat="zero_fraction"),
-             Evidence("fall of the loss, of its size", rounding.fall)),
-            WIDER,
-        )]  # fmt: skip
+        return [
+            Finding(
+                "update_below_precision",
+                Severity.CRITICAL,
+                f"{share:.0%} of the values of {name_list(lost)} do not change at a step: their updates are smaller than one unit of "
+                f"{self._dtype.get(lost[0], 'their type')} and round to nothing, and the loss does not fall.",
+                rounding.since,
+                rounding.last_step,
+                tuple(lost),
+                (
+                    Evidence(
+                        "share of values that do not change",
+                        share,
+                        0.0,
+                        site=lost[0],
+                        kind="update",
+                        stat="zero_fraction",
+                    ),
+                    Evidence("fall of the loss, of its size", rounding.fall),
+                ),
+                WIDER,
+            )
+        ]
 
     def _is_below_precision(self, path: str) -> bool:
         return self._ratio.get(path, np.inf) < RELATIVE_PRECISION.get(self._dtype[path], 0.0)

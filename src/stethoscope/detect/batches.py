@@ -82,9 +82,7 @@ class _Draws:
 
     def take_classes(self, bodies: list[dict[str, Any]]) -> None:
         """Micro-batches of one step count together where their classes are concerned."""
-        counts = [
-            np.array(body["class_counts"], dtype=np.float64) for body in bodies if "class_counts" in body
-        ]
+        counts = [np.array(body["class_counts"], dtype=np.float64) for body in bodies if "class_counts" in body]
         num_labels = sum(float(c.sum()) for c in counts)
         # One label a sample: labels of pixels or letters are alike within a sample, however it was drawn.
         if not counts or num_labels != sum(body.get("num_samples", 0) for body in bodies):
@@ -128,7 +126,9 @@ class _Draws:
         return {
             "unshuffled_data": [
                 Reading("batches with one label a sample", self._num_pure, ">=", BATCHES_NEEDED),
-                Reading("chance that two samples of a batch share their class", mixed, ">=", fair + SORTED * (1.0 - fair)),
+                Reading(
+                    "chance that two samples of a batch share their class", mixed, ">=", fair + SORTED * (1.0 - fair)
+                ),
             ],
             "duplicate_batches": [
                 Reading("batches", self._num_batches, ">=", BATCHES_NEEDED),
@@ -154,17 +154,22 @@ class _Draws:
         if int((shares >= COMMON).sum()) < 2 or found - fair < SORTED * (1.0 - fair):
             return []
         num = self._num_pure
-        return [Finding(
-            "unshuffled_data", Severity.WARNING,
-            f"The data are sorted: {self._num_single:,} of {num:,} batches hold a single class, and two samples of a batch "
-            f"share their class in {found:.0%} of cases where a shuffled batch gives {fair:.0%}.",
-            self.first_step, self.last_step, ("batch",),
-            (
-                Evidence("chance that two samples of a batch share their class", found, fair),
-                Evidence("batches of a single class", self._num_single / num),
-            ),
-            "DataLoader(dataset, batch_size=..., shuffle=True)",
-        )]  # fmt: skip
+        return [
+            Finding(
+                "unshuffled_data",
+                Severity.WARNING,
+                f"The data are sorted: {self._num_single:,} of {num:,} batches hold a single class, and two samples of a batch "
+                f"share their class in {found:.0%} of cases where a shuffled batch gives {fair:.0%}.",
+                self.first_step,
+                self.last_step,
+                ("batch",),
+                (
+                    Evidence("chance that two samples of a batch share their class", found, fair),
+                    Evidence("batches of a single class", self._num_single / num),
+                ),
+                "DataLoader(dataset, batch_size=..., shuffle=True)",
+            )
+        ]
 
     def duplicates(self) -> list[Finding]:
         """Batches that came again too soon."""
@@ -178,17 +183,22 @@ class _Draws:
         if num_soon < max(3.0, REPEATED * self._num_batches) or natural:
             return []
         share = num_soon / self._num_batches
-        return [Finding(
-            "duplicate_batches", Severity.WARNING,
-            f"{num_soon:,} of {self._num_batches:,} batches had been there shortly before, sample by sample, since step "
-            f"{first:,}: only {num_different:,} are different.",
-            first, last, ("batch",),
-            (
-                Evidence("share of batches that came again", share, 0.0),
-                Evidence("different batches", float(num_different), float(self._num_batches)),
-            ),
-            "DataLoader(..., worker_init_fn=lambda w: seed_everything(torch.initial_seed()))  # each worker its own seed",
-        )]  # fmt: skip
+        return [
+            Finding(
+                "duplicate_batches",
+                Severity.WARNING,
+                f"{num_soon:,} of {self._num_batches:,} batches had been there shortly before, sample by sample, since step "
+                f"{first:,}: only {num_different:,} are different.",
+                first,
+                last,
+                ("batch",),
+                (
+                    Evidence("share of batches that came again", share, 0.0),
+                    Evidence("different batches", float(num_different), float(self._num_batches)),
+                ),
+                "DataLoader(..., worker_init_fn=lambda w: seed_everything(torch.initial_seed()))  # each worker its own seed",
+            )
+        ]
 
 
 def _rounded(lag: int) -> int:
@@ -266,7 +276,9 @@ class Sampling(Detector):
         both, validated = max(shared, default=(0, 0))
         return spoke.readings() | {
             "train_val_overlap": [
-                Reading("validation samples that were trained on", both, ">=", max(OVERLAP_SAMPLES, OVERLAP * validated)),
+                Reading(
+                    "validation samples that were trained on", both, ">=", max(OVERLAP_SAMPLES, OVERLAP * validated)
+                ),
                 Reading("validation samples", validated),
             ],
         }
@@ -299,13 +311,16 @@ class Sampling(Detector):
 
     def _tell_overlap(self, source: int | None, num_both: int, num_all: int) -> Finding:
         return Finding(
-            "train_val_overlap", Severity.WARNING,
+            "train_val_overlap",
+            Severity.WARNING,
             f"{num_both:,} of {num_all:,} validation samples ({num_both / num_all:.0%}) were trained on too, "
             "so validation is better than it should be.",
-            self._first_validated.get(source, 0), self._last_step, ("batch",),
+            self._first_validated.get(source, 0),
+            self._last_step,
+            ("batch",),
             (
                 Evidence("share of validation samples in training", num_both / num_all, 0.0),
                 Evidence("validation samples", float(num_all)),
             ),
             "train_set, val_set = torch.utils.data.random_split(dataset, [0.8, 0.2])  # split before anything is drawn",
-        )  # fmt: skip
+        )

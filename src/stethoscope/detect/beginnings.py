@@ -85,7 +85,9 @@ class Beginnings(Detector):
     def _is_large_step(self, span: Span, row: int) -> bool:
         """Whether this step replaced what the weights began with."""
         rms = span.stat("rms")[row]
-        weights = {span.sites[n].site.path: float(rms[n]) for n in span.places(Kind.WEIGHT) if len(span.sites[n].shape) > 1}
+        weights = {
+            span.sites[n].site.path: float(rms[n]) for n in span.places(Kind.WEIGHT) if len(span.sites[n].shape) > 1
+        }
         ratios = [
             float(rms[n]) / size
             for n in span.places(Kind.UPDATE)
@@ -95,9 +97,7 @@ class Beginnings(Detector):
 
     def _take_sizes(self, span: Span, row: int) -> None:
         rms = span.stat("rms")[row]
-        inputs = [
-            rms[n] for n in span.places(Kind.INPUT) if "float" in span.sites[n].dtype and np.isfinite(rms[n])
-        ]
+        inputs = [rms[n] for n in span.places(Kind.INPUT) if "float" in span.sites[n].dtype and np.isfinite(rms[n])]
         self._input = max([float(size) for size in inputs], default=0.0)
         for n in span.places(Kind.ACTIVATION):
             site = span.sites[n].site
@@ -144,21 +144,31 @@ class Beginnings(Detector):
         ratio = float(sizes[-1] / base)
         steps = np.diff(np.log(np.concatenate([[base], sizes])))
         # Every layer takes part: one wide layer is a choice, a chain of them is a scale.
-        grows = (
-            (steps > 0).mean() > 0.7 and ratio > GROWN and float(sizes[:-1].max() / base) > math.sqrt(GROWN)
-        )
+        grows = (steps > 0).mean() > 0.7 and ratio > GROWN and float(sizes[:-1].max() / base) > math.sqrt(GROWN)
         if not grows:
             return None
         worst = int(np.argmax(steps))
         return Finding(
-            "bad_init_scale", Severity.CRITICAL,
+            "bad_init_scale",
+            Severity.CRITICAL,
             f"Before anything is learned, values grow {ratio:,.0f} times from the input to {self._sizes[-1][0]}: the initial weights "
             "are too large.",
-            self._first, self._first, (self._sizes[worst][0], self._sizes[-1][0]),
-            (Evidence(f"size after {self._sizes[-1][0]}", float(sizes[-1]), base, site=self._sizes[-1][0], kind="activation", stat="rms"),
-             Evidence("first loss", self._loss)),
+            self._first,
+            self._first,
+            (self._sizes[worst][0], self._sizes[-1][0]),
+            (
+                Evidence(
+                    f"size after {self._sizes[-1][0]}",
+                    float(sizes[-1]),
+                    base,
+                    site=self._sizes[-1][0],
+                    kind="activation",
+                    stat="rms",
+                ),
+                Evidence("first loss", self._loss),
+            ),
             "nn.init.kaiming_normal_(layer.weight)  # keeps the size from layer to layer",
-        )  # fmt: skip
+        )
 
     def _find_loss(self) -> Finding | None:
         if self._num_classes < 2 or not math.isfinite(self._loss) or self._first is None or self._first > 0:
@@ -168,11 +178,16 @@ class Beginnings(Detector):
         if self._loss < FAR_ABOVE * chance or self._output_size < FAR_ABOVE * max(before, 1.0):
             return None
         return Finding(
-            "bad_initial_loss", Severity.WARNING,
+            "bad_initial_loss",
+            Severity.WARNING,
             f"The first loss is {self._loss:.3g}, where guessing among {self._num_classes} classes gives {chance:.3g}: {self._head} begins "
             "far too sure of itself.",
-            self._first, self._first, (self._head,),
-            (Evidence("first loss", self._loss, chance),
-             Evidence("size of the logits", self._output_size, site=self._head, kind="activation", stat="rms")),
+            self._first,
+            self._first,
+            (self._head,),
+            (
+                Evidence("first loss", self._loss, chance),
+                Evidence("size of the logits", self._output_size, site=self._head, kind="activation", stat="rms"),
+            ),
             "nn.init.normal_(head.weight, std=0.02)",
-        )  # fmt: skip
+        )

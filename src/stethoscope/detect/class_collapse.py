@@ -68,9 +68,7 @@ class ClassCollapse(Detector):
                 self._is_one_logit |= any(op[0] == ONE_LOGIT for op in event.body.get("operations", ()))
         if self._is_one_logit:
             self._take_targets(span)
-        shares, tops, units = (
-            span.metric(f"output/{name}") for name in ("top_share", "top_class", "num_units")
-        )
+        shares, tops, units = (span.metric(f"output/{name}") for name in ("top_share", "top_class", "num_units"))
         losses = span.metric("loss")
         self._losses = [*self._losses, *losses[np.isfinite(losses)].tolist()][-RECENT:]
         for row in np.flatnonzero(np.isfinite(shares)):
@@ -87,9 +85,11 @@ class ClassCollapse(Detector):
     def _take_targets(self, span: Span) -> None:
         """Targets of zeros and ones beside one logit a sample, or a pixel, are labels of two classes."""
         places = [
-            n for n in span.places(Kind.TARGET)
-            if "float" in span.sites[n].dtype and (len(span.sites[n].shape) == 1 or span.sites[n].shape[-1] == 1 or self._num_units == 1)
-        ]  # fmt: skip
+            n
+            for n in span.places(Kind.TARGET)
+            if "float" in span.sites[n].dtype
+            and (len(span.sites[n].shape) == 1 or span.sites[n].shape[-1] == 1 or self._num_units == 1)
+        ]
         if not places:
             return
         rows = span.rows[span.present[:, places[0]], places[0]]
@@ -113,22 +113,21 @@ class ClassCollapse(Detector):
         lasts = self._last_step - self._since if self._since is not None else 0
         return {
             "class_collapse": [
-                Reading("share of the commonest class among the labels", float(self._labels.max()) / total if total else np.nan, ">=",
-                        MAJORITY),
+                Reading(
+                    "share of the commonest class among the labels",
+                    float(self._labels.max()) / total if total else np.nan,
+                    ">=",
+                    MAJORITY,
+                ),
                 Reading("looks in a row at which every prediction was one class", self._num_looks, ">=", LOOKS_NEEDED),
                 Reading("steps for which that has lasted", lasts, ">=", STEPS_NEEDED),
             ]
-        }  # fmt: skip
+        }
 
     def findings(self) -> list[Finding]:
         """Only while it lasts."""
         total = float(self._labels.sum())
-        if (
-            self._since is None
-            or self._num_looks < LOOKS_NEEDED
-            or total <= 0
-            or self._top >= len(self._labels)
-        ):
+        if self._since is None or self._num_looks < LOOKS_NEEDED or total <= 0 or self._top >= len(self._labels):
             return []
         num_classes = 2 if self._num_units == 1 and self._is_one_logit else self._num_units
         if num_classes != len(self._labels) or self._last_step - self._since < STEPS_NEEDED:
@@ -140,17 +139,27 @@ class ClassCollapse(Detector):
         entropy = float(-(positive * np.log(positive)).sum())
         loss = float(np.median(self._losses)) if self._losses else float("nan")
         is_majority = common >= MAJORITY and common == float(shares.max())
-        if not is_majority or expected < EXPECTED or not loss > LEARNED * entropy or (loss < entropy and self._still_falls()):
+        if (
+            not is_majority
+            or expected < EXPECTED
+            or not loss > LEARNED * entropy
+            or (loss < entropy and self._still_falls())
+        ):
             return []
         rare = ", ".join(f"class {n} {share:.1%}" for n, share in enumerate(shares[:4]) if n != self._top)
-        return [Finding(
-            "class_collapse", Severity.WARNING,
-            f"Every prediction since step {self._since:,} is class {self._top}, which {common:.1%} of the labels are; "
-            f"{rare} of the labels are never predicted.",
-            self._since, self._last_step, ("(root)",),
-            (
-                Evidence(f"share of predictions of class {self._top}", 1.0, common),
-                Evidence("loss, against the entropy of the classes", loss, entropy),
-            ),
-            "nn.CrossEntropyLoss(weight=1 / class_counts)  # or a WeightedRandomSampler",
-        )]  # fmt: skip
+        return [
+            Finding(
+                "class_collapse",
+                Severity.WARNING,
+                f"Every prediction since step {self._since:,} is class {self._top}, which {common:.1%} of the labels are; "
+                f"{rare} of the labels are never predicted.",
+                self._since,
+                self._last_step,
+                ("(root)",),
+                (
+                    Evidence(f"share of predictions of class {self._top}", 1.0, common),
+                    Evidence("loss, against the entropy of the classes", loss, entropy),
+                ),
+                "nn.CrossEntropyLoss(weight=1 / class_counts)  # or a WeightedRandomSampler",
+            )
+        ]

@@ -94,9 +94,7 @@ class Constants(Detector):
         here = {int(place): float(value) for place, value in found}
         self._num_here = int(str(body.get("num_constant", 0)))
         self._num_features = int(str(body.get("num_features", 0)))
-        kept = (
-            here if self._constant is None else {n: v for n, v in self._constant.items() if here.get(n) == v}
-        )
+        kept = here if self._constant is None else {n: v for n, v in self._constant.items() if here.get(n) == v}
         self._constant = kept
         absent = body.get("nonfinite_features")
         self._absent = list(absent) if isinstance(absent, list) and len(absent) < self._num_features else []
@@ -113,8 +111,11 @@ class Constants(Detector):
         if not broken:
             return None
         first = broken[0]
-        num_bad = float(span.rows[row, first, INDEX["num_nan"]] + span.rows[row, first, INDEX["num_posinf"]]
-                        + span.rows[row, first, INDEX["num_neginf"]])  # fmt: skip
+        num_bad = float(
+            span.rows[row, first, INDEX["num_nan"]]
+            + span.rows[row, first, INDEX["num_posinf"]]
+            + span.rows[row, first, INDEX["num_neginf"]]
+        )
         columns = {len(self._constant), self._num_here}
         in_columns = self._num_samples > 0 and any(num_bad == self._num_samples * n for n in columns)
         total = float(span.rows[row, first, INDEX["count"]])
@@ -125,9 +126,7 @@ class Constants(Detector):
     def _takes_inputs(self, span: Span, first: int) -> bool:
         """A layer with weights that makes NaN of a finite batch was given it: only the inputs came before."""
         module = span.modules.get(span.sites[first].site.module, {})
-        return str(module.get("type", "")).startswith(("Linear", "Conv")) and bool(
-            module.get("num_parameters")
-        )
+        return str(module.get("type", "")).startswith(("Linear", "Conv")) and bool(module.get("num_parameters"))
 
     def _tell(self, span: Span, row: int, features: list[int], module: str, num_bad: float) -> Finding:
         step = int(span.steps[row])
@@ -137,14 +136,17 @@ class Constants(Detector):
         verb = "has" if len(features) == 1 else "have"
         sites = (module, *(f"batch[{n}]" for n in features[:MAX_NAMED]))
         return Finding(
-            "constant_feature", Severity.CRITICAL,
+            "constant_feature",
+            Severity.CRITICAL,
             f"{word} {named}{more} of the inputs {verb} one value in every sample; divided by a spread of zero in {module} "
             f"{'it becomes' if len(features) == 1 else 'they become'} non-finite at step {step:,}.",
-            step, step, tuple(dict.fromkeys(sites)),
+            step,
+            step,
+            tuple(dict.fromkeys(sites)),
             (
                 Evidence("features without variance", float(len(features)), 0.0),
                 Evidence("first such feature", float(features[0])),
                 Evidence(f"non-finite values in {module}", num_bad, 0.0),
             ),
             "inputs = (inputs - mean) / std.clamp(min=1e-6)  # or drop features without variance",
-        )  # fmt: skip
+        )

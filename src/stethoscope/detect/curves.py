@@ -16,13 +16,46 @@ from stethoscope.record import FloatArray, IntArray, Kind
 
 VALIDATION: Final = ("eval", "val", "valid", "validation", "test", "dev")
 RISING: Final = (
-    "acc", "accuracy", "f1", "auc", "auroc", "auprc", "precision", "recall", "map", "iou", "miou", "dice", "bleu", "rouge",
-    "r2", "reward", "return", "top1", "top5", "psnr", "ssim", "correct",
-)  # fmt: skip
+    "acc",
+    "accuracy",
+    "f1",
+    "auc",
+    "auroc",
+    "auprc",
+    "precision",
+    "recall",
+    "map",
+    "iou",
+    "miou",
+    "dice",
+    "bleu",
+    "rouge",
+    "r2",
+    "reward",
+    "return",
+    "top1",
+    "top5",
+    "psnr",
+    "ssim",
+    "correct",
+)
 """Words in the names of metrics of which more is better."""
 FALLING: Final = (
-    "loss", "error", "err", "wer", "cer", "mse", "mae", "rmse", "nll", "perplexity", "ppl", "bce", "ce", "fid",
-)  # fmt: skip
+    "loss",
+    "error",
+    "err",
+    "wer",
+    "cer",
+    "mse",
+    "mae",
+    "rmse",
+    "nll",
+    "perplexity",
+    "ppl",
+    "bce",
+    "ce",
+    "fid",
+)
 """And less."""
 LOSSES_KEPT: Final = 1 << 15
 BINARY: Final = ("BinaryCrossEntropyWithLogits", "BinaryCrossEntropy")
@@ -100,9 +133,7 @@ class Curves:
                 self._ended_at = max(self._ended_at, event.step)
             elif event.kind == "loss_graph":
                 self.num_classes = max(self.num_classes, int(event.body.get("num_classes", 0)))
-                self.is_binary = self.is_binary or any(
-                    op[0] in BINARY for op in event.body.get("operations", ())
-                )
+                self.is_binary = self.is_binary or any(op[0] in BINARY for op in event.body.get("operations", ()))
             elif event.kind == "batch" and event.body.get("class_counts") and not event.rank:
                 counts = event.body["class_counts"]
                 if len(counts) > len(self._labels):
@@ -129,7 +160,9 @@ class Curves:
     def curve(self, name: str) -> Curve:
         """A metric, empty where it was never recorded."""
         track = self._tracks.get(name)
-        return Curve(np.empty(0, np.int64), np.empty(0)) if track is None else Curve(track.steps, track.values, track.num)
+        return (
+            Curve(np.empty(0, np.int64), np.empty(0)) if track is None else Curve(track.steps, track.values, track.num)
+        )
 
     def first_losses(self, number: int) -> FloatArray:
         """The first losses, exactly."""
@@ -137,19 +170,11 @@ class Curves:
 
     def validation(self, wanted: int) -> dict[str, Curve]:
         """Validation's metrics of one direction."""
-        return {
-            name: self.curve(name)
-            for name in self._tracks
-            if is_validation(name) and direction(name) == wanted
-        }
+        return {name: self.curve(name) for name in self._tracks if is_validation(name) and direction(name) == wanted}
 
     def validation_loss(self) -> tuple[str, Curve] | None:
         """The metric of validation that can be set beside the training loss."""
-        names = [
-            name
-            for name in self._tracks
-            if is_validation(name) and any(w.endswith("loss") for w in words(name))
-        ]
+        names = [name for name in self._tracks if is_validation(name) and any(w.endswith("loss") for w in words(name))]
         names.sort(key=lambda name: (name != "eval/loss", name))
         return (names[0], self.curve(names[0])) if names else None
 
@@ -160,9 +185,7 @@ class Curves:
         if self.num_classes > 1:
             total = float(self._labels.sum())
             shares = self._labels[self._labels > 0] / total if total else np.empty(0)
-            entropy = (
-                float(-(shares * np.log(shares)).sum()) if len(shares) > 1 else math.log(self.num_classes)
-            )
+            entropy = float(-(shares * np.log(shares)).sum()) if len(shares) > 1 else math.log(self.num_classes)
             return min(entropy, math.log(self.num_classes))
         return float(np.median(self._target_stds)) ** 2 if self._target_stds else None
 

@@ -33,7 +33,10 @@ class Dynamics(Detector):
     codes: ClassVar[tuple[Code, ...]] = (
         Code(
             "oscillation",
-            needs=(Need("cosines of successive updates", "metric", ("update_cos",), "updates of successive steps"), LOSS),
+            needs=(
+                Need("cosines of successive updates", "metric", ("update_cos",), "updates of successive steps"),
+                LOSS,
+            ),
             leads_to=("update_too_large",),
             through_updates=True,
         ),
@@ -124,7 +127,12 @@ class Dynamics(Detector):
         _, number, share, typical = self._waiting()
         return {
             "oscillation": [
-                Reading(f"median cosine of the last {WINDOW} updates", float(np.median(window)) if window else np.nan, "<=", OPPOSED),
+                Reading(
+                    f"median cosine of the last {WINDOW} updates",
+                    float(np.median(window)) if window else np.nan,
+                    "<=",
+                    OPPOSED,
+                ),
                 Reading("steps for which that has lasted", since, ">=", max(LASTING, (self._first or 0) - self._began)),
             ],
             "data_bound": [
@@ -132,28 +140,43 @@ class Dynamics(Detector):
                 Reading("share of a step spent waiting", share, ">", WAITING_SHARE),
                 Reading("wait in ms", typical, ">", WAITING_MS),
             ],
-        }  # fmt: skip
+        }
 
     def findings(self) -> list[Finding]:
         """Both where they last."""
         found = []
         if self._oscillates():
-            found.append(Finding(
-                "oscillation", Severity.WARNING,
-                f"Since step {self._first:,} each update undoes the last one and the loss does not fall: the learning rate is at its "
-                "limit.",
-                self._first or 0, self._last_step, (), (Evidence("cosine between successive updates", self._worst),),
-                "lr=lr / 2",
-            ))  # fmt: skip
+            found.append(
+                Finding(
+                    "oscillation",
+                    Severity.WARNING,
+                    f"Since step {self._first:,} each update undoes the last one and the loss does not fall: the learning rate is at its "
+                    "limit.",
+                    self._first or 0,
+                    self._last_step,
+                    (),
+                    (Evidence("cosine between successive updates", self._worst),),
+                    "lr=lr / 2",
+                )
+            )
         first, _, share, typical = self._waiting()
         if share > WAITING_SHARE and typical > WAITING_MS:
             # Without a loader all that is known is what passes between a step and the next call of the model.
-            spent = "waiting for data" if self._num_loaded else "between a step and the model's next call, waiting for data or other work"
-            found.append(Finding(
-                "data_bound", Severity.WARNING,
-                f"{share:.0%} of the time is spent {spent}, {typical:.0f} ms a step.",
-                first, self._last_step, (),
-                (Evidence("share of the step spent waiting", share), Evidence("waiting", typical, unit="ms")),
-                "DataLoader(..., num_workers=4, persistent_workers=True, pin_memory=True)",
-            ))  # fmt: skip
+            spent = (
+                "waiting for data"
+                if self._num_loaded
+                else "between a step and the model's next call, waiting for data or other work"
+            )
+            found.append(
+                Finding(
+                    "data_bound",
+                    Severity.WARNING,
+                    f"{share:.0%} of the time is spent {spent}, {typical:.0f} ms a step.",
+                    first,
+                    self._last_step,
+                    (),
+                    (Evidence("share of the step spent waiting", share), Evidence("waiting", typical, unit="ms")),
+                    "DataLoader(..., num_workers=4, persistent_workers=True, pin_memory=True)",
+                )
+            )
         return found

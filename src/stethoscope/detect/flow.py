@@ -79,9 +79,7 @@ class Flow(Detector):
 
     def observe(self, span: Span) -> None:
         """One value of slope and one of size for every step."""
-        self._clips = self._clips or bool(
-            span.recorded("clip_norm").any() or span.recorded("clip_value").any()
-        )
+        self._clips = self._clips or bool(span.recorded("clip_norm").any() or span.recorded("clip_value").any())
         places = [n for n in span.in_depth(span.places(Kind.GRADIENT)) if is_matrix(span.sites[n])]
         if not places:
             return
@@ -163,16 +161,33 @@ class Flow(Detector):
         clips = [Reading("clipping seen", int(self._clips), "=", 0, way=way) for way in ways]
         return {
             "vanishing_gradients": [
-                seen, Reading(spread, decades, ">=", DECADES, way="by depth"), Reading(order, trend, ">=", TREND, way="by depth"),
+                seen,
+                Reading(spread, decades, ">=", DECADES, way="by depth"),
+                Reading(order, trend, ">=", TREND, way="by depth"),
             ],
             "exploding_gradients": [
-                seen, Reading(spread, decades, "<=", -DECADES, way="by depth"), Reading(order, trend, "<=", -TREND, way="by depth"),
-                clips[0], Reading("gradient of a recurrent layer / last layer's", back.get(path, np.nan), ">", BACK_IN_TIME, path,
-                                  "back in time"),
-                clips[1], Reading(f"recurrent layers over {BURST:.0e} times the last one", len(self._bursts), ">", 0, way=ways[1]),
-                clips[2], Reading(f"steps over {SPIKE:.0f} times the usual norm", self._num_spikes, ">=", SPIKES_NEEDED, way="in time"),
+                seen,
+                Reading(spread, decades, "<=", -DECADES, way="by depth"),
+                Reading(order, trend, "<=", -TREND, way="by depth"),
+                clips[0],
+                Reading(
+                    "gradient of a recurrent layer / last layer's",
+                    back.get(path, np.nan),
+                    ">",
+                    BACK_IN_TIME,
+                    path,
+                    "back in time",
+                ),
+                clips[1],
+                Reading(
+                    f"recurrent layers over {BURST:.0e} times the last one", len(self._bursts), ">", 0, way=ways[1]
+                ),
+                clips[2],
+                Reading(
+                    f"steps over {SPIKE:.0f} times the usual norm", self._num_spikes, ">=", SPIKES_NEEDED, way="in time"
+                ),
             ],
-        }  # fmt: skip
+        }
 
     def findings(self) -> list[Finding]:
         """The trend with depth, then the jumps in time."""
@@ -237,9 +252,7 @@ class Flow(Detector):
             last_step=self._last_step,
             sites=(module, path),
             evidence=(
-                Evidence(
-                    "gradient against the last layer's", back[path], site=path, kind="gradient", stat="norm"
-                ),
+                Evidence("gradient against the last layer's", back[path], site=path, kind="gradient", stat="norm"),
             ),
             remedy="torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # and an orthogonal recurrence of gain 1",
         )

@@ -69,14 +69,17 @@ class Generalisation(Detector):
         ]
         return {
             "labels_uninformative": [
-                *known, Reading("training loss at the end", last, "<", FITTED * level),
+                *known,
+                Reading("training loss at the end", last, "<", FITTED * level),
                 Reading("best validation loss", best, ">=", AT_CHANCE * level),
             ],
             "overfitting": [
-                *known, Reading("validation loss at the end", late, ">", RISE * best), Reading("its best", best),
+                *known,
+                Reading("validation loss at the end", late, ">", RISE * best),
+                Reading("its best", best),
                 Reading("training loss at the end", last),
             ],
-        }  # fmt: skip
+        }
 
     def findings(self) -> list[Finding]:
         """One of the two at most; nothing where validation was looked at a few times only."""
@@ -99,21 +102,22 @@ class Generalisation(Detector):
         guess = 1.0 / max(self._curves.num_classes, 2)
         if any(float(np.median(c.part(0.5, 1))) > guess + max(0.1, 0.5 * guess) for c in accuracies):
             return None
-        shown = [
-            Evidence("validation accuracy", float(np.median(c.part(0.5, 1))), guess) for c in accuracies[:1]
-        ]
+        shown = [Evidence("validation accuracy", float(np.median(c.part(0.5, 1))), guess) for c in accuracies[:1]]
         return Finding(
-            "labels_uninformative", Severity.WARNING,
+            "labels_uninformative",
+            Severity.WARNING,
             f"The training samples were learned by heart (loss {last:.3g}), and {name} was never better than chance: its best "
             f"is {best:.3g} where knowing nothing gives {chance:.3g}. The labels may not belong to these inputs.",
-            int(curve.steps[0]), int(curve.steps[-1]), ("batch",),
+            int(curve.steps[0]),
+            int(curve.steps[-1]),
+            ("batch",),
             (
                 Evidence(f"best {name}, against chance", best, chance),
                 Evidence("training loss", last, float(training[0])),
                 *shown,
             ),
             "assert len(inputs) == len(labels)  # and look at ten pairs: shuffled apart, sorted, or of another file",
-        )  # fmt: skip
+        )
 
     def _overfitting(self, name: str, curve: Curve, training: FloatArray) -> list[Finding]:
         onset = int(np.argmin(curve.values))
@@ -124,29 +128,30 @@ class Generalisation(Detector):
             return []
         began = max(float(self._curves.loss.values[0]), float(curve.values[0]))
         rose = (
-            end > RISE * best
-            and end - best > OF_RANGE * (began - best)
-            and end - best > NOISES * noise(curve.values)
+            end > RISE * best and end - best > OF_RANGE * (began - best) and end - best > NOISES * noise(curve.values)
         )
         lasting = float((late > best + 0.5 * (end - best)).mean()) > 0.9
-        still_fitting = (
-            last < 0.8 * float(np.median(training[max(0, onset - 1) : onset + 2])) and end > 1.3 * last
-        )
+        still_fitting = last < 0.8 * float(np.median(training[max(0, onset - 1) : onset + 2])) and end > 1.3 * last
         if not (rose and lasting and still_fitting):
             return []
         surer = any(self._gained(c, int(curve.steps[onset])) for c in self._curves.validation(1).values())
         step = int(curve.steps[onset])
-        return [Finding(
-            "overfitting", Severity.INFO if surer else Severity.WARNING,
-            f"{name} was best at step {step:,} ({best:.3g}) and is {end:.3g} at the end, while the training loss went on "
-            f"falling to {last:.3g}: the model learns its samples by heart since then.",
-            step, int(curve.steps[-1]), (),
-            (
-                Evidence(f"{name}, against its best", end, best),
-                Evidence("training loss, against that step's", last, float(training[onset])),
-            ),
-            f"torch.save(model.state_dict(), path)  # keep the model of step {step}, or use weight decay, dropout, more data",
-        )]  # fmt: skip
+        return [
+            Finding(
+                "overfitting",
+                Severity.INFO if surer else Severity.WARNING,
+                f"{name} was best at step {step:,} ({best:.3g}) and is {end:.3g} at the end, while the training loss went on "
+                f"falling to {last:.3g}: the model learns its samples by heart since then.",
+                step,
+                int(curve.steps[-1]),
+                (),
+                (
+                    Evidence(f"{name}, against its best", end, best),
+                    Evidence("training loss, against that step's", last, float(training[onset])),
+                ),
+                f"torch.save(model.state_dict(), path)  # keep the model of step {step}, or use weight decay, dropout, more data",
+            )
+        ]
 
     @staticmethod
     def _gained(curve: Curve, step: int) -> bool:

@@ -27,9 +27,7 @@ class Group:
         """Adam's two decay rates."""
         found = self.settings.get("betas", (0.9, 0.999))
         return (
-            (float(found[0]), float(found[1]))
-            if isinstance(found, (list, tuple)) and len(found) == 2
-            else (0.9, 0.999)
+            (float(found[0]), float(found[1])) if isinstance(found, (list, tuple)) and len(found) == 2 else (0.9, 0.999)
         )
 
     @property

@@ -171,10 +171,16 @@ class InputScale(Detector):
         first = float(np.median(self._losses)) if self._losses else np.nan
         return {
             "unscaled_inputs": [
-                known, Reading("root mean square of the inputs", sizes[0], ">=", LARGE, self._name),
+                known,
+                Reading("root mean square of the inputs", sizes[0], ">=", LARGE, self._name),
                 Reading("first losses", first, ">", FLOODED * (np.nan if chance is None else chance), way="first loss"),
-                Reading("largest share of saturated outputs", max(self._saturation.values(), default=np.nan), ">", SATURATED,
-                        way="saturated"),
+                Reading(
+                    "largest share of saturated outputs",
+                    max(self._saturation.values(), default=np.nan),
+                    ">",
+                    SATURATED,
+                    way="saturated",
+                ),
             ],
             "inputs_too_small": [
                 known,
@@ -184,7 +190,7 @@ class InputScale(Detector):
             "inputs_ignored": [
                 Reading("batches in a row without any difference", self._constant.longest, ">=", BATCHES_NEEDED)
             ],
-        }  # fmt: skip
+        }
 
     def findings(self) -> list[Finding]:
         """Nothing at all comes first: it has no size."""
@@ -214,9 +220,7 @@ class InputScale(Detector):
 
     def _unscaled(self, rms: float) -> list[Finding]:
         chance = self._chance()
-        evidence = [
-            Evidence("root mean square of the inputs", rms, 1.0, site=self._name, kind="input", stat="rms")
-        ]
+        evidence = [Evidence("root mean square of the inputs", rms, 1.0, site=self._name, kind="input", stat="rms")]
         evidence += self._ranges()
         full = [path for path, share in self._saturation.items() if share > SATURATED]
         first = float(np.median(self._losses)) if self._losses else float("nan")
@@ -232,20 +236,24 @@ class InputScale(Detector):
             evidence.append(Evidence("first loss", first))
         else:
             return []
-        return [Finding(
-            "unscaled_inputs", Severity.CRITICAL,
-            f"The inputs are about {rms:,.3g} in size where layers are made for about 1, and {harm}.",
-            self._first_step, self._last_step, (self._name,), tuple(evidence),
-            "inputs = (inputs - inputs.mean(0)) / inputs.std(0)  # with mean and std of the training set",
-        )]  # fmt: skip
+        return [
+            Finding(
+                "unscaled_inputs",
+                Severity.CRITICAL,
+                f"The inputs are about {rms:,.3g} in size where layers are made for about 1, and {harm}.",
+                self._first_step,
+                self._last_step,
+                (self._name,),
+                tuple(evidence),
+                "inputs = (inputs - inputs.mean(0)) / inputs.std(0)  # with mean and std of the training set",
+            )
+        ]
 
     def _ranges(self) -> list[Evidence]:
         largest, median = self._features.get("largest"), self._features.get("median")
         if not isinstance(largest, list) or not isinstance(median, float):
             return []
-        return [
-            Evidence(f"size of feature {n}, against the median feature", size, median) for n, size in largest
-        ]
+        return [Evidence(f"size of feature {n}, against the median feature", size, median) for n, size in largest]
 
     def _too_small(self, spread: float) -> Finding:
         heard = (
@@ -254,36 +262,38 @@ class InputScale(Detector):
             else []
         )
         return Finding(
-            "inputs_too_small", Severity.WARNING,
+            "inputs_too_small",
+            Severity.WARNING,
             f"The inputs spread by only {spread:.2g} where layers are made for about 1: they may have been normalised twice.",
-            self._first_step, self._last_step, (self._name,),
+            self._first_step,
+            self._last_step,
+            (self._name,),
             (
                 Evidence("standard deviation of the inputs", spread, 1.0, site=self._name, kind="input", stat="std"),
                 *heard,
             ),
             "inputs = (inputs - inputs.mean()) / inputs.std()  # once, with statistics of the values as they are there",
-        )  # fmt: skip
+        )
 
     def _ignored(self) -> Finding:
         value = self._constant_value
         what = (
-            "zero"
-            if value == 0
-            else f"{value:.3g}"
-            if value is not None and self._sizes_flat()
-            else "the same sample"
+            "zero" if value == 0 else f"{value:.3g}" if value is not None and self._sizes_flat() else "the same sample"
         )
         first = self._constant.start_of_longest
         return Finding(
-            "inputs_ignored", Severity.CRITICAL,
+            "inputs_ignored",
+            Severity.CRITICAL,
             f"Every input is {what} since step {first:,}: nothing that the model is given tells one sample from another.",
-            first, self._constant.last_step, (self._name or "batch",),
+            first,
+            self._constant.last_step,
+            (self._name or "batch",),
             (
                 Evidence("batches without any difference", float(self._constant.longest), 0.0),
                 Evidence("standard deviation of the inputs", 0.0, site=self._name, kind="input", stat="std"),
             ),
             "assert inputs.std() > 0  # in the data pipeline: a division of integers, a mask, a normalisation",
-        )  # fmt: skip
+        )
 
     def _sizes_flat(self) -> bool:
         return all(spread == 0 for _, spread in self._sizes)

@@ -43,7 +43,14 @@ class GradientAccounts(Detector):
         ),
         Code(
             "optimizer_never_steps",
-            needs=(Need("backward passes without a step", "event", ("gradients_discarded", "totals"), "watch(model, optimizer)"),),
+            needs=(
+                Need(
+                    "backward passes without a step",
+                    "event",
+                    ("gradients_discarded", "totals"),
+                    "watch(model, optimizer)",
+                ),
+            ),
             leads_to=("silent_no_update", "update_too_small"),
         ),
     )
@@ -90,14 +97,27 @@ class GradientAccounts(Detector):
         never = Reading("optimizer steps", self._num_steps, "=", 0)
         return {
             "gradients_not_cleared": [
-                Reading("steps in a row that kept the gradients of the step before", self._kept.longest, ">=", SURE_AFTER)
+                Reading(
+                    "steps in a row that kept the gradients of the step before", self._kept.longest, ">=", SURE_AFTER
+                )
             ],
             "gradients_cleared_before_step": [
-                Reading("steps in a row whose gradients were gone before the optimizer's step", self._lost.longest, ">=", SURE_AFTER)
+                Reading(
+                    "steps in a row whose gradients were gone before the optimizer's step",
+                    self._lost.longest,
+                    ">=",
+                    SURE_AFTER,
+                )
             ],
             "optimizer_never_steps": [
                 never,
-                Reading("times gradients were thrown away unused", self._discarded, ">=", NEVER_STEPS_AFTER, way="thrown away"),
+                Reading(
+                    "times gradients were thrown away unused",
+                    self._discarded,
+                    ">=",
+                    NEVER_STEPS_AFTER,
+                    way="thrown away",
+                ),
                 Reading("backward passes by the end", self._totals.get("num_backwards", 0), ">=", 8, way="at the end"),
             ],
         }
@@ -235,27 +255,27 @@ class Ownership(Detector):
         still = {name: streak.longest for name, streak in self._zero.items() if name not in self._ever_positive}
         return {
             "optimizer_params_not_in_model": [
-                known, Reading("tensors in the optimizer that are not the model's and get no gradient", len(strangers), ">", 0)
+                known,
+                Reading(
+                    "tensors in the optimizer that are not the model's and get no gradient", len(strangers), ">", 0
+                ),
             ],
             "trainable_params_not_in_optimizer": [
-                known, Reading("trainable tensors with a gradient that no optimizer holds", len(outside), ">", 0)
+                known,
+                Reading("trainable tensors with a gradient that no optimizer holds", len(outside), ">", 0),
             ],
             "zero_lr_group": [
                 Reading("groups whose rate was never above 0", len(still), ">", 0),
                 Reading("steps in a row at rate 0", max(still.values(), default=0), ">=", ZERO_RATE_AFTER),
             ],
-        }  # fmt: skip
+        }
 
     def findings(self) -> list[Finding]:
         """What no optimizer holds, what no model holds, what has no rate."""
         found = [*self._zero_rates()]
         if self._step < OWNERSHIP_AFTER:
             return found
-        orphans = [
-            p["site"]
-            for p in self._latest.get("not_in_optimizer", ())
-            if p["trainable"] and p["has_gradient"]
-        ]
+        orphans = [p["site"] for p in self._latest.get("not_in_optimizer", ()) if p["trainable"] and p["has_gradient"]]
         strangers = [p for p in self._latest.get("not_in_model", ()) if not p["has_gradient"]]
         if strangers:
             found.append(self._strangers(strangers, orphans))
@@ -278,9 +298,7 @@ class Ownership(Detector):
         )
 
     def _strangers(self, strangers: list[dict[str, Any]], orphans: list[str]) -> Finding:
-        where = (
-            f", while {name_list(orphans)} {'is' if len(orphans) == 1 else 'are'} in none" if orphans else ""
-        )
+        where = f", while {name_list(orphans)} {'is' if len(orphans) == 1 else 'are'} in none" if orphans else ""
         return Finding(
             code="optimizer_params_not_in_model",
             severity=Severity.CRITICAL,

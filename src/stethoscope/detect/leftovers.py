@@ -83,7 +83,13 @@ class Leftovers(Detector):
         Code(
             "optimizer_state_lost",
             needs=(
-                Need("the optimizer's own step count", "metric", ("optimizer_step",), "kept by Adam and its kin", is_optional=True),
+                Need(
+                    "the optimizer's own step count",
+                    "metric",
+                    ("optimizer_step",),
+                    "kept by Adam and its kin",
+                    is_optional=True,
+                ),
                 optional(STATE),
             ),
         ),
@@ -125,7 +131,9 @@ class Leftovers(Detector):
             elif event.kind == "ownership" and event.body.get("replaces"):
                 self._replaced.append(event.step)
             elif event.kind == "continuation" and event.body.get("how") != "resumed":
-                self._replaced.append(event.step)  # a new training in an old folder, or one beside another: nothing was lost
+                self._replaced.append(
+                    event.step
+                )  # a new training in an old folder, or one beside another: nothing was lost
             elif event.kind == "totals":
                 self._ended = True
         alive, hooks = span.metric("graphs_alive"), span.metric("num_hooks")
@@ -153,7 +161,13 @@ class Leftovers(Detector):
     def _see_count(self, step: int, count: float) -> None:
         """Adam counts its own steps: the count of a continued run goes on, or begins again at 1."""
         before, self._count = self._count, (step, count)
-        if before is not None and step > before[0] and count < before[1] and count <= 1.0 and not self._was_replaced(before[0], step):
+        if (
+            before is not None
+            and step > before[0]
+            and count < before[1]
+            and count <= 1.0
+            and not self._was_replaced(before[0], step)
+        ):
             self._note_start(step, is_momentum=False, lost=before[1])
 
     def _was_replaced(self, after: int, until: int) -> bool:
@@ -182,7 +196,12 @@ class Leftovers(Detector):
         for row in np.flatnonzero(np.isfinite(momentum).all(axis=1) & (gradient > 0).all(axis=1)):
             equal = bool((np.abs(momentum[row] - gradient[row]) <= 1e-5 * gradient[row]).all())
             step = int(span.steps[row])
-            if equal and self._momentum_seen and step > self._momentum_seen and not self._was_replaced(self._momentum_seen, step):
+            if (
+                equal
+                and self._momentum_seen
+                and step > self._momentum_seen
+                and not self._was_replaced(self._momentum_seen, step)
+            ):
                 self._note_start(step, is_momentum=True)
             self._momentum_seen = max(self._momentum_seen, step)
 
@@ -191,9 +210,14 @@ class Leftovers(Detector):
         flag = max(self._create.longest, self._retain.longest)
         return {
             "graph_retained": [
-                Reading("graphs of earlier steps alive", self._alive.now, ">=", GRAPHS_NEEDED,
-                        way="kept alive"),
-                Reading("steps in a row with retain_graph or create_graph and no use of it", flag, ">=", FLAG_STEPS, way="flags"),
+                Reading("graphs of earlier steps alive", self._alive.now, ">=", GRAPHS_NEEDED, way="kept alive"),
+                Reading(
+                    "steps in a row with retain_graph or create_graph and no use of it",
+                    flag,
+                    ">=",
+                    FLAG_STEPS,
+                    way="flags",
+                ),
             ],
             "hooks_accumulate": [
                 Reading("hooks at the start", self._hooks.first),
@@ -203,8 +227,10 @@ class Leftovers(Detector):
                 Reading("looks at averaged weights", self._num_averages, ">=", AVERAGE_LOOKS),
                 Reading("the average moved at least once", int(self._averages_moved), "=", 0),
             ],
-            "optimizer_state_lost": [Reading("times the optimizer's own count or momentum began again", self._num_starts, ">", 0)],
-        }  # fmt: skip
+            "optimizer_state_lost": [
+                Reading("times the optimizer's own count or momentum began again", self._num_starts, ">", 0)
+            ],
+        }
 
     def findings(self) -> list[Finding]:
         """Each where it lasts."""
@@ -225,12 +251,16 @@ class Leftovers(Detector):
             return None
         where = f" (backward is called at {name_list(self._lines, 1)})" if self._lines else ""
         return Finding(
-            "graph_retained", Severity.WARNING,
+            "graph_retained",
+            Severity.WARNING,
             f"{int(alive.now):,} graphs of earlier steps are still alive, one more with each step{where}: something keeps the loss, "
             "such as total += loss.",
-            alive.first_step, alive.last_step, (), (Evidence("graphs alive", alive.now, alive.start),),
+            alive.first_step,
+            alive.last_step,
+            (),
+            (Evidence("graphs alive", alive.now, alive.start),),
             "total += loss.item()  # or loss.detach()",
-        )  # fmt: skip
+        )
 
     def _find_outputs(self) -> Finding | None:
         """Predictions whose graphs stay: nearly every one that was marked since the last time that any were let go."""
@@ -239,40 +269,50 @@ class Leftovers(Detector):
         if not rise >= GRAPHS_NEEDED or rise < GROWTH * outputs.length:
             return None
         return Finding(
-            "graph_retained", Severity.WARNING,
+            "graph_retained",
+            Severity.WARNING,
             f"{int(outputs.now):,} outputs of earlier steps are still alive with their graphs, one more with each step: something keeps "
             "the model's predictions, such as a list for a plot.",
-            outputs.first_step, outputs.last_step, (), (Evidence("outputs alive", outputs.now, outputs.start),),
+            outputs.first_step,
+            outputs.last_step,
+            (),
+            (Evidence("outputs alive", outputs.now, outputs.start),),
             "history.append(output.detach())",
-        )  # fmt: skip
+        )
 
     def _find_flags(self) -> Finding | None:
         name, streak = (
-            ("create_graph", self._create)
-            if self._create.longest >= FLAG_STEPS
-            else ("retain_graph", self._retain)
+            ("create_graph", self._create) if self._create.longest >= FLAG_STEPS else ("retain_graph", self._retain)
         )
         if streak.longest < FLAG_STEPS:
             return None
         return Finding(
-            "graph_retained", Severity.WARNING,
+            "graph_retained",
+            Severity.WARNING,
             f"backward({name}=True) on every step since {streak.start_of_longest:,}, with no second backward that would need it: "
             "memory that nobody uses.",
-            streak.start_of_longest, streak.last_step, (), (Evidence("steps with the flag", float(streak.longest)),),
+            streak.start_of_longest,
+            streak.last_step,
+            (),
+            (Evidence("steps with the flag", float(streak.longest)),),
             "loss.backward()  # without the flag",
-        )  # fmt: skip
+        )
 
     def _find_hooks(self) -> Finding | None:
         hooks = self._hooks
         if hooks.num_rises < RISES_NEEDED or hooks.now < hooks.most:
             return None
         return Finding(
-            "hooks_accumulate", Severity.WARNING,
+            "hooks_accumulate",
+            Severity.WARNING,
             f"The model's hooks grew from {hooks.first:.0f} to {hooks.now:.0f} since step {hooks.before_rise:,}: they are "
             "registered again and never removed.",
-            hooks.before_rise, self._last_step, tuple(self._hooked), (Evidence("hooks", hooks.now, hooks.first),),
+            hooks.before_rise,
+            self._last_step,
+            tuple(self._hooked),
+            (Evidence("hooks", hooks.now, hooks.first),),
             "handle = module.register_forward_hook(hook); handle.remove()",
-        )  # fmt: skip
+        )
 
     def _find_average(self) -> Finding | None:
         if self._num_averages < AVERAGE_LOOKS:
@@ -282,23 +322,32 @@ class Leftovers(Detector):
         if not still or self._averages_moved:
             return None
         return Finding(
-            "ema_frozen", Severity.CRITICAL,
+            "ema_frozen",
+            Severity.CRITICAL,
             f"The average of the weights ({still[0]['type']}) has not moved in {step:,} steps: nobody updates it.",
-            0, self._last_step, (), (Evidence("looks without a change", float(self._num_averages)),),
+            0,
+            self._last_step,
+            (),
+            (Evidence("looks without a change", float(self._num_averages)),),
             "ema.update_parameters(model)  # after optimizer.step()",
-        )  # fmt: skip
+        )
 
     def _find_lost(self) -> Finding | None:
         step = self._first_start
         if step is None:
             return None
         shown = (
-            Evidence("momentum, against the gradient", 1.0) if self._is_momentum_lost
+            Evidence("momentum, against the gradient", 1.0)
+            if self._is_momentum_lost
             else Evidence("the optimizer's own step count", 1.0, self._lost_count or None)
-        )  # fmt: skip
+        )
         return Finding(
-            "optimizer_state_lost", Severity.CRITICAL,
+            "optimizer_state_lost",
+            Severity.CRITICAL,
             f"The run was continued at step {step:,} with an empty optimizer: its moments begin again at zero.",
-            step, self._last_step, (), (shown,),
+            step,
+            self._last_step,
+            (),
+            (shown,),
             'optimizer.load_state_dict(checkpoint["optimizer"])',
-        )  # fmt: skip
+        )

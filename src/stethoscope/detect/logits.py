@@ -97,7 +97,9 @@ class Logits(Detector):
         """
         free = max(self._freedom.get(path, 0.0), float(numbers.get("uniform", 0.0)))
         self._freedom[path] = free
-        if free > 0.5 and math.isfinite(numbers["entropy"]):  # after a NaN there is nothing to look at, and nothing is taken back
+        if free > 0.5 and math.isfinite(
+            numbers["entropy"]
+        ):  # after a NaN there is nothing to look at, and nothing is taken back
             if path not in self._looks:
                 self._looks[path] = Track(3, limit=LOOKS_KEPT)
             self._looks[path].add(step, numbers["entropy"] / free, numbers.get("max_logit", math.nan))
@@ -105,9 +107,10 @@ class Logits(Detector):
     def _see_pushes(self, span: Span) -> None:
         """Of the last layer with one output a class: the sum of the gradient over its logits, and of its sizes."""
         heads = [
-            n for n in span.in_depth(span.places(Kind.ACTIVATION_GRADIENT))
+            n
+            for n in span.in_depth(span.places(Kind.ACTIVATION_GRADIENT))
             if len(span.sites[n].shape) > 1 and span.sites[n].shape[-1] == self._num_labels
-        ]  # fmt: skip
+        ]
         if not heads:
             return
         rows = span.rows[span.present[:, heads[-1]], heads[-1]]
@@ -141,7 +144,7 @@ class Logits(Detector):
                 Reading("share of looks at which it has one sign", abs(sign), ">=", ONE_SIGN, way="pushed"),
                 Reading("this push in the last fifth, against its largest", lasts, ">=", LASTS, way="pushed"),
             ],
-        }  # fmt: skip
+        }
 
     def findings(self) -> list[Finding]:
         """Attention by module, the worst one told; then the output."""
@@ -164,9 +167,7 @@ class Logits(Detector):
         before, after = float(early[:, 1].max()), float(np.median(late[:, 1]))
         base, top = float(early[0, 2]), float(np.median(late[:, 2]))
         collapsed = before > OPEN and after < COLLAPSED and bool((late[:, 1] < COLLAPSED).all())
-        ran_away = (
-            math.isfinite(base) and top > LARGE_LOGIT and top > LOGIT_GROWTH * base and after < 0.5 * before
-        )
+        ran_away = math.isfinite(base) and top > LARGE_LOGIT and top > LOGIT_GROWTH * base and after < 0.5 * before
         if not collapsed and not ran_away:
             return None
         middle = (before + after) / 2
@@ -176,12 +177,16 @@ class Logits(Detector):
         if math.isfinite(top):
             evidence.append(Evidence("largest logit", top, base if math.isfinite(base) else None))
         finding = Finding(
-            "attention_logit_growth", Severity.WARNING,
+            "attention_logit_growth",
+            Severity.WARNING,
             f"Attention in {path} locks onto single places from step {first:,}: its entropy fell from {before:.0%} to "
             f"{after:.0%} of a uniform row's.",
-            first, self._last_step, (path,), tuple(evidence),
+            first,
+            self._last_step,
+            (path,),
+            tuple(evidence),
             "q, k = rms_norm(q), rms_norm(k)  # or a smaller learning rate for query and key",
-        )  # fmt: skip
+        )
         return after, finding
 
     def _shift(self) -> float:
@@ -199,7 +204,9 @@ class Logits(Detector):
             return math.nan, math.nan, math.nan
         sums, sizes = self._pushes.rows.T
         # Of the whole gradient too: where everything else fades sooner, that is no push towards a goal either.
-        fifths = [[float(np.median(part)) for part in np.array_split(v, 5)] for v in (np.abs(sums), np.abs(sums) / sizes)]
+        fifths = [
+            [float(np.median(part)) for part in np.array_split(v, 5)] for v in (np.abs(sums), np.abs(sums) / sizes)
+        ]
         lasts = min(fifth[-1] / max(*fifth, 1e-300) for fifth in fifths)
         return float(np.median(np.abs(sums) / sizes)), float(np.sign(sums).mean()), lasts
 
@@ -220,9 +227,13 @@ class Logits(Detector):
         first = int(self._drift.steps[moved[0]]) if len(moved) else self._last_step
         pull = [Evidence("share of the gradient that shifts all logits", share, 0.0)] if pushed else []
         return Finding(
-            "output_logit_drift", Severity.WARNING,
+            "output_logit_drift",
+            Severity.WARNING,
             f"The output's logits drift: the mean of log Z went from {start:.3g} to {end:.3g} since step {first:,}, which the loss "
             "does not see.",
-            first, self._last_step, ("(root)",), (Evidence("mean log Z", end, start), *pull),
+            first,
+            self._last_step,
+            ("(root)",),
+            (Evidence("mean log Z", end, start), *pull),
             "loss = loss + 1e-4 * torch.logsumexp(logits, -1).square().mean()",
-        )  # fmt: skip
+        )

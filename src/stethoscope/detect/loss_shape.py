@@ -24,9 +24,12 @@ CLAMPED_NEEDED: Final = 3
 
 
 FACTS: Final = {
-    "double_softmax": "double_softmax", "double_sigmoid": "double_sigmoid", "loss_broadcast": "broadcast",
-    "output_clipped": "output_cut", "loss_clamped": "clamped",
-}  # fmt: skip
+    "double_softmax": "double_softmax",
+    "double_sigmoid": "double_sigmoid",
+    "loss_broadcast": "broadcast",
+    "output_clipped": "output_cut",
+    "loss_clamped": "clamped",
+}
 """From a code to the fact of the graph that it rests on."""
 
 
@@ -107,9 +110,12 @@ class LossShape(Detector):
     def findings(self) -> list[Finding]:
         """What was seen more than once."""
         makers = {
-            "double_softmax": self._double_softmax, "double_sigmoid": self._double_sigmoid,
-            "broadcast": self._broadcast, "output_cut": self._cut, "clamped": self._clamped,
-        }  # fmt: skip
+            "double_softmax": self._double_softmax,
+            "double_sigmoid": self._double_sigmoid,
+            "broadcast": self._broadcast,
+            "output_cut": self._cut,
+            "clamped": self._clamped,
+        }
         found = [
             make(self._seen[key].to_list())
             for key, make in makers.items()
@@ -117,8 +123,15 @@ class LossShape(Detector):
         ]
         return [finding for finding in found if finding is not None]
 
-    def _finding(self, code: str, severity: Severity, seen: list[tuple[int, Any]], message: str, evidence: tuple[Evidence, ...],
-                 remedy: str) -> Finding:  # fmt: skip
+    def _finding(
+        self,
+        code: str,
+        severity: Severity,
+        seen: list[tuple[int, Any]],
+        message: str,
+        evidence: tuple[Evidence, ...],
+        remedy: str,
+    ) -> Finding:
         place = self._makers.get(FACTS[code]) or self._last_module
         sites = (place,) if place else ()
         return Finding(code, severity, message, seen[0][0], self._last_step, sites, evidence, remedy)
@@ -131,45 +144,51 @@ class LossShape(Detector):
             else -math.log(math.e / (math.e + (classes - 1)))
         )
         return self._finding(
-            "double_softmax", Severity.CRITICAL, seen,
+            "double_softmax",
+            Severity.CRITICAL,
+            seen,
             f"The output goes through {seen[0][1].lower()} and then through cross entropy's own softmax: with {classes} classes "
             f"the loss cannot fall below {floor:.2f}.",
             (Evidence("lowest loss that can be reached", floor), Evidence("classes", float(classes))),
             "return logits  # cross_entropy takes logits; apply softmax only to show probabilities",
-        )  # fmt: skip
+        )
 
     def _double_sigmoid(self, seen: list[tuple[int, Any]]) -> Finding:
         return self._finding(
-            "double_sigmoid", Severity.CRITICAL, seen,
+            "double_sigmoid",
+            Severity.CRITICAL,
+            seen,
             f"The output goes through {seen[0][1].lower()} and then through the sigmoid inside the loss: probabilities where "
             "logits belong.",
             (Evidence("lowest loss of a positive that can be reached", math.log1p(math.exp(-1.0))),),
             "return logits  # binary_cross_entropy_with_logits takes logits",
-        )  # fmt: skip
+        )
 
     def _broadcast(self, seen: list[tuple[int, Any]]) -> Finding:
         small, large = seen[0][1]["prediction"], seen[0][1]["result"]
         return self._finding(
-            "loss_broadcast", Severity.CRITICAL, seen,
+            "loss_broadcast",
+            Severity.CRITICAL,
+            seen,
             f"The loss compares every prediction with every target: a prediction of shape {tuple(small)} was broadcast to "
             f"{tuple(large)}.",
             (Evidence("comparisons a step", float(large[0] * large[1]), float(large[0])),),
             "loss = loss_fn(output.squeeze(1), target)  # or target.unsqueeze(1): equal shapes",
-        )  # fmt: skip
+        )
 
     def _cut(self, seen: list[tuple[int, Any]]) -> Finding | None:
-        shares = [
-            float(body["negative_targets"]) for _, body in seen if body.get("negative_targets") is not None
-        ]
+        shares = [float(body["negative_targets"]) for _, body in seen if body.get("negative_targets") is not None]
         if not shares or max(shares) < NEGATIVE_SHARE:
             return None
         share = sum(shares) / len(shares)
         return self._finding(
-            "output_clipped", Severity.CRITICAL, seen,
+            "output_clipped",
+            Severity.CRITICAL,
+            seen,
             f"The output ends in {seen[0][1]['by'].lower()} and can never be negative, and {share:.0%} of the targets are.",
             (Evidence("share of targets below zero", share),),
             "remove the activation after the last layer",
-        )  # fmt: skip
+        )
 
     def _clamped(self, seen: list[tuple[int, Any]]) -> Finding | None:
         heavy = [(step, body) for step, body in seen if float(body["share"]) >= CLAMPED_SHARE]
@@ -177,8 +196,10 @@ class LossShape(Detector):
             return None
         share = max(float(body["share"]) for _, body in heavy)
         return self._finding(
-            "loss_clamped", Severity.WARNING, heavy,
+            "loss_clamped",
+            Severity.WARNING,
+            heavy,
             f"The loss is clamped, and up to {share:.0%} of its terms lie beyond the limit, where they have no gradient.",
             (Evidence("share of terms without a gradient", share), Evidence("limit", heavy[0][1].get("max"))),
             "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # limit the gradient, not the loss",
-        )  # fmt: skip
+        )

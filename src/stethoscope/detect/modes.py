@@ -52,11 +52,16 @@ class Modes(Detector):
         if self._streak.longest < STEPS_NEEDED or not affected:
             return []
         kinds = ", ".join(self._facts.get("kinds_evaluating", ()))
-        return [Finding(
-            "eval_mode_in_training", Severity.CRITICAL,
-            f"The model trains in evaluation mode since step {self._streak.start_of_longest:,}: {name_list(affected)} ({kinds}) "
-            f"{'does' if len(affected) == 1 else 'do'} not behave as in training.",
-            self._streak.start_of_longest, self._streak.last_step, tuple(affected),
-            (Evidence("steps in evaluation mode", float(self._streak.longest)),),
-            "model.train()  # after every validation",
-        )]  # fmt: skip
+        return [
+            Finding(
+                "eval_mode_in_training",
+                Severity.CRITICAL,
+                f"The model trains in evaluation mode since step {self._streak.start_of_longest:,}: {name_list(affected)} ({kinds}) "
+                f"{'does' if len(affected) == 1 else 'do'} not behave as in training.",
+                self._streak.start_of_longest,
+                self._streak.last_step,
+                tuple(affected),
+                (Evidence("steps in evaluation mode", float(self._streak.longest)),),
+                "model.train()  # after every validation",
+            )
+        ]

@@ -29,7 +29,7 @@ UNITS_HINT: Final = "module outputs and units are looked at by default in eager 
 BATCH_HINT: Final = "a DataLoader, or session.log_batch(inputs, targets) before they go to the GPU"
 EVAL_HINT: Final = "with session.evaluating(): session.log(loss=...)"
 OUTPUT_HINT: Final = (
-    "module outputs are off under torch.compile unless activations=True, and thinned out by the governor when they cost too much"
+    "module outputs are off under torch.compile unless activations=True, and sampled less often when they cost too much"
 )
 
 
@@ -46,7 +46,9 @@ GRADIENTS, WEIGHTS, UPDATES = _rows(Kind.GRADIENT), _rows(Kind.WEIGHT), _rows(Ki
 STATE = _rows(Kind.OPTIMIZER_STATE, "recorded for Adam and its kin, and SGD with momentum")
 OUTPUTS, FLOW = _rows(Kind.ACTIVATION, OUTPUT_HINT), _rows(Kind.ACTIVATION_GRADIENT, OUTPUT_HINT)
 INPUTS, BUFFERS = _rows(Kind.INPUT, BATCH_HINT), _rows(Kind.BUFFER, "the model has no buffers")
-LEDGER = Need("the ledger of gradients", "metric", ("ledger/arrived",), "watch(model, optimizer) while the optimizer steps")
+LEDGER = Need(
+    "the ledger of gradients", "metric", ("ledger/arrived",), "watch(model, optimizer) while the optimizer steps"
+)
 LOSS = Need("the training loss", "metric", ("loss",), "loss.backward(), or session.log(loss=loss)")
 RATE = Need("the learning rate", "metric", ("lr",), "watch(model, optimizer)")
 OWNERS = Need("lists of who holds which parameter", "event", ("ownership",), "watch(model, optimizer)")
@@ -57,7 +59,12 @@ LOGITS = Need("looks at the output's logits", "metric", ("output/log_z",), UNITS
 PREDICTIONS = Need("looks at predictions", "metric", ("output/top_share",), UNITS_HINT)
 BATCHES = Need("batches, sample by sample", "event", ("batch",), BATCH_HINT)
 VALIDATION = Need("validation metrics", "validation", (), EVAL_HINT)
-TOTALS = Need("the totals that end a run", "event", ("totals",), "told when the run has ended by session.stop() or the script's end")
+TOTALS = Need(
+    "the totals that end a run",
+    "event",
+    ("totals",),
+    "told when the run has ended by session.stop() or the script's end",
+)
 RANKS = Need("several ranks", "ranks", (), "watch on every rank")
 SCALER = Need("a gradient scaler", "metric", ("loss_scale",), "none was seen", may_be_absent=True)
 CLIPS = Need("clip_grad_norm_", "metric", ("clip_norm",), "it was not called", may_be_absent=True)

@@ -34,8 +34,15 @@ class Nonfinite(Detector):
         Code(
             "nonfinite_origin",
             needs=(optional(LOSS), optional(GRADIENTS), optional(OUTPUTS)),
-            leads_to=(*LEARNING_TROUBLE, *UNIT_TROUBLE, "silent_no_update", "update_too_small", "adam_eps_dominates",
-                      "class_collapse", "output_logit_drift"),  # a second moment that is Inf makes every update zero
+            leads_to=(
+                *LEARNING_TROUBLE,
+                *UNIT_TROUBLE,
+                "silent_no_update",
+                "update_too_small",
+                "adam_eps_dominates",
+                "class_collapse",
+                "output_logit_drift",
+            ),  # a second moment that is Inf makes every update zero
         ),
         Code(
             "nonfinite_batch",
@@ -84,9 +91,7 @@ class Nonfinite(Detector):
                 self._last_bad = int(step)
                 if self._origin is None:
                     self._note_sizes(span, place)
-                    self._origin = self._find(
-                        span, place, bad[place], loss[place] if has_loss[place] else None
-                    )
+                    self._origin = self._find(span, place, bad[place], loss[place] if has_loss[place] else None)
             elif self._origin is None:
                 self._habitual.update(_key(span, int(n)) for n in np.flatnonzero(bad[place] & passive))
                 self._look_at_buffers(span, place, buffers[bad[place, buffers]] if len(buffers) else buffers)
@@ -118,7 +123,8 @@ class Nonfinite(Detector):
             "precision_overflow": "first steps with Inf in a float16 output",
         }
         found = {
-            name: [Reading(label, int(code == name), ">", 0), Reading("first bad step", step)] for name, label in told.items()
+            name: [Reading(label, int(code == name), ">", 0), Reading("first bad step", step)]
+            for name, label in told.items()
         }
         buffers = Reading("buffers with NaN or Inf while the loss was finite", len(self._buffer_sites), ">", 0)
         return {**found, "nonfinite_buffer": [buffers]}
@@ -254,9 +260,7 @@ class Nonfinite(Detector):
         name = span.sites[ran[-1]].site.path
         return [self._size_of(name, float(span.stat("abs_max")[place, ran[-1]]))]
 
-    def _in_backward(
-        self, span: Span, place: int, of_kind: dict[Kind, list[int]], evidence: list[Evidence]
-    ) -> Finding:
+    def _in_backward(self, span: Span, place: int, of_kind: dict[Kind, list[int]], evidence: list[Evidence]) -> Finding:
         step = int(span.steps[place])
         flows = [n for n in span.places(Kind.ACTIVATION_GRADIENT) if span.present[place, n]]
         bad = set(of_kind[Kind.ACTIVATION_GRADIENT])
@@ -311,9 +315,7 @@ def _key(span: Span, place: int) -> tuple[Kind, str]:
     return span.sites[place].site.kind, span.sites[place].site.path
 
 
-def _origin(
-    message: str, step: int, sites: tuple[str, ...], evidence: list[Evidence], remedy: str
-) -> Finding:
+def _origin(message: str, step: int, sites: tuple[str, ...], evidence: list[Evidence], remedy: str) -> Finding:
     return Finding(
         code="nonfinite_origin",
         severity=Severity.CRITICAL,
@@ -362,5 +364,7 @@ def _remedy(went_in: list[Evidence]) -> str:
     """A line to try: where what went in is beyond exp's reach, that is what happened."""
     size = went_in[0].value if went_in else None
     if size is not None and EXP_LIMIT < size < 1e5:
-        return "torch.softmax(x, dim=-1)  # exp of more than 88.7 is Inf in float32; softmax subtracts the largest first"
+        return (
+            "torch.softmax(x, dim=-1)  # exp of more than 88.7 is Inf in float32; softmax subtracts the largest first"
+        )
     return "torch.autograd.set_detect_anomaly(True)  # one step, to see the line"

@@ -108,11 +108,7 @@ class OptimizerTerms(Detector):
     ) -> None:
         first, second = group.betas
         bound = max(1.0, (1.0 - first) / math.sqrt(1.0 - second)) if second < 1 else math.inf
-        decay = (
-            group.number("weight_decay", 0.0) * weight[:, INDEX["abs_max"]]
-            if group.optimizer == "AdamW"
-            else 0.0
-        )
+        decay = group.number("weight_decay", 0.0) * weight[:, INDEX["abs_max"]] if group.optimizer == "AdamW" else 0.0
         size = update[:, INDEX["abs_max"]]
         over = size > BOUND_FACTOR * rates * (bound + decay)
         if group.number("eps", 1e-8) < TINY_EPS:
@@ -127,19 +123,13 @@ class OptimizerTerms(Detector):
             if self._spike is None or step < self._spike[0]:
                 self._spike = (step, path, float(size[place]), float(rates[place] * bound))
 
-    def _see_decay(
-        self, path: str, group: Group, rates: FloatArray, span: Span, found: dict[str, int]
-    ) -> None:
+    def _see_decay(self, path: str, group: Group, rates: FloatArray, span: Span, found: dict[str, int]) -> None:
         weight, update = span.stat("rms")[:, found["weight"]], span.stat("rms")[:, found["update"]]
         gradient = span.stat("rms")[:, found["gradient"]]
         factor = group.number("weight_decay", 0.0)
         decoupled = group.optimizer == "AdamW"
         with np.errstate(divide="ignore", invalid="ignore"):
-            share = (
-                rates * factor * weight / update
-                if decoupled
-                else factor * weight / (factor * weight + gradient)
-            )
+            share = rates * factor * weight / update if decoupled else factor * weight / (factor * weight + gradient)
         if path not in self._decay:
             self._decay[path] = Track(limit=SHARES_KEPT, ends=1)
         for place in np.flatnonzero(np.isfinite(share)):
@@ -163,14 +153,22 @@ class OptimizerTerms(Detector):
             ],
             "adam_update_spike": [
                 Reading("updates beyond Adam's own bound", int(self._spike is not None), ">", 0),
-                Reading("the first of them", size), Reading("the bound there", bound),
+                Reading("the first of them", size),
+                Reading("the bound there", bound),
             ],
             "weight_decay_dominates": [
-                Reading("share of the matrices that decay rules and that shrank", len(ruled) / max(len(self._decay), 1), ">", MOST),
-                Reading("decay's median share of the step, of the worst", decay.get(path, np.nan), ">", DECAY_SHARE, path),
+                Reading(
+                    "share of the matrices that decay rules and that shrank",
+                    len(ruled) / max(len(self._decay), 1),
+                    ">",
+                    MOST,
+                ),
+                Reading(
+                    "decay's median share of the step, of the worst", decay.get(path, np.nan), ">", DECAY_SHARE, path
+                ),
                 Reading("its size against its start", shrunk.get(path, np.nan), "<", SHRUNK, path),
             ],
-        }  # fmt: skip
+        }
 
     def findings(self) -> list[Finding]:
         """Terms that rule in most matrices."""
@@ -182,10 +180,12 @@ class OptimizerTerms(Detector):
         if self._spike is not None:
             found.append(self._spiked())
         ruled = [
-            path for path, shares in self._decay.items()
-            if len(shares) >= STEPS_NEEDED and np.median(shares.values) > DECAY_SHARE
+            path
+            for path, shares in self._decay.items()
+            if len(shares) >= STEPS_NEEDED
+            and np.median(shares.values) > DECAY_SHARE
             and self._norms[path][1] < SHRUNK * self._norms[path][0]
-        ]  # fmt: skip
+        ]
         if self._decay and len(ruled) > MOST * len(self._decay):
             found.append(self._decay_rules(sorted(ruled)))
         return found
@@ -193,36 +193,60 @@ class OptimizerTerms(Detector):
     def _eps_rules(self, paths: list[str]) -> Finding:
         worst = min(paths, key=lambda path: self._eps_ratio[path])
         return Finding(
-            "adam_eps_dominates", Severity.WARNING,
+            "adam_eps_dominates",
+            Severity.WARNING,
             f"Adam's eps of {self._eps_value:g} is larger than the gradients of {name_list(paths)}: their steps shrink with the "
             "gradient as in plain descent.",
-            0, self._last_step, tuple(paths),
-            (Evidence("root of the second moment / eps", self._eps_ratio[worst], site=f"{worst}.exp_avg_sq",
-                      kind="optimizer_state", stat="mean"),),
+            0,
+            self._last_step,
+            tuple(paths),
+            (
+                Evidence(
+                    "root of the second moment / eps",
+                    self._eps_ratio[worst],
+                    site=f"{worst}.exp_avg_sq",
+                    kind="optimizer_state",
+                    stat="mean",
+                ),
+            ),
             "torch.optim.AdamW(..., eps=1e-8)",
-        )  # fmt: skip
+        )
 
     def _spiked(self) -> Finding:
         assert self._spike is not None
         step, path, size, bound = self._spike
         return Finding(
-            "adam_update_spike", Severity.CRITICAL,
+            "adam_update_spike",
+            Severity.CRITICAL,
             f"Adam moved {path} by {size:.3g} at step {step:,}, where at most {bound:.3g} is to be expected: the second moment was "
             "next to 0 and eps does not brake.",
-            step, max(self._last_spike, step), (path,),
+            step,
+            max(self._last_spike, step),
+            (path,),
             (Evidence("largest update", size, bound, site=path, kind="update", stat="abs_max"),),
             "torch.optim.AdamW(..., eps=1e-8)  # larger than the square root of the smallest float32",
-        )  # fmt: skip
+        )
 
     def _decay_rules(self, paths: list[str]) -> Finding:
         worst = max(paths, key=lambda path: float(np.median(self._decay[path].values)))
         first, last = self._norms[worst]
         return Finding(
-            "weight_decay_dominates", Severity.WARNING,
+            "weight_decay_dominates",
+            Severity.WARNING,
             f"Weight decay moves {name_list(paths)} more than the gradient does: the weights shrink to {last / first:.0%} of "
             "their size.",
-            0, self._last_step, tuple(paths),
-            (Evidence("decay's share of the step", float(np.median(self._decay[worst].values)), site=worst, kind="weight", stat="norm"),
-             Evidence("size of the weights", last, first, site=worst, kind="weight", stat="rms")),
+            0,
+            self._last_step,
+            tuple(paths),
+            (
+                Evidence(
+                    "decay's share of the step",
+                    float(np.median(self._decay[worst].values)),
+                    site=worst,
+                    kind="weight",
+                    stat="norm",
+                ),
+                Evidence("size of the weights", last, first, site=worst, kind="weight", stat="rms"),
+            ),
             "weight_decay=0.01  # for AdamW; 1e-4 for SGD",
-        )  # fmt: skip
+        )

@@ -138,17 +138,22 @@ class Outliers(Detector):
         effect = f"; the {what} went from {before:.3g} to {value:.3g}" if harmful else ""
         indexed = [Evidence("index in the batch", float(sample))] if sample is not None else []
         return Finding(
-            "outlier_batch", Severity.WARNING if harmful else Severity.INFO,
+            "outlier_batch",
+            Severity.WARNING if harmful else Severity.INFO,
             f"{who.capitalize()} of step {step:,} holds a value of {batch.value:,.4g} where the largest of a batch is "
             f"usually {usual:,.3g}{effect}.".replace("batch of step", "batch at step"),
-            step, far[-1].step, (self._name,),
+            step,
+            far[-1].step,
+            (self._name,),
             (
-                Evidence("largest value in the batch", batch.value, usual, site=self._name, kind="input", stat="abs_max"),
+                Evidence(
+                    "largest value in the batch", batch.value, usual, site=self._name, kind="input", stat="abs_max"
+                ),
                 *indexed,
                 Evidence(what, value, before),
             ),
             "inputs = inputs.clamp(low, high)  # with limits from the training set, or drop the sample",
-        )  # fmt: skip
+        )
 
     def _spike(self, loss: float, gradient: float) -> tuple[str, float, float]:
         """What jumped most in this step against the steps before it: loss or gradient."""

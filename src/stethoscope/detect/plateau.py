@@ -50,10 +50,14 @@ class Plateau(Detector):
         return {
             "plateau": [
                 Reading("losses", len(values), ">=", VALUES_NEEDED),
-                Reading("fall within the last part, as a share of the loss", (before - after) / abs(before) if before else np.nan,
-                        "<=", STILL),
+                Reading(
+                    "fall within the last part, as a share of the loss",
+                    (before - after) / abs(before) if before else np.nan,
+                    "<=",
+                    STILL,
+                ),
             ]
-        }  # fmt: skip
+        }
 
     def findings(self) -> list[Finding]:
         """The flat stretch that reaches to now."""
@@ -70,14 +74,21 @@ class Plateau(Detector):
             return []
         first = self._start(values, level, len(values) - len(tail))
         step = int(loss.steps[first])
-        return [Finding(
-            "plateau", Severity.INFO,
-            f"The loss has stood at about {level:.3g} since step {step:,}.",
-            step, int(loss.steps[-1]), (),
-            (Evidence("loss, against where it began", level, began),
-             Evidence("steps without progress", float(round((1 - first / len(values)) * loss.num)))),
-            "torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)  # if more was to be learned",
-        )]  # fmt: skip
+        return [
+            Finding(
+                "plateau",
+                Severity.INFO,
+                f"The loss has stood at about {level:.3g} since step {step:,}.",
+                step,
+                int(loss.steps[-1]),
+                (),
+                (
+                    Evidence("loss, against where it began", level, began),
+                    Evidence("steps without progress", float(round((1 - first / len(values)) * loss.num))),
+                ),
+                "torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)  # if more was to be learned",
+            )
+        ]
 
     @staticmethod
     def _start(values: FloatArray, level: float, upto: int) -> int:

@@ -37,7 +37,13 @@ class Precision(Detector):
         Code(
             "precision_underflow",
             needs=(GRADIENTS,),
-            leads_to=("vanishing_gradients", "update_too_small", "dead_units", "silent_no_update", "adam_eps_dominates"),
+            leads_to=(
+                "vanishing_gradients",
+                "update_too_small",
+                "dead_units",
+                "silent_no_update",
+                "adam_eps_dominates",
+            ),
         ),
     )
 
@@ -96,13 +102,28 @@ class Precision(Detector):
         return {
             "loss_scale_collapse": [
                 Reading("steps skipped in a row", count, ">=", SKIPS_NEEDED),
-                Reading("the optimizer stepped again after them", int(count > 0 and worst <= self._last_stepped), "=", 0),
+                Reading(
+                    "the optimizer stepped again after them", int(count > 0 and worst <= self._last_stepped), "=", 0
+                ),
                 Reading("loss scale at the latest skip", np.nan if np.isinf(self._scale) else self._scale),
             ],
             "precision_underflow": [
                 Reading("float16 gradients looked at", max(len(tiny), len(self._gone)), ">", 0),
-                Reading("largest median share of subnormal values", tiny.get(path, np.nan), ">", TINY_SHARE, path, way="subnormal"),
-                Reading("nothing but zeros was seen, in looks", min(self._gone.values(), default=0), ">=", STEPS_NEEDED, way="gone"),
+                Reading(
+                    "largest median share of subnormal values",
+                    tiny.get(path, np.nan),
+                    ">",
+                    TINY_SHARE,
+                    path,
+                    way="subnormal",
+                ),
+                Reading(
+                    "nothing but zeros was seen, in looks",
+                    min(self._gone.values(), default=0),
+                    ">=",
+                    STEPS_NEEDED,
+                    way="gone",
+                ),
                 Reading("a loss scale above 1 was used", int(self._scaled), "=", 0),
             ],
         }
@@ -132,33 +153,46 @@ class Precision(Detector):
 
     def _all_gone(self, paths: list[str]) -> Finding:
         return Finding(
-            "precision_underflow", Severity.CRITICAL,
+            "precision_underflow",
+            Severity.CRITICAL,
             f"Every gradient of {name_list(paths)} is 0: the loss, at most {self._loss:.2g}, makes gradients below the smallest "
             "number of float16.",
-            self._first or 0, self._last_step, tuple(paths),
-            (Evidence("share of zeros", 1.0, site=paths[0], kind="activation_gradient", stat="zero_fraction"),
-             Evidence("largest loss", self._loss)),
-            'scaler = torch.amp.GradScaler(); scaler.scale(loss).backward()  # or torch.bfloat16',
-        )  # fmt: skip
+            self._first or 0,
+            self._last_step,
+            tuple(paths),
+            (
+                Evidence("share of zeros", 1.0, site=paths[0], kind="activation_gradient", stat="zero_fraction"),
+                Evidence("largest loss", self._loss),
+            ),
+            "scaler = torch.amp.GradScaler(); scaler.scale(loss).backward()  # or torch.bfloat16",
+        )
 
     def _collapsed(self, step: int, count: int) -> Finding:
         return Finding(
-            "loss_scale_collapse", Severity.CRITICAL,
+            "loss_scale_collapse",
+            Severity.CRITICAL,
             f"The gradient scaler has skipped {count:,} steps in a row since step {step:,}: every gradient holds Inf or NaN, "
             "whatever the scale.",
-            step, max(step, self._last_step), (),
-            (Evidence("skipped in a row", float(count)),
-             Evidence("loss scale", None if np.isinf(self._scale) else self._scale)),
+            step,
+            max(step, self._last_step),
+            (),
+            (
+                Evidence("skipped in a row", float(count)),
+                Evidence("loss scale", None if np.isinf(self._scale) else self._scale),
+            ),
             "torch.autograd.set_detect_anomaly(True)  # one step, to see which operation makes it",
-        )  # fmt: skip
+        )
 
     def _underflows(self, paths: list[str]) -> Finding:
         share = max(float(np.median(self._tiny[path].values)) for path in paths)
         return Finding(
-            "precision_underflow", Severity.WARNING,
+            "precision_underflow",
+            Severity.WARNING,
             f"Gradients of {name_list(paths)} are too small for float16: up to {share:.0%} of what is not 0 is subnormal, and "
             "smaller values are 0.",
-            self._first or 0, self._last_step, tuple(paths),
+            self._first or 0,
+            self._last_step,
+            tuple(paths),
             (Evidence("share of subnormal values", share, site=paths[0], kind="activation_gradient", stat="num_tiny"),),
-            'scaler = torch.amp.GradScaler(); scaler.scale(loss).backward()  # or torch.bfloat16',
-        )  # fmt: skip
+            "scaler = torch.amp.GradScaler(); scaler.scale(loss).backward()  # or torch.bfloat16",
+        )

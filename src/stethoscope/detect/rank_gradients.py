@@ -105,17 +105,22 @@ class RankGradients(Detector):
         if self._num_close / len(self._ratios) < SHARE:
             return []
         factor = float(np.median(ratios)) * self._num_ranks
-        return [Finding(
-            "gradients_summed_across_ranks", Severity.WARNING,
-            f"Gradients are added up over {self._num_ranks} ranks and not averaged: every gradient is {factor:.3g} times "
-            "as large as the mean, and so is the learning rate in effect.",
-            self._first_step, self._last_step, tuple(self._sites),
-            (
-                Evidence("gradient / mean gradient of the ranks", factor, 1.0),
-                Evidence("layers and steps that show it", float(len(self._ratios))),
-            ),
-            "dist.all_reduce(parameter.grad, op=dist.ReduceOp.AVG)  # or divide by dist.get_world_size()",
-        )]  # fmt: skip
+        return [
+            Finding(
+                "gradients_summed_across_ranks",
+                Severity.WARNING,
+                f"Gradients are added up over {self._num_ranks} ranks and not averaged: every gradient is {factor:.3g} times "
+                "as large as the mean, and so is the learning rate in effect.",
+                self._first_step,
+                self._last_step,
+                tuple(self._sites),
+                (
+                    Evidence("gradient / mean gradient of the ranks", factor, 1.0),
+                    Evidence("layers and steps that show it", float(len(self._ratios))),
+                ),
+                "dist.all_reduce(parameter.grad, op=dist.ReduceOp.AVG)  # or divide by dist.get_world_size()",
+            )
+        ]
 
     @staticmethod
     def _layers(span: Span) -> list[tuple[int, int]]:

@@ -50,9 +50,7 @@ class _Weights:
             setattr(self, name, np.concatenate([old, np.zeros(more, old.dtype)]))
         self.norms = np.concatenate([self.norms, np.zeros((more, 2))])
 
-    def see(
-        self, step: int, usable: npt.NDArray[np.bool_], apart: npt.NDArray[np.bool_], norms: FloatArray
-    ) -> None:
+    def see(self, step: int, usable: npt.NDArray[np.bool_], apart: npt.NDArray[np.bool_], norms: FloatArray) -> None:
         """One more step: which weights all ranks show, which of them differ, and their norms on two ranks."""
         apart = apart & usable
         equal = usable & ~apart
@@ -108,9 +106,7 @@ class Replicas(Detector):
         is_shard = np.array([span.sites[n].measured == "shard" for n in places])
         whole = (num_finite(tables) == sizes).all(axis=0) & ~is_shard
         # Fewer values than the parameter has: each rank holds its own shard.
-        self._sharded = self._sharded or bool(
-            (there & ~whole & np.isfinite(tables[0, ..., INDEX["norm"]])).any()
-        )
+        self._sharded = self._sharded or bool((there & ~whole & np.isfinite(tables[0, ..., INDEX["norm"]])).any())
         distance, usable = _distance(tables), there & whole
         apart = distance > TOLERANCE
         norms = tables[[0, -1], ..., INDEX["norm"]]
@@ -141,10 +137,7 @@ class Replicas(Detector):
     def findings(self) -> list[Finding]:
         """Parted replicas, then repeated data."""
         found = self._parted()
-        if (
-            self._num_same >= max(BATCHES_NEEDED, SAME * self._num_compared)
-            and not self._holds_parts()
-        ):
+        if self._num_same >= max(BATCHES_NEEDED, SAME * self._num_compared) and not self._holds_parts():
             found.append(self._same_data())
         return found
 
@@ -177,9 +170,7 @@ class Replicas(Detector):
             names = event.body.get("fingerprints") if event.kind == "batch" else None
             # A model that is called with copies of one sample gets them everywhere.
             if names and (event.body.get("seen") != "call" or len(set(names)) > 1):
-                by_step.setdefault(event.step, {}).setdefault(event.rank, set()).update(
-                    event.body["fingerprints"]
-                )
+                by_step.setdefault(event.step, {}).setdefault(event.rank, set()).update(event.body["fingerprints"])
         for step, ranks in by_step.items():
             if len(ranks) < 2:
                 continue
@@ -201,32 +192,38 @@ class Replicas(Detector):
         label = f"norm of {paths[0]}, highest rank against lowest"
         norms = [float(norm) for norm in weights.norms[first]]
         return Finding(
-            "rank_desync", Severity.CRITICAL,
+            "rank_desync",
+            Severity.CRITICAL,
             f"The ranks train different models since step {step:,}: {name_list(paths)} began equal and part from rank to "
             "rank, so no gradient is averaged there.",
-            step, self._last_step, tuple(paths),
+            step,
+            self._last_step,
+            tuple(paths),
             (
                 Evidence(label, norms[1], norms[0], site=paths[0], kind="weight", stat="norm"),
                 Evidence("parameters that differ", float(len(paths)), 0.0),
                 Evidence("parameters in all", float(len(weights.paths))),
             ),
             "output = ddp_model(inputs)  # call the DistributedDataParallel wrapper, not ddp_model.module",
-        )  # fmt: skip
+        )
 
     def _same_data(self) -> Finding:
         ranks = sorted(self._same_ranks)
         share = self._num_same / self._num_compared
         return Finding(
-            "same_data_on_ranks", Severity.WARNING,
+            "same_data_on_ranks",
+            Severity.WARNING,
             f"Ranks {', '.join(map(str, ranks))} were given the same samples in {self._num_same:,} of "
             f"{self._num_compared:,} steps since step {self._first_same:,}: they compute the same gradient twice.",
-            self._first_same, self._last_same, (),
+            self._first_same,
+            self._last_same,
+            (),
             (
                 Evidence("share of steps with equal batches", share, 0.0),
                 Evidence("samples computed twice", float(self._num_same_samples)),
             ),
             "DataLoader(dataset, sampler=DistributedSampler(dataset))  # and sampler.set_epoch(epoch)",
-        )  # fmt: skip
+        )
 
 
 def _distance(tables: FloatArray) -> FloatArray:

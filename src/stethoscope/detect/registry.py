@@ -71,9 +71,10 @@ def builtin() -> Registry:
     for module in sorted(info.name for info in pkgutil.iter_modules(room.__path__)):
         members = vars(importlib.import_module(f"{room.__name__}.{module}")).values()
         found += [
-            m for m in members
+            m
+            for m in members
             if isinstance(m, type) and issubclass(m, Detector) and m.codes and m.__module__.endswith(f".{module}")
-        ]  # fmt: skip
+        ]
     return Registry(tuple(found))
 
 

@@ -45,7 +45,11 @@ class Rounding:
         if not pairs:
             return
         names = [name for name in span.metrics if name == "lr" or name.startswith("lr.")]
-        rates = np.nan_to_num(np.array([span.metric(name) for name in names])).max(axis=0) if names else np.zeros(len(span.steps))
+        rates = (
+            np.nan_to_num(np.array([span.metric(name) for name in names])).max(axis=0)
+            if names
+            else np.zeros(len(span.steps))
+        )
         raised = np.flatnonzero(rates > np.maximum.accumulate([self._highest, *rates])[:-1])
         if len(raised):
             self._highest = float(rates.max())
@@ -86,7 +90,11 @@ class Rounding:
 
 def _pairs(span: Span) -> dict[str, tuple[int, int]]:
     """From a matrix of few bits to the places of its update and its gradient."""
-    few = {info.site.path for info in span.sites if info.site.kind is Kind.WEIGHT and info.dtype in FEW_BITS and is_matrix(info)}
+    few = {
+        info.site.path
+        for info in span.sites
+        if info.site.kind is Kind.WEIGHT and info.dtype in FEW_BITS and is_matrix(info)
+    }
     places: dict[Kind, dict[str, int]] = {Kind.UPDATE: {}, Kind.GRADIENT: {}}
     for place, info in enumerate(span.sites):
         if info.site.kind in places and info.site.path in few:

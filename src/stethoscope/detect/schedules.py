@@ -39,7 +39,10 @@ class Schedules(Detector):
         ),
         Code(
             "scheduler_ahead_of_optimizer",
-            needs=(Need("scheduler steps", "metric", ("scheduler_steps",), "none was seen", may_be_absent=True), SCALER),
+            needs=(
+                Need("scheduler steps", "metric", ("scheduler_steps",), "none was seen", may_be_absent=True),
+                SCALER,
+            ),
         ),
         Code(
             "clipping_always_on",
@@ -133,11 +136,19 @@ class Schedules(Detector):
         total = (self._totals or {}).get("num_scheduler_steps", 0)
         return {
             "lr_decays_too_early": [
-                ended, known, Reading(f"share of the run at the end below {DEAD_RATE:g} of the highest rate", dead, ">", DEAD_SHARE)
+                ended,
+                known,
+                Reading(f"share of the run at the end below {DEAD_RATE:g} of the highest rate", dead, ">", DEAD_SHARE),
             ],
             "lr_stuck": [
-                ended, known,
-                Reading("groups that a scheduler has marked", sum("initial_lr" in g.get("settings", {}) for g in self._groups), ">", 0),
+                ended,
+                known,
+                Reading(
+                    "groups that a scheduler has marked",
+                    sum("initial_lr" in g.get("settings", {}) for g in self._groups),
+                    ">",
+                    0,
+                ),
                 Reading("scheduler steps", total, "=", 0),
                 Reading("spread of the rate", self._highest - self._lowest if len(rates) else np.nan, "=", 0),
             ],
@@ -155,7 +166,7 @@ class Schedules(Detector):
             "clip_before_unscale": [
                 Reading("clipped steps in a row while the loss scale was still in", self._scaled.longest, ">=", 3)
             ],
-        }  # fmt: skip
+        }
 
     def findings(self) -> list[Finding]:
         """Clipping as it happens; schedules where the run has ended, because only then is early early."""
@@ -169,11 +180,7 @@ class Schedules(Detector):
         elif len(self._signs) >= STEPS_NEEDED and self._only_signs() > 0.98:
             found.append(self._signs_alone())
         ahead = self._scheduler_steps - self._num_steps
-        if (
-            self._skipped >= SKIPS_NEEDED
-            and 1 < ahead <= self._skipped + 1
-            and ahead > AHEAD * self._num_steps
-        ):
+        if self._skipped >= SKIPS_NEEDED and 1 < ahead <= self._skipped + 1 and ahead > AHEAD * self._num_steps:
             found.append(self._ahead(int(ahead)))
         if self._totals is not None:
             found.extend(self._when_finished())
@@ -203,57 +210,85 @@ class Schedules(Detector):
 
     def _too_early(self, step: int, num_steps: int) -> Finding:
         return Finding(
-            "lr_decays_too_early", Severity.WARNING,
+            "lr_decays_too_early",
+            Severity.WARNING,
             f"The learning rate is next to nothing from step {step:,} of {num_steps:,} on: the schedule ends long before the run.",
-            step, self._last_step, (),
-            (Evidence("learning rate at the end", self._rates.latest[1], self._highest),
-             Evidence("scheduler steps", self._scheduler_steps)),
+            step,
+            self._last_step,
+            (),
+            (
+                Evidence("learning rate at the end", self._rates.latest[1], self._highest),
+                Evidence("scheduler steps", self._scheduler_steps),
+            ),
             "scheduler.step()  # once an epoch, or make the schedule as long as the number of steps",
-        )  # fmt: skip
+        )
 
     def _stuck(self, rate: float) -> Finding:
         return Finding(
-            "lr_stuck", Severity.WARNING,
+            "lr_stuck",
+            Severity.WARNING,
             f"A learning-rate scheduler exists and never stepped: the rate stayed at {rate:.3g} for the whole run.",
-            0, self._last_step, (), (Evidence("scheduler steps", 0.0), Evidence("optimizer steps", float(self._num_steps))),
+            0,
+            self._last_step,
+            (),
+            (Evidence("scheduler steps", 0.0), Evidence("optimizer steps", float(self._num_steps))),
             "scheduler.step()  # after optimizer.step()",
-        )  # fmt: skip
+        )
 
     def _ahead(self, ahead: int) -> Finding:
         return Finding(
-            "scheduler_ahead_of_optimizer", Severity.WARNING,
+            "scheduler_ahead_of_optimizer",
+            Severity.WARNING,
             f"The scheduler is {ahead:,} steps ahead of the optimizer: it advances on steps that the gradient scaler skips.",
-            self._first_skip, self._last_step, (),
-            (Evidence("scheduler steps", self._scheduler_steps, float(self._num_steps)),
-             Evidence("skipped steps", float(self._skipped))),
+            self._first_skip,
+            self._last_step,
+            (),
+            (
+                Evidence("scheduler steps", self._scheduler_steps, float(self._num_steps)),
+                Evidence("skipped steps", float(self._skipped)),
+            ),
             "if scaler.get_scale() >= scale_before: scheduler.step()  # only when the optimizer stepped",
-        )  # fmt: skip
+        )
 
     def _always_on(self, middle: float) -> Finding:
         first, last, limit = self._clip
         return Finding(
-            "clipping_always_on", Severity.WARNING,
+            "clipping_always_on",
+            Severity.WARNING,
             f"Clipping at {limit:g} shortens every gradient, to {middle:.2g} of its size: the limit is the learning rate now.",
-            first, last, (), (Evidence("median clip coefficient", middle), Evidence("limit", limit, limit / middle)),
+            first,
+            last,
+            (),
+            (Evidence("median clip coefficient", middle), Evidence("limit", limit, limit / middle)),
             f"torch.nn.utils.clip_grad_norm_(model.parameters(), {limit / middle:.1g})  # near the usual norm",
-        )  # fmt: skip
+        )
 
     def _signs_alone(self) -> Finding:
         limit = self._value_limit
         return Finding(
-            "clipping_always_on", Severity.WARNING,
+            "clipping_always_on",
+            Severity.WARNING,
             f"Clipping at {limit:g} cuts nearly every value of every gradient: only their signs are left, and the limit is the "
             "learning rate now.",
-            int(self._signs.first(1)[0, 0]), int(self._signs.latest[0]), (),
-            (Evidence("mean size of the values, against the limit", float(np.median(self._signs.values))), Evidence("limit", limit)),
+            int(self._signs.first(1)[0, 0]),
+            int(self._signs.latest[0]),
+            (),
+            (
+                Evidence("mean size of the values, against the limit", float(np.median(self._signs.values))),
+                Evidence("limit", limit),
+            ),
             "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # shortens the gradient and keeps its direction",
-        )  # fmt: skip
+        )
 
     def _before_unscale(self) -> Finding:
         return Finding(
-            "clip_before_unscale", Severity.CRITICAL,
+            "clip_before_unscale",
+            Severity.CRITICAL,
             f"Gradients are clipped while still multiplied by the loss scale of {self._scale:,.0f}: after unscaling, the norm is "
             f"1/{self._scale:,.0f} of the limit.",
-            self._scaled.start_of_longest, self._scaled.last_step, (), (Evidence("loss scale", self._scale),),
+            self._scaled.start_of_longest,
+            self._scaled.last_step,
+            (),
+            (Evidence("loss scale", self._scale),),
             "scaler.unscale_(optimizer)  # before clip_grad_norm_",
-        )  # fmt: skip
+        )

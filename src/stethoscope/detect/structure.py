@@ -121,7 +121,9 @@ class Structure(Detector):
         cut = [p for p in silent if p.rpartition(".")[0] in self._ran]
         return {
             "unregistered_module": [
-                Reading("trained modules that ran and are not registered", len((self._unregistered or (0, []))[1]), ">", 0)
+                Reading(
+                    "trained modules that ran and are not registered", len((self._unregistered or (0, []))[1]), ">", 0
+                )
             ],
             "detached_graph": [
                 Reading("steps with a backward", self._num_steps, ">=", STEPS_NEEDED),
@@ -129,7 +131,8 @@ class Structure(Detector):
                 Reading("of which in modules that ran", len(cut), ">", 0),
             ],
             "frozen_params": [
-                Reading("frozen tensors", len(self._frozen), ">", 0), Reading("tensors that train", len(self._trainable), ">", 0)
+                Reading("frozen tensors", len(self._frozen), ">", 0),
+                Reading("tensors that train", len(self._trainable), ">", 0),
             ],
             "tied_weights_split": [
                 Reading("pairs of embedding and head that began equal", self._num_pairs, ">", 0),
@@ -150,21 +153,25 @@ class Structure(Detector):
         count = sum(int(m.get("num_trainable", 0)) for m in modules)
         callers = [str(m["called_in"]) for m in modules if m.get("called_in")]
         return Finding(
-            "unregistered_module", Severity.CRITICAL,
+            "unregistered_module",
+            Severity.CRITICAL,
             f"{len(modules)} modules are called but not registered ({name_list(names)}): their {count:,} parameters are in no "
             "optimizer and no checkpoint.",
-            step, max(step, self._last_step), tuple(dict.fromkeys([*names, *callers])),
+            step,
+            max(step, self._last_step),
+            tuple(dict.fromkeys([*names, *callers])),
             (Evidence("parameters outside the model", float(count)),),
             "self.blocks = nn.ModuleList(blocks)  # not a plain list",
-        )  # fmt: skip
+        )
 
     def _find_detached(self) -> Finding | None:
         if self._num_steps < STEPS_NEEDED:
             return None
         cut = [
-            path for path in self._trainable & self._owned
+            path
+            for path in self._trainable & self._owned
             if path not in self._with_gradient and path.rpartition(".")[0] in self._ran
-        ]  # fmt: skip
+        ]
         if not cut:
             return None
         modules = {path.rpartition(".")[0] for path in cut}
@@ -172,12 +179,15 @@ class Structure(Detector):
         boundary = f" and {beyond}" if beyond else ""
         names = name_list(sorted(cut)) if self._with_gradient else "any parameter"
         return Finding(
-            "detached_graph", Severity.CRITICAL,
+            "detached_graph",
+            Severity.CRITICAL,
             f"No gradient reaches {names}: the graph is cut after {last}, between it{boundary or ' and the loss'}.",
-            0, self._last_step, (last, *([beyond] if beyond else []), *sorted(cut)),
+            0,
+            self._last_step,
+            (last, *([beyond] if beyond else []), *sorted(cut)),
             (Evidence("parameters in the optimizer that no loss reaches", float(len(cut))),),
             "remove .detach(), .data, .item() or torch.no_grad() on the way from there to the loss",
-        )  # fmt: skip
+        )
 
     def _boundary(self, modules: set[str]) -> tuple[str, str]:
         """The last module that gets no gradient before one that does, and that one; "" where the loss comes next.
@@ -211,12 +221,15 @@ class Structure(Detector):
             return None
         step, pair = self._split
         return Finding(
-            "tied_weights_split", Severity.WARNING,
+            "tied_weights_split",
+            Severity.WARNING,
             f"{pair['embedding']} and {pair['head']} began with equal values and drift apart: tied by value, not by storage.",
-            0, max(step, self._last_step), (pair["head"], pair["embedding"]),
+            0,
+            max(step, self._last_step),
+            (pair["head"], pair["embedding"]),
             (Evidence("step at which they differed", float(step)),),
             "model.head.weight = model.embed.weight  # one Parameter, not a copy",
-        )  # fmt: skip
+        )
 
     def _find_frozen(self) -> Finding | None:
         """Some of a row of equal layers, out of order; or the head alone."""
@@ -264,7 +277,13 @@ class Structure(Detector):
         scraps = [path for path in self._trainable if self._num_dims.get(path, 2) < 2]
         kinds = {(path.rpartition(".")[2], self._types.get(path.rpartition(".")[0])) for path in scraps}
         left = [p for p in self._frozen if (p.rpartition(".")[2], self._types.get(p.rpartition(".")[0])) in kinds]
-        if self._num_steps < STEPS_NEEDED or len(scraps) < len(self._trainable) or not scraps or not left or last not in self._ran:
+        if (
+            self._num_steps < STEPS_NEEDED
+            or len(scraps) < len(self._trainable)
+            or not scraps
+            or not left
+            or last not in self._ran
+        ):
             return None
         why = f"every weight matrix and the last layer, while {name_list(sorted(scraps))} alone can learn"
         return self._frozen_finding(head, why) if head else None
@@ -272,8 +291,12 @@ class Structure(Detector):
     def _frozen_finding(self, names: list[str], why: str) -> Finding:
         total = len(self._frozen) + len(self._trainable)
         return Finding(
-            "frozen_params", Severity.WARNING,
+            "frozen_params",
+            Severity.WARNING,
             f"{name_list(names)} {'is' if len(names) == 1 else 'are'} frozen: {why}, which looks like a slip.",
-            0, self._last_step, tuple(names), (Evidence("share of tensors that train", len(self._trainable) / max(total, 1)),),
+            0,
+            self._last_step,
+            tuple(names),
+            (Evidence("share of tensors that train", len(self._trainable) / max(total, 1)),),
             "param.requires_grad_(True)  # and match names exactly when freezing",
-        )  # fmt: skip
+        )

@@ -66,7 +66,15 @@ class UnitHealth(Detector):
         ),
         Code(
             "symmetric_units",
-            needs=(Need("layers whose rows began equal", "event", ("copies",), "there is none on the CPU", may_be_absent=True),),
+            needs=(
+                Need(
+                    "layers whose rows began equal",
+                    "event",
+                    ("copies",),
+                    "there is none on the CPU",
+                    may_be_absent=True,
+                ),
+            ),
             leads_to=("vanishing_gradients", "dead_units"),
         ),
         Code(
@@ -104,9 +112,7 @@ class UnitHealth(Detector):
         """Keep every look, and the losses."""
         self._curves.observe(span)
         self._order = [path for path in span.depth if path] or self._order
-        self._types = {
-            path: str(module.get("type", "")) for path, module in span.modules.items()
-        } or self._types
+        self._types = {path: str(module.get("type", "")) for path, module in span.modules.items()} or self._types
         for event in span.events:
             if event.kind == "units":
                 self._see(event.step, event.body)
@@ -142,7 +148,9 @@ class UnitHealth(Detector):
             self._began_so = step < BEGINNING
             self._born = {path: once for path, (_, once, _, _) in silent.items()}
         self._num_units |= {path: max(num_units, 1) for path, (num_units, _, _, _) in silent.items()}
-        self._lasting = {path: lasting / max(num_units, 1) for path, (num_units, _, lasting, _) in silent.items()} or self._lasting
+        self._lasting = {
+            path: lasting / max(num_units, 1) for path, (num_units, _, lasting, _) in silent.items()
+        } or self._lasting
         for path, (num_units, _, lasting, _) in silent.items():
             if lasting > DEAD_SHARE * num_units:
                 first = self._dead[path][2] if path in self._dead else max(0, step - 8 * (LOOKS_NEEDED - 1))
@@ -173,7 +181,9 @@ class UnitHealth(Detector):
             return shares.get(path, np.nan), path
 
         dead, dead_at = worst(self._lasting)
-        full, full_at = worst({path: looks.latest[1] for path, looks in self._saturated.items() if len(looks) >= LOOKS_NEEDED})
+        full, full_at = worst(
+            {path: looks.latest[1] for path, looks in self._saturated.items() if len(looks) >= LOOKS_NEEDED}
+        )
         asleep = {p: v for p, v in self._dormant.items() if len(v) >= 8 and self._types.get(p) in RECTIFYING}
         ends = {p: (float(v.first(1)[0, 1]), float(np.median(v.last(3)[:, 1]))) for p, v in asleep.items()}
         # Of the layer that rose most, of those that are dormant enough where there are any.
@@ -188,7 +198,9 @@ class UnitHealth(Detector):
                 Reading("largest share of units without a gradient for long", dead, ">", DEAD_SHARE, dead_at),
                 Reading("its share at the first look", self._share_born(dead_at), site=dead_at),
             ],
-            "saturated_units": [Reading("largest share of values at the ends of their range", full, ">", SATURATED_SHARE, full_at)],
+            "saturated_units": [
+                Reading("largest share of values at the ends of their range", full, ">", SATURATED_SHARE, full_at)
+            ],
             "dormant_units": [
                 Reading("share of dormant units", late, ">", DORMANT_SHARE, late_at),
                 Reading("its rise since the first look", late - early, ">", DORMANT_RISE, late_at),
@@ -198,9 +210,11 @@ class UnitHealth(Detector):
             ],
             "expert_collapse": [Reading("share of the busiest expert, latest look", load, ">", LOAD_SHARE, load_at)],
             "batchnorm_small_batch": [
-                Reading("fewest values per channel of a BatchNorm", values.get(few_at, np.nan), "<=", SMALL_BATCH, few_at)
+                Reading(
+                    "fewest values per channel of a BatchNorm", values.get(few_at, np.nan), "<=", SMALL_BATCH, few_at
+                )
             ],
-        }  # fmt: skip
+        }
 
     def findings(self) -> list[Finding]:
         """Each kind where it lasts."""
@@ -232,12 +246,15 @@ class UnitHealth(Detector):
         beyond = self._silent_after(layer, first) if dead == num_units else ""
         why = f"no gradient comes back through {beyond}" if beyond else "no sample gives them a gradient"
         return Finding(
-            "dead_units", bad if too_many else Severity.INFO,
+            "dead_units",
+            bad if too_many else Severity.INFO,
             f"{dead:,} of {num_units:,} units of {layer} are dead: {why}.",
-            first, self._last_look, (*([beyond] if beyond else []), layer, *(p.rpartition(".")[0] or p for p in ordered[1:])),
+            first,
+            self._last_look,
+            (*([beyond] if beyond else []), layer, *(p.rpartition(".")[0] or p for p in ordered[1:])),
             (Evidence("share of dead units", share, site=path, kind="gradient", stat="zero_fraction"),),
             "nn.LeakyReLU(0.01)  # or a bias that starts at 0, a smaller learning rate",
-        )  # fmt: skip
+        )
 
     def _share_born(self, path: str) -> float:
         if path not in self._num_units or self._born is None or not self._began_so:
@@ -266,22 +283,28 @@ class UnitHealth(Detector):
     def _find_saturated(self) -> Finding | None:
         last = next((path for path in reversed(self._order) if self._types.get(path) != "Flatten"), "")
         lasting = {
-            path: looks for path, looks in self._saturated.items()
-            if path != last and len(looks) >= LOOKS_NEEDED and (looks.first(LOOKS_NEEDED)[:, 1] > SATURATED_SHARE).all()
+            path: looks
+            for path, looks in self._saturated.items()
+            if path != last
+            and len(looks) >= LOOKS_NEEDED
+            and (looks.first(LOOKS_NEEDED)[:, 1] > SATURATED_SHARE).all()
             and looks.latest[1] > SATURATED_SHARE
-        }  # fmt: skip
+        }
         if not lasting:
             return None
         place = {path: number for number, path in enumerate(self._order)}
         path = min(lasting, key=lambda name: place.get(name, 0))
         share = lasting[path].latest[1]
         return Finding(
-            "saturated_units", Severity.WARNING,
+            "saturated_units",
+            Severity.WARNING,
             f"{share:.0%} of the values in {path} lie at the ends of their range, where the gradient is almost 0.",
-            int(lasting[path].first(1)[0, 0]), self._last_look, (path,),
+            int(lasting[path].first(1)[0, 0]),
+            self._last_look,
+            (path,),
             (Evidence("share at the ends", share, site=path, kind="activation", stat="mean_abs"),),
             "nn.init.xavier_uniform_(layer.weight)  # or scale the inputs, or put nn.LayerNorm before it",
-        )  # fmt: skip
+        )
 
     def _find_dormant(self) -> Finding | None:
         risen = {}
@@ -302,12 +325,15 @@ class UnitHealth(Detector):
         learned = self._has_learned()
         follows = "what it was asked it has learned" if learned else "the layer loses its ability to learn"
         return Finding(
-            "dormant_units", Severity.INFO if learned else Severity.WARNING,
+            "dormant_units",
+            Severity.INFO if learned else Severity.WARNING,
             f"{late:.0%} of the units of {path} are dormant, up from {early:.0%}: {follows}.",
-            first, self._last_look, tuple(sorted(risen, key=lambda name: -risen[name][1])),
+            first,
+            self._last_look,
+            tuple(sorted(risen, key=lambda name: -risen[name][1])),
             (Evidence("share of dormant units", late, early, site=path, kind="activation", stat="zero_fraction"),),
             "reinitialise dormant units (ReDo), nn.LayerNorm, or a smaller learning rate",
-        )  # fmt: skip
+        )
 
     def _has_learned(self) -> bool:
         """Whether the loss fell far and stayed there."""
@@ -320,20 +346,25 @@ class UnitHealth(Detector):
 
     def _find_small(self) -> Finding | None:
         small = {
-            path: looks for path, looks in self._normalised.items()
+            path: looks
+            for path, looks in self._normalised.items()
             if len(looks) >= LOOKS_NEEDED and np.median(looks.values) <= SMALL_BATCH
-        }  # fmt: skip
+        }
         if not small:
             return None
         paths = sorted(small)
         count = float(np.median(small[paths[0]].values))
         return Finding(
-            "batchnorm_small_batch", Severity.WARNING,
+            "batchnorm_small_batch",
+            Severity.WARNING,
             f"{name_list(paths)} normalise{'s' if len(paths) == 1 else ''} by the mean and variance of {count:.0f} values: noise, "
             "and not what evaluation will use.",
-            int(small[paths[0]].first(1)[0, 0]), self._last_look, tuple(paths), (Evidence("values per channel", count),),
+            int(small[paths[0]].first(1)[0, 0]),
+            self._last_look,
+            tuple(paths),
+            (Evidence("values per channel", count),),
             "nn.GroupNorm(8, channels)  # or nn.LayerNorm, or a larger batch",
-        )  # fmt: skip
+        )
 
     def _find_collapse(self) -> Finding | None:
         for path, kept in sorted(self._routed.items()):
@@ -348,23 +379,30 @@ class UnitHealth(Detector):
                 over = np.flatnonzero(shares[:, winner] <= LOAD_SHARE)
                 first = looks[int(over[-1]) + 1][0] if len(over) else looks[0][0]
                 return Finding(
-                    "expert_collapse", Severity.WARNING,
+                    "expert_collapse",
+                    Severity.WARNING,
                     f"{path} sends {tail[:, winner].mean():.0%} of its inputs to expert {winner} of {counts.shape[1]} since step "
                     f"{first:,}: the others do not learn.",
-                    first, self._last_look, (path,),
+                    first,
+                    self._last_look,
+                    (path,),
                     (Evidence("share of the busiest expert", float(tail[:, winner].mean()), float(shares[0].max())),),
                     "loss = loss + 0.01 * balance_loss  # add what spreads the load",
-                )  # fmt: skip
+                )
         return None
 
     def _symmetric(self, step: int, sites: list[str]) -> Finding:
         verb = "is" if len(sites) == 1 else "are"
         return Finding(
-            "symmetric_units", Severity.CRITICAL,
+            "symmetric_units",
+            Severity.CRITICAL,
             f"All rows of {name_list(sites)} {verb} equal, and training keeps them so: the layer has one unit, many times.",
-            0, max(step, self._last_look), tuple(sites), (Evidence("layers of copies", float(len(sites))),),
+            0,
+            max(step, self._last_look),
+            tuple(sites),
+            (Evidence("layers of copies", float(len(sites))),),
             "nn.init.kaiming_normal_(layer.weight)  # random, not constant",
-        )  # fmt: skip
+        )
 
 
 def _beyond_coins(count: int, num_coins: int) -> bool:

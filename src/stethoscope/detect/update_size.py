@@ -203,7 +203,12 @@ class UpdateSize(Detector):
         # The middle of the last three, so that one bad batch is not divergence.
         recent = self._middle_of_last(3)
         worse = recent > WORSE * abs(self._best_loss) and recent > self._first_loss + abs(self._first_loss)
-        if self._diverged is None and len(self._losses) > 3 and worse and not self._within_noise(recent, self._earlier()):
+        if (
+            self._diverged is None
+            and len(self._losses) > 3
+            and worse
+            and not self._within_noise(recent, self._earlier())
+        ):
             self._diverged = (step, recent, float(self._best_loss))
             self._diverged_early = len(self._losses) <= FEW_LOSSES
         self._best_loss, self._worst_loss = min(self._best_loss, loss), max(self._worst_loss, loss)
@@ -224,24 +229,46 @@ class UpdateSize(Detector):
         growth, diverged = self._growth(), self._divergence()
         return {
             "update_too_large": [
-                Reading(large, since, ">=", 0), largest,
-                Reading(f"step at which the loss passed {WORSE:g} times its best", diverged[0] if diverged else np.nan,
-                        ">=", 0, way="diverges"),
-                Reading("first step without a finite loss", np.nan if self._lost_at is None else self._lost_at, "<=",
-                        np.nan if self._replaced is None else self._replaced + AT_ONCE, way="lost"),
-                Reading("large steps without a lower loss began at", self._stalled[0] if self._stalled else np.nan, ">=", 0,
-                        way="stalls"),
-                Reading("growth of the median matrix", float(np.median(growth)) if growth else np.nan, ">=", WRECKED_GROWTH,
-                        way="wrecked"),
+                Reading(large, since, ">=", 0),
+                largest,
+                Reading(
+                    f"step at which the loss passed {WORSE:g} times its best",
+                    diverged[0] if diverged else np.nan,
+                    ">=",
+                    0,
+                    way="diverges",
+                ),
+                Reading(
+                    "first step without a finite loss",
+                    np.nan if self._lost_at is None else self._lost_at,
+                    "<=",
+                    np.nan if self._replaced is None else self._replaced + AT_ONCE,
+                    way="lost",
+                ),
+                Reading(
+                    "large steps without a lower loss began at",
+                    self._stalled[0] if self._stalled else np.nan,
+                    ">=",
+                    0,
+                    way="stalls",
+                ),
+                Reading(
+                    "growth of the median matrix",
+                    float(np.median(growth)) if growth else np.nan,
+                    ">=",
+                    WRECKED_GROWTH,
+                    way="wrecked",
+                ),
                 Reading("loss now, against the first", recent / (self._first_loss or np.nan), ">", LOST, way="undone"),
-                Reading("loss now", recent), Reading("best loss", self._best_loss),
+                Reading("loss now", recent),
+                Reading("best loss", self._best_loss),
             ],
             "update_too_small": [
                 Reading("steps with updates and weights", len(self._ratios), ">=", STEPS_NEEDED),
                 Reading(largest.label, largest.value, "<", SMALL),
                 Reading("the rate rose on the way", int(self._rising_rate), "=", 0),
             ],
-        }  # fmt: skip
+        }
 
     def findings(self) -> list[Finding]:
         """Too large and harmful, or too small from the first step on."""
@@ -272,7 +299,9 @@ class UpdateSize(Detector):
         """Whether the rise of the first few losses is no larger than what the later ones do all the time."""
         if self._diverged is None or len(self._losses) < 2 * FEW_LOSSES:
             return False
-        return self._within_noise(self._diverged[1], self._losses.last(min(len(self._losses) - FEW_LOSSES, RECENT))[:, 1])
+        return self._within_noise(
+            self._diverged[1], self._losses.last(min(len(self._losses) - FEW_LOSSES, RECENT))[:, 1]
+        )
 
     def _within_noise(self, risen: float, usual: FloatArray) -> bool:
         """Whether a loss is no further above the first one than these losses are from each other."""

@@ -42,7 +42,14 @@ class Disagreement(Detector):
         Code(
             "loss_metric_disagree",
             needs=(LOSS, VALIDATION),
-            leads_to=(*LEARNING_TROUBLE, *UNIT_TROUBLE, *BLOW_UP, "output_logit_drift", "labels_uninformative", "overfitting"),
+            leads_to=(
+                *LEARNING_TROUBLE,
+                *UNIT_TROUBLE,
+                *BLOW_UP,
+                "output_logit_drift",
+                "labels_uninformative",
+                "overfitting",
+            ),
             through_updates=True,
         ),
     )
@@ -78,32 +85,43 @@ class Disagreement(Detector):
         fell = last < first - 0.05 * abs(first)
         if not fell and not self._creeps(first, last):
             return []
-        better = {
-            n: c for sign in (1, -1) for n, c in self._curves.validation(sign).items() if _improved(c, sign)
-        }
+        better = {n: c for sign in (1, -1) for n, c in self._curves.validation(sign).items() if _improved(c, sign)}
         if better:
             return []
         # A loss near its floor falls by little; then only a metric that was good, and is lost, says enough.
-        shown = (self._below_chance() if fell else None) or self._falling() or (self._mirrored() if fell and last < 0 else None)
+        shown = (
+            (self._below_chance() if fell else None)
+            or self._falling()
+            or (self._mirrored() if fell and last < 0 else None)
+        )
         if shown is None:
             return []
         name, curve, against = shown
         digits = 3 if fell else 5
         start, end = float(curve.values[0]), float(np.median(curve.part(0.66, 1)))
-        return [Finding(
-            "loss_metric_disagree", Severity.CRITICAL,
-            f"Training lowers the loss from {first:.{digits}g} to {last:.{digits}g}, but {name} only gets worse: {end:.3g}, {against}. The "
-            "loss may have the wrong sign.",
-            int(curve.steps[0]), int(curve.steps[-1]), ("(loss)",),
-            (Evidence(name, end, start), Evidence("training loss", last, first)),
-            "loss = loss_fn(output, target)  # minimise it: no minus sign, unless it is a score to be raised",
-        )]  # fmt: skip
+        return [
+            Finding(
+                "loss_metric_disagree",
+                Severity.CRITICAL,
+                f"Training lowers the loss from {first:.{digits}g} to {last:.{digits}g}, but {name} only gets worse: {end:.3g}, "
+                f"{against}. The "
+                "loss may have the wrong sign.",
+                int(curve.steps[0]),
+                int(curve.steps[-1]),
+                ("(loss)",),
+                (Evidence(name, end, start), Evidence("training loss", last, first)),
+                "loss = loss_fn(output, target)  # minimise it: no minus sign, unless it is a score to be raised",
+            )
+        ]
 
     def _creeps(self, first: float, last: float) -> bool:
         """Whether the loss falls by little, all the way, and by more than it sways."""
         loss = self._curves.loss
         sway = float(np.median(np.abs(loss.part(0.8, 1) - last)))
-        return first - last > CLEARLY * sway and mann_kendall(loss.values, alpha=0.005, correlated=True).direction is Direction.FALLING
+        return (
+            first - last > CLEARLY * sway
+            and mann_kendall(loss.values, alpha=0.005, correlated=True).direction is Direction.FALLING
+        )
 
     def _below_chance(self) -> tuple[str, Curve, str] | None:
         classes = 2 if self._curves.is_binary else self._curves.num_classes
@@ -111,11 +129,7 @@ class Disagreement(Detector):
             return None
         for name, curve in self._curves.validation(1).items():
             named = "acc" in name.lower() or "correct" in name.lower()
-            if (
-                named
-                and len(curve) >= LOOKS_NEEDED
-                and float(np.max(curve.part(0.34, 1))) < BELOW_CHANCE / classes
-            ):
+            if named and len(curve) >= LOOKS_NEEDED and float(np.max(curve.part(0.34, 1))) < BELOW_CHANCE / classes:
                 return name, curve, f"where guessing gives {1 / classes:.3g}"
         return None
 
@@ -126,12 +140,7 @@ class Disagreement(Detector):
             start, end = float(np.max(curve.part(0, 0.2))), float(np.median(curve.part(0.66, 1)))
             trend = mann_kendall(curve.values, alpha=0.005, correlated=True)
             best_at_start = float(curve.values.max()) <= start
-            if (
-                best_at_start
-                and trend.direction is Direction.FALLING
-                and end < start - DROP
-                and end < 0.6 * start
-            ):
+            if best_at_start and trend.direction is Direction.FALLING and end < start - DROP and end < 0.6 * start:
                 return name, curve, f"from {start:.3g}"
         return None
 
@@ -193,10 +202,14 @@ class Dropout(Detector):
             "over_regularised": [
                 Reading(f"layers with dropout of {STRONG:g} or more", len(self._strong), ">", 0),
                 Reading("validation losses", 0 if curve is None else len(curve), ">=", LOOKS_NEEDED),
-                Reading("training loss / validation loss, second half", float(np.median(held)) / late if len(held) and late else np.nan,
-                        ">=", HELD_BACK),
+                Reading(
+                    "training loss / validation loss, second half",
+                    float(np.median(held)) / late if len(held) and late else np.nan,
+                    ">=",
+                    HELD_BACK,
+                ),
             ]
-        }  # fmt: skip
+        }
 
     def findings(self) -> list[Finding]:
         """Only with a strong layer to blame."""
@@ -218,18 +231,23 @@ class Dropout(Detector):
             return []
         paths = sorted(self._strong, key=lambda path: -self._strong[path])
         share = self._strong[paths[0]]
-        return [Finding(
-            "over_regularised", Severity.WARNING,
-            f"Dropout of {share:g} in {name_list(paths)} leaves too little to train with: the training loss stays at "
-            f"{held:.3g}, above the {now:.3g} of validation, where nothing is dropped.",
-            int(curve.steps[0]), int(curve.steps[-1]), tuple(paths),
-            (
-                Evidence("training loss, against validation's", held, now),
-                Evidence("training loss, against where it began", held, began),
-                Evidence(f"dropout in {paths[0]}", share),
-            ),
-            f"nn.Dropout({min(0.5, share / 2):.1g})  # instead of {share:g}",
-        )]  # fmt: skip
+        return [
+            Finding(
+                "over_regularised",
+                Severity.WARNING,
+                f"Dropout of {share:g} in {name_list(paths)} leaves too little to train with: the training loss stays at "
+                f"{held:.3g}, above the {now:.3g} of validation, where nothing is dropped.",
+                int(curve.steps[0]),
+                int(curve.steps[-1]),
+                tuple(paths),
+                (
+                    Evidence("training loss, against validation's", held, now),
+                    Evidence("training loss, against where it began", held, began),
+                    Evidence(f"dropout in {paths[0]}", share),
+                ),
+                f"nn.Dropout({min(0.5, share / 2):.1g})  # instead of {share:g}",
+            )
+        ]
 
 
 class ModeInEvaluation(Detector):
@@ -271,12 +289,17 @@ class ModeInEvaluation(Detector):
         if self._first_step is None:
             return []
         paths = list(self._paths)
-        return [Finding(
-            "train_mode_in_eval", Severity.WARNING,
-            f"Validation runs in training mode since step {self._first_step:,}: {name_list(paths)} "
-            f"({', '.join(self._kinds)}) {'behaves' if len(paths) == 1 else 'behave'} as in training, so its figures are not "
-            "those of the model.",
-            self._first_step, self._last_step, tuple(paths),
-            (Evidence("calls in training mode", float(self._num_forwards), 0.0),),
-            "model.eval()  # before validation, and model.train() after it",
-        )]  # fmt: skip
+        return [
+            Finding(
+                "train_mode_in_eval",
+                Severity.WARNING,
+                f"Validation runs in training mode since step {self._first_step:,}: {name_list(paths)} "
+                f"({', '.join(self._kinds)}) {'behaves' if len(paths) == 1 else 'behave'} as in training, so its figures are not "
+                "those of the model.",
+                self._first_step,
+                self._last_step,
+                tuple(paths),
+                (Evidence("calls in training mode", float(self._num_forwards), 0.0),),
+                "model.eval()  # before validation, and model.train() after it",
+            )
+        ]

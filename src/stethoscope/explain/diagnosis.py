@@ -65,7 +65,9 @@ class Diagnosis(Drawn):
             return f"Diagnosis(nothing to report: {looked})"
         first, more = self.causes[0], len(self.causes) - 1
         others = f", and {more} more" if more else ""
-        return f"Diagnosis({first.severity.lower()} {printable(first.code)}: {printable(first.message)}{others}; {looked})"
+        return (
+            f"Diagnosis({first.severity.lower()} {printable(first.code)}: {printable(first.message)}{others}; {looked})"
+        )
 
     @property
     def healthy(self) -> bool:

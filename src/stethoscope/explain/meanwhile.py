@@ -24,8 +24,9 @@ _MOVED: Final = 2.0
 _MAX_NEIGHBORS: Final = 64
 CLIP: Final = "clip_coefficient"
 _LAYER_QUANTITIES: Final = (
-    (Kind.ACTIVATION, "abs_max", "largest output of"), (Kind.GRADIENT, "norm", "gradient L2 of"),
-)  # fmt: skip
+    (Kind.ACTIVATION, "abs_max", "largest output of"),
+    (Kind.GRADIENT, "norm", "gradient L2 of"),
+)
 
 
 def meanwhile(run: Run, cause: Finding, room: int) -> list[Evidence]:
@@ -153,7 +154,9 @@ def _moved_most(run: Run, cause: Finding, kind: Kind, stat: str, end: int) -> tu
     best: tuple[float, str, float, float] | None = None
     for pattern in _neighborhood(run, cause, kind):
         try:
-            was = run.matrix(kind, stat, pattern=pattern, first=cause.first_step - LEAD_STEPS, last=cause.first_step - 1)
+            was = run.matrix(
+                kind, stat, pattern=pattern, first=cause.first_step - LEAD_STEPS, last=cause.first_step - 1
+            )
             now = run.matrix(kind, stat, pattern=pattern, first=max(cause.first_step, end - _LAST_STEPS), last=end)
         except (KeyError, ValueError, StethoscopeError):
             continue
@@ -164,7 +167,12 @@ def _moved_most(run: Run, cause: Finding, kind: Kind, stat: str, end: int) -> tu
                 continue
             before, after = was.values[:, at], now.values[:, places[info.site]]
             before, after = before[np.isfinite(before)], after[np.isfinite(after)]
-            if len(before) < _MIN_BEFORE or not len(after) or after[-1] <= 0 or (usual := float(np.median(before))) <= 0:
+            if (
+                len(before) < _MIN_BEFORE
+                or not len(after)
+                or after[-1] <= 0
+                or (usual := float(np.median(before))) <= 0
+            ):
                 continue
             moved = abs(float(np.log2(after[-1] / usual)))
             if moved >= np.log2(_MOVED) and (best is None or moved > best[0]):
@@ -179,7 +187,10 @@ def _neighborhood(run: Run, cause: Finding, kind: Kind) -> Sequence[str]:
         return ()
     home = next((info.site.module for info in run.sites if site in info.site.names), "")
     around = home.rpartition(".")[0]
-    if around and sum(i.site.kind == kind and i.site.module.startswith(around + ".") for i in run.sites) <= _MAX_NEIGHBORS:
+    if (
+        around
+        and sum(i.site.kind == kind and i.site.module.startswith(around + ".") for i in run.sites) <= _MAX_NEIGHBORS
+    ):
         return (f"{_literal(around)}.*",)
     return (_literal(home), f"{_literal(home)}.*") if home else ()
 

@@ -29,9 +29,12 @@ class Seen:
     def to_json(self) -> dict[str, Any]:
         """As plain JSON values."""
         return {
-            "what": self.need.what, "met": self.is_met, "required": not self.need.is_optional, "how_much": self.how_much,
+            "what": self.need.what,
+            "met": self.is_met,
+            "required": not self.need.is_optional,
+            "how_much": self.how_much,
             "hint": "" if self.is_met else self.need.hint,
-        }  # fmt: skip
+        }
 
 
 def seen(need: Need, run: Run) -> Seen:
@@ -70,5 +73,9 @@ def _seen_ranks(_: Need, run: Run) -> tuple[int, str]:
 
 
 _SOURCES: Final = {
-    "rows": _seen_rows, "metric": _seen_metrics, "event": _seen_events, "validation": _seen_validation, "ranks": _seen_ranks,
-}  # fmt: skip
+    "rows": _seen_rows,
+    "metric": _seen_metrics,
+    "event": _seen_events,
+    "validation": _seen_validation,
+    "ranks": _seen_ranks,
+}

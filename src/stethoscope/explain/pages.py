@@ -67,10 +67,14 @@ class Page:
     def to_json(self) -> dict[str, Any]:
         """As plain JSON values."""
         return {
-            "code": self.code, "summary": self.summary, "theme": self.theme, "severity": str(self.severity),
-            "found_by": list(self.found_by), "tier": self.tier,
+            "code": self.code,
+            "summary": self.summary,
+            "theme": self.theme,
+            "severity": str(self.severity),
+            "found_by": list(self.found_by),
+            "tier": self.tier,
             **{name.lower().replace(" ", "_"): self.section(name) for name in SECTIONS},
-        }  # fmt: skip
+        }
 
 
 def codes() -> tuple[str, ...]:

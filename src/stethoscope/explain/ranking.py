@@ -33,17 +33,13 @@ def rank_causes(
     for number, finding in enumerate(serious):
         if roots[number] != number:
             followed.setdefault(serious[roots[number]].code, []).append(finding)
-    return tuple(causes), {
-        code: tuple(sorted(found, key=lambda f: f.first_step)) for code, found in followed.items()
-    }
+    return tuple(causes), {code: tuple(sorted(found, key=lambda f: f.first_step)) for code, found in followed.items()}
 
 
 def _parent(number: int, serious: Sequence[Finding], around: RunContext) -> int | None:
     """The finding from which this one follows: of several the latest, of equally late ones the first."""
     own = serious[number]
-    possible = [
-        place for place, cause in enumerate(serious) if place != number and _follows(own, cause, around)
-    ]
+    possible = [place for place, cause in enumerate(serious) if place != number and _follows(own, cause, around)]
     return max(possible, key=lambda place: (serious[place].first_step, -place), default=None)
 
 
@@ -113,6 +109,4 @@ def is_named(finding: Finding, rule: str) -> bool:
     code, _, pattern = rule.partition(":")
     if not fnmatchcase(finding.code, code):
         return False
-    return not pattern or any(
-        fnmatchcase(site, pattern) or site.startswith(pattern + ".") for site in finding.sites
-    )
+    return not pattern or any(fnmatchcase(site, pattern) or site.startswith(pattern + ".") for site in finding.sites)

@@ -48,12 +48,19 @@ class Why:
             "sentence": self.sentence,
             "needs": [need.to_json() for need in self.needs],
             "readings": [
-                {"label": r.label, "value": _number(r.value), "asks": r.sign, "limit": _number(r.limit), "holds": r.holds,
-                 "site": r.site, "way": r.way}
+                {
+                    "label": r.label,
+                    "value": _number(r.value),
+                    "asks": r.sign,
+                    "limit": _number(r.limit),
+                    "holds": r.holds,
+                    "site": r.site,
+                    "way": r.way,
+                }
                 for r in self.readings
             ],
             "findings": [finding.to_json() for finding in self.findings],
-        }  # fmt: skip
+        }
 
 
 def _number(value: float) -> float | None:
@@ -66,7 +73,9 @@ def why(run: Run | str | Path, code: str) -> Why:
     owner = known().owner(code)
     if owner is None:
         return Why(
-            code, "checkup", "No rule looks for it in a run: it is an experiment of stethoscope checkup, before training."
+            code,
+            "checkup",
+            "No rule looks for it in a run: it is an experiment of stethoscope checkup, before training.",
         )
     opened = run if isinstance(run, Run) else open_run(run)
     detection = Detection()
@@ -115,7 +124,10 @@ def _silent(needs: Sequence[Seen], readings: Sequence[Reading], *, finished: boo
         return "blind", f"It was not found, and could not be: the run has no {_bare(what.what)}.{more}"
     held_back = blocking(readings)
     if held_back is None:
-        return "quiet", "It was not found. Every number below is as the rule asks; a further condition, on its page, is not met."
+        return (
+            "quiet",
+            "It was not found. Every number below is as the rule asks; a further condition, on its page, is not met.",
+        )
     late = " The run has not ended." if finished and "totals" in held_back.label else ""
     return "quiet", f"It was not found: {told(held_back)}.{late}"
 

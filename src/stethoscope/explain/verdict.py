@@ -127,9 +127,7 @@ def _unmet(run: Run) -> list[str]:
             "with session.evaluating(): session.log(loss=...) would show overfitting and train/eval mode mistakes"
         )
     if "target" not in kinds:
-        needs.append(
-            "session.log_batch(inputs, targets) would show bad batches, label trouble and repeated samples"
-        )
+        needs.append("session.log_batch(inputs, targets) would show bad batches, label trouble and repeated samples")
     if "loss" not in metrics:
         needs.append("no loss was seen: call loss.backward() on the loss, or session.log(loss=loss)")
     return needs

@@ -214,9 +214,7 @@ class HookManager(Toolbox):
             builder.max_executions(limit)
         return self.register_hook(builder.build())
 
-    def _trigger(
-        self, condition: HookCondition | Predicate | None, every: int | None, backward: bool
-    ) -> HookTrigger:
+    def _trigger(self, condition: HookCondition | Predicate | None, every: int | None, backward: bool) -> HookTrigger:
         if condition is None:
             if every is not None:
                 return HookTrigger.EveryNSteps(every)

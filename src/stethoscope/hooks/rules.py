@@ -330,9 +330,7 @@ class HookBuilder:
             try:
                 self._patterns.append(re.compile(pattern))
             except re.error as error:
-                raise ConfigError(
-                    f"{pattern!r} is no regular expression ({error})", where=self._name
-                ) from error
+                raise ConfigError(f"{pattern!r} is no regular expression ({error})", where=self._name) from error
         return self
 
     def passes(self, passes: Passes) -> HookBuilder:
@@ -355,9 +353,7 @@ class HookBuilder:
     def build(self) -> Hook:
         """The hook; it needs at least one action."""
         if not self._actions:
-            raise ConfigError(
-                "a hook without an action does nothing", where=self._name, do="Add .action(...)"
-            )
+            raise ConfigError("a hook without an action does nothing", where=self._name, do="Add .action(...)")
         return Hook(
             name=self._name,
             trigger=self._trigger,

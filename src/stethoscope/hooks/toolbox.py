@@ -137,9 +137,7 @@ class Toolbox:
     def _named(given: Any, known: dict[str, Any], what: str) -> Callable[[HookContext], Any]:
         if isinstance(given, str):
             if given not in known:
-                raise ConfigError(
-                    f"no {what} named {given!r}", do=f"Call register_{what}({given!r}, function) first"
-                )
+                raise ConfigError(f"no {what} named {given!r}", do=f"Call register_{what}({given!r}, function) first")
             given = known[given]
         if not callable(given):
             raise ConfigError(f"the {what} cannot be called", where=given)
@@ -170,9 +168,7 @@ class Toolbox:
                 raise CannotAct(f"{kind}: no tensor at hand")
             return self._on_tensor(action, hook, context)
         if kind is ActionKind.ALERT:
-            alert = Alert(
-                _fill(action.message, context), action.severity, hook.name, context.layer, context.step
-            )
+            alert = Alert(_fill(action.message, context), action.severity, hook.name, context.layer, context.step)
             self.tell(alert)
             return alert
         if kind is ActionKind.CUSTOM_CALLBACK:

@@ -165,9 +165,7 @@ class GradientFlowAnimator:
         return Frames(self._kept)
 
     @classmethod
-    def from_run(
-        cls, run: Run, *, max_frames: int = 0, first: int | None = None, last: int | None = None
-    ) -> Self:
+    def from_run(cls, run: Run, *, max_frames: int = 0, first: int | None = None, last: int | None = None) -> Self:
         """The gradients of a recorded run, a frame for every step that has any."""
         from stethoscope.instruments.run_gradients import RunGradients
 
@@ -182,8 +180,7 @@ class GradientFlowAnimator:
             values = np.column_stack([found.mean_abs[row], found.abs_max[row], found.norm[row]])[order]
             nans, infs = found.num_nan[row, order], found.num_inf[row, order]
             broken = {
-                int(i): NonFinite(names[i], int(nans[i]), int(infs[i]), None, step)
-                for i in np.flatnonzero(nans + infs)
+                int(i): NonFinite(names[i], int(nans[i]), int(infs[i]), None, step) for i in np.flatnonzero(nans + infs)
             }
             out._keep(step, names, np.nan_to_num(values, nan=0.0), broken, infs > 0)
         return out
@@ -266,9 +263,7 @@ class GradientFlowAnimator:
             non_finite=located,
         )
 
-    def grid(
-        self, max_rows: int | None = None, max_columns: int | None = None, *, natural: bool = False
-    ) -> Grid:
+    def grid(self, max_rows: int | None = None, max_columns: int | None = None, *, natural: bool = False) -> Grid:
         """Layers x steps as arrays, neighbours binned together where there are more than asked for.
 
         `natural` sorts the numbers in names as numbers: layers.2 before layers.10. Layers of a run keep the model's order.

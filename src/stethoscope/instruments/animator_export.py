@@ -14,13 +14,25 @@ if TYPE_CHECKING:
     from stethoscope.instruments.animator import GradientFlowAnimator
 
 CSV_HEADER = (
-    "step", "layer", "mean_abs_grad", "max_abs_grad", "grad_norm", "is_vanishing", "is_exploding",
-)  # fmt: skip
+    "step",
+    "layer",
+    "mean_abs_grad",
+    "max_abs_grad",
+    "grad_norm",
+    "is_vanishing",
+    "is_exploding",
+)
 
 JSON_FIELDS = (
-    "name", "mean_abs_grad", "max_abs_grad", "grad_norm", "is_vanishing", "is_exploding", "flow_intensity",
+    "name",
+    "mean_abs_grad",
+    "max_abs_grad",
+    "grad_norm",
+    "is_vanishing",
+    "is_exploding",
+    "flow_intensity",
     "non_finite",
-)  # fmt: skip
+)
 
 
 def export_json(animator: GradientFlowAnimator, path: str | Path) -> Path:
@@ -91,9 +103,7 @@ def export_picture(animator: GradientFlowAnimator, path: str | Path, kind: str, 
     return write_atomically(path, lambda file: plots.save(figure, file, kind))
 
 
-def export_gif(
-    animator: GradientFlowAnimator, path: str | Path, fps: float, max_pictures: int, *, dark: bool
-) -> Path:
+def export_gif(animator: GradientFlowAnimator, path: str | Path, fps: float, max_pictures: int, *, dark: bool) -> Path:
     """The cursor walks over the heatmap while bars show every layer's norm at it."""
     _recorded(animator)
     from stethoscope.views import moving_plots
@@ -110,12 +120,12 @@ def export_html(animator: GradientFlowAnimator, path: str | Path, title: str, fp
 
     grid = animator.grid(max_rows=200, max_columns=1200, natural=True)
     plain = animator.to_ascii_animation(max_rows=120, max_columns=160)
-    return write_text(path, motion_html(grid, title=printable(title, limit=200), plain=plain, last_step=grid.last_step, speed=fps))
+    return write_text(
+        path, motion_html(grid, title=printable(title, limit=200), plain=plain, last_step=grid.last_step, speed=fps)
+    )
 
 
-def export_mp4(
-    animator: GradientFlowAnimator, path: str | Path, fps: float, max_pictures: int, *, dark: bool
-) -> Path:
+def export_mp4(animator: GradientFlowAnimator, path: str | Path, fps: float, max_pictures: int, *, dark: bool) -> Path:
     """The pictures of the GIF, more of them, as a film."""
     _recorded(animator)
     from stethoscope.instruments.film import find_ffmpeg, write_mp4

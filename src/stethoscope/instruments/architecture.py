@@ -104,9 +104,7 @@ def analyze_architecture(model: torch.nn.Module, example: Any = None) -> Archite
         total, flops, outputs = _count(model, example)
     parameters = _own_parameters(model)
     layers = tuple(
-        LayerCost(
-            name, type(module).__name__, parameters.get(name, 0), flops.get(name, 0), outputs.get(name, 0)
-        )
+        LayerCost(name, type(module).__name__, parameters.get(name, 0), flops.get(name, 0), outputs.get(name, 0))
         for name, module in model.named_modules()
         if parameters.get(name) or flops.get(name) or outputs.get(name)
     )
@@ -123,9 +121,7 @@ def analyze_architecture(model: torch.nn.Module, example: Any = None) -> Archite
         optimizer_bytes=ADAM_COPIES * gradient_bytes,
         buffer_bytes=sum(b.numel() * b.element_size() for b in model.buffers()),
         activation_bytes=sum(outputs.values()) if example is not None else None,
-        parameter_efficiency=total / info.total_parameters
-        if total is not None and info.total_parameters
-        else None,
+        parameter_efficiency=total / info.total_parameters if total is not None and info.total_parameters else None,
         shared_parameters=_shared(model),
         bottlenecks=tuple(bottlenecks),
         recommendations=tuple(_recommendations(info, layers, bottlenecks)),
@@ -172,9 +168,7 @@ def _count(model: torch.nn.Module, example: Any) -> tuple[int, dict[str, int], d
     from torch.utils.flop_counter import FlopCounterMode
 
     outputs: dict[str, int] = {}
-    names = {
-        module: name for name, module in model.named_modules() if not any(True for _ in module.children())
-    }
+    names = {module: name for name, module in model.named_modules() if not any(True for _ in module.children())}
 
     def note(module: torch.nn.Module, _inputs: Any, result: Any) -> None:
         outputs[names[module]] = outputs.get(names[module], 0) + _tensor_bytes(result)
@@ -192,10 +186,7 @@ def _count(model: torch.nn.Module, example: Any) -> tuple[int, dict[str, int], d
         "" if name in (root, "Global") else name.removeprefix(root + "."): sum(ops.values())
         for name, ops in counter.get_flop_counts().items()
     }
-    own = {
-        name: by_name[name] - sum(v for k, v in by_name.items() if _is_child(k, name, by_name))
-        for name in by_name
-    }
+    own = {name: by_name[name] - sum(v for k, v in by_name.items() if _is_child(k, name, by_name)) for name in by_name}
     return int(counter.get_total_flops()), {name: max(0, value) for name, value in own.items()}, outputs
 
 
@@ -295,15 +286,11 @@ def _bottlenecks(layers: tuple[LayerCost, ...], parameters: int, flops: int | No
     return found
 
 
-def _recommendations(
-    info: ModelArchitectureInfo, layers: tuple[LayerCost, ...], bottlenecks: list[str]
-) -> list[str]:
+def _recommendations(info: ModelArchitectureInfo, layers: tuple[LayerCost, ...], bottlenecks: list[str]) -> list[str]:
     advice = []
     tables = sum(layer.parameters for layer in layers if layer.type.startswith("Embedding"))
     if info.total_parameters and tables > HEAVY_SHARE * info.total_parameters:
-        advice.append(
-            "Most parameters are in embeddings: tie them with the output layer or lower their width"
-        )
+        advice.append("Most parameters are in embeddings: tie them with the output layer or lower their width")
     elif any("parameters" in text for text in bottlenecks):
         advice.append("One layer holds most parameters: factorise it, or pool before it")
     if info.total_parameters and not info.trainable_parameters:

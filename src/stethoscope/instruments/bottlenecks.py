@@ -113,9 +113,7 @@ def _of_layers(layers: Sequence[LayerProfile]) -> list[Bottleneck]:
             if mean_ms > LAYER_MS:
                 severity = BottleneckSeverity.HIGH if mean_ms > LAYER_HIGH_MS else BottleneckSeverity.MEDIUM
                 text = f"the {word} pass of {layer.name} ({layer.type}) takes {_shown(mean_ms)} ms"
-                found.append(
-                    Bottleneck(kind, severity, layer.name, text, SUGGESTIONS[kind], mean_ms, total_s)
-                )
+                found.append(Bottleneck(kind, severity, layer.name, text, SUGGESTIONS[kind], mean_ms, total_s))
     return found
 
 

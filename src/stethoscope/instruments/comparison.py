@@ -96,7 +96,9 @@ def _show(value: float | None) -> str:
     return "unknown" if value is None else f"{value:.4g}"
 
 
-def compare(first: Any, second: Any, *, num_worst: int = NUM_WORST) -> TensorComparison | GroupComparison | RunComparison:
+def compare(
+    first: Any, second: Any, *, num_worst: int = NUM_WORST
+) -> TensorComparison | GroupComparison | RunComparison:
     """Compares two arrays of any framework, two sets of named ones, or two runs.
 
     Arrays give a `TensorComparison`. Dicts of arrays, models and `.safetensors` paths, in any pairing, give a
@@ -235,9 +237,7 @@ def histogram_ks(
     """The Kolmogorov-Smirnov distance of two histograms, values taken as spread evenly over their bins."""
     places = np.union1d(edges_a, edges_b)
     share = [
-        np.interp(
-            places, edges, np.concatenate([[0.0], np.cumsum(counts) / counts.sum()]), left=0.0, right=1.0
-        )
+        np.interp(places, edges, np.concatenate([[0.0], np.cumsum(counts) / counts.sum()]), left=0.0, right=1.0)
         for counts, edges in ((counts_a, edges_a), (counts_b, edges_b))
     ]
     return float(np.abs(share[0] - share[1]).max())

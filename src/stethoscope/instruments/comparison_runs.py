@@ -21,9 +21,18 @@ from stethoscope.record import FloatArray, IntArray, Kind, Site
 STATS: Final = ("norm", "mean", "min", "max", "num_nonfinite", "num_zero")
 """Tensors that differ anywhere differ in one of these, but for rare coincidences."""
 ORDER: Final = (
-    Kind.INPUT, Kind.TARGET, Kind.ACTIVATION, Kind.OUTPUT, Kind.BUFFER, Kind.LOSS, Kind.ACTIVATION_GRADIENT,
-    Kind.GRADIENT, Kind.OPTIMIZER_STATE, Kind.UPDATE, Kind.WEIGHT,
-)  # fmt: skip
+    Kind.INPUT,
+    Kind.TARGET,
+    Kind.ACTIVATION,
+    Kind.OUTPUT,
+    Kind.BUFFER,
+    Kind.LOSS,
+    Kind.ACTIVATION_GRADIENT,
+    Kind.GRADIENT,
+    Kind.OPTIMIZER_STATE,
+    Kind.UPDATE,
+    Kind.WEIGHT,
+)
 STEPS_AT_ONCE: Final = 512
 ROUNDING: Final = 2.0**-22
 """Rows are stored with 24 bits."""
@@ -79,9 +88,15 @@ class RunComparison:
             return self.note
         if self.equal:
             return f"equal in everything both recorded; {self.note}"
-        lines = [f"apart since step {self.first_different_step:,}, at {len(apart):,} of {len(self.sites):,} sites; {self.note}"]
+        lines = [
+            f"apart since step {self.first_different_step:,}, at {len(apart):,} of {len(self.sites):,} sites; {self.note}"
+        ]
         for one in apart[:MAX_SHOWN]:
-            far = "" if one.relative_distance is None else f", at step {one.sketch_step:,} {one.relative_distance:.3g} of its norm apart"
+            far = (
+                ""
+                if one.relative_distance is None
+                else f", at step {one.sketch_step:,} {one.relative_distance:.3g} of its norm apart"
+            )
             lines.append(f"  {one.site}: since step {one.first_different_step:,}{far}")
         return "\n".join([*lines, *([f"  and {len(apart) - MAX_SHOWN:,} more"] if len(apart) > MAX_SHOWN else [])])
 
@@ -128,7 +143,9 @@ def _opened(value: Any) -> Any:
         return open_run(value)
     if callable(getattr(value, "series", None)) and hasattr(value, "sites"):
         return value
-    raise ArrayError("a run can only be compared with a run", where=type(value).__name__, do="Give two runs, or their folders")
+    raise ArrayError(
+        "a run can only be compared with a run", where=type(value).__name__, do="Give two runs, or their folders"
+    )
 
 
 class _Course:

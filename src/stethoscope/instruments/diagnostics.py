@@ -295,11 +295,7 @@ class ModelDiagnostics:
         settled = values[len(values) // 5 :]  # caches and optimizer state fill up at the start
         trend = mann_kendall(settled, alpha=1e-4)
         grown = float(np.median(settled[-5:]) - np.median(settled[:5]))
-        if (
-            trend.direction is not Direction.RISING
-            or trend.tau < 0.5
-            or grown <= 0.1 * float(np.median(settled[:5]))
-        ):
+        if trend.direction is not Direction.RISING or trend.tau < 0.5 or grown <= 0.1 * float(np.median(settled[:5])):
             return None
         begin = int(steps[len(values) // 5])
         reason = f"grew by {grown:.3g} MB since step {begin:,}, {trend.slope:.3g} MB a record"
@@ -320,15 +316,11 @@ class ModelDiagnostics:
         for name, metric in (("throughput", "throughput_samples_per_sec"), ("memory", "memory_usage_mb")):
             if len(self.curve(metric).values) >= 20:
                 trouble = worse.get(metric)
-                parts.append(
-                    (name, 0.3 if trouble else 1.0, f"{name} {trouble}" if trouble else f"{name} is steady")
-                )
+                parts.append((name, 0.3 if trouble else 1.0, f"{name} {trouble}" if trouble else f"{name} is steady"))
         if not parts:
             return ModelHealth(None)
         total = sum(WEIGHTS[name] for name, _, _ in parts)
-        components = tuple(
-            HealthComponent(name, WEIGHTS[name] / total, score, why) for name, score, why in parts
-        )
+        components = tuple(HealthComponent(name, WEIGHTS[name] / total, score, why) for name, score, why in parts)
         return ModelHealth(sum(part.weight * part.score for part in components), components)
 
 

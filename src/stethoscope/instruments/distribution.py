@@ -136,9 +136,7 @@ def _outliers(
         far = np.abs(values[places] / 2 - percentiles["p50"] / 2)
         places = np.sort(places[np.argsort(-far, kind="stable")[:MAX_OUTLIERS]])
     where = places if sampled is None else sampled[places]
-    kept = [
-        TensorOutlier(index_of(int(w), shape), float(values[p])) for w, p in zip(where, places, strict=True)
-    ]
+    kept = [TensorOutlier(index_of(int(w), shape), float(values[p])) for w, p in zip(where, places, strict=True)]
     return tuple(kept), num
 
 

@@ -53,9 +53,7 @@ def write_text(path: str | Path, text: str) -> Path:
 
 def write_json(path: str | Path, value: Any, indent: int | None = 2) -> Path:
     """The value as strict JSON (non-finite numbers become null), atomically."""
-    return write_text(
-        path, json.dumps(plain(value), indent=indent, allow_nan=False, ensure_ascii=False) + "\n"
-    )
+    return write_text(path, json.dumps(plain(value), indent=indent, allow_nan=False, ensure_ascii=False) + "\n")
 
 
 def plain(value: Any) -> Any:

@@ -40,15 +40,40 @@ def write_mp4(pictures: Sequence[npt.NDArray[np.uint8]], path: Path, frames_per_
     failed = ""
     for encoder in ("libx264", "libopenh264", "mpeg4"):
         command = [
-            program, "-y", "-loglevel", "error", "-f", "rawvideo", "-pix_fmt", "rgb24", "-s", f"{width}x{height}",
-            "-r", f"{frames_per_second:g}", "-i", "-", "-an", "-c:v", encoder, "-pix_fmt", "yuv420p", "-movflags", "+faststart",
-            "-f", "mp4", str(path),
-        ]  # fmt: skip
-        done = subprocess.run(command, input=b"".join(frame.tobytes() for frame in frames), capture_output=True, check=False)
+            program,
+            "-y",
+            "-loglevel",
+            "error",
+            "-f",
+            "rawvideo",
+            "-pix_fmt",
+            "rgb24",
+            "-s",
+            f"{width}x{height}",
+            "-r",
+            f"{frames_per_second:g}",
+            "-i",
+            "-",
+            "-an",
+            "-c:v",
+            encoder,
+            "-pix_fmt",
+            "yuv420p",
+            "-movflags",
+            "+faststart",
+            "-f",
+            "mp4",
+            str(path),
+        ]
+        done = subprocess.run(
+            command, input=b"".join(frame.tobytes() for frame in frames), capture_output=True, check=False
+        )
         if done.returncode == 0:
             return
         failed = done.stderr.decode("utf-8", "replace").strip().splitlines()[-1:][0] if done.stderr.strip() else ""
-    raise NoEncoderError(f"ffmpeg could not write the film ({failed or 'no reason given'})", where=path, do="Try .gif or .html")
+    raise NoEncoderError(
+        f"ffmpeg could not write the film ({failed or 'no reason given'})", where=path, do="Try .gif or .html"
+    )
 
 
 def _even(picture: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:

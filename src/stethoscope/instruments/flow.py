@@ -62,9 +62,7 @@ class GradientFlowVisualizer:
         regions = config.show_problem_regions
         return GradientFlowVisualization(
             layer_flows=flows,
-            temporal_flows=self._temporal_flows(histories, current_step)
-            if config.show_temporal_flows
-            else [],
+            temporal_flows=self._temporal_flows(histories, current_step) if config.show_temporal_flows else [],
             flow_network=network,
             critical_paths=find_critical_paths(network) if config.show_critical_paths else [],
             vanishing_regions=find_vanishing(layered, model) if regions else [],

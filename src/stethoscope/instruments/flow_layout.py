@@ -42,9 +42,7 @@ def edges_to_draw(shown: GradientFlowVisualization) -> tuple[list[FlowEdge], int
     if len(edges) <= MAX_EDGES:
         return list(edges), 0
     places = place_nodes(shown)
-    critical = {
-        pair for path in shown.critical_paths[:1] for pair in zip(path.layers, path.layers[1:], strict=False)
-    }
+    critical = {pair for path in shown.critical_paths[:1] for pair in zip(path.layers, path.layers[1:], strict=False)}
 
     def worth(edge: FlowEdge) -> tuple[bool, bool, float]:
         near = places[edge.to_layer][0] - places[edge.from_layer][0] <= 1

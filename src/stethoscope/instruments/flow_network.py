@@ -36,13 +36,9 @@ def build_network(
     pairs = list(itertools.pairwise(names)) if model is None else _ordered_edges(model)
     strength = {name: mean_finite(flow) for name, flow in flows.items()}
     levels = strength if model is None else _levels(strength, model)
-    edges = [
-        _edge(flows[a], flows[b], min(strength[a], strength[b]), (levels[a], levels[b])) for a, b in pairs
-    ]
+    edges = [_edge(flows[a], flows[b], min(strength[a], strength[b]), (levels[a], levels[b])) for a, b in pairs]
     largest = max((edge.gradient for edge in edges), default=0.0)
-    edges = [
-        _with_flow(edge, edge.gradient >= flow_threshold * largest and edge.gradient > 0) for edge in edges
-    ]
+    edges = [_with_flow(edge, edge.gradient >= flow_threshold * largest and edge.gradient > 0) for edge in edges]
     gates, reach = ({}, {}) if model is None else _gates_and_reach(model)
     num_inputs, num_outputs = Counter(b for _, b in pairs), Counter(a for a, _ in pairs)
     best_gain: dict[str, float] = {}
@@ -74,9 +70,7 @@ def _levels(strength: Mapping[str, float], model: ModelGraph) -> Mapping[str, fl
     counts = [model.parameters.get(name) for name in strength]
     if any(not count for count in counts):
         return strength
-    return {
-        name: strength[name] / float(count or 1) ** 0.5 for name, count in zip(strength, counts, strict=True)
-    }
+    return {name: strength[name] / float(count or 1) ** 0.5 for name, count in zip(strength, counts, strict=True)}
 
 
 def mean_finite(flow: GradientLayerFlow) -> float:

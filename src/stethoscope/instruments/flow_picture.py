@@ -124,8 +124,7 @@ def sentences(shown: GradientFlowVisualization) -> list[str]:
             for region in regions
         ]
     found += [
-        f"▲ {_span(zone.affected_layers)}: no gradient at {zone.dead_duration:,} steps"
-        for zone in shown.dead_zones
+        f"▲ {_span(zone.affected_layers)}: no gradient at {zone.dead_duration:,} steps" for zone in shown.dead_zones
     ]
     found += [_path_sentence(path) for path in shown.critical_paths[:1] if path.transmission < WORTH_SAYING]
     return found or ["✓ Nothing to report"]
@@ -161,9 +160,7 @@ def save(shown: GradientFlowVisualization, path: Path, dark: bool) -> Path:
             figure = draw(shown, dark)
             kind = path.suffix.lower()[1:]
             return write_atomically(path, lambda file: plots.save(figure, file, kind))
-    raise ConfigError(
-        "cannot save a flow like this", where=path, do="End the name in .png, .svg, .json or .txt"
-    )
+    raise ConfigError("cannot save a flow like this", where=path, do="End the name in .png, .svg, .json or .txt")
 
 
 def draw(shown: GradientFlowVisualization, dark: bool = False) -> Any:
@@ -175,17 +172,14 @@ def draw(shown: GradientFlowVisualization, dark: bool = False) -> Any:
     places = place_nodes(shown)
     edges, num_hidden = edges_to_draw(shown)
     heights = {
-        (e.from_layer, e.to_layer): apex(places[e.from_layer], places[e.to_layer], list(places.values()))
-        for e in edges
+        (e.from_layer, e.to_layer): apex(places[e.from_layer], places[e.to_layer], list(places.values())) for e in edges
     }
     routes = {pair: curve(places[pair[0]], places[pair[1]], height) for pair, height in heights.items()}
     reached = [y for _, y in places.values()] + [h for h in heights.values() if h is not None]
     levels = max((x for x, _ in places.values()), default=0.0) + 1
     low, high = min(reached, default=0.0) - 0.55, max(reached, default=0.0) + 0.55
     with figure_style(dark):
-        figure = plots.new_figure(
-            min(max(1.0 * levels + 1, 6.0), 24.0), min(max(0.9 * (high - low) + 0.9, 2.0), 14.0)
-        )
+        figure = plots.new_figure(min(max(1.0 * levels + 1, 6.0), 24.0), min(max(0.9 * (high - low) + 0.9, 2.0), 14.0))
         axis = figure.subplots()
         axis.set_axis_off()
         _draw_edges(axis, shown, routes, palette, look.sheet)
@@ -235,9 +229,7 @@ def _draw_edges(
     edges = {(edge.from_layer, edge.to_layer): edge for edge in shown.flow_network.edges}
     for pair, points in routes.items():
         edge = edges[pair]
-        codes = [Outline.MOVETO] + [Outline.LINETO if len(points) == 2 else Outline.CURVE4] * (
-            len(points) - 1
-        )
+        codes = [Outline.MOVETO] + [Outline.LINETO if len(points) == 2 else Outline.CURVE4] * (len(points) - 1)
         line = Outline(points, codes)
         width = (0.8 + 6.0 * shares[edge.gradient]) * palette.line_scale if edge.carries_flow else 0.8
         if pair in critical:
@@ -245,9 +237,7 @@ def _draw_edges(
                 axis.add_patch(PathPatch(line, edgecolor=color, facecolor="none", lw=width + more, zorder=1))
         color = ramp(0.15 + 0.85 * shares[edge.gradient]) if edge.carries_flow else palette.outline
         dashes = "solid" if edge.carries_flow else (0, (2, 2))
-        axis.add_patch(
-            PathPatch(line, edgecolor=color, facecolor="none", lw=width, linestyle=dashes, zorder=2)
-        )
+        axis.add_patch(PathPatch(line, edgecolor=color, facecolor="none", lw=width, linestyle=dashes, zorder=2))
 
 
 def _draw_nodes(
@@ -271,11 +261,17 @@ def _draw_nodes(
         edge = palette.exploding if bad else palette.vanishing if weak else palette.outline
         axis.add_patch(
             FancyBboxPatch(
-                (x - 0.25, y - 0.14), 0.5, 0.28, boxstyle="round,pad=0,rounding_size=0.05",
-                facecolor=ramp(shares[node.gradient_strength]), edgecolor=edge, zorder=3,
-                linewidth=(2.2 if bad else 1.0) * palette.line_scale, linestyle="dashed" if weak else "solid",
+                (x - 0.25, y - 0.14),
+                0.5,
+                0.28,
+                boxstyle="round,pad=0,rounding_size=0.05",
+                facecolor=ramp(shares[node.gradient_strength]),
+                edgecolor=edge,
+                zorder=3,
+                linewidth=(2.2 if bad else 1.0) * palette.line_scale,
+                linestyle="dashed" if weak else "solid",
             )
-        )  # fmt: skip
+        )
         if x % every == 0 or bad:
             _label_node(axis, node, (x, y), look, ramp(shares[node.gradient_strength]))
 
@@ -289,13 +285,23 @@ def _label_node(axis: Any, node: FlowNode, place: Place, look: Tokens, fill: Any
     settings: dict[str, Any] = {"ha": "center", "zorder": 5}
     is_dark = 0.299 * fill[0] + 0.587 * fill[1] + 0.114 * fill[2] < 0.55
     axis.annotate(
-        number(node.gradient_strength), (x, y), va="center", fontsize=7,
-        color="white" if is_dark else "black", **settings,
-    )  # fmt: skip
+        number(node.gradient_strength),
+        (x, y),
+        va="center",
+        fontsize=7,
+        color="white" if is_dark else "black",
+        **settings,
+    )
     if shown_type(node) in (NodeType.BOTTLENECK, NodeType.AMPLIFIER):
         mark = NODE_MARKS[shown_type(node)]
         axis.annotate(mark, (x, y + 0.17), va="bottom", fontsize=7, color=look.ink, bbox=patch, **settings)
     axis.annotate(
-        plots.plain_text(shorten(printable(node.layer_name), 16)), (x, y - 0.2), va="top", fontsize=6.5,
-        fontfamily=monospace(), color=look.ink2, bbox=patch, **settings,
-    )  # fmt: skip
+        plots.plain_text(shorten(printable(node.layer_name), 16)),
+        (x, y - 0.2),
+        va="top",
+        fontsize=6.5,
+        fontfamily=monospace(),
+        color=look.ink2,
+        bbox=patch,
+        **settings,
+    )

@@ -120,9 +120,7 @@ class GradientVisualizationConfig:
             object.__setattr__(self, "color_scheme", ColorScheme(str(self.color_scheme)))
         except ValueError as error:
             known = ", ".join(ColorScheme)
-            raise ConfigError(
-                "unknown color_scheme", where=self.color_scheme, do=f"Use one of {known}"
-            ) from error
+            raise ConfigError("unknown color_scheme", where=self.color_scheme, do=f"Use one of {known}") from error
         if self.temporal_window < 1:
             raise ConfigError("temporal_window must be at least 1", where=self.temporal_window, do="Use 50")
 
@@ -330,10 +328,13 @@ class GradientFlowVisualization:
 
     def __repr__(self) -> str:
         parts = {
-            "layer": len(self.layer_flows), "critical path": len(self.critical_paths),
-            "vanishing region": len(self.vanishing_regions), "exploding region": len(self.exploding_regions),
-            "dead zone": len(self.dead_zones), "layer with NaN or Inf": len(self.non_finite),
-        }  # fmt: skip
+            "layer": len(self.layer_flows),
+            "critical path": len(self.critical_paths),
+            "vanishing region": len(self.vanishing_regions),
+            "exploding region": len(self.exploding_regions),
+            "dead zone": len(self.dead_zones),
+            "layer with NaN or Inf": len(self.non_finite),
+        }
         words = {"layer with NaN or Inf": "layers with NaN or Inf"}
         said = ", ".join(plural(n, word, words.get(word, "")) for word, n in parts.items() if n)
         return f"GradientFlowVisualization(step {self.current_step:,}: {said or 'nothing'}; print() shows it)"

@@ -122,9 +122,7 @@ class GradientDebugger:
         if self.enabled:
             self._units.setdefault(layer, UnitCounter(layer)).add(matrix, unit_axis=unit_axis)
 
-    def record_task_gradients(
-        self, step: int, gradients: Mapping[str, Any]
-    ) -> dict[tuple[str, str], float | None]:
+    def record_task_gradients(self, step: int, gradients: Mapping[str, Any]) -> dict[tuple[str, str], float | None]:
         """Records the gradients that several losses or tasks ask of the same weights; returns their cosines.
 
         Each task gives one array, or a mapping of arrays by parameter (shared parameters are compared).

@@ -213,9 +213,7 @@ def summarise(
     dead = tuple(units for units in counted if units.ratio > DEAD_RATIO)
     opposed = tuple(conflict for conflict in conflicts if conflict.is_conflict)
     exploding = tuple(name for name in named("is_exploding") if name not in nonfinite)
-    reasons = _reasons(
-        layers, nonfinite, exploding, named("is_vanishing"), named("has_no_gradient"), swinging
-    )
+    reasons = _reasons(layers, nonfinite, exploding, named("is_vanishing"), named("has_no_gradient"), swinging)
     reasons += _unit_reasons(dead, len(counted)) + _conflict_reasons(opposed)
     return GradientFlowAnalysis(
         overall_health=_overall(layers, reasons),
@@ -275,7 +273,11 @@ def _reasons(
 
 def _extent(units: DeadUnits) -> str:
     """A session knows of a batch which units fired in it, and not of how many rows it was."""
-    return plural(units.num_batches, "batch", "batches") if units.num_rows == units.num_batches else plural(units.num_rows, "row")
+    return (
+        plural(units.num_batches, "batch", "batches")
+        if units.num_rows == units.num_batches
+        else plural(units.num_rows, "row")
+    )
 
 
 def _unit_reasons(dead: tuple[DeadUnits, ...], num_counted: int) -> list[HealthReason]:

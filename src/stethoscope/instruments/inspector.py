@@ -223,9 +223,7 @@ class TensorInspector:
             course = same[0] if len(same) == 1 else None
         return None if course is None else drift_of(course)
 
-    def compare(
-        self, first: Any, second: Any
-    ) -> TensorComparison | GroupComparison | RunComparison | LookComparison:
+    def compare(self, first: Any, second: Any) -> TensorComparison | GroupComparison | RunComparison | LookComparison:
         """Compares two arrays, or the tensors that two ids of `inspect_tensor` name; see `comparison.compare`.
 
         By id: element by element where both tensors still live and are as they were, else by what was remembered.
@@ -250,9 +248,7 @@ class TensorInspector:
         first, second = self.get_tensor_info(first_id), self.get_tensor_info(second_id)
         if first is None or second is None:
             missing = first_id if first is None else second_id
-            raise StethoscopeError(
-                "no such look is remembered", where=missing, do="Raise max_tracked_tensors"
-            )
+            raise StethoscopeError("no such look is remembered", where=missing, do="Raise max_tracked_tensors")
         return compare_looks(first, second)
 
     def detect_leaks(self) -> list[Leak]:

@@ -64,9 +64,7 @@ def as_numpy(value: Any, name: str = "array") -> npt.NDArray[Any]:
     if array.dtype.kind not in "fiub":
         if array.size == 0:
             return np.zeros(array.shape, dtype=np.float64)
-        raise ArrayError(
-            f"{name} holds {array.dtype}, not numbers", where=name, do="Convert it to floats first"
-        )
+        raise ArrayError(f"{name} holds {array.dtype}, not numbers", where=name, do="Convert it to floats first")
     return array
 
 

@@ -64,8 +64,7 @@ class Leak:
         return (
             f"{self.file}:{self.line} in {self.function}: {plural(self.num_alive, 'tensor')} "
             f"({plural(self.bytes_alive, 'byte')}) made since step {self.first_step:,} still {'lives' if self.num_alive == 1 else 'live'}, "
-            f"{self.bytes_per_step:,.0f} bytes more each step{held}"
-            + (f": {self.source}" if self.source else "")
+            f"{self.bytes_per_step:,.0f} bytes more each step{held}" + (f": {self.source}" if self.source else "")
         )
 
 
@@ -108,9 +107,7 @@ class LeakDetector:
     may outlive its own, as gradients do until they are cleared.
     """
 
-    def __init__(
-        self, *, patience: int = PATIENCE, grace: int = GRACE, max_watched: int = MAX_WATCHED
-    ) -> None:
+    def __init__(self, *, patience: int = PATIENCE, grace: int = GRACE, max_watched: int = MAX_WATCHED) -> None:
         self.patience = max(2, patience)
         self.grace = max(0, grace)
         self.max_watched = max_watched
@@ -214,9 +211,7 @@ class LeakDetector:
             before = len(line.kept)
             line.kept = [kept for kept in line.kept if not kept.storage.expired()]
             line.num_released += before - len(line.kept)
-        old = (
-            set(self._steps[: len(self._steps) - self.grace]) if self._open is None else set(self._steps[:-1])
-        )
+        old = set(self._steps[: len(self._steps) - self.grace]) if self._open is None else set(self._steps[:-1])
         for key, (place, kept) in list(self._fresh.items()):
             if kept.storage.expired():
                 del self._fresh[key]
@@ -320,11 +315,7 @@ def _holder(value: Any) -> str:
         if isinstance(owner, list | set | tuple) and type(owner) in (list, set, tuple):
             return f"a {type(owner).__name__} of {len(owner):,}"
         if isinstance(owner, dict):
-            keys = [
-                key
-                for key, identity in zip(owner, map(id, owner.values()), strict=True)
-                if identity == wanted
-            ]
+            keys = [key for key, identity in zip(owner, map(id, owner.values()), strict=True) if identity == wanted]
             return f"{printable(repr(keys[0] if keys else None))} of a dict of {len(owner):,}"
         if not isinstance(owner, types.FrameType | types.FunctionType | types.CellType):
             return f"a {type(owner).__name__}"

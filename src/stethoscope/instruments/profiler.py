@@ -186,9 +186,7 @@ class Profiler:
         now, stack = self._clock(), self._stack()
         place = next((i for i in range(len(stack) - 1, -1, -1) if stack[i].name == name), None)
         if place is None:
-            raise TimerError(
-                "no such timer is running in this thread", where=name, do="Call start_timer first"
-            )
+            raise TimerError("no such timer is running in this thread", where=name, do="Call start_timer first")
         running = stack.pop(place)
         duration = max(0.0, now - running.start_s)
         if place:
@@ -206,9 +204,7 @@ class Profiler:
         finally:
             self.end_timer(name)
 
-    def timed(
-        self, name: str = "", category: Category | str = Category.OPERATION
-    ) -> Callable[[Function], Function]:
+    def timed(self, name: str = "", category: Category | str = Category.OPERATION) -> Callable[[Function], Function]:
         """A decorator that times every call of a function."""
 
         def decorate(function: Function) -> Function:
@@ -232,7 +228,14 @@ class Profiler:
         self._add(ProfileEvent(name, Category(category), self._clock() - duration_s, duration_s, path), 0.0)
 
     def record_part(
-        self, name: str, category: Category | str, start_s: float, duration_s: float, path: str, *, inside_s: float = 0.0
+        self,
+        name: str,
+        category: Category | str,
+        start_s: float,
+        duration_s: float,
+        path: str,
+        *,
+        inside_s: float = 0.0,
     ) -> None:
         """Records something whose start and place are known: `path` names what it ran inside, `inside_s` is spent in its
         own parts."""

@@ -43,9 +43,7 @@ EXPLODING_ADVICE = (
 )
 
 
-def find_vanishing(
-    histories: Mapping[str, GradientHistory], model: ModelGraph | None
-) -> list[GradientRegion]:
+def find_vanishing(histories: Mapping[str, GradientHistory], model: ModelGraph | None) -> list[GradientRegion]:
     """Regions whose mean norm is under the threshold, in the order of the layers."""
     levels: dict[str, RegionSeverity] = {}
     for name, history in histories.items():
@@ -57,9 +55,7 @@ def find_vanishing(
     return _regions("vanishing", levels, histories, model, lambda norms: norms < VANISHING, VANISHING_ADVICE)
 
 
-def find_exploding(
-    histories: Mapping[str, GradientHistory], model: ModelGraph | None
-) -> list[GradientRegion]:
+def find_exploding(histories: Mapping[str, GradientHistory], model: ModelGraph | None) -> list[GradientRegion]:
     """Regions whose largest norm is over the threshold or not finite, in the order of the layers."""
     levels: dict[str, RegionSeverity] = {}
     for name, history in histories.items():
@@ -77,9 +73,7 @@ def _is_exploding(norms: FloatArray) -> np.ndarray[tuple[int, ...], np.dtype[np.
     return ~np.isfinite(norms) | (np.nan_to_num(norms, nan=0.0) > EXPLODING)
 
 
-def find_dead_zones(
-    histories: Mapping[str, GradientHistory], model: ModelGraph | None
-) -> list[GradientDeadZone]:
+def find_dead_zones(histories: Mapping[str, GradientHistory], model: ModelGraph | None) -> list[GradientDeadZone]:
     """Zones of layers that get no gradient at more than half of their steps."""
     dead: dict[str, tuple[int, float]] = {}
     for name, history in histories.items():
@@ -171,9 +165,7 @@ def _groups(names: Iterable[str], model: ModelGraph | None) -> list[list[str]]:
     return sorted(groups, key=lambda group: place[group[0]])
 
 
-def _parameters(
-    layers: list[str], histories: Mapping[str, GradientHistory], model: ModelGraph | None
-) -> int | None:
+def _parameters(layers: list[str], histories: Mapping[str, GradientHistory], model: ModelGraph | None) -> int | None:
     counts = [histories[n].num_parameters if model is None else model.parameters[n] for n in layers]
     return None if any(count is None for count in counts) else sum(c for c in counts if c is not None)
 

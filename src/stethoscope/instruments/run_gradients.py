@@ -90,9 +90,7 @@ def with_tied(histories: dict[str, GradientHistory], graph: Graph) -> dict[str, 
         known = next((histories[name] for name in group if name in histories), None)
         if known is not None:
             for name in group:
-                out.setdefault(
-                    name, GradientHistory(known.step_numbers, known.gradient_norms, known.sketches, 0)
-                )
+                out.setdefault(name, GradientHistory(known.step_numbers, known.gradient_norms, known.sketches, 0))
     return out
 
 

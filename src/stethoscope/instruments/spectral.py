@@ -73,11 +73,17 @@ def _one(layer: int | str, matrix: FloatArray, everything: bool) -> SpectralAnal
         return SpectralAnalysis(layer, shape, largest, norm, rank, rounds, converged)
     values = np.linalg.svd(matrix, compute_uv=False).astype(np.float64)
     return SpectralAnalysis(
-        layer, shape, largest, norm, rank, rounds, converged,
+        layer,
+        shape,
+        largest,
+        norm,
+        rank,
+        rounds,
+        converged,
         tail_exponent=tail_exponent(values**2),
         smallest_singular_value=float(values[-1]),
         effective_rank=effective_rank(values),
-    )  # fmt: skip
+    )
 
 
 def _unknown(layer: int | str, matrix: FloatArray) -> SpectralAnalysis:

@@ -95,9 +95,12 @@ class LookComparison:
 
     def __str__(self) -> str:
         known = {
-            "mean by": self.mean_change, "spread times": self.std_ratio, "norm times": self.norm_ratio,
-            "zeros by": self.sparsity_change, "KS distance": self.ks_distance,
-        }  # fmt: skip
+            "mean by": self.mean_change,
+            "spread times": self.std_ratio,
+            "norm times": self.norm_ratio,
+            "zeros by": self.sparsity_change,
+            "KS distance": self.ks_distance,
+        }
         said = ", ".join(f"{word} {value:.4g}" for word, value in known.items() if value is not None)
         return f"from {self.first.name} to {self.second.name}, by what was remembered: {said or 'nothing to compare'}"
 

@@ -142,9 +142,7 @@ class DebugVisualizer:
         path = write_text(Path(self.config.output_directory) / f"{file_name(name)}.html", page)
         return Dashboard(path, chosen, page)
 
-    def save_dashboard(
-        self, names: Iterable[str] | None = None, kind: str = "png", name: str = "dashboard"
-    ) -> Path:
+    def save_dashboard(self, names: Iterable[str] | None = None, kind: str = "png", name: str = "dashboard") -> Path:
         """The named plots together, all of them by default: one png, svg, html, json, csv or txt; returns where."""
         chosen = list(self._plots if names is None else names)
         plots = [self.get_plot(n) for n in chosen]
@@ -199,7 +197,9 @@ def to_long_csv(plots: Sequence[tuple[str, Plot]]) -> str:
     for name, plot in plots:
         columns, rows = plot.table()
         writer.writerows(
-            (name, place, column, value) for place, row in enumerate(rows) for column, value in zip(columns, row, strict=True)
+            (name, place, column, value)
+            for place, row in enumerate(rows)
+            for column, value in zip(columns, row, strict=True)
         )
     return text.getvalue()
 

@@ -100,10 +100,16 @@ class WeightAnalyzer:
             outliers.extend(found)
             layers.append(
                 LayerWeightAnalysis(
-                    index, statistics, health.score, health.issues, health.recommendations,
-                    names[index] if names else None, count, broken,
+                    index,
+                    statistics,
+                    health.score,
+                    health.issues,
+                    health.recommendations,
+                    names[index] if names else None,
+                    count,
+                    broken,
                 )
-            )  # fmt: skip
+            )
         overall = _together([layer.statistics for layer in layers])
         located = [layer.non_finite for layer in layers if layer.non_finite is not None]
         together = _assess(overall, located) if overall.num_elements else _NOTHING
@@ -244,11 +250,15 @@ def _outliers(
         places = np.sort(places[np.argsort(-z[places], kind="stable")[:MAX_OUTLIERS]])
     found = [
         WeightOutlier(
-            index, int(i), float(flat[i]), float(z[i]),
-            OutlierSeverity.HIGH if z[i] > 5.0 else OutlierSeverity.MEDIUM, name,
+            index,
+            int(i),
+            float(flat[i]),
+            float(z[i]),
+            OutlierSeverity.HIGH if z[i] > 5.0 else OutlierSeverity.MEDIUM,
+            name,
         )
         for i in places
-    ]  # fmt: skip
+    ]
     return found, count
 
 

@@ -10,7 +10,24 @@ from stethoscope.kernels.sampling import Sample, Snapshot
 from stethoscope.kernels.sketch import SKETCH_WIDTH
 
 __all__ = [
-    "COLUMNS", "NUM_BINS", "NUM_COLUMNS", "SKETCH_WIDTH", "Extras", "Measured", "Pending", "Percentiles",
-    "Sample", "Slots", "Snapshot", "Table", "UnsupportedArrayError", "backend", "empty_rows", "measure", "merge",
-    "percentiles", "start", "stat",
-]  # fmt: skip
+    "COLUMNS",
+    "NUM_BINS",
+    "NUM_COLUMNS",
+    "SKETCH_WIDTH",
+    "Extras",
+    "Measured",
+    "Pending",
+    "Percentiles",
+    "Sample",
+    "Slots",
+    "Snapshot",
+    "Table",
+    "UnsupportedArrayError",
+    "backend",
+    "empty_rows",
+    "measure",
+    "merge",
+    "percentiles",
+    "start",
+    "stat",
+]

@@ -114,9 +114,7 @@ def _measure_table(
     return Done(Measured(rows, histograms, sketches))
 
 
-def _measure_on_device(
-    table: Collected, limits: Limits | None, extras: Extras | None, timed: bool
-) -> Part | None:
+def _measure_on_device(table: Collected, limits: Limits | None, extras: Extras | None, timed: bool) -> Part | None:
     is_bare = extras is None and limits is None and len(table) <= MAX_FEW
     if is_bare and table.owners[0].is_cuda and sum(table.counts) <= FewNumbers.MAX_ELEMENTS:
         return FewNumbers(table.owners, lambda hosts: Measured(_measure_tensors(hosts, None)))

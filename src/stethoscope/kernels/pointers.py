@@ -19,10 +19,25 @@ if TYPE_CHECKING:
     import torch
 
 KINDS: Final = (
-    "float32", "bfloat16", "float16", "float64", "bool", "uint8", "int8", "uint16", "int16", "uint32",
-    "int32", "uint64", "int64", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz",
+    "float32",
+    "bfloat16",
+    "float16",
+    "float64",
+    "bool",
+    "uint8",
+    "int8",
+    "uint16",
+    "int16",
+    "uint32",
+    "int32",
+    "uint64",
+    "int64",
+    "float8_e4m3fn",
+    "float8_e4m3fnuz",
+    "float8_e5m2",
+    "float8_e5m2fnuz",
     "float8_e8m0fnu",
-)  # fmt: skip
+)
 """The dtypes that are read, in the order of the C library's `enum kind`."""
 
 CODE: Final = {name: code for code, name in enumerate(KINDS)}

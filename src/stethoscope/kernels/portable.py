@@ -66,9 +66,7 @@ class Launched:
         return Measured(rows, histograms, sketches)
 
 
-def launch(
-    tensors: Sequence[torch.Tensor], limits: Sequence[float | None] | None, extras: Extras | None
-) -> Launched:
+def launch(tensors: Sequence[torch.Tensor], limits: Sequence[float | None] | None, extras: Extras | None) -> Launched:
     """Measures plain strided real tensors of one device."""
     torch = sys.modules["torch"]
     extras = extras or Extras()

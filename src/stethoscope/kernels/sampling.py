@@ -71,7 +71,9 @@ class Sample:
             if table.device < 0 and loaded is not None:
                 return Snapshot(cpu.gather(loaded, table, self._starts, offsets), {})
             if table.device >= 0 and triton.serves(table):
-                return Snapshot(_NOTHING, {}, (), triton_gather.gather(table, self._starts, offsets, (self._number, layout)))
+                return Snapshot(
+                    _NOTHING, {}, (), triton_gather.gather(table, self._starts, offsets, (self._number, layout))
+                )
         return self._read_mixed(tensors)
 
     def any_of(self, flags: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:

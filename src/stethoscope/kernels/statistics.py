@@ -96,11 +96,25 @@ VALUE_COLUMNS: Final = (
 
 DERIVED: Final = (
     Statistic("num_nonfinite", "NaN and Inf", Across.SUM, "elements", inputs=_NONFINITE, formula=_nonfinite),
-    Statistic("rms", "Root mean square", Across.MERGED, short="RMS", is_size=True,
-              inputs=("norm", "count", *_NONFINITE), formula=_rms),
-    Statistic("zero_fraction", "Share of zeros", Across.MERGED, "share", "zeros",
-              inputs=("num_zero", "count"), formula=lambda of: of["num_zero"] / of["count"]),
-)  # fmt: skip
+    Statistic(
+        "rms",
+        "Root mean square",
+        Across.MERGED,
+        short="RMS",
+        is_size=True,
+        inputs=("norm", "count", *_NONFINITE),
+        formula=_rms,
+    ),
+    Statistic(
+        "zero_fraction",
+        "Share of zeros",
+        Across.MERGED,
+        "share",
+        "zeros",
+        inputs=("num_zero", "count"),
+        formula=lambda of: of["num_zero"] / of["count"],
+    ),
+)
 
 STATISTICS: Final = {one.name: one for one in (*COUNT_COLUMNS, *VALUE_COLUMNS, *DERIVED)}
 """By name."""

@@ -19,8 +19,16 @@ if TYPE_CHECKING:
     import torch
 
 READABLE: Final = frozenset(SMALLEST_NORMAL) | {
-    "bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64",
-}  # fmt: skip
+    "bool",
+    "uint8",
+    "int8",
+    "uint16",
+    "int16",
+    "uint32",
+    "int32",
+    "uint64",
+    "int64",
+}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -38,7 +46,7 @@ def is_tensor(value: Any) -> bool:
 
 
 def dtype_name(tensor: torch.Tensor) -> str:
-    """"float32", "bfloat16", ..."""
+    """ "float32", "bfloat16", ..."""
     return str(tensor.dtype).removeprefix("torch.")
 
 

@@ -295,17 +295,29 @@ def queue_rows(
     if plan.num_chunks:
         with on_device(device):
             tensor_sums[(plan.num_chunks,)](
-                pointers, plan.owners, plan.firsts, plan.lengths, plan.starts, plan.done,
-                pointers if limits is None else limits, partials, sums, tiny_bits, HAS_LIMITS=limits is not None,
-                UNROLL=UNROLL, PAIRED=_compares_pairs(device), BLOCK=32 * WARPS * LANE_WIDTH.get(name, 4),
-                LANES=MERGE_LANES, num_warps=WARPS, **_register_limit(device, double), **reading,
-            )  # fmt: skip
+                pointers,
+                plan.owners,
+                plan.firsts,
+                plan.lengths,
+                plan.starts,
+                plan.done,
+                pointers if limits is None else limits,
+                partials,
+                sums,
+                tiny_bits,
+                HAS_LIMITS=limits is not None,
+                UNROLL=UNROLL,
+                PAIRED=_compares_pairs(device),
+                BLOCK=32 * WARPS * LANE_WIDTH.get(name, 4),
+                LANES=MERGE_LANES,
+                num_warps=WARPS,
+                **_register_limit(device, double),
+                **reading,
+            )
     return reading
 
 
-def _histogram_group(
-    device: Any, pointers: Any, counts: npt.NDArray[np.int64], reading: dict[str, Any]
-) -> Any:
+def _histogram_group(device: Any, pointers: Any, counts: npt.NDArray[np.int64], reading: dict[str, Any]) -> Any:
     torch = sys.modules["torch"]
     from stethoscope.kernels import triton_extras as more
 
@@ -314,9 +326,17 @@ def _histogram_group(
     histograms = torch.zeros((len(counts), 512), dtype=torch.int64, device=device)
     if plan.num_chunks:
         more.chunk_histograms[(plan.num_chunks,)](
-            pointers, plan.owners, plan.firsts, plan.lengths, histograms, LOWEST=bins.MIN_EXPONENT,
-            HIGHEST=bins.MAX_EXPONENT, SPAN=chunk, num_warps=HISTOGRAM_WARPS, **reading,
-        )  # fmt: skip
+            pointers,
+            plan.owners,
+            plan.firsts,
+            plan.lengths,
+            histograms,
+            LOWEST=bins.MIN_EXPONENT,
+            HIGHEST=bins.MAX_EXPONENT,
+            SPAN=chunk,
+            num_warps=HISTOGRAM_WARPS,
+            **reading,
+        )
     return histograms
 
 
@@ -331,12 +351,20 @@ def _sketch_group(device: Any, pointers: Any, counts: npt.NDArray[np.int64], nam
     seeds = upload_once(seeds, device, stream_number(device))
     if plan.num_chunks:
         more.chunk_sketches[(plan.num_chunks,)](
-            pointers, plan.owners, plan.firsts, plan.lengths, seeds, parts, **element_type(name),
-            TILES=SKETCH_TILES, ROWS=SKETCH_ROWS, WIDTH=SKETCH_WIDTH, num_warps=HISTOGRAM_WARPS, **FUSED,
-        )  # fmt: skip
-    more.tensor_sketches[(len(counts),)](
-        parts, plan.starts, sketches, WIDTH=SKETCH_WIDTH, num_warps=1, **FUSED
-    )
+            pointers,
+            plan.owners,
+            plan.firsts,
+            plan.lengths,
+            seeds,
+            parts,
+            **element_type(name),
+            TILES=SKETCH_TILES,
+            ROWS=SKETCH_ROWS,
+            WIDTH=SKETCH_WIDTH,
+            num_warps=HISTOGRAM_WARPS,
+            **FUSED,
+        )
+    more.tensor_sketches[(len(counts),)](parts, plan.starts, sketches, WIDTH=SKETCH_WIDTH, num_warps=1, **FUSED)
     return sketches
 
 
@@ -344,11 +372,7 @@ def _sketch_group(device: Any, pointers: Any, counts: npt.NDArray[np.int64], nam
 def _compares_pairs(device: Any) -> bool:
     """Whether the device compares two 16-bit floats at once: NVIDIA's do since Ampere."""
     torch = sys.modules["torch"]
-    return (
-        device.type == "cuda"
-        and torch.version.hip is None
-        and torch.cuda.get_device_capability(device) >= (8, 0)
-    )
+    return device.type == "cuda" and torch.version.hip is None and torch.cuda.get_device_capability(device) >= (8, 0)
 
 
 @functools.cache

@@ -11,9 +11,19 @@ from stethoscope.kernels.triton_elements import bits_of, place_of, read, wide
 
 
 @triton.jit
-def chunk_histograms(pointers, owners, firsts, lengths, histograms, DTYPE: tl.constexpr, READ: tl.constexpr,
-                     ALIGNED: tl.constexpr, SPAN: tl.constexpr, LOWEST: tl.constexpr,
-                     HIGHEST: tl.constexpr):  # fmt: skip
+def chunk_histograms(
+    pointers,
+    owners,
+    firsts,
+    lengths,
+    histograms,
+    DTYPE: tl.constexpr,
+    READ: tl.constexpr,
+    ALIGNED: tl.constexpr,
+    SPAN: tl.constexpr,
+    LOWEST: tl.constexpr,
+    HIGHEST: tl.constexpr,
+):
     """Adds each chunk's exponents to its tensor's line of int64 [n, 512]; the last place is for no bin."""
     data, length, owner = place_of(pointers, owners, firsts, lengths, DTYPE, ALIGNED)
     offsets = tl.arange(0, SPAN)
@@ -57,8 +67,19 @@ def _mix(word):
 
 
 @triton.jit
-def chunk_sketches(pointers, owners, firsts, lengths, seeds, sketches, DTYPE: tl.constexpr, READ: tl.constexpr,
-                   TILES: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr):  # fmt: skip
+def chunk_sketches(
+    pointers,
+    owners,
+    firsts,
+    lengths,
+    seeds,
+    sketches,
+    DTYPE: tl.constexpr,
+    READ: tl.constexpr,
+    TILES: tl.constexpr,
+    ROWS: tl.constexpr,
+    WIDTH: tl.constexpr,
+):
     """One program per TILES * ROWS * WIDTH elements; sketches is float64 [chunks, WIDTH].
 
     Instead of scattering element j to sum (j + r) mod WIDTH, each sum fetches the element that belongs to it.
@@ -100,8 +121,9 @@ def tensor_sketches(parts, starts, sketches, WIDTH: tl.constexpr):
 
 
 @triton.jit
-def gather_values(pointers, owners, begins, ends, offsets, out, DTYPE: tl.constexpr, READ: tl.constexpr,
-                  LANES: tl.constexpr):  # fmt: skip
+def gather_values(
+    pointers, owners, begins, ends, offsets, out, DTYPE: tl.constexpr, READ: tl.constexpr, LANES: tl.constexpr
+):
     """One program per LANES coordinates of one tensor: out[i] = its element offsets[i], from begin to end."""
     program = tl.program_id(0)
     lane = tl.load(begins + program) + tl.arange(0, LANES)

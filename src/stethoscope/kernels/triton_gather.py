@@ -34,9 +34,16 @@ def gather(
             plan = _gather_plan(device, (*key, kind), np.flatnonzero(kinds == kind), starts, offsets)
             if plan.num_programs:
                 more.gather_values[(plan.num_programs,)](
-                    pointers, plan.owners, plan.begins, plan.ends, plan.offsets, out,
-                    **element_type(KINDS[kind]), LANES=GATHER_LANES, **FUSED,
-                )  # fmt: skip
+                    pointers,
+                    plan.owners,
+                    plan.begins,
+                    plan.ends,
+                    plan.offsets,
+                    out,
+                    **element_type(KINDS[kind]),
+                    LANES=GATHER_LANES,
+                    **FUSED,
+                )
     return out
 
 

@@ -33,8 +33,9 @@ def _scale(largest, READ: tl.constexpr):
 
 
 @triton.jit
-def _store_line(out, apart, n, nans, posinfs, neginfs, zeros, tiny, huge, lo, hi, smallest, scale, mean, sum_abs, m2, m3,
-                m4):  # fmt: skip
+def _store_line(
+    out, apart, n, nans, posinfs, neginfs, zeros, tiny, huge, lo, hi, smallest, scale, mean, sum_abs, m2, m3, m4
+):
     """What one span leaves, its numbers `apart` from each other; the last five are of the scaled values."""
     tl.store(out + 0 * apart, n.to(tl.float64))
     tl.store(out + 1 * apart, nans.to(tl.float64))
@@ -97,11 +98,14 @@ def _pair_extremes(words, sizes, lo, hi, smallest, DTYPE: tl.constexpr):
     """Least, greatest and smallest magnitude so far of both halves of each word, two comparisons an instruction."""
     kind: tl.constexpr = "bf16x2" if DTYPE == tl.bfloat16 else "f16x2"
     lo = tl.inline_asm_elementwise(
-        "min." + kind + " $0, $1, $2;", "=r,r,r", [lo, words], dtype=tl.int32, is_pure=True, pack=1)
+        "min." + kind + " $0, $1, $2;", "=r,r,r", [lo, words], dtype=tl.int32, is_pure=True, pack=1
+    )
     hi = tl.inline_asm_elementwise(
-        "max." + kind + " $0, $1, $2;", "=r,r,r", [hi, words], dtype=tl.int32, is_pure=True, pack=1)
+        "max." + kind + " $0, $1, $2;", "=r,r,r", [hi, words], dtype=tl.int32, is_pure=True, pack=1
+    )
     smallest = tl.inline_asm_elementwise(
-        "min." + kind + " $0, $1, $2;", "=r,r,r", [smallest, sizes], dtype=tl.int32, is_pure=True, pack=1)  # fmt: skip
+        "min." + kind + " $0, $1, $2;", "=r,r,r", [smallest, sizes], dtype=tl.int32, is_pure=True, pack=1
+    )
     return lo, hi, smallest
 
 
@@ -123,8 +127,17 @@ def _without_zeros(sizes, INFINITY: tl.constexpr):
 
 
 @triton.jit
-def _pair_sums(data, whole, scale, shift, DTYPE: tl.constexpr, PAIRED: tl.constexpr, COUNTS: tl.constexpr,
-               BLOCK: tl.constexpr, UNROLL: tl.constexpr):  # fmt: skip
+def _pair_sums(
+    data,
+    whole,
+    scale,
+    shift,
+    DTYPE: tl.constexpr,
+    PAIRED: tl.constexpr,
+    COUNTS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    UNROLL: tl.constexpr,
+):
     """The first part of a span of 16-bit floats, word by word: arithmetic, not memory, is what bounds these types.
 
     Where it counts, the smallest magnitude is that of what is not zero, and the last number says how many are not, in halves.
@@ -228,21 +241,30 @@ def _single_counts(data, whole, scale, shift, READ: tl.constexpr, BLOCK: tl.cons
 
 
 @triton.jit
-def _counting_sums(data, length, scale, shift, DTYPE: tl.constexpr, READ: tl.constexpr, PAIRS: tl.constexpr,
-                   BLOCK: tl.constexpr, UNROLL: tl.constexpr):  # fmt: skip
+def _counting_sums(
+    data,
+    length,
+    scale,
+    shift,
+    DTYPE: tl.constexpr,
+    READ: tl.constexpr,
+    PAIRS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    UNROLL: tl.constexpr,
+):
     """As `_fast_sums`, and zeros are counted by the way: of a rectifier's outputs half are, and reading twice takes twice as long."""
     lane = tl.arange(0, BLOCK)
     infinity = float("inf")
     if PAIRS:
         whole = length // (2 * BLOCK * UNROLL) * (2 * BLOCK * UNROLL)
         total_abs, s1, s2, s3, s4, lo, hi, smallest, num_some = _pair_sums(
-            data, whole, scale, shift, DTYPE, True, True, BLOCK, UNROLL)  # fmt: skip
+            data, whole, scale, shift, DTYPE, True, True, BLOCK, UNROLL
+        )
         zeros = whole // BLOCK - num_some
         less = _less_one(smallest, READ)
     else:
         whole = length // (BLOCK * UNROLL) * (BLOCK * UNROLL)
-        total_abs, s1, s2, s3, s4, lo, hi, zeros, less = _single_counts(
-            data, whole, scale, shift, READ, BLOCK, UNROLL)  # fmt: skip
+        total_abs, s1, s2, s3, s4, lo, hi, zeros, less = _single_counts(data, whole, scale, shift, READ, BLOCK, UNROLL)
     for first in range(whole, length, BLOCK):
         inside = first + lane < length
         x = read(data + first + lane, inside, READ)
@@ -252,25 +274,43 @@ def _counting_sums(data, length, scale, shift, DTYPE: tl.constexpr, READ: tl.con
         hi = tl.maximum(hi, tl.where(inside, x, -infinity))
         total_abs += tl.abs(x)
         s1, s2, s3, s4 = _add_powers(tl.where(inside, x * scale - shift, 0.0), s1, s2, s3, s4)
-    return (tl.sum(total_abs, 0), tl.sum(s1.to(tl.float64), 0), tl.sum(s2.to(tl.float64), 0),
-            tl.sum(s3.to(tl.float64), 0), tl.sum(s4.to(tl.float64), 0), tl.min(lo, 0), tl.max(hi, 0),
-            tl.sum(zeros, 0), tl.min(less, 0))  # fmt: skip
+    return (
+        tl.sum(total_abs, 0),
+        tl.sum(s1.to(tl.float64), 0),
+        tl.sum(s2.to(tl.float64), 0),
+        tl.sum(s3.to(tl.float64), 0),
+        tl.sum(s4.to(tl.float64), 0),
+        tl.min(lo, 0),
+        tl.max(hi, 0),
+        tl.sum(zeros, 0),
+        tl.min(less, 0),
+    )
 
 
 @triton.jit
-def _fast_sums(data, length, scale, shift, DTYPE: tl.constexpr, READ: tl.constexpr, PAIRS: tl.constexpr,
-               PAIRED: tl.constexpr, BLOCK: tl.constexpr, UNROLL: tl.constexpr):  # fmt: skip
+def _fast_sums(
+    data,
+    length,
+    scale,
+    shift,
+    DTYPE: tl.constexpr,
+    READ: tl.constexpr,
+    PAIRS: tl.constexpr,
+    PAIRED: tl.constexpr,
+    BLOCK: tl.constexpr,
+    UNROLL: tl.constexpr,
+):
     """Over the span once: sum of magnitudes, powers of the distance from the shift, extremes; as if all is finite."""
     lane = tl.arange(0, BLOCK)
     infinity = float("inf")
     if PAIRS:
         whole = length // (2 * BLOCK * UNROLL) * (2 * BLOCK * UNROLL)
         total_abs, s1, s2, s3, s4, lo, hi, smallest, _ = _pair_sums(
-            data, whole, scale, shift, DTYPE, PAIRED, False, BLOCK, UNROLL)  # fmt: skip
+            data, whole, scale, shift, DTYPE, PAIRED, False, BLOCK, UNROLL
+        )
     else:
         whole = length // (BLOCK * UNROLL) * (BLOCK * UNROLL)
-        total_abs, s1, s2, s3, s4, lo, hi, smallest = _single_sums(
-            data, whole, scale, shift, READ, BLOCK, UNROLL)  # fmt: skip
+        total_abs, s1, s2, s3, s4, lo, hi, smallest = _single_sums(data, whole, scale, shift, READ, BLOCK, UNROLL)
     for first in range(whole, length, BLOCK):
         inside = first + lane < length
         x = read(data + first + lane, inside, READ)
@@ -279,9 +319,16 @@ def _fast_sums(data, length, scale, shift, DTYPE: tl.constexpr, READ: tl.constex
         hi = tl.maximum(hi, tl.where(inside, x, -infinity))
         smallest = tl.minimum(smallest, tl.where(inside, tl.abs(x), infinity))
         s1, s2, s3, s4 = _add_powers(tl.where(inside, x * scale - shift, 0.0), s1, s2, s3, s4)
-    return (tl.sum(total_abs, 0), tl.sum(s1.to(tl.float64), 0), tl.sum(s2.to(tl.float64), 0),
-            tl.sum(s3.to(tl.float64), 0), tl.sum(s4.to(tl.float64), 0), tl.min(lo, 0), tl.max(hi, 0),
-            tl.min(smallest, 0))  # fmt: skip
+    return (
+        tl.sum(total_abs, 0),
+        tl.sum(s1.to(tl.float64), 0),
+        tl.sum(s2.to(tl.float64), 0),
+        tl.sum(s3.to(tl.float64), 0),
+        tl.sum(s4.to(tl.float64), 0),
+        tl.min(lo, 0),
+        tl.max(hi, 0),
+        tl.min(smallest, 0),
+    )
 
 
 @triton.jit
@@ -314,8 +361,17 @@ def _counts(data, length, tiny_bits, limit, READ: tl.constexpr, BLOCK: tl.conste
         lo = tl.minimum(lo, tl.where(finite, x, infinity))
         hi = tl.maximum(hi, tl.where(finite, x, -infinity))
         smallest = tl.minimum(smallest, tl.where(finite & (bits != 0), bits, bits_of(zero + infinity, READ)))
-    return (tl.sum(nans, 0), tl.sum(posinfs, 0), tl.sum(neginfs, 0), tl.sum(zeros, 0), tl.sum(tiny, 0),
-            tl.sum(huge, 0), tl.min(lo, 0), tl.max(hi, 0), tl.min(smallest, 0))  # fmt: skip
+    return (
+        tl.sum(nans, 0),
+        tl.sum(posinfs, 0),
+        tl.sum(neginfs, 0),
+        tl.sum(zeros, 0),
+        tl.sum(tiny, 0),
+        tl.sum(huge, 0),
+        tl.min(lo, 0),
+        tl.max(hi, 0),
+        tl.min(smallest, 0),
+    )
 
 
 @triton.jit
@@ -367,14 +423,37 @@ def _careful_sums(data, length, n, scale, READ: tl.constexpr, BLOCK: tl.constexp
         x = read(data + first + lane, inside, READ)
         y = tl.where(inside & (tl.abs(x) < infinity), x * scale - shift, 0.0)
         s1, s2, s3, s4 = _add_powers(y, s1, s2, s3, s4)
-    return (shift, tl.sum(total_abs.to(tl.float64), 0), tl.sum(s1.to(tl.float64), 0),
-            tl.sum(s2.to(tl.float64), 0), tl.sum(s3.to(tl.float64), 0), tl.sum(s4.to(tl.float64), 0))  # fmt: skip
+    return (
+        shift,
+        tl.sum(total_abs.to(tl.float64), 0),
+        tl.sum(s1.to(tl.float64), 0),
+        tl.sum(s2.to(tl.float64), 0),
+        tl.sum(s3.to(tl.float64), 0),
+        tl.sum(s4.to(tl.float64), 0),
+    )
 
 
 @triton.jit
-def tensor_sums(pointers, owners, firsts, lengths, starts, done, limits, partials, sums, tiny_bits, DTYPE: tl.constexpr,
-                READ: tl.constexpr, PAIRED: tl.constexpr, ALIGNED: tl.constexpr, HAS_LIMITS: tl.constexpr,
-                BLOCK: tl.constexpr, UNROLL: tl.constexpr, LANES: tl.constexpr):  # fmt: skip
+def tensor_sums(
+    pointers,
+    owners,
+    firsts,
+    lengths,
+    starts,
+    done,
+    limits,
+    partials,
+    sums,
+    tiny_bits,
+    DTYPE: tl.constexpr,
+    READ: tl.constexpr,
+    PAIRED: tl.constexpr,
+    ALIGNED: tl.constexpr,
+    HAS_LIMITS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    UNROLL: tl.constexpr,
+    LANES: tl.constexpr,
+):
     """One program per span; sums is float64 [tensors, NUM_SUMS], partials is float64 [NUM_SUMS, spans].
 
     Most spans are read once. One that holds zeros, very small or non-finite values is read again to count
@@ -387,11 +466,13 @@ def tensor_sums(pointers, owners, firsts, lengths, starts, done, limits, partial
     PAIRS: tl.constexpr = ALIGNED and (DTYPE == tl.bfloat16 or DTYPE == tl.float16)
     if has_zeros:
         total_abs, s1, s2, s3, s4, lo, hi, zeros, less = _counting_sums(
-            data, length, scale, shift, DTYPE, READ, PAIRS and PAIRED, BLOCK, UNROLL)  # fmt: skip
+            data, length, scale, shift, DTYPE, READ, PAIRS and PAIRED, BLOCK, UNROLL
+        )
         smallest = (less + 1).to(bits_of(lo, READ).dtype, bitcast=True)
     else:
         total_abs, s1, s2, s3, s4, lo, hi, abs_min = _fast_sums(
-            data, length, scale, shift, DTYPE, READ, PAIRS, PAIRED, BLOCK, UNROLL)  # fmt: skip
+            data, length, scale, shift, DTYPE, READ, PAIRS, PAIRED, BLOCK, UNROLL
+        )
         zeros = length * 0
         smallest = bits_of(abs_min, READ)
     sum_abs = (total_abs * scale).to(tl.float64)
@@ -408,7 +489,8 @@ def tensor_sums(pointers, owners, firsts, lengths, starts, done, limits, partial
     huge = length * 0
     if odd or (HAS_LIMITS and largest.to(tl.float64) > limit):
         nans, posinfs, neginfs, zeros, tiny, huge, lo, hi, smallest = _counts(
-            data, length, tiny_bits, limit, READ, BLOCK)  # fmt: skip
+            data, length, tiny_bits, limit, READ, BLOCK
+        )
     elif smallest < tl.maximum(tiny_bits, 1):
         zeros, tiny, smallest = _small_counts(data, length, tiny_bits, READ, BLOCK, UNROLL)
     n = length - nans - posinfs - neginfs
@@ -429,12 +511,48 @@ def tensor_sums(pointers, owners, firsts, lengths, starts, done, limits, partial
     end = tl.load(starts + owner + 1)
     line = sums + owner.to(tl.int64) * NUM_SUMS
     if end - begin == 1:
-        _store_line(line, 1, n, nans, posinfs, neginfs, zeros, tiny, huge, lo, hi, abs_min.to(tl.float64), scale, mean,
-                    sum_abs, m2, m3, m4)  # fmt: skip
+        _store_line(
+            line,
+            1,
+            n,
+            nans,
+            posinfs,
+            neginfs,
+            zeros,
+            tiny,
+            huge,
+            lo,
+            hi,
+            abs_min.to(tl.float64),
+            scale,
+            mean,
+            sum_abs,
+            m2,
+            m3,
+            m4,
+        )
     else:
         apart = tl.num_programs(0).to(tl.int64)
-        _store_line(partials + tl.program_id(0), apart, n, nans, posinfs, neginfs, zeros, tiny, huge, lo, hi,
-                    abs_min.to(tl.float64), scale, mean, sum_abs, m2, m3, m4)  # fmt: skip
+        _store_line(
+            partials + tl.program_id(0),
+            apart,
+            n,
+            nans,
+            posinfs,
+            neginfs,
+            zeros,
+            tiny,
+            huge,
+            lo,
+            hi,
+            abs_min.to(tl.float64),
+            scale,
+            mean,
+            sum_abs,
+            m2,
+            m3,
+            m4,
+        )
         tl.debug_barrier()
         if tl.atomic_add(done + owner, 1, sem="acq_rel") == end - begin - 1:
             tl.store(done + owner, 0)

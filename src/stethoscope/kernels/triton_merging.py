@@ -85,11 +85,17 @@ def merge_spans(partials, apart, begin, end, out, READ: tl.constexpr, LANES: tl.
         inside = place < end
         each = place[None, :]
         counts += tl.load(
-            partials + kinds[:, None] * apart + each, mask=inside[None, :] & (kinds[:, None] < 7), other=0.0,
-            cache_modifier=FRESH)  # fmt: skip
+            partials + kinds[:, None] * apart + each,
+            mask=inside[None, :] & (kinds[:, None] < 7),
+            other=0.0,
+            cache_modifier=FRESH,
+        )
         found = tl.load(
-            partials + (7 + ends[:, None]) * apart + each, mask=inside[None, :] & (ends[:, None] < 3), other=infinity,
-            cache_modifier=FRESH)  # fmt: skip
+            partials + (7 + ends[:, None]) * apart + each,
+            mask=inside[None, :] & (ends[:, None] < 3),
+            other=infinity,
+            cache_modifier=FRESH,
+        )
         # The maximum, as a minimum.
         found = tl.where(ends[:, None] == 1, tl.where(inside[None, :], -found, infinity), found)
         extremes = tl.minimum(extremes, found)
@@ -98,8 +104,9 @@ def merge_spans(partials, apart, begin, end, out, READ: tl.constexpr, LANES: tl.
     least = tl.min(extremes, 1)
     added = tl.sum(powers, 1)
     total = tl.sum(tl.where(kinds == 0, totals, 0.0), 0)
-    mean, m2, m3, m4 = moments(_pick(added, kinds, 0), _pick(added, kinds, 1), _pick(added, kinds, 2),
-                               _pick(added, kinds, 3), shift, total)  # fmt: skip
+    mean, m2, m3, m4 = moments(
+        _pick(added, kinds, 0), _pick(added, kinds, 1), _pick(added, kinds, 2), _pick(added, kinds, 3), shift, total
+    )
     tl.store(out + kinds, totals, mask=kinds < 7)
     tl.store(out + 7 + ends, tl.where(ends == 1, -least, least), mask=ends < 3)
     tl.store(out + 10, common)
@@ -121,12 +128,20 @@ def _span_powers(partials, apart, place, inside, common, shift, kinds):
     """Of each span, in the common scale: sums of the first four powers of the distance from the shift, and of
     magnitudes; as lines of a table."""
     n = tl.load(partials + place, mask=inside, other=0.0, cache_modifier=FRESH)
-    ratio = tl.where(n > 0, common / tl.load(partials + 10 * apart + place, mask=inside, other=1.0, cache_modifier=FRESH), 0.0)
+    ratio = tl.where(
+        n > 0, common / tl.load(partials + 10 * apart + place, mask=inside, other=1.0, cache_modifier=FRESH), 0.0
+    )
     own_mean = tl.load(partials + 11 * apart + place, mask=inside, other=0.0, cache_modifier=FRESH)
     total_abs = tl.load(partials + 12 * apart + place, mask=inside, other=0.0, cache_modifier=FRESH) * ratio
     two = tl.load(partials + 13 * apart + place, mask=inside, other=0.0, cache_modifier=FRESH) * ratio * ratio
     three = tl.load(partials + 14 * apart + place, mask=inside, other=0.0, cache_modifier=FRESH) * ratio * ratio * ratio
-    four = tl.load(partials + 15 * apart + place, mask=inside, other=0.0, cache_modifier=FRESH) * ratio * ratio * ratio * ratio
+    four = (
+        tl.load(partials + 15 * apart + place, mask=inside, other=0.0, cache_modifier=FRESH)
+        * ratio
+        * ratio
+        * ratio
+        * ratio
+    )
     off = tl.where(n > 0, own_mean * ratio - shift, 0.0)
     square = off * off
     s1 = n * off

@@ -197,7 +197,11 @@ class CompanionHandle:
         for name, error in failures.items():
             if name not in self._failures_said:
                 self._failures_said.add(name)
-                what = "the run cannot be sealed, and grows" if name == SEALING else f"detector {name} failed, and says nothing more"
+                what = (
+                    "the run cannot be sealed, and grows"
+                    if name == SEALING
+                    else f"detector {name} failed, and says nothing more"
+                )
                 self._say(f"stethoscope: {what} ({printable(error, limit=300)})")
 
     def _follow(self) -> None:
@@ -236,4 +240,3 @@ class CompanionHandle:
 def signal_name(number: int) -> str:
     """As the manual calls it; the number where it has no name."""
     return signal.Signals(number).name if number in {int(one) for one in signal.Signals} else f"signal {number}"
-

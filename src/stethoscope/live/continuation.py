@@ -109,7 +109,11 @@ def _norms(model: Any) -> dict[str, float]:
     plain = {
         name: p.detach()
         for name, p in unwrap(model).named_parameters()
-        if type(p.data) is torch.Tensor and p.is_floating_point() and not p.is_meta and p.dim() > 1 and p.numel() <= _MOST_ELEMENTS
+        if type(p.data) is torch.Tensor
+        and p.is_floating_point()
+        and not p.is_meta
+        and p.dim() > 1
+        and p.numel() <= _MOST_ELEMENTS
     }
     chosen = sorted(plain, key=lambda name: -plain[name].numel())[:_MOST_TENSORS]
     return {name: float(plain[name].double().norm()) for name in chosen}

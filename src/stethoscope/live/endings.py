@@ -145,10 +145,7 @@ def _install() -> None:
     atexit.register(_at_exit)
     _previous_hook, sys.excepthook = sys.excepthook, _on_exception
     _previous_thread_hook, threading.excepthook = threading.excepthook, _on_thread_exception
-    if (
-        threading.current_thread() is threading.main_thread()
-        and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-    ):
+    if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, _on_signal)
         _wake_by(_closer.writing)
 

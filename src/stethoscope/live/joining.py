@@ -27,7 +27,12 @@ LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 def this_rank() -> tuple[int, int]:
     """This process's rank and how many there are, as the launcher says, or the process group where there is no launcher."""
     distributed = sys.modules.get("torch.distributed")
-    if "RANK" not in os.environ and distributed is not None and distributed.is_available() and distributed.is_initialized():
+    if (
+        "RANK" not in os.environ
+        and distributed is not None
+        and distributed.is_available()
+        and distributed.is_initialized()
+    ):
         return distributed.get_rank(), distributed.get_world_size()
     try:
         return int(os.environ.get("RANK", "0")), max(int(os.environ.get("WORLD_SIZE", "1")), 1)

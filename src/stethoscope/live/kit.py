@@ -107,9 +107,7 @@ class Kit:
         if self.config.enable_visualization:
             formats = ("png",) if find_spec("matplotlib") else ("txt",)
         title = self.config.name or (type(self._model).__name__ if self._model is not None else "Training")
-        return DebugVisualizer(
-            VisualizationConfig(output_directory=self.output_folder, formats=formats, title=title)
-        )
+        return DebugVisualizer(VisualizationConfig(output_directory=self.output_folder, formats=formats, title=title))
 
     def on(self, *args: Any, **kwargs: Any) -> Any:
         """A hook the Python way, as `hooks.on`: `@session.on(every=10, layers=...)`, `session.on(condition, action)`."""

@@ -57,17 +57,13 @@ def check_model(model: Any) -> Any:
     if several is None:
         return model
     if not several:
-        raise WatchError(
-            "watch got no model", do='Pass at least one: watch({"g": net_g, "d": net_d}, [opt_g, opt_d])'
-        )
+        raise WatchError("watch got no model", do='Pass at least one: watch({"g": net_g, "d": net_d}, [opt_g, opt_d])')
     if len({id(unwrap(one)) for one in several.values()}) < len(several):
         raise WatchError("watch got one model twice", do="Pass each model once")
     try:
         return Ensemble(several)
     except (KeyError, TypeError) as error:
-        raise WatchError(
-            f"a model has a name that cannot be used ({error})", do="Use names without dots"
-        ) from None
+        raise WatchError(f"a model has a name that cannot be used ({error})", do="Use names without dots") from None
 
 
 def _names(models: Sequence[Any]) -> list[str]:
@@ -117,7 +113,9 @@ def check_average(ema: Any) -> None:
     """Refuse what no averaged weights can be read from."""
     import torch
 
-    is_readable = isinstance(ema, (torch.nn.Module, dict, list, tuple)) or hasattr(ema, "shadow_params") or hasattr(ema, "shadow")
+    is_readable = (
+        isinstance(ema, (torch.nn.Module, dict, list, tuple)) or hasattr(ema, "shadow_params") or hasattr(ema, "shadow")
+    )
     if ema is not None and not is_readable:
         raise WatchError(
             f"watch got a {type(ema).__name__} as ema",

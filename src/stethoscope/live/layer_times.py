@@ -73,7 +73,9 @@ class _Marks:
         return event
 
     def ready(self) -> bool:
-        last = [mark for _, mark in self.arrivals[-1:]] + [call.ended for call in self.calls[-1:] if call.ended is not None]
+        last = [mark for _, mark in self.arrivals[-1:]] + [
+            call.ended for call in self.calls[-1:] if call.ended is not None
+        ]
         return not self.on_device or all(mark.query() for mark in last)
 
     def seconds(self, first: Any, second: Any) -> float:
@@ -146,7 +148,9 @@ class LayerTimes:
         modules = list(root.named_modules())
         if len(modules) > MAX_MODULES or self._watcher.taps.made_way or is_compiled(self._model):
             return
-        if any("_compiled_call_impl" in m.__dict__ and m.__dict__["_compiled_call_impl"] is not None for _, m in modules):
+        if any(
+            "_compiled_call_impl" in m.__dict__ and m.__dict__["_compiled_call_impl"] is not None for _, m in modules
+        ):
             return
         kinds = {p.device.type for p in root.parameters()}
         if not kinds <= {"cpu"} and kinds != {"cuda"}:
@@ -154,7 +158,11 @@ class LayerTimes:
         self._marks, self._thread = _Marks(kinds == {"cuda"}, lambda: self._watcher.taps.spent), threading.get_ident()
         for path, module in modules:
             if not isinstance(module, torch.jit.ScriptModule) and type(module).forward is not torch.nn.Module.forward:
-                facts = path or ROOT_NAME, type(module).__name__, sum(p.numel() for p in module.parameters(recurse=False))
+                facts = (
+                    path or ROOT_NAME,
+                    type(module).__name__,
+                    sum(p.numel() for p in module.parameters(recurse=False)),
+                )
                 self._handles.append(module.register_forward_pre_hook(Before(self, facts)))
                 self._handles.append(module.register_forward_hook(After(self, facts), prepend=True))
 

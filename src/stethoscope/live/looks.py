@@ -73,7 +73,9 @@ def hand_over(inspector: TensorInspector, info: SiteInfo, row: FloatArray, step:
     """One row becomes one look: named by its path, its layer the module, its operation the kind of tensor."""
     stats = stats_of(info, row)
     layer, kind = info.site.module or ROOT_NAME, str(info.site.kind)
-    alerts = row_alerts(stats.nan_count, stats.inf_count, stats.abs_max, stats.total_elements, f"{info.site.path} [{kind}]")
+    alerts = row_alerts(
+        stats.nan_count, stats.inf_count, stats.abs_max, stats.total_elements, f"{info.site.path} [{kind}]"
+    )
     inspector.record_look(stats, info.site.path, layer, kind, step=step, alerts=alerts)
 
 

@@ -20,19 +20,14 @@ USED: Final = frozenset({"loss", "lr", "step_ms", "num_backwards"}.union(*NAMES.
 """The metrics that a record is made of: of the others nothing need be kept."""
 
 
-def performance(
-    step: int, values: Mapping[str, float], batch_size: int | None
-) -> ModelPerformanceMetrics | None:
+def performance(step: int, values: Mapping[str, float], batch_size: int | None) -> ModelPerformanceMetrics | None:
     """The record of a Step; None where no loss is known, which everything else hangs on."""
     from stethoscope.instruments.diagnostics import ModelPerformanceMetrics
 
     loss = values.get("loss")
     if loss is None:
         return None
-    given = {
-        field: next((values[name] for name in names if name in values), None)
-        for field, names in NAMES.items()
-    }
+    given = {field: next((values[name] for name in names if name in values), None) for field, names in NAMES.items()}
     size = None if batch_size is None else int(batch_size * max(values.get("num_backwards", 1.0), 1.0))
     took_ms = values.get("step_ms")
     throughput = size / took_ms * 1e3 if size and took_ms else None

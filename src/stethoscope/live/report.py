@@ -21,9 +21,7 @@ MAX_LAYERS = 5
 class SessionReport:
     """The session in facts; `summary()` for a few, `str()` to read."""
 
-    def __init__(
-        self, kit: Kit, folder: Path | None, num_steps: int, diagnose: Callable[[], Diagnosis]
-    ) -> None:
+    def __init__(self, kit: Kit, folder: Path | None, num_steps: int, diagnose: Callable[[], Diagnosis]) -> None:
         self._kit, self._diagnose = kit, diagnose
         self.path, self.num_steps = folder, num_steps
 
@@ -109,9 +107,7 @@ class SessionReport:
             "num_timers": len(profiler.totals),
             "num_layers": len(profiler.layers),
             "mean_ms": {entry.name: 1e3 * entry.mean_s for entry in profiler.slowest()},
-            "bottlenecks": [f"{b.type} in {b.location}: {b.message}" for b in profiler.bottlenecks()][
-                :MAX_LISTED
-            ],
+            "bottlenecks": [f"{b.type} in {b.location}: {b.message}" for b in profiler.bottlenecks()][:MAX_LISTED],
             "suggestions": profiler.suggestions()[:MAX_LISTED],
         }
 

@@ -6,9 +6,7 @@ import types
 from collections.abc import Callable
 
 
-def strip(
-    error: BaseException, trace: types.TracebackType | None, is_ours: Callable[[types.FrameType], bool]
-) -> None:
+def strip(error: BaseException, trace: types.TracebackType | None, is_ours: Callable[[types.FrameType], bool]) -> None:
     """Take frames of ours out of this exception and of those it came from."""
     _strip(error, trace, is_ours, set())
 

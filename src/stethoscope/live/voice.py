@@ -38,9 +38,7 @@ def say(line: str) -> None:
 
 def opening(folder: Path, roots: Mapping[str, Any]) -> str:
     """What is watched and where it goes."""
-    said = " and ".join(
-        f"{name or type(root).__name__} ({_size(root)})" for name, root in roots.items()
-    )
+    said = " and ".join(f"{name or type(root).__name__} ({_size(root)})" for name, root in roots.items())
     return f"stethoscope: watching {said}, run {shown(folder)}"
 
 

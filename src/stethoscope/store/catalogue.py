@@ -47,9 +47,7 @@ class _Rank:
 class Catalogue:
     """The pieces of a run, kept up to date by `update`."""
 
-    def __init__(
-        self, folder: Path, *, only_rank: int | None = None, memory_bytes: int = MEMORY_BYTES
-    ) -> None:
+    def __init__(self, folder: Path, *, only_rank: int | None = None, memory_bytes: int = MEMORY_BYTES) -> None:
         self.folder = folder
         self.lock = threading.RLock()
         """Held by whoever reads or updates: a run may be shared by the threads of a server."""
@@ -93,7 +91,9 @@ class Catalogue:
             return {}
         for entry in entries:
             if is_rank(entry.name) and not entry.is_folder:
-                self._unreadable[entry.name] = Problem(entry.name, 0, "is not a folder, or a link to one, and is not followed")
+                self._unreadable[entry.name] = Problem(
+                    entry.name, 0, "is not a folder, or a link to one, and is not followed"
+                )
         return rank_folders(self.folder)
 
     def _miss(self, label: str, error: OSError) -> None:
@@ -146,11 +146,7 @@ class Catalogue:
             return False
         mine.stamp, mine.manifest, mine.problems = stamp, manifest, list(manifest.problems)
         numbers = np.array([self.sites.add(info) for info in manifest.sites], np.int64)
-        known = {
-            piece.segment.files.get("rows"): piece
-            for piece in mine.segments
-            if piece.segment.files.get("rows")
-        }
+        known = {piece.segment.files.get("rows"): piece for piece in mine.segments if piece.segment.files.get("rows")}
         mine.segments = []
         for segment in manifest.segments:
             old = known.get(segment.files.get("rows"))
@@ -159,9 +155,7 @@ class Catalogue:
             else:
                 mine.segments.append(SegmentPiece(self.folder, segment, numbers, self.columns))
         kept = {piece.rung.file: piece for piece in mine.rungs}
-        mine.rungs = [
-            kept.get(rung.file) or RungPiece(self.folder, rung, numbers) for rung in manifest.ladder
-        ]
+        mine.rungs = [kept.get(rung.file) or RungPiece(self.folder, rung, numbers) for rung in manifest.ladder]
         return True
 
     def _update_journals(
@@ -268,7 +262,9 @@ class Catalogue:
                     label = f"rank-{key.rank}/{journal_name(key.ordinal, key.token, part)}"
                     found.append(Problem(label, 0, "the file is missing"))
                 if after - before - 1 > _MOST_MISSING:
-                    found.append(Problem(found[-1].file, 0, f"{after - before - 1 - _MOST_MISSING} more after it are missing"))
+                    found.append(
+                        Problem(found[-1].file, 0, f"{after - before - 1 - _MOST_MISSING} more after it are missing")
+                    )
         return found[:MOST_PROBLEMS]
 
     def _notes(self) -> dict[StartKey, StartNote]:

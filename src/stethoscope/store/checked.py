@@ -37,7 +37,12 @@ class Fields:
         value = self._get(name, default)
         if value is default:
             return value
-        if not isinstance(value, (int, float)) or isinstance(value, bool) or not math.isfinite(value) or abs(value) > most:
+        if (
+            not isinstance(value, (int, float))
+            or isinstance(value, bool)
+            or not math.isfinite(value)
+            or abs(value) > most
+        ):
             raise self._wrong(name, value, "a finite number")
         return value
 

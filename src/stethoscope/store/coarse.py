@@ -104,7 +104,9 @@ def segment_buckets(piece: SegmentPiece, begin: int, end: int, stats: Sequence[s
     return out
 
 
-def journal_buckets(piece: Piece, numbers: IntArray, total: int, span: tuple[int, int], stats: Sequence[str]) -> Folded | None:
+def journal_buckets(
+    piece: Piece, numbers: IntArray, total: int, span: tuple[int, int], stats: Sequence[str]
+) -> Folded | None:
     """Rows folded: of the sites `numbers`, in this order. None where there are none."""
     wanted = np.zeros(total, bool)
     wanted[numbers] = True
@@ -119,21 +121,29 @@ def journal_buckets(piece: Piece, numbers: IntArray, total: int, span: tuple[int
     return from_steps(grid.steps, table, lost, BASE_LEVEL)
 
 
-def units_below(
-    segments: Sequence[SegmentPiece], rungs: Sequence[RungPiece]
-) -> Any:
+def units_below(segments: Sequence[SegmentPiece], rungs: Sequence[RungPiece]) -> Any:
     """What `climb` is handed: the units of a height, of one process start, in order."""
 
     def units(key: StartKey, height: int) -> list[Unit]:
         if height:
-            mine = sorted((r for r in rungs if r.rung.key == key and r.rung.height == height), key=lambda r: r.rung.parts)
+            mine = sorted(
+                (r for r in rungs if r.rung.key == key and r.rung.height == height), key=lambda r: r.rung.parts
+            )
             return [
-                Unit(r.rung.parts, (r.rung.first << r.rung.level, ((r.rung.first + r.rung.count) << r.rung.level) - 1), r.read)
+                Unit(
+                    r.rung.parts,
+                    (r.rung.first << r.rung.level, ((r.rung.first + r.rung.count) << r.rung.level) - 1),
+                    r.read,
+                )
                 for r in mine
             ]
         own = sorted((s for s in segments if s.key == key and "pyramid" in s.segment.files), key=lambda s: s.part)
         return [
-            Unit(s.segment.parts, (s.segment.first_step or 0, s.segment.last_step or 0), functools.partial(segment_buckets, s))
+            Unit(
+                s.segment.parts,
+                (s.segment.first_step or 0, s.segment.last_step or 0),
+                functools.partial(segment_buckets, s),
+            )
             for s in own
         ]
 
@@ -173,7 +183,8 @@ def chosen_rungs(rungs: Sequence[RungPiece], level: int) -> list[RungPiece]:
     out: list[RungPiece] = []
     for rung in sorted(rungs, key=lambda one: (-one.rung.height, one.rung.key, one.rung.parts)):
         inside = any(
-            one.rung.key == rung.rung.key and one.rung.parts[0] <= rung.rung.parts[0] <= one.rung.parts[1] for one in out
+            one.rung.key == rung.rung.key and one.rung.parts[0] <= rung.rung.parts[0] <= one.rung.parts[1]
+            for one in out
         )
         if rung.rung.level <= level and not inside:
             out.append(rung)
@@ -193,8 +204,15 @@ def _take(out: Folded, read: Any, local: IntArray, column: IntArray, stats: Sequ
             continue
         if len(run) < end - begin:
             rows = run - begin
-            found = Folded(found.level, found.first, found.low[rows], found.high[rows], found.mean[rows],
-                           found.rows[rows], found.broken[rows])  # fmt: skip
+            found = Folded(
+                found.level,
+                found.first,
+                found.low[rows],
+                found.high[rows],
+                found.mean[rows],
+                found.rows[rows],
+                found.broken[rows],
+            )
         places = column[local[run]]
         together = len(places) and bool((np.diff(places) == 1).all())
         out.add(found, slice(int(places[0]), int(places[-1]) + 1) if together else places)
@@ -208,7 +226,9 @@ def refolded(source: Coarse, first: int, last: int, level: int) -> Coarse:
         low, high, mean = (part[:, :, None] for part in (source.low, source.high, source.mean))
         out.add(Folded(source.level, begin, low, high, mean, source.rows, source.broken))
     starts = (np.arange(out.low.shape[1], dtype=np.int64) + out.first) << level
-    return Coarse(level, starts, source.sites, out.low[:, :, 0], out.high[:, :, 0], out.mean[:, :, 0], out.rows, out.broken)
+    return Coarse(
+        level, starts, source.sites, out.low[:, :, 0], out.high[:, :, 0], out.mean[:, :, 0], out.rows, out.broken
+    )
 
 
 def _answer(out: Folded, stat: str, catalogue: Catalogue, numbers: IntArray) -> Coarse:

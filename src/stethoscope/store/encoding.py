@@ -30,9 +30,7 @@ _UNSIGNED: Final = {_U8: "<u1", _U16: "<u2", _U32: "<u4", _U64: "<u8"}
 _DTYPES: Final = {**_UNSIGNED, _F32: "<f4", _F64: "<f8"}
 _ROWS_HEAD: Final = struct.Struct("<IHBB")
 _VECTORS_HEAD: Final = struct.Struct("<IIII")
-_VECTOR_DTYPES: Final = frozenset(
-    {"|u1", "|i1", "<u2", "<i2", "<u4", "<i4", "<u8", "<i8", "<f2", "<f4", "<f8"}
-)
+_VECTOR_DTYPES: Final = frozenset({"|u1", "|i1", "<u2", "<i2", "<u4", "<i4", "<u8", "<i8", "<f2", "<f4", "<f8"})
 _MEAN: Final = INDEX["mean"]
 _MIN, _MAX, _MAX_ABS = INDEX["min"], INDEX["max"], INDEX["abs_max"]
 _ROUNDED: Final = [j for j in range(NUM_COUNTS, NUM_COLUMNS) if j != _MEAN]
@@ -131,9 +129,7 @@ def encode_rows(index: U32Array, table: Table, calls: U32Array | None = None) ->
     _add(tags, parts, *_encode_calls(calls))
     # All float columns at once: one call instead of nine is most of what an append costs.
     singles, fits = _to_singles(columns[_ROUNDED])
-    planes = np.ascontiguousarray(
-        singles.view(np.uint8).reshape(len(singles), num_rows, 4).transpose(0, 2, 1)
-    )
+    planes = np.ascontiguousarray(singles.view(np.uint8).reshape(len(singles), num_rows, 4).transpose(0, 2, 1))
     place_of = {place: k for k, place in enumerate(_ROUNDED)}
     three = [place_of[place] for place in (_MIN, _MAX, _MAX_ABS)]
     follows = bool(fits[three].all()) and _abs_max_follows(*singles[three])

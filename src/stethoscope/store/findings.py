@@ -115,7 +115,11 @@ class FindingsReader:
         changed = False
         self._problems = []
         try:
-            there = {f"{FOLDER}/{entry.name}": entry.mtime for entry in list_folder(self._run, FOLDER) if is_findings(entry.name)}
+            there = {
+                f"{FOLDER}/{entry.name}": entry.mtime
+                for entry in list_folder(self._run, FOLDER)
+                if is_findings(entry.name)
+            }
         except OSError as error:
             self._problems.append(Problem(FOLDER, 0, f"cannot be read: {error.strerror}"))
             there = {}
@@ -166,9 +170,7 @@ class FindingsReader:
                 if replace:
                     latest.clear()
                 for finding in findings:
-                    latest[finding.code, finding.rank, finding.first_step, (finding.sites or ("",))[0]] = (
-                        finding
-                    )
+                    latest[finding.code, finding.rank, finding.first_step, (finding.sites or ("",))[0]] = finding
         return list(latest.values())
 
     def failures(self) -> dict[str, str]:
@@ -186,7 +188,11 @@ class FindingsReader:
             found += file.damage + ([file.tail] if file.tail else [])
         num_left_out = len(self._latest()) - _MOST_FINDINGS
         if num_left_out > 0:
-            found.append(Problem(FOLDER, 0, f"{num_left_out:,} of the findings are not shown: at most {_MOST_FINDINGS:,} are read"))
+            found.append(
+                Problem(
+                    FOLDER, 0, f"{num_left_out:,} of the findings are not shown: at most {_MOST_FINDINGS:,} are read"
+                )
+            )
         return found
 
 

@@ -178,18 +178,14 @@ def read_header(data: bytes | memoryview, offset: int = 0) -> Header:
         raise FrameError("no frame begins here")
     if checksum(raw[: _FIELDS.size]) != raw[_FIELDS.size :]:
         raise FrameError("the header does not match its checksum")
-    _, kind, flags, _, file_id, sequence, serial, step, time, stored, raw_bytes, payload = (
-        _FIELDS.unpack_from(raw)
-    )
+    _, kind, flags, _, file_id, sequence, serial, step, time, stored, raw_bytes, payload = _FIELDS.unpack_from(raw)
     if max(sequence, serial) >= 2**63:
         raise FrameError(f"no file has {max(sequence, serial)} frames")
     if not abs(time) <= _MOST_SECONDS:
         raise FrameError(f"a time of {time} is that of no clock")
     if stored > MAX_PAYLOAD or raw_bytes > MAX_PAYLOAD:
         raise FrameError(f"a payload of {max(stored, raw_bytes)} bytes is over the limit of {MAX_PAYLOAD}")
-    return Header(
-        kind, bool(flags & _ZSTD), file_id, sequence, serial, step, time, stored, raw_bytes, payload
-    )
+    return Header(kind, bool(flags & _ZSTD), file_id, sequence, serial, step, time, stored, raw_bytes, payload)
 
 
 def _decompressor() -> zstandard.ZstdDecompressor:

@@ -86,10 +86,7 @@ def _gathered(chunks: Iterable[Chunk]) -> Iterator[Chunk]:
     for chunk in chunks:
         is_single = isinstance(chunk.steps, int)
         if some and not (
-            is_single
-            and chunk.sites is some[0].sites
-            and chunk.steps > some[-1].steps
-            and len(some) < _TOGETHER
+            is_single and chunk.sites is some[0].sites and chunk.steps > some[-1].steps and len(some) < _TOGETHER
         ):
             yield _together(some)
             some = []
@@ -106,9 +103,7 @@ def _together(some: list[Chunk]) -> Chunk:
         return some[0]
     values = np.stack([chunk.values for chunk in some], axis=1)
     calls = np.stack([chunk.calls for chunk in some], axis=1)
-    return Chunk(
-        np.array([chunk.steps for chunk in some], np.int64), some[0].sites, values, calls, is_dense=True
-    )
+    return Chunk(np.array([chunk.steps for chunk in some], np.int64), some[0].sites, values, calls, is_dense=True)
 
 
 def _empty(steps: IntArray, num_sites: int, width: int) -> Grid:

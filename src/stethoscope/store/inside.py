@@ -51,7 +51,9 @@ def open_file(run: Path, label: str, most_bytes: int) -> io.FileIO:
         found = os.fstat(descriptor)
         _require_plain(found, run, label)
         if found.st_size > most_bytes:
-            raise _refusal(run, label, f"has {found.st_size:,} bytes, more than the {most_bytes:,} that such a file can have")
+            raise _refusal(
+                run, label, f"has {found.st_size:,} bytes, more than the {most_bytes:,} that such a file can have"
+            )
         return io.FileIO(descriptor, "rb")
     except BaseException:
         os.close(descriptor)
@@ -213,9 +215,14 @@ def _refuse_link_itself(path: Path, run: Path, label: str) -> None:
 
 def _what(mode: int) -> str:
     kinds = {
-        stat.S_IFLNK: "a symbolic link", stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket", stat.S_IFDIR: "a folder",
-        stat.S_IFCHR: "a device", stat.S_IFBLK: "a device", stat.S_IFREG: "a file",
-    }  # fmt: skip
+        stat.S_IFLNK: "a symbolic link",
+        stat.S_IFIFO: "a FIFO",
+        stat.S_IFSOCK: "a socket",
+        stat.S_IFDIR: "a folder",
+        stat.S_IFCHR: "a device",
+        stat.S_IFBLK: "a device",
+        stat.S_IFREG: "a file",
+    }
     return kinds.get(stat.S_IFMT(mode), "something else")
 
 

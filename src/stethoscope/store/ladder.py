@@ -49,7 +49,12 @@ Single = npt.NDArray[np.float32]
 
 def checked_key(parts: list[Any], rank: int) -> StartKey:
     """The key of a process start of this rank; EncodingError where it is another's or none."""
-    if len(parts) != 3 or parts[0] != rank or not isinstance(parts[1], int) or not re.fullmatch("[0-9a-f]{8}", str(parts[2])):
+    if (
+        len(parts) != 3
+        or parts[0] != rank
+        or not isinstance(parts[1], int)
+        or not re.fullmatch("[0-9a-f]{8}", str(parts[2]))
+    ):
         raise EncodingError(f"the key of a process start is not one of rank {rank}: {parts!r:.100}")
     return StartKey(rank, parts[1], parts[2])
 
@@ -89,13 +94,21 @@ class Rung:
         fields = Fields(body, "a rung")
         height = fields.whole("height", 1, _MOST_HEIGHT)
         found = cls(
-            checked_key(fields.items("key"), rank), height, fields.whole("level", 0, BASE_LEVEL + LEVELS_UP * height),
-            checked_parts(fields.items("parts", int)), fields.whole("first", -(2**56), 2**56), fields.whole("count", 1, _MOST_ROWS),
-            fields.whole("num_sites", 0, most_sites), fields.whole("group_sites", 1), Sealed.from_json(fields.object("file")),
-        )  # fmt: skip
+            checked_key(fields.items("key"), rank),
+            height,
+            fields.whole("level", 0, BASE_LEVEL + LEVELS_UP * height),
+            checked_parts(fields.items("parts", int)),
+            fields.whole("first", -(2**56), 2**56),
+            fields.whole("count", 1, _MOST_ROWS),
+            fields.whole("num_sites", 0, most_sites),
+            fields.whole("group_sites", 1),
+            Sealed.from_json(fields.object("file")),
+        )
         if found.count * found.num_sites > _MOST_ROWS or len(found.parts) != 2:
             raise EncodingError("a rung has more buckets than a ladder's can, or not two parts")
-        if not re.fullmatch(rf"ladder/rank={rank}/rung-\d{{4,9}}-[0-9a-f]{{8}}-[\d-]{{1,40}}\.parquet", found.file.path, re.ASCII):
+        if not re.fullmatch(
+            rf"ladder/rank={rank}/rung-\d{{4,9}}-[0-9a-f]{{8}}-[\d-]{{1,40}}\.parquet", found.file.path, re.ASCII
+        ):
             raise EncodingError(f"path of a rung is not one of this rank: {found.file.path!r:.100}")
         return found
 
@@ -138,7 +151,9 @@ class Folded:
         self.high[sites, at] = np.fmax(self.high[sites, at], high)
         self.broken[sites, at] = np.maximum(self.broken[sites, at], broken)
         old = self.rows[sites, at].astype(np.float64)[..., None]
-        known = np.nan_to_num(self.mean[sites, at].astype(np.float64)) * np.where(np.isnan(self.mean[sites, at]), 0, old)
+        known = np.nan_to_num(self.mean[sites, at].astype(np.float64)) * np.where(
+            np.isnan(self.mean[sites, at]), 0, old
+        )
         old = np.where(np.isnan(self.mean[sites, at]), 0.0, old)
         with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
             self.mean[sites, at] = ((known + sums) / (old + weights)).astype(np.float32)
@@ -179,15 +194,17 @@ def from_steps(steps: IntArray, values: Any, lost: Any, level: int) -> Folded:
 class Unit:
     """Something that a rung is made of: a segment's pyramid, or a rung of the height below."""
 
-    def __init__(
-        self, parts: list[int], span: tuple[int, int], read: Callable[[int, int], Folded | None]
-    ) -> None:
+    def __init__(self, parts: list[int], span: tuple[int, int], read: Callable[[int, int], Folded | None]) -> None:
         self.parts, self.span, self.read = parts, span, read
         """`read` takes the first site and the one after the last; `span` is the first and last step."""
 
 
 def climb(
-    run: Path, rank: int, num_sites: int, ladder: list[Rung], units: Callable[[StartKey, int], Sequence[Unit]],
+    run: Path,
+    rank: int,
+    num_sites: int,
+    ladder: list[Rung],
+    units: Callable[[StartKey, int], Sequence[Unit]],
     keys: Sequence[StartKey],
 ) -> Iterator[Rung]:
     """Makes every rung that is due, lowest first; each is appended to `ladder` by whoever asked, once it is durable."""
@@ -247,9 +264,14 @@ class RungWriter:
         if self._writer is None:
             floating = {name: "BYTE_STREAM_SPLIT" for name in columns if name not in ("rows", "broken")}
             self._writer = pq.ParquetWriter(
-                self._sink, table.schema, compression="zstd", compression_level=3, write_statistics=False,
-                use_dictionary=["rows", "broken"], column_encoding=floating,
-            )  # fmt: skip
+                self._sink,
+                table.schema,
+                compression="zstd",
+                compression_level=3,
+                write_statistics=False,
+                use_dictionary=["rows", "broken"],
+                column_encoding=floating,
+            )
         self._writer.write_table(table, row_group_size=group_sites * self._count)
 
     def close(self) -> bytes:

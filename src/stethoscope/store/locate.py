@@ -59,7 +59,9 @@ def is_run(folder: Path) -> bool:
     try:
         names = {entry.name for entry in list_folder(folder)}
         return RUN_FILE in names or any(
-            entry.name.endswith(".stj") for place in rank_folders(folder).values() for entry in list_folder(folder, place.name)
+            entry.name.endswith(".stj")
+            for place in rank_folders(folder).values()
+            for entry in list_folder(folder, place.name)
         )
     except OSError:
         return False
@@ -85,7 +87,9 @@ def rank_folder(run: Path, rank: int) -> Path:
 
 def rank_folders(run: Path) -> dict[int, Path]:
     """From rank to its folder, for the ranks that have one."""
-    found = [(int(entry.name[5:]), run / entry.name) for entry in list_folder(run) if entry.is_folder and is_rank(entry.name)]
+    found = [
+        (int(entry.name[5:]), run / entry.name) for entry in list_folder(run) if entry.is_folder and is_rank(entry.name)
+    ]
     return dict(sorted(found)[:_MOST_RANKS])
 
 

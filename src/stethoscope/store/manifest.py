@@ -91,16 +91,23 @@ class Segment:
         fields = Fields(body, "a segment")
         key = checked_key(fields.items("key"), rank)
         files = {
-            name: _checked_file(Sealed.from_json(file), name, rank)
-            for name, file in fields.object("files").items()
+            name: _checked_file(Sealed.from_json(file), name, rank) for name, file in fields.object("files").items()
         }
         parts = checked_parts(fields.items("parts", int))
         steps = checked_runs(fields.items("steps", list), -(2**62), 2**62)
         sites = checked_runs(fields.items("sites", list), 0, num_sites - 1)
         found = cls(
-            key, parts, steps, sites, fields.whole("num_rows", 0, MOST_ROWS), fields.flag("is_dense"), files,
-            fields.whole("thinned", 0, 1 << 24), fields.whole("rows_dropped", 0), fields.whole("version", 0, 1 << 24),
-        )  # fmt: skip
+            key,
+            parts,
+            steps,
+            sites,
+            fields.whole("num_rows", 0, MOST_ROWS),
+            fields.flag("is_dense"),
+            files,
+            fields.whole("thinned", 0, 1 << 24),
+            fields.whole("rows_dropped", 0),
+            fields.whole("version", 0, 1 << 24),
+        )
         sizes = [sum(count for _, count, _ in runs) for runs in (steps, sites)]
         if found.is_dense != (found.num_rows == sizes[0] * sizes[1]) or found.num_rows < max(sizes):
             raise EncodingError("num_rows of a segment is not that of its steps and sites")
@@ -124,8 +131,7 @@ class Manifest:
     def save(self, folder: Path) -> None:
         """Puts the manifest in place, durably."""
         starts = [
-            {"key": [key.rank, key.ordinal, key.token], **dataclasses.asdict(note)}
-            for key, note in self.starts.items()
+            {"key": [key.rank, key.ordinal, key.token], **dataclasses.asdict(note)} for key, note in self.starts.items()
         ]
         body = {
             "sites": [info.to_json() for info in self.sites],
@@ -172,18 +178,23 @@ def _checked_start(body: Any, rank: int) -> tuple[StartKey, StartNote]:
     fields = Fields(body, "a process start")
     ended = fields.object("ended", None)
     note = StartNote(
-        checked_head(fields.object("head")), None if ended is None else checked_end(ended)[0],
-        checked_losses(fields.object("losses")), float(fields.number("last_time", 0.0)),
-    )  # fmt: skip
+        checked_head(fields.object("head")),
+        None if ended is None else checked_end(ended)[0],
+        checked_losses(fields.object("losses")),
+        float(fields.number("last_time", 0.0)),
+    )
     return checked_key(fields.items("key"), rank), note
 
 
 def _checked_problem(body: Any) -> Problem:
     fields = Fields(body, "a problem")
     return Problem(
-        fields.text("file", most=1000), fields.whole("offset"), fields.text("what", most=10_000),
-        fields.whole("frames_lost", 0, 2**63, None), fields.flag("is_torn_tail", False),
-    )  # fmt: skip
+        fields.text("file", most=1000),
+        fields.whole("offset"),
+        fields.text("what", most=10_000),
+        fields.whole("frames_lost", 0, 2**63, None),
+        fields.flag("is_torn_tail", False),
+    )
 
 
 def _checked_file(file: Sealed, label: str, rank: int) -> Sealed:
@@ -231,6 +242,4 @@ def unpack_runs(runs: Runs) -> IntArray:
     """The inverse of `pack_runs`."""
     if not runs:
         return np.empty(0, np.int64)
-    return np.concatenate(
-        [first + stride * np.arange(count, dtype=np.int64) for first, count, stride in runs]
-    )
+    return np.concatenate([first + stride * np.arange(count, dtype=np.int64) for first, count, stride in runs])

@@ -93,9 +93,7 @@ class Piece(Protocol):
     def steps(self) -> IntArray:
         """The steps that have rows, rising."""
 
-    def chunks(
-        self, places: tuple[int, ...], wanted: npt.NDArray[np.bool_], first: int, last: int
-    ) -> Iterator[Chunk]:
+    def chunks(self, places: tuple[int, ...], wanted: npt.NDArray[np.bool_], first: int, last: int) -> Iterator[Chunk]:
         """The rows of the wanted sites and steps, with these columns."""
 
     def metric_names(self) -> set[str]:
@@ -158,9 +156,7 @@ class PayloadCache:
 class JournalPiece:
     """One journal file."""
 
-    def __init__(
-        self, file: FrameFile, key: StartKey, part: int, table: SiteTable, cache: PayloadCache
-    ) -> None:
+    def __init__(self, file: FrameFile, key: StartKey, part: int, table: SiteTable, cache: PayloadCache) -> None:
         self.key, self.part, self.file = key, part, file
         self.num_rows = 0
         self.ended: dict[str, Any] | None = None
@@ -304,9 +300,7 @@ class JournalPiece:
             self._known_steps = len(self._rows), found
         return self._known_steps[1]
 
-    def chunks(
-        self, places: tuple[int, ...], wanted: npt.NDArray[np.bool_], first: int, last: int
-    ) -> Iterator[Chunk]:
+    def chunks(self, places: tuple[int, ...], wanted: npt.NDArray[np.bool_], first: int, last: int) -> Iterator[Chunk]:
         """The rows of the wanted sites and steps, with these columns."""
         if not len(wanted):
             return
@@ -328,9 +322,7 @@ class JournalPiece:
             if len(kept):
                 yield self._chunk(step, rows, sites, kept, places)
 
-    def _chunk(
-        self, step: int, rows: Rows, sites: IntArray, kept: IntArray, places: tuple[int, ...]
-    ) -> Chunk:
+    def _chunk(self, step: int, rows: Rows, sites: IntArray, kept: IntArray, places: tuple[int, ...]) -> Chunk:
         calls = rows.calls[kept].astype(np.int64)
         if self._has_twins and len(np.unique(sites)) < len(sites):
             table = self._columns(rows, ALL_COLUMNS)[kept]

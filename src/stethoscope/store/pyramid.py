@@ -114,9 +114,7 @@ def join(pyramids: Sequence[Pyramid], level: int) -> Pyramid:
         return np.concatenate([getattr(part, name) for part in parts])[order][:, None]
 
     zeros = np.zeros(len(steps), np.int64)
-    given = Buckets(
-        zeros, steps[order], column("min"), column("max"), column("mean"), column("last"), column("count")
-    )
+    given = Buckets(zeros, steps[order], column("min"), column("max"), column("mean"), column("last"), column("count"))
     return one_column(refold(given, level), 0, level)
 
 

@@ -99,8 +99,7 @@ class Questions:
         wanted[numbers] = True
         grids = self.ask(
             lambda: [
-                lay_out(self._chunks(places, wanted, first, last, one), numbers, total, len(places))
-                for one in ranks
+                lay_out(self._chunks(places, wanted, first, last, one), numbers, total, len(places)) for one in ranks
             ]
         )
         if not grids:
@@ -126,7 +125,9 @@ class Questions:
         """One scalar of one rank over steps from `first` on; of a step written twice the later value."""
         found = self.ask(lambda: [piece.metric(name, first) for piece in self._catalogue.pieces(rank)])
         found = [part for part in found if len(part[0])]
-        steps = found[0][0] if len(found) == 1 else np.concatenate([np.empty(0, np.int64), *(part[0] for part in found)])
+        steps = (
+            found[0][0] if len(found) == 1 else np.concatenate([np.empty(0, np.int64), *(part[0] for part in found)])
+        )
         values = found[0][1] if len(found) == 1 else np.concatenate([np.empty(0), *(part[1] for part in found)])
         if first == FIRST_STEP and bool((np.diff(steps) > 0).all()):
             return Series(steps, values)  # as nearly every run is
@@ -168,11 +169,7 @@ class Questions:
 
     def _read_events(self, first: int, kind: str | None = None) -> list[Event]:
         read = self.ask(
-            lambda: [
-                (piece.key, *entry)
-                for piece in self._catalogue.pieces()
-                for entry in piece.events(first, kind)
-            ]
+            lambda: [(piece.key, *entry) for piece in self._catalogue.pieces() for entry in piece.events(first, kind)]
         )
         once: dict[tuple[object, int], Event] = {}
         for key, serial, event in read:

@@ -67,9 +67,7 @@ def open_run(path: str | Path, *, trust_description: bool = True, memory_bytes: 
 class Run(Drawn):
     """A recorded run. Use `open_run`."""
 
-    def __init__(
-        self, path: Path, *, trust_description: bool = True, memory_bytes: int = MEMORY_BYTES
-    ) -> None:
+    def __init__(self, path: Path, *, trust_description: bool = True, memory_bytes: int = MEMORY_BYTES) -> None:
         self.path = path
         self._own_problems: list[Problem] = []
         body = self._describe(trust_description)
@@ -91,9 +89,7 @@ class Run(Drawn):
             self._own_problems += [Problem(RUN_FILE, 0, what) for what in wrong]
             return body
         if not is_run(self.path):
-            raise RunNotFoundError(
-                "There is no run here", where=self.path, do="`stethoscope list` shows what there is"
-            )
+            raise RunNotFoundError("There is no run here", where=self.path, do="`stethoscope list` shows what there is")
         self._own_problems.append(Problem(RUN_FILE, 0, "was not trusted, as asked" if is_there else "is missing"))
         return {}
 
@@ -262,16 +258,12 @@ class Run(Drawn):
                 return self._questions.metric(name, one, low)
         return Series(np.empty(0, np.int64), np.empty(0))
 
-    def events(
-        self, kind: str | None = None, *, first: int | None = None, last: int | None = None
-    ) -> list[Event]:
+    def events(self, kind: str | None = None, *, first: int | None = None, last: int | None = None) -> list[Event]:
         """Discrete facts in order of step, then of writing."""
         low, high = _bounds(first, last)
         return self._questions.events(kind, low, high)
 
-    def vectors(
-        self, name: str, site: Site | str, *, rank: int | None = None
-    ) -> tuple[IntArray, npt.NDArray[Any]]:
+    def vectors(self, name: str, site: Site | str, *, rank: int | None = None) -> tuple[IntArray, npt.NDArray[Any]]:
         """One site's vectors: steps [S], values [S, k]; without a rank, of the lowest that has them."""
         number = self._number(site)
         for one in self.ranks if rank is None else (rank,):

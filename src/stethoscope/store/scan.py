@@ -146,16 +146,16 @@ class FrameFile:
             header = read_header(read_fully(file, HEADER_BYTES))
             return unpack(header, read_fully(file, header.stored_bytes))
 
-    def _frame_at(
-        self, data: memoryview, place: int, start: int
-    ) -> tuple[int, tuple[FrameAt, bytes] | None] | None:
+    def _frame_at(self, data: memoryview, place: int, start: int) -> tuple[int, tuple[FrameAt, bytes] | None] | None:
         """Bytes used and the frame, if its payload is good; None where no trusted header begins here."""
         header = self._trusted_header(data, place)
         if header is None or place + header.frame_bytes > len(data):
             return None
         end = place + header.frame_bytes
         if not self._allowance.spend(header):
-            self._give_up(start + place, "the rest is not read: more is packed into it than a run of this size can hold")
+            self._give_up(
+                start + place, "the rest is not read: more is packed into it than a run of this size can hold"
+            )
             return None
         try:
             payload = unpack(header, data[place + HEADER_BYTES : end])
@@ -218,9 +218,7 @@ class FrameFile:
         rest = bytes(data[place:])
         if self.is_closed:
             return Problem(self.label, start + place, f"{left} bytes after the end of the file", 0)
-        what = (
-            f"the last {left} bytes are not a whole frame" if rest.strip(b"\0") else f"the file ends in {left} zeros"
-        )
+        what = f"the last {left} bytes are not a whole frame" if rest.strip(b"\0") else f"the file ends in {left} zeros"
         return Problem(self.label, start + place, what, None, is_torn_tail=True)
 
     def _report(self, offset: int, what: str, lost: int) -> None:

@@ -136,9 +136,7 @@ def _seal_rank(run: Path, rank: int, place: Path, final: bool, report: SealRepor
     climb_ladder(run, rank, place, manifest)
 
 
-def _groups(
-    catalogue: Catalogue, final: bool, report: SealReport, at_bytes: int
-) -> Iterator[list[JournalPiece]]:
+def _groups(catalogue: Catalogue, final: bool, report: SealReport, at_bytes: int) -> Iterator[list[JournalPiece]]:
     """Journals of one process start that can be sealed together, in order."""
     alive = {StartKey(s.rank, s.ordinal, s.token) for s in catalogue.starts if s.how in ("live", "stale")}
     by_start: dict[StartKey, list[JournalPiece]] = {}
@@ -241,9 +239,7 @@ def _regular_rows(chunks: list[Chunk], numbers: npt.NDArray[np.int64]) -> Sorted
     """The same sites at each step, steps rising, as runs mostly are: turned around instead of sorted."""
     sites = numbers[chunks[0].sites]
     steps = np.array([c.steps for c in chunks], np.int64)
-    if not bool((np.diff(steps) > 0).all()) or not all(
-        np.array_equal(c.sites, chunks[0].sites) for c in chunks
-    ):
+    if not bool((np.diff(steps) > 0).all()) or not all(np.array_equal(c.sites, chunks[0].sites) for c in chunks):
         return None
     order = np.argsort(sites)
     table = np.empty((len(sites), len(steps), NUM_COLUMNS))
@@ -261,9 +257,7 @@ def _regular_rows(chunks: list[Chunk], numbers: npt.NDArray[np.int64]) -> Sorted
 _Entry = tuple[int, int, npt.NDArray[Any]]
 
 
-def _gather_vectors(
-    group: list[JournalPiece], numbers: npt.NDArray[np.int64]
-) -> dict[tuple[str, str], list[_Entry]]:
+def _gather_vectors(group: list[JournalPiece], numbers: npt.NDArray[np.int64]) -> dict[tuple[str, str], list[_Entry]]:
     """From name and dtype to (step, site, values), sorted by site, then step; of equals the later stays."""
     latest: dict[tuple[str, str], dict[tuple[int, int], npt.NDArray[Any]]] = {}
     for piece in group:
@@ -271,9 +265,7 @@ def _gather_vectors(
             kept = latest.setdefault((name, values.dtype.str), {})
             for site, vector in zip(sites.tolist(), values, strict=True):
                 kept[int(numbers[site]), step] = vector
-    return {
-        key: [(step, site, kept[site, step]) for site, step in sorted(kept)] for key, kept in latest.items()
-    }
+    return {key: [(step, site, kept[site, step]) for site, step in sorted(kept)] for key, kept in latest.items()}
 
 
 def sweep(run: Path, rank: int, place: Path, manifest: Manifest) -> None:

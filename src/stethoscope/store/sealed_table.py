@@ -32,7 +32,13 @@ class SealedTable:
     """One sealed Parquet file. Its footer is kept unless memory is short, its descriptor is not."""
 
     def __init__(
-        self, run: Path, sealed: Sealed, problems: list[Problem], *, keeps_footer: bool = True, most_rows: int = MOST_ROWS
+        self,
+        run: Path,
+        sealed: Sealed,
+        problems: list[Problem],
+        *,
+        keeps_footer: bool = True,
+        most_rows: int = MOST_ROWS,
     ) -> None:
         """`most_rows` is what its manifest leaves room for: equal rows take no bytes, so the file's size bounds none."""
         self.sealed = sealed
@@ -178,7 +184,9 @@ def _check_metadata(metadata: Any, most_rows: int) -> None:
         raise UnfitTableError(f"{metadata.num_columns} columns in {metadata.num_row_groups} groups")
     rows = sum(metadata.row_group(group).num_rows for group in range(metadata.num_row_groups))
     if rows != metadata.num_rows or rows > most_rows:
-        raise UnfitTableError(f"its groups have {rows} rows, its footer says {metadata.num_rows}, its manifest at most {most_rows}")
+        raise UnfitTableError(
+            f"its groups have {rows} rows, its footer says {metadata.num_rows}, its manifest at most {most_rows}"
+        )
 
 
 def _check_request(metadata: Any, groups: Groups, names: Sequence[str]) -> None:

@@ -66,7 +66,9 @@ class SegmentPiece:
         self.problems: list[Problem] = []
         self._numbers, self._cache = numbers, cache
         self._tables = {
-            name: SealedTable(run, file, self.problems, keeps_footer=not cache.is_small, most_rows=_most_rows(segment, name))
+            name: SealedTable(
+                run, file, self.problems, keeps_footer=not cache.is_small, most_rows=_most_rows(segment, name)
+            )
             for name, file in segment.files.items()
         }
         self._steps = unpack_runs(segment.steps)
@@ -93,9 +95,7 @@ class SegmentPiece:
         for table in self._tables.values():
             table.verify()
 
-    def chunks(
-        self, places: tuple[int, ...], wanted: npt.NDArray[np.bool_], first: int, last: int
-    ) -> Iterator[Chunk]:
+    def chunks(self, places: tuple[int, ...], wanted: npt.NDArray[np.bool_], first: int, last: int) -> Iterator[Chunk]:
         """The rows of the wanted sites and steps, with these columns."""
         if "rows" not in self._tables or not len(self._steps) or self._steps[0] > last or self._steps[-1] < first:
             return
@@ -122,9 +122,7 @@ class SegmentPiece:
             return self._tables["rows"].groups_of_site(low, high)
         size = len(self._steps)
         first, last = sites * size // ROW_GROUP_ROWS, ((sites + 1) * size - 1) // ROW_GROUP_ROWS
-        return sorted(
-            {g for a, b in zip(first.tolist(), last.tolist(), strict=True) for g in range(a, b + 1)}
-        )
+        return sorted({g for a, b in zip(first.tolist(), last.tolist(), strict=True) for g in range(a, b + 1)})
 
     def _columns(self, groups: Groups, names: list[str]) -> dict[str, npt.NDArray[Any]] | None:
         """Columns of row groups; whole ones are kept for the next question."""
@@ -297,8 +295,5 @@ def _most_rows(segment: Segment, name: str) -> int:
 def _row_numbers(groups: Groups, num_rows: int) -> IntArray:
     """The places in the file of the rows of these groups."""
     return np.concatenate(
-        [
-            np.arange(g * ROW_GROUP_ROWS, min((g + 1) * ROW_GROUP_ROWS, num_rows), dtype=np.int64)
-            for g in groups
-        ]
+        [np.arange(g * ROW_GROUP_ROWS, min((g + 1) * ROW_GROUP_ROWS, num_rows), dtype=np.int64) for g in groups]
     )

@@ -58,11 +58,7 @@ class SiteTable:
         if pattern == "*" and kind is None:
             return np.arange(len(self.infos))
         if _WILD.isdisjoint(pattern):
-            near = {
-                n
-                for n in self._named(pattern)
-                if kind is None or self.infos[n].site.kind == Kind(kind)
-            }
+            near = {n for n in self._named(pattern) if kind is None or self.infos[n].site.kind == Kind(kind)}
             return np.array(sorted(near), np.int64)
         chosen = [self._numbers[info.site] for info in select(self.infos, pattern, kind)]
         return np.array(chosen, np.int64)
@@ -89,7 +85,12 @@ def site_info(body: Any) -> SiteInfo:
         is_plain = type(module) is type(name) is type(dtype) is type(measured) is str and type(count) is int
         if is_plain and type(shape) is list and _INT.issuperset(map(type, shape)):
             lengths = len(module) <= MOST_TEXT >= len(name) and len(dtype) <= 1000 >= len(measured)
-            if lengths and 0 <= count <= 2**62 and len(shape) <= _MOST_DIMENSIONS and (not shape or 0 <= min(shape) <= max(shape) < 2**53):
+            if (
+                lengths
+                and 0 <= count <= 2**62
+                and len(shape) <= _MOST_DIMENSIONS
+                and (not shape or 0 <= min(shape) <= max(shape) < 2**53)
+            ):
                 return SiteInfo(Site(module, kind, name), tuple(shape), dtype, count, measured)
     except (KeyError, TypeError):
         pass

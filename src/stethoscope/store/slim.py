@@ -18,9 +18,7 @@ from stethoscope.store.tables import SortedRows
 Kept = list[tuple[int, int]]
 Mask = npt.NDArray[np.bool_]
 
-REPEATED_LOOKS: Final = frozenset(
-    {"attention", "backward", "batch", "eval_batch", "governor", "loss_graph", "units"}
-)
+REPEATED_LOOKS: Final = frozenset({"attention", "backward", "batch", "eval_batch", "governor", "loss_graph", "units"})
 """Kinds of events of which there is one every few steps, each a look at the same thing."""
 SCALARS_FROM: Final = 64
 """Steps per bucket of rows from which on scalars thin out too."""

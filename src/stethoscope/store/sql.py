@@ -56,9 +56,7 @@ def arrow_table(run: Run, name: str) -> Any:
             }
         )
     with _damage_named(), _parts(run, name) as parts:
-        tables = [
-            _with_rank(part.to_table() if hasattr(part, "to_table") else part, rank) for rank, part in parts
-        ]
+        tables = [_with_rank(part.to_table() if hasattr(part, "to_table") else part, rank) for rank, part in parts]
         return pa.concat_tables([table.cast(_schema(name, rank=True)) for table in tables])
 
 
@@ -121,9 +119,7 @@ def _damage_named() -> Iterator[None]:
     try:
         yield
     except BlockDamagedError as error:
-        raise RunDamagedError(
-            f"A sealed table is damaged ({error.what})", where=error.path, do=_DO
-        ) from error
+        raise RunDamagedError(f"A sealed table is damaged ({error.what})", where=error.path, do=_DO) from error
     except FileNotFoundError:
         raise
     except (UnfitTableError, OSError, pa.ArrowException) as error:
@@ -154,8 +150,7 @@ def _parts(run: Run, name: str) -> Iterator[list[tuple[int, Any]]]:
                 fragment = layout.make_fragment(native)
                 sealed.setdefault(piece.key.rank, []).append(fragment)
         parts: list[tuple[int, Any]] = [
-            (rank, ds.FileSystemDataset(fragments, _schema(name), layout))
-            for rank, fragments in sealed.items()
+            (rank, ds.FileSystemDataset(fragments, _schema(name), layout)) for rank, fragments in sealed.items()
         ]
         parts += [(piece_rank, table) for piece_rank, table in _open_tables(catalogue, name)]
         yield parts or [(0, _schema(name).empty_table())]

@@ -59,8 +59,7 @@ def block_sums(data: bytes) -> bytes:
     """The hashes of all blocks, one after the other."""
     view = memoryview(data)
     return b"".join(
-        hashlib.sha256(view[place : place + BLOCK_BYTES]).digest()
-        for place in range(0, len(data), BLOCK_BYTES)
+        hashlib.sha256(view[place : place + BLOCK_BYTES]).digest() for place in range(0, len(data), BLOCK_BYTES)
     )
 
 

@@ -199,9 +199,7 @@ def events_table(events: Iterable[tuple[int, Event]], ordinal: int) -> Any:
     return pa.table(columns)
 
 
-def vectors_table(
-    entries: Sequence[tuple[int, int, npt.NDArray[Any]]], infos: Sequence[SiteInfo], ordinal: int
-) -> Any:
+def vectors_table(entries: Sequence[tuple[int, int, npt.NDArray[Any]]], infos: Sequence[SiteInfo], ordinal: int) -> Any:
     """The Arrow table of vectors of one name and dtype, from (step, site, values), sorted by site."""
     import pyarrow as pa
 

@@ -148,12 +148,12 @@ class _Pass:
 def _rungs_over(manifest: Manifest, segment: Segment) -> list[list[int]]:
     """The rungs of the ladder that stand for a segment too."""
     part = segment.parts[0]
-    return [rung.parts for rung in manifest.ladder if rung.key == segment.key and rung.parts[0] <= part <= rung.parts[1]]
+    return [
+        rung.parts for rung in manifest.ladder if rung.key == segment.key and rung.parts[0] <= part <= rung.parts[1]
+    ]
 
 
-def _candidates(
-    manifest: Manifest, too_much: int, is_ready: Callable[[Segment], bool]
-) -> Iterator[list[Segment]]:
+def _candidates(manifest: Manifest, too_much: int, is_ready: Callable[[Segment], bool]) -> Iterator[list[Segment]]:
     """Groups to thin, the best first: of the bucket size that takes up most room, the oldest neighbours."""
     segments = manifest.segments
     sizes: dict[int, int] = {}
@@ -253,7 +253,7 @@ def _joined_buckets(run: Path, group: list[Segment]) -> Buckets:
 
     return Buckets(
         sites[order], steps[order], column("low"), column("high"), column("mean"), column("last"), column("count")
-    )  # fmt: skip
+    )
 
 
 def _read_buckets(run: Path, segment: Segment) -> Buckets:

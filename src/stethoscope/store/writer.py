@@ -217,9 +217,7 @@ class RunWriter:
         request.done.wait(timeout)
         return request.succeeded
 
-    def close(
-        self, ended: str = "finished", body: dict[str, Any] | None = None, timeout: float = 5.0
-    ) -> None:
+    def close(self, ended: str = "finished", body: dict[str, Any] | None = None, timeout: float = 5.0) -> None:
         """Writes what is left and how the run ended; after it nothing is taken any more."""
         if self._is_inert:
             return
@@ -229,9 +227,7 @@ class RunWriter:
         if threading.current_thread() is not self._thread:
             self._thread.join(timeout)
 
-    def _put(
-        self, kind: FrameKind, step: int, content: tuple[Any, ...], num_bytes: int, num_rows: int = 0
-    ) -> None:
+    def _put(self, kind: FrameKind, step: int, content: tuple[Any, ...], num_bytes: int, num_rows: int = 0) -> None:
         if self._is_inert or self._is_closed or self._end is not None:
             return
         try:
@@ -320,7 +316,9 @@ class RunWriter:
                 "Training goes on"
             )
         else:
-            self._condition.notify(f"{self._spool.trouble}. It is not made again: nothing of this run is kept. Training goes on")
+            self._condition.notify(
+                f"{self._spool.trouble}. It is not made again: nothing of this run is kept. Training goes on"
+            )
         last_word = self._losses.numbers() | ({UNWRITTEN_SINCE: min(rows)} if rows else {})
         self._losses_said = last_word
         self._spool.say_that_it_is_full(build(FrameKind.HEALTH, 0, time.time(), encode_json(last_word)))
@@ -335,9 +333,14 @@ class RunWriter:
         try:
             raw = payload(item.kind, content)
             frame = build(
-                item.kind, item.step, item.time, raw,
-                serial=self._serial + 1, compressor=self._compressor, num_rows=item.num_rows,
-            )  # fmt: skip
+                item.kind,
+                item.step,
+                item.time,
+                raw,
+                serial=self._serial + 1,
+                compressor=self._compressor,
+                num_rows=item.num_rows,
+            )
         except (EncodingError, FrameError, TypeError, ValueError, RecursionError) as error:
             self._reject(f"{item.kind.name.lower()} of step {item.step}: {error}")
             return

@@ -45,9 +45,11 @@ def flow_pictures(grid: HeatGrid, max_pictures: int, *, dark: bool = False) -> l
                 is_broken = bool(state >= 2)
                 bar.set_width(bars.get_xlim()[1] if is_broken else 0.0 if math.isnan(length) else length)
                 bar.set(
-                    facecolor="none" if is_broken else look.series[1], edgecolor=look.crit, linewidth=0,
+                    facecolor="none" if is_broken else look.series[1],
+                    edgecolor=look.crit,
+                    linewidth=0,
                     hatch="/////" if is_broken else None,
-                )  # fmt: skip
+                )
                 bars.draw_artist(bar)
             bars.draw_artist(ticks)
             heat.draw_artist(cursor)

@@ -27,9 +27,7 @@ def number(value: float) -> str:
     size = abs(value)
     if size < 1e-3 or size >= 1e7:
         power = math.floor(math.log10(size))
-        mantissa = (
-            f"{size / 10.0**power:.3g}" if power > -300 else f"{size * 1e300 / 10.0 ** (power + 300):.3g}"
-        )
+        mantissa = f"{size / 10.0**power:.3g}" if power > -300 else f"{size * 1e300 / 10.0 ** (power + 300):.3g}"
         if mantissa == "10":
             mantissa, power = "1", power + 1
         text = f"{mantissa} × 10{str(power).translate(_SUPERSCRIPT)}"
@@ -69,9 +67,7 @@ class Histogram:
         scale = 1.0 if math.isfinite(high - low) else 0.25  # the range itself may overflow
         counts, edges = np.histogram(finite * scale, bins=bins, range=(low * scale, high * scale))
         num_nan = int(np.isnan(values).sum())
-        return cls(
-            name, edges / scale, counts.astype(np.float64), num_nan, len(values) - len(finite) - num_nan
-        )
+        return cls(name, edges / scale, counts.astype(np.float64), num_nan, len(values) - len(finite) - num_nan)
 
     @property
     def sentence(self) -> str:
@@ -140,9 +136,7 @@ class Lines:
     def table(self) -> Table:
         """A row a point."""
         rows = [
-            (label, a, b)
-            for label, (x, y) in self.series.items()
-            for a, b in zip(x.tolist(), y.tolist(), strict=True)
+            (label, a, b) for label, (x, y) in self.series.items() for a, b in zip(x.tolist(), y.tolist(), strict=True)
         ]
         return ("series", self.x_label, "value"), rows
 

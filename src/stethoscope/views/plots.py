@@ -77,8 +77,7 @@ def draw(plots: Sequence[Plot], *, dark: bool = False, title: str = "") -> Any:
         columns = 1 if len(plots) < 2 else 2
         rows = max(-(-len(plots) // columns), 1)
         height = sum(
-            max((_height(p) for p in plots[r * columns : (r + 1) * columns]), default=2.8)
-            for r in range(rows)
+            max((_height(p) for p in plots[r * columns : (r + 1) * columns]), default=2.8) for r in range(rows)
         )
         figure = new_figure(7.2 if columns == 1 else 11.0, height + (0.4 if title else 0.0))
         if title:
@@ -124,9 +123,7 @@ def _histogram(axis: Any, plot: Histogram, look: Tokens) -> None:
     broken = plot.num_nan + plot.num_inf
     if broken:
         note = f"{plot.num_nan:,} NaN, {plot.num_inf:,} Inf left out"
-        axis.annotate(
-            note, (1, 1), xycoords="axes fraction", ha="right", va="top", color=look.crit, fontsize=8
-        )
+        axis.annotate(note, (1, 1), xycoords="axes fraction", ha="right", va="top", color=look.crit, fontsize=8)
 
 
 def _lines(axis: Any, plot: Lines, look: Tokens) -> None:
@@ -172,9 +169,14 @@ def _direct_labels(axis: Any, drawn: list[tuple[str, float, float, str]], look: 
             place = taken[-1] + 0.07
         taken.append(place)
         axis.annotate(
-            plain_text(label), (1.01, place), xycoords="axes fraction", va="center", fontsize=8,
-            color=color if color in readable else look.ink2, annotation_clip=False,
-        )  # fmt: skip
+            plain_text(label),
+            (1.01, place),
+            xycoords="axes fraction",
+            va="center",
+            fontsize=8,
+            color=color if color in readable else look.ink2,
+            annotation_clip=False,
+        )
 
 
 def _hatch_broken(axis: Any, x: FloatArray, y: FloatArray, look: Tokens) -> None:
@@ -186,9 +188,14 @@ def _hatch_broken(axis: Any, x: FloatArray, y: FloatArray, look: Tokens) -> None
     edges = np.flatnonzero(np.diff(np.concatenate([[0], bad.astype(np.int8), [0]])))
     for start, end in zip(edges[::2], edges[1::2], strict=True):
         axis.axvspan(
-            x[start] - width / 2, x[end - 1] + width / 2,
-            facecolor=look.crit_tint, edgecolor=look.crit, hatch="////", linewidth=0, zorder=1,
-        )  # fmt: skip
+            x[start] - width / 2,
+            x[end - 1] + width / 2,
+            facecolor=look.crit_tint,
+            edgecolor=look.crit,
+            hatch="////",
+            linewidth=0,
+            zorder=1,
+        )
 
 
 def _few_ticks(axis: Any) -> None:
@@ -232,10 +239,15 @@ def _paint(
     rows, columns = cells.shape
     low, high = limits
     image = axis.imshow(
-        np.ma.masked_invalid(cells), aspect="auto", interpolation="nearest", origin="upper",
-        cmap=colormap(ramp, dark), vmin=low, vmax=high if high > low else low + 1.0,
+        np.ma.masked_invalid(cells),
+        aspect="auto",
+        interpolation="nearest",
+        origin="upper",
+        cmap=colormap(ramp, dark),
+        vmin=low,
+        vmax=high if high > low else low + 1.0,
         extent=(-0.5, columns - 0.5, rows - 0.5, -0.5),
-    )  # fmt: skip
+    )
     axis.grid(False)
     axis.spines["bottom"].set_visible(False)
     if rows <= 80:
@@ -248,9 +260,7 @@ def _paint(
     return image
 
 
-def _texture(
-    axis: Any, where: npt.NDArray[np.bool_], face: str, edge: str, hatch: str, bar: str = ""
-) -> None:
+def _texture(axis: Any, where: npt.NDArray[np.bool_], face: str, edge: str, hatch: str, bar: str = "") -> None:
     """Runs of such cells in a row, joined into one strip: hatched, or with a bar along its middle."""
     from matplotlib.patches import Rectangle
 
@@ -259,10 +269,15 @@ def _texture(
         for start, end in zip(marks[::2], marks[1::2], strict=True):
             axis.add_patch(
                 Rectangle(
-                    (start - 0.5, row - 0.5), end - start, 1.0,
-                    facecolor=face, edgecolor=edge, hatch=hatch, linewidth=0,
+                    (start - 0.5, row - 0.5),
+                    end - start,
+                    1.0,
+                    facecolor=face,
+                    edgecolor=edge,
+                    hatch=hatch,
+                    linewidth=0,
                 )
-            )  # fmt: skip
+            )
             if bar:
                 axis.hlines(row, start - 0.5, end - 0.5, color=bar, linewidth=3)
 
@@ -271,9 +286,7 @@ def _label_rows(axis: Any, labels: Sequence[str]) -> None:
     every = max(-(-len(labels) // MAX_LABELS), 1)
     places = range(0, len(labels), every)
     axis.set_yticks(list(places))
-    axis.set_yticklabels(
-        [plain_text(_short(labels[i])) for i in places], fontfamily=monospace(), fontsize=7.5
-    )
+    axis.set_yticklabels([plain_text(_short(labels[i])) for i in places], fontfamily=monospace(), fontsize=7.5)
 
 
 def _short(name: str, width: int = 28) -> str:

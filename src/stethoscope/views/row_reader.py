@@ -37,7 +37,9 @@ class RowReader:
             reading = self._under_way.get(key)
             if reading is None:
                 if sum(one.is_slow(now) for one in self._under_way.values()) >= MAX_SLOW:
-                    raise SlowRunError("Not read yet: other runs here take too long to read", do="Remove or repair those runs")
+                    raise SlowRunError(
+                        "Not read yet: other runs here take too long to read", do="Remove or repair those runs"
+                    )
                 reading = self._under_way[key] = _Reading(work)
         if not reading.ended.wait(max(0.0, reading.began + ROW_S - now)):
             raise SlowRunError(f"Not read within {ROW_S:g} s", do="See what is wrong with it: stethoscope doctor RUN")

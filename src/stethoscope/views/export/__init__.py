@@ -64,10 +64,14 @@ def check(form: str, path: Path, tables: Sequence[str]) -> None:
         if table not in TABLES:
             raise ExportError("There is no such table", where=table, do=f"The tables are: {', '.join(TABLES)}")
     if path.exists() or path.is_symlink():
-        raise ExportError("There is something at this path already", where=path, do="Choose another, or remove it first")
+        raise ExportError(
+            "There is something at this path already", where=path, do="Choose another, or remove it first"
+        )
     if form == "tensorboard":
         if tables:
-            raise ExportError("TensorBoard takes no tables", where=", ".join(tables), do="Leave --table out; --stat chooses curves")
+            raise ExportError(
+                "TensorBoard takes no tables", where=", ".join(tables), do="Leave --table out; --stat chooses curves"
+            )
     elif path.suffix.lower() == SUFFIXES[form] and len(tables) > 1:
         raise ExportError("One file holds one table", where=path, do="Name a folder instead, or one --table")
 
@@ -94,7 +98,9 @@ def _beside(path: Path) -> Iterator[Path]:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield place
         if path.exists():
-            raise ExportError("There is something at this path already", where=path, do="Choose another, or remove it first")
+            raise ExportError(
+                "There is something at this path already", where=path, do="Choose another, or remove it first"
+            )
         place.rename(path)
     except OSError as error:
         if isinstance(error, StethoscopeError):

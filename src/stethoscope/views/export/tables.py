@@ -50,8 +50,11 @@ def write_jsonl(run: Run, table: str, path: Path) -> int:
 
 
 WRITERS: Final[dict[str, Callable[[Run, str, Path], int]]] = {
-    "csv": write_csv, "jsonl": write_jsonl, "parquet": write_parquet, "arrow": write_arrow,
-}  # fmt: skip
+    "csv": write_csv,
+    "jsonl": write_jsonl,
+    "parquet": write_parquet,
+    "arrow": write_arrow,
+}
 
 
 def _streamed(
@@ -85,7 +88,9 @@ def _as_cells(part: Any) -> Any:
             safe = pa.array([_cell(value) for value in coded.dictionary.to_pylist()], pa.string())
             column = safe.take(coded.indices)
         elif pa.types.is_list(column.type):
-            column = pa.array([None if value is None else json.dumps(value) for value in column.to_pylist()], pa.string())
+            column = pa.array(
+                [None if value is None else json.dumps(value) for value in column.to_pylist()], pa.string()
+            )
         elif pa.types.is_null(column.type):
             column = pa.nulls(part.num_rows, pa.string())
         columns[name] = column

@@ -105,12 +105,17 @@ def _histograms(run: Run, site: Site, clock: Clock) -> Iterator[bytes]:
         body = b"".join(
             _key(field, 1) + struct.pack("<d", value)
             for field, value in (
-                (1, float(lows[first])), (2, float(highs[last])), (3, float(counts.sum())),
-                (4, float((counts * middles).sum())), (5, float((counts * middles**2).sum())),
+                (1, float(lows[first])),
+                (2, float(highs[last])),
+                (3, float(counts.sum())),
+                (4, float((counts * middles).sum())),
+                (5, float((counts * middles**2).sum())),
             )
-        )  # fmt: skip
+        )
         # A bucket's limit must rise strictly: zero's own bin ends where the smallest positive one begins.
-        body += _field(6, np.maximum.accumulate(_rising(ends)).astype("<f8").tobytes()) + _field(7, counts.astype("<f8").tobytes())
+        body += _field(6, np.maximum.accumulate(_rising(ends)).astype("<f8").tobytes()) + _field(
+            7, counts.astype("<f8").tobytes()
+        )
         yield _event(clock.at(step), step, value=_field(1, tag) + _field(5, body))
 
 

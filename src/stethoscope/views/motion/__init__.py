@@ -43,15 +43,21 @@ _BODY: Final = """
 def motion_html(grid: HeatGrid, *, title: str, plain: str, last_step: int, speed: float = 8.0) -> str:
     """The page of a grid of layers by steps; `plain` is what it shows where scripts do not run."""
     # `<` is never written as itself: no name can end the block that carries it.
-    data = json.dumps(motion_data(grid, last_step, speed), allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
+    data = json.dumps(motion_data(grid, last_step, speed), allow_nan=False, separators=(",", ":")).replace(
+        "<", "\\u003c"
+    )
     num_rows, num_columns = grid.norms.shape
     note = f"{num_rows:,} layers, steps {int(grid.first_steps[0]):,} to {last_step:,}, each against its own median."
     label = f"Gradient norm of {num_rows:,} layers over {num_columns:,} steps; the line under it says the chosen layer's value"
     speeds = "".join(f'<option value="{number}">{number} a second</option>' for number in SPEEDS)
     body = _BODY.format(
-        title=html.escape(title), note=html.escape(note), label=html.escape(label, quote=True), speeds=speeds, data=data,
+        title=html.escape(title),
+        note=html.escape(note),
+        label=html.escape(label, quote=True),
+        speeds=speeds,
+        data=data,
         plain=html.escape(plain),
-    )  # fmt: skip
+    )
     style, script = ((_HERE / name).read_text("utf-8") for name in ("motion.css", "motion.js"))
     return one_file(title, body, style=style, script=script)
 
@@ -67,13 +73,19 @@ def motion_data(grid: HeatGrid, last_step: int, speed: float) -> dict[str, Any]:
     column, row = _first_seen(ratios, grid.state)
     low, high = (float(np.nanmin(positive)), float(np.nanmax(positive))) if known.any() else (1.0, 1.0)
     return {
-        "labels": list(grid.labels), "steps": [int(step) for step in grid.first_steps], "lastStep": int(last_step),
-        "values": _floats(norms), "ratios": _floats(ratios), "usual": _floats(usual),
+        "labels": list(grid.labels),
+        "steps": [int(step) for step in grid.first_steps],
+        "lastStep": int(last_step),
+        "values": _floats(norms),
+        "ratios": _floats(ratios),
+        "usual": _floats(usual),
         "state": base64.b64encode(np.asarray(grid.state, dtype=np.uint8).tobytes()).decode("ascii"),
-        "range": [max(low, high * 1e-12), high], "column": column, "row": row,
+        "range": [max(low, high * 1e-12), high],
+        "column": column,
+        "row": row,
         "speed": str(min(SPEEDS, key=lambda one: abs(one - speed))),
         "looks": {"light": _look(tokens(False)), "dark": _look(tokens(True))},
-    }  # fmt: skip
+    }
 
 
 def _first_seen(ratios: FloatArray, state: Any) -> tuple[int, int]:
@@ -95,6 +107,14 @@ def _floats(values: FloatArray) -> str:
 
 def _look(look: Tokens) -> dict[str, Any]:
     return {
-        "sheet": look.sheet, "sunken": look.sunken, "mark": look.mark, "ink": look.ink, "ink2": look.ink2, "ink3": look.ink3,
-        "crit": look.crit, "tint": look.crit_tint, "series": look.series[1], "history": list(look.history),
-    }  # fmt: skip
+        "sheet": look.sheet,
+        "sunken": look.sunken,
+        "mark": look.mark,
+        "ink": look.ink,
+        "ink2": look.ink2,
+        "ink3": look.ink3,
+        "crit": look.crit,
+        "tint": look.crit_tint,
+        "series": look.series[1],
+        "history": list(look.history),
+    }

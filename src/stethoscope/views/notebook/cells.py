@@ -45,7 +45,9 @@ def run_html(run: Run) -> str:
     if not len(run.steps) and not run.metrics():
         words = "No step yet." if run.state == "live" else "The run holds no data."
         return sheet(head, f"<div>{muted(words)}</div>", _path_html(run))
-    return sheet(head, verdict_html(desk.diagnosis, run, desk.was_examined), loss_html(desk), heat_html(desk), _foot(desk))
+    return sheet(
+        head, verdict_html(desk.diagnosis, run, desk.was_examined), loss_html(desk), heat_html(desk), _foot(desk)
+    )
 
 
 def diagnosis_html(diagnosis: Diagnosis, run: Run | None) -> str:
@@ -120,7 +122,9 @@ def _evidence_line(e: Evidence, cause: Finding, run: Run | None) -> str:
     series = trend_of(e, cause, run) if run is not None else None
     if series is None:
         return ""
-    return line_svg(series, f"{e.label} over steps {series.steps[0]:,} to {series.steps[-1]:,}", first_bad=cause.first_step)
+    return line_svg(
+        series, f"{e.label} over steps {series.steps[0]:,} to {series.steps[-1]:,}", first_bad=cause.first_step
+    )
 
 
 def _rows(findings: list[Finding], diagnosis: Diagnosis) -> str:
@@ -168,7 +172,9 @@ def heat_html(desk: Desk) -> str:
     signs = troubled(tree, desk.diagnosis.causes)
     whole = history_of(desk, kind, "norm", [tree[at] for at in places])
     troubled_names = {tree[at].path: severity for at, severity in signs.items()}
-    shown, hidden = shortened(whole.window(*window_around(desk.run, desk.diagnosis)), Picture(troubled_names, limit=_MAX_ROWS))
+    shown, hidden = shortened(
+        whole.window(*window_around(desk.run, desk.diagnosis)), Picture(troubled_names, limit=_MAX_ROWS)
+    )
     if not len(shown.steps) or not shown.rows:
         return ""
     cells = grid(shown, _PLOT_WIDTH // 5)
@@ -177,7 +183,9 @@ def heat_html(desk: Desk) -> str:
     words = f"{kind} norm of {len(shown.rows)} layers, steps {begin:,} to {end:,}, each against its own past"
     width = _PLOT_WIDTH / max(1, len(cells.bins))
     levels = np.asarray(cell_levels(cells, raw=False))
-    picture = cells_svg(levels, cells.marks, cells.bins, words, cell=width, event=causes[0].first_step if causes else None)
+    picture = cells_svg(
+        levels, cells.marks, cells.bins, words, cell=width, event=causes[0].first_step if causes else None
+    )
     names = "".join(_name(row.label, troubled_names.get(row.name)) for row in shown.rows)
     axis = f'<div style="display:flex;justify-content:space-between">{muted(f"{begin:,}")}{muted(f"{end:,}")}</div>'
     note = f"orange larger, blue smaller than usual, red no number{f'; {hidden} rows nearer to usual not shown' if hidden else ''}"

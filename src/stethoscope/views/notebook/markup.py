@@ -32,7 +32,9 @@ def escaped(text: str, limit: int = 400) -> str:
 
 def sheet(*parts: str) -> str:
     """Parts one under the other, in our type, on the notebook's paper."""
-    style = html.escape(f"font:13px/20px {SANS};max-width:760px;font-variant-numeric:tabular-nums;margin:4px 0", quote=True)
+    style = html.escape(
+        f"font:13px/20px {SANS};max-width:760px;font-variant-numeric:tabular-nums;margin:4px 0", quote=True
+    )
     return f'<div style="{style}">' + "".join(part for part in parts if part) + "</div>"
 
 
@@ -114,7 +116,14 @@ def _path(x: FloatArray, y: FloatArray) -> str:
 
 
 def cells_svg(
-    levels: FloatArray, marks: MarkArray, bins: Bins, label: str, *, cell: float, row: int = 14, event: int | None = None
+    levels: FloatArray,
+    marks: MarkArray,
+    bins: Bins,
+    label: str,
+    *,
+    cell: float,
+    row: int = 14,
+    event: int | None = None,
 ) -> str:
     """Rows of cells: stronger is farther from usual, orange larger, blue smaller; NaN, Inf and zeros have their own marks."""
     width, height = round(cell * len(bins)), row * len(levels)
@@ -125,7 +134,8 @@ def cells_svg(
             left, span = cell * first, cell * (last - first + 1)
             _add_cells(paths, strokes, (left, at * row, span, row - 1), level, kind)
     parts = [
-        f'<path d="{"".join(found)}" fill="{color}" fill-opacity="{opacity:g}"/>' for (color, opacity), found in paths.items()
+        f'<path d="{"".join(found)}" fill="{color}" fill-opacity="{opacity:g}"/>'
+        for (color, opacity), found in paths.items()
     ]
     if strokes:
         parts.append(f'<path d="{"".join(strokes)}" fill="none" stroke="{CRITICAL}" stroke-width="1.25"/>')
@@ -150,7 +160,11 @@ def _runs(levels: Sequence[float] | FloatArray, marks: MarkArray) -> list[tuple[
 
 
 def _add_cells(
-    paths: dict[tuple[str, float], list[str]], strokes: list[str], box: tuple[float, float, float, float], level: int, kind: int
+    paths: dict[tuple[str, float], list[str]],
+    strokes: list[str],
+    box: tuple[float, float, float, float],
+    level: int,
+    kind: int,
 ) -> None:
     left, top, width, height = box
     if kind == Mark.MISSING:

@@ -34,7 +34,14 @@ class Cells:
 
 
 def cells_of(
-    desk: Desk, kind: Kind, stat: str, nodes: Sequence[Node], view: tuple[int, int, int], *, raw: bool, exact: bool = True
+    desk: Desk,
+    kind: Kind,
+    stat: str,
+    nodes: Sequence[Node],
+    view: tuple[int, int, int],
+    *,
+    raw: bool,
+    exact: bool = True,
 ) -> Cells:
     """These rows over first..last in at most `width` bins, as ratios to the usual or (`raw`) as values."""
     before = desk.usual_before()
@@ -46,7 +53,9 @@ def cells_of(
     return _from_rows(shown.window(view[0], view[1]), view[2], raw)
 
 
-def history_of(desk: Desk, kind: Kind, stat: str, nodes: Sequence[Node], window: tuple[int, int] | None = None) -> History:
+def history_of(
+    desk: Desk, kind: Kind, stat: str, nodes: Sequence[Node], window: tuple[int, int] | None = None
+) -> History:
     """These rows over the steps of a window; of a long run one value a bucket, unless the window is short."""
     first, last = window or desk.span
     before = desk.usual_before()
@@ -68,7 +77,15 @@ def _from_rows(shown: History, width: int, raw: bool) -> Cells:
 
 
 def _of_a_large_run(
-    desk: Desk, kind: Kind, stat: str, nodes: Sequence[Node], view: tuple[int, int, int], before: int | None, *, raw: bool, exact: bool
+    desk: Desk,
+    kind: Kind,
+    stat: str,
+    nodes: Sequence[Node],
+    view: tuple[int, int, int],
+    before: int | None,
+    *,
+    raw: bool,
+    exact: bool,
 ) -> Cells | None:
     first, last, width = view
     usual = desk.overview.usual(kind, stat, nodes, desk.span, before)

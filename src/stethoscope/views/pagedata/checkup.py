@@ -26,12 +26,17 @@ def checkup_data(run: Run) -> dict[str, Any] | None:
         "findings": [finding_row(finding, Diagnosis()) for finding in found[:MAX_ROWS]],
         "numExperiments": int(body.get("num_experiments", 0)),
         "experiments": [
-            {"name": text(str(one.get("name", "")), 80), "question": text(str(one.get("question", "")), 200),
-             "outcome": text(str(one.get("outcome", "")), 40), "lookedAt": text(str(one.get("looked_at", "")), 300),
-             "codes": [text(str(code), 80) for code in one.get("codes", ())][:20]}
-            for one in body.get("experiments", ()) if isinstance(one, Mapping)
+            {
+                "name": text(str(one.get("name", "")), 80),
+                "question": text(str(one.get("question", "")), 200),
+                "outcome": text(str(one.get("outcome", "")), 40),
+                "lookedAt": text(str(one.get("looked_at", "")), 300),
+                "codes": [text(str(code), 80) for code in one.get("codes", ())][:20],
+            }
+            for one in body.get("experiments", ())
+            if isinstance(one, Mapping)
         ][:MAX_ROWS],
         "notExamined": [text(str(note), 300) for note in body.get("not_examined", ())][:MAX_ROWS],
         "seconds": float(body.get("seconds", 0.0)),
         "time": float(body.get("time", 0.0)),
-    }  # fmt: skip
+    }

@@ -62,17 +62,35 @@ def compare_data(
     parted_pair = None if first is None else _parted(tree[first[1]].path, kind, stat, all_pairs, shared.index(first[1]))
     cells = _cells(a, b, kind, stat, [tree[at] for at in places], view)
     return {
-        "version": a.version + b.version, "isExamining": any(is_examining), "a": _side(a), "b": _side(b),
-        "kind": str(kind), "stat": stat,
-        "span": list(common_span(a, b)), "window": _window(a, b, first[0] if first else None),
+        "version": a.version + b.version,
+        "isExamining": any(is_examining),
+        "a": _side(a),
+        "b": _side(b),
+        "kind": str(kind),
+        "stat": stat,
+        "span": list(common_span(a, b)),
+        "window": _window(a, b, first[0] if first else None),
         "kinds": [str(one) for one in a.kinds() if one in b.kinds()],
-        "first": None if first is None else {"step": first[0], "path": text(tree[first[1]].path, 10_000),
-                                             "place": first[1], "numAfter": sum(s <= first[0] + 1 for s, _ in parted)},
-        "numShared": len(shared), "numRows": len(tree), "tree": tree_data(tree, troubled(tree, a.diagnosis.causes)),
-        "rows": places, "differs": [differs.get(at) for at in places], "common": [at in differs for at in places],
-        "tracks": _tracks(a, b, view, parted_pair), "outcome": _outcome(a.run, b.run, parted_pair),
-        "settings": _settings(a.run, b.run), "nan": {"a": nan_at(a.run), "b": nan_at(b.run)}, **cells,
-    }  # fmt: skip
+        "first": None
+        if first is None
+        else {
+            "step": first[0],
+            "path": text(tree[first[1]].path, 10_000),
+            "place": first[1],
+            "numAfter": sum(s <= first[0] + 1 for s, _ in parted),
+        },
+        "numShared": len(shared),
+        "numRows": len(tree),
+        "tree": tree_data(tree, troubled(tree, a.diagnosis.causes)),
+        "rows": places,
+        "differs": [differs.get(at) for at in places],
+        "common": [at in differs for at in places],
+        "tracks": _tracks(a, b, view, parted_pair),
+        "outcome": _outcome(a.run, b.run, parted_pair),
+        "settings": _settings(a.run, b.run),
+        "nan": {"a": nan_at(a.run), "b": nan_at(b.run)},
+        **cells,
+    }
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -85,7 +103,9 @@ class Parted:
 
 
 def _parted(path: str, kind: Kind, stat: str, pair: tuple[History, History], column: int) -> Parted:
-    words = f"{_KIND_WORDS.get(kind, str(kind).replace('_', ' '))} {statistic(stat).short or statistic(stat).label.lower()}"
+    words = (
+        f"{_KIND_WORDS.get(kind, str(kind).replace('_', ' '))} {statistic(stat).short or statistic(stat).label.lower()}"
+    )
     return Parted(path, words, (_column(pair[0], column), _column(pair[1], column)))
 
 
@@ -98,9 +118,14 @@ def _column(source: History, column: int) -> Series:
 
 
 def angles_data(
-    a: Desk, b: Desk, kind: Kind, window: tuple[int, int], rows: Sequence[int] | None = None, *,
+    a: Desk,
+    b: Desk,
+    kind: Kind,
+    window: tuple[int, int],
+    rows: Sequence[int] | None = None,
+    *,
     is_unwanted: Callable[[], bool] = lambda: False,
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """The cosine between the two, of the rows that the screen shows. Takes the desks' locks itself, for each tensor anew.
 
     Whoever looks at one of the runs meanwhile waits for one tensor, not for all of them.
@@ -153,9 +178,7 @@ def _first_difference(a: History, b: History) -> list[int | None]:
     same &= a.marks[at_a] == b.marks[at_b]
     differs = ~same
     found = differs.argmax(axis=0) if len(steps) else np.zeros(left.shape[1], np.int64)
-    return [
-        int(steps[found[row]]) if len(steps) and differs[found[row], row] else None for row in range(left.shape[1])
-    ]
+    return [int(steps[found[row]]) if len(steps) and differs[found[row], row] else None for row in range(left.shape[1])]
 
 
 def _cells(
@@ -185,9 +208,14 @@ def _cells(
         mark[(mark == Mark.DEAD) | (mark == Mark.SKIPPED)] = Mark.PLAIN
         marks[:, column] = mark
     return {
-        "start": int(bins.starts[0]) if len(bins) else first, "size": bins.size, "count": len(bins),
-        "levels": floats(levels), "marks": small(marks), "valuesA": floats(values_a), "valuesB": floats(values_b),
-    }  # fmt: skip
+        "start": int(bins.starts[0]) if len(bins) else first,
+        "size": bins.size,
+        "count": len(bins),
+        "levels": floats(levels),
+        "marks": small(marks),
+        "valuesA": floats(values_a),
+        "valuesB": floats(values_b),
+    }
 
 
 def _tracks(a: Desk, b: Desk, view: tuple[int, int, int], parted: Parted | None) -> list[dict[str, Any]]:
@@ -203,10 +231,16 @@ def _tracks(a: Desk, b: Desk, view: tuple[int, int, int], parted: Parted | None)
         finite = whole[np.isfinite(whole) & (whole > 0)]
         decades = {"grad_norm": 100, "parted": 16}.get(name)
         log = bool(len(finite) and decades and finite.max() / finite.min() > decades)
-        out.append({
-            "key": name, "label": text(label, 80), "note": text(note, 10_000), "log": log,
-            "a": binned(pair[0], *view), "b": binned(pair[1], *view),
-        })  # fmt: skip
+        out.append(
+            {
+                "key": name,
+                "label": text(label, 80),
+                "note": text(note, 10_000),
+                "log": log,
+                "a": binned(pair[0], *view),
+                "b": binned(pair[1], *view),
+            }
+        )
     return out
 
 
@@ -231,7 +265,9 @@ def _outcome(a: Run, b: Run, parted: Parted | None) -> list[dict[str, Any]]:
         at = _last_common(left, right, step)
         if at is not None:
             label = f"{parted.label[:1].upper()}{parted.label[1:]} of {text(parted.path, 200)}"
-            out.append({"label": label, "site": text(parted.path, 200), "a": number(left.at(at)), "b": number(right.at(at))})
+            out.append(
+                {"label": label, "site": text(parted.path, 200), "a": number(left.at(at)), "b": number(right.at(at))}
+            )
     clipped = [_num_clipped(run) for run in (a, b)]
     if None not in clipped:
         out.append({"label": "Steps clipped", "a": clipped[0], "b": clipped[1]})

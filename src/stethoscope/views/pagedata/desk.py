@@ -22,8 +22,13 @@ from stethoscope.views.pagedata.oneseries import run_span
 REFRESH_S: Final = 0.25
 """A live run is looked at again no more often than this."""
 HEAT_KINDS: Final = (
-    Kind.GRADIENT, Kind.WEIGHT, Kind.UPDATE, Kind.ACTIVATION, Kind.ACTIVATION_GRADIENT, Kind.OPTIMIZER_STATE,
-)  # fmt: skip
+    Kind.GRADIENT,
+    Kind.WEIGHT,
+    Kind.UPDATE,
+    Kind.ACTIVATION,
+    Kind.ACTIVATION_GRADIENT,
+    Kind.OPTIMIZER_STATE,
+)
 """What a heatmap can show, in the order of its keys 1 to 6."""
 
 

@@ -20,10 +20,16 @@ def identity(run: Run) -> dict[str, Any]:
     """Name, id, state, and the state in words."""
     step = run.last_step
     return {
-        "id": text(run.id, 64), "name": text(run.name, 120), "state": run.state,
-        "stateText": state_words(run), "lastStep": step, "numSteps": len(run.steps),
-        "endedBy": text(facts.ended_by(run), 120), "startedAt": facts.started_at(run), "endedAt": ended_at(run),
-    }  # fmt: skip
+        "id": text(run.id, 64),
+        "name": text(run.name, 120),
+        "state": run.state,
+        "stateText": state_words(run),
+        "lastStep": step,
+        "numSteps": len(run.steps),
+        "endedBy": text(facts.ended_by(run), 120),
+        "startedAt": facts.started_at(run),
+        "endedAt": ended_at(run),
+    }
 
 
 def state_words(run: Run) -> str:
@@ -71,7 +77,9 @@ def status_parts(desk: Desk, diagnosis: Diagnosis) -> list[dict[str, str]]:
     parts.append({"strong": numbers.count(len(run.steps)), "rest": rest})
     broken = [one.partition(":")[0] for one in diagnosis.looked_at.broken_detectors]
     if broken:
-        parts.append({"strong": numbers.plural(len(broken), "detector"), "rest": f"failed: {text(', '.join(broken), 200)}"})
+        parts.append(
+            {"strong": numbers.plural(len(broken), "detector"), "rest": f"failed: {text(', '.join(broken), 200)}"}
+        )
     cost = cost_share(run)
     if cost is not None:
         parts.append({"before": "Recording costs", "strong": numbers.percent(cost), "rest": "of a step"})
@@ -108,10 +116,13 @@ def model_facts(run: Run) -> dict[str, Any]:
         params = sum(info.num_elements for info in run.sites if info.site.kind == "weight")
     dtypes = sorted({info.dtype for info in run.sites if info.site.kind == "weight" and info.dtype})
     return {
-        "type": text(str(model.get("type", "")), 80), "numParameters": params,
-        "precision": ", ".join(_short(dtype) for dtype in dtypes[:3]), "numRanks": len(run.ranks),
-        "optimizers": plain(run.info.get("optimizers", [])), "versions": plain(run.info.get("versions", {})),
-    }  # fmt: skip
+        "type": text(str(model.get("type", "")), 80),
+        "numParameters": params,
+        "precision": ", ".join(_short(dtype) for dtype in dtypes[:3]),
+        "numRanks": len(run.ranks),
+        "optimizers": plain(run.info.get("optimizers", [])),
+        "versions": plain(run.info.get("versions", {})),
+    }
 
 
 def _short(dtype: str) -> str:

@@ -51,21 +51,37 @@ def flow_data(desk: Desk, kind: Kind, view: tuple[int, int, int]) -> dict[str, A
     at, cells = measured_cells(desk, kind, [node.path for node in shown], view)
     layers = [node for node in tree if node.parent == -1]
     return {
-        "version": desk.version, "kind": str(kind), "hasGraph": graph is not None,
-        "status": graph.status if graph is not None else "", "opened": text(opened, 10_000),
+        "version": desk.version,
+        "kind": str(kind),
+        "hasGraph": graph is not None,
+        "status": graph.status if graph is not None else "",
+        "opened": text(opened, 10_000),
         "nodes": [
-            {"path": text(node.path, 10_000), "label": text(node.label, 200), "role": node.role,
-             "layer": text(node.layer, 400), "order": node.order, "isOpen": node.is_open,
-             "row": at.get(node.path, -1)}
+            {
+                "path": text(node.path, 10_000),
+                "label": text(node.label, 200),
+                "role": node.role,
+                "layer": text(node.layer, 400),
+                "order": node.order,
+                "isOpen": node.is_open,
+                "row": at.get(node.path, -1),
+            }
             for node in shown
         ],
-        "edges": edges, "numSites": len(desk.run.sites), "numEdges": len(graph.edges) if graph else len(edges),
-        "start": int(cells.bins.starts[0]) if len(cells.bins) else view[0], "size": cells.bins.size,
-        "count": len(cells.bins), "numRows": len(at), "values": floats(cells.levels),
-        "marks": small(cells.marks), "usual": floats(cells.usual), "layers": layer_bars(desk, kind, layers, view),
+        "edges": edges,
+        "numSites": len(desk.run.sites),
+        "numEdges": len(graph.edges) if graph else len(edges),
+        "start": int(cells.bins.starts[0]) if len(cells.bins) else view[0],
+        "size": cells.bins.size,
+        "count": len(cells.bins),
+        "numRows": len(at),
+        "values": floats(cells.levels),
+        "marks": small(cells.marks),
+        "usual": floats(cells.usual),
+        "layers": layer_bars(desk, kind, layers, view),
         "signs": {text(tree[n].path, 10_000): str(s) for n, s in troubled(tree, desk.diagnosis.causes).items()},
         "thresholds": {"dying": _DYING, "exploding": _EXPLODING, "fading": _FADING},
-    }  # fmt: skip
+    }
 
 
 def measured_cells(
@@ -99,10 +115,13 @@ def layer_bars(desk: Desk, kind: Kind, layers: Sequence[Node], view: tuple[int, 
     layers = [node for node in layers if not node.frozen][:MAX_NODES]
     cells = cells_of(desk, kind, "norm", layers, (view[0], view[1], min(view[2], MAX_STEPS)), raw=True, exact=False)
     return {
-        "paths": [text(node.path, 10_000) for node in layers], "labels": [text(node.label, 200) for node in layers],
-        "count": len(cells.bins), "values": floats(cells.levels), "marks": small(cells.marks),
+        "paths": [text(node.path, 10_000) for node in layers],
+        "labels": [text(node.label, 200) for node in layers],
+        "count": len(cells.bins),
+        "values": floats(cells.levels),
+        "marks": small(cells.marks),
         "usual": floats(cells.usual),
-    }  # fmt: skip
+    }
 
 
 def opened_module(desk: Desk, tree: Sequence[Node]) -> str:
@@ -147,8 +166,9 @@ def condensed(graph: Graph, tree: Sequence[Node], opened: str) -> tuple[list[Sho
     kept = {end for pair in merged for end in pair}
     shown = [
         _shown(path, graph, names, tops, opened)
-        for path in dict.fromkeys(names[p] for p in graph.order) if path in kept
-    ]  # fmt: skip
+        for path in dict.fromkeys(names[p] for p in graph.order)
+        if path in kept
+    ]
     return shown[:MAX_NODES], _edges(merged, {node.path for node in shown[:MAX_NODES]})
 
 
@@ -231,5 +251,3 @@ def _layer_of(tree: Sequence[Node], place: int) -> str:
 
 def _neighbors(shown: Sequence[Shown]) -> Iterable[tuple[Shown, Shown]]:
     return itertools.pairwise(shown)
-
-

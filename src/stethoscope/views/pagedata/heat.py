@@ -41,11 +41,20 @@ def heat_data(
     width = max(8, min(width, MAX_CELLS // max(1, len(nodes)), 4096))
     cells = cells_of(desk, kind, stat, nodes, (first, last, width), raw=True, exact=exact)
     out: dict[str, Any] = {
-        "version": desk.version, "kind": str(kind), "stat": stat, "first": first, "last": last,
-        "start": int(cells.bins.starts[0]) if len(cells.bins) else first, "size": cells.bins.size,
-        "count": len(cells.bins), "rows": places, "values": floats(cells.levels), "marks": small(cells.marks),
-        "usual": floats(cells.usual), "exact": cells.is_exact,
-    }  # fmt: skip
+        "version": desk.version,
+        "kind": str(kind),
+        "stat": stat,
+        "first": first,
+        "last": last,
+        "start": int(cells.bins.starts[0]) if len(cells.bins) else first,
+        "size": cells.bins.size,
+        "count": len(cells.bins),
+        "rows": places,
+        "values": floats(cells.levels),
+        "marks": small(cells.marks),
+        "usual": floats(cells.usual),
+        "exact": cells.is_exact,
+    }
     if with_tree:
         out["tree"] = tree_data(tree, troubled(tree, desk.diagnosis.causes))
     return out
@@ -54,10 +63,17 @@ def heat_data(
 def tree_data(tree: Sequence[Node], signs: dict[int, Severity]) -> list[list[Any]]:
     """Each node as [path, label, parent, indent, children, frozen, severity]."""
     return [
-        [text(node.path, 10_000), text(node.label, 10_000), node.parent, node.indent, node.num_children,
-         int(node.frozen), str(signs[at]) if at in signs else ""]
+        [
+            text(node.path, 10_000),
+            text(node.label, 10_000),
+            node.parent,
+            node.indent,
+            node.num_children,
+            int(node.frozen),
+            str(signs[at]) if at in signs else "",
+        ]
         for at, node in enumerate(tree)
-    ]  # fmt: skip
+    ]
 
 
 def troubled(tree: Sequence[Node], findings: Iterable[Finding]) -> dict[int, Severity]:
@@ -129,6 +145,8 @@ def thumbnail(desk: Desk, width: int = 58, max_rows: int = 15) -> dict[str, Any]
     cells = cells_of(desk, kinds[0], "norm", top, (*desk.span, width), raw=False, exact=False)
     levels = np.clip(np.nan_to_num(cells.levels, nan=0.0, posinf=6.0, neginf=-6.0), -6, 6)
     return {
-        "rows": len(top), "count": len(cells.bins), "levels": small(np.round(levels * 16) + 128),
+        "rows": len(top),
+        "count": len(cells.bins),
+        "levels": small(np.round(levels * 16) + 128),
         "marks": small(cells.marks),
-    }  # fmt: skip
+    }

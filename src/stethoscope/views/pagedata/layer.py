@@ -47,14 +47,19 @@ def layer_data(desk: Desk, path: str, view: tuple[int, int, int], tensor_at: int
     inside, weights = sites_of(run, path)
     tensor = weights[tensor_at if 0 <= tensor_at < len(weights) else 0] if weights else None
     return {
-        "version": desk.version, "path": text(path, 10_000), "head": head_data(run, path, inside),
+        "version": desk.version,
+        "path": text(path, 10_000),
+        "head": head_data(run, path, inside),
         "tensors": [text(info.site.path, 10_000) for info in weights],
         "tensor": text(tensor.site.path, 10_000) if tensor else "",
         "tracks": layer_tracks(desk, path, inside, tensor, view),
-        "pictures": picture_data(run, inside, tensor, view), "findings": findings_here(desk, path),
-        "heads": heads_data(run, path, view[:2]), "units": units_data(run, inside, tensor, view[:2]),
-        "numSites": len(inside), "histogramEvery": histogram_every(run),
-    }  # fmt: skip
+        "pictures": picture_data(run, inside, tensor, view),
+        "findings": findings_here(desk, path),
+        "heads": heads_data(run, path, view[:2]),
+        "units": units_data(run, inside, tensor, view[:2]),
+        "numSites": len(inside),
+        "histogramEvery": histogram_every(run),
+    }
 
 
 def sites_of(run: Run, path: str) -> tuple[list[SiteInfo], list[SiteInfo]]:
@@ -113,9 +118,10 @@ def head_data(run: Run, path: str, inside: list[SiteInfo]) -> dict[str, Any]:
         "type": text(str(own[0].get("type", "")), 80) if own else "",
         "detail": text(str(own[0].get("detail", "")), 200) if own else "",
         "numParameters": sum(int(m.get("num_parameters") or 0) for m in under),
-        "shape": list(outputs[0].shape) if outputs else [], "dtype": text(outputs[0].dtype, 20) if outputs else "",
+        "shape": list(outputs[0].shape) if outputs else [],
+        "dtype": text(outputs[0].dtype, 20) if outputs else "",
         "source": plain(own[0].get("source")) if own else None,
-    }  # fmt: skip
+    }
 
 
 @dataclasses.dataclass(frozen=True, eq=False, slots=True)
@@ -222,12 +228,19 @@ def _line(track: Track, view: tuple[int, int, int]) -> dict[str, Any]:
     finite = inside[np.isfinite(inside)]
     log = bool(len(finite) and finite.min() > 0 and finite.max() / finite.min() > 30)
     return {
-        "key": f"{track.label} {track.note}".rstrip(), "label": track.label,
+        "key": f"{track.label} {track.note}".rstrip(),
+        "label": track.label,
         "note": ", ".join(part for part in (track.note, "log" if log else "") if part),
-        "color": track.color, "tall": True, "log": log, "limits": [track.limit] if track.limit else [], "unit": "",
-        "site": track.site, "stat": track.stat, "series": binned(series, *view),
+        "color": track.color,
+        "tall": True,
+        "log": log,
+        "limits": [track.limit] if track.limit else [],
+        "unit": "",
+        "site": track.site,
+        "stat": track.stat,
+        "series": binned(series, *view),
         "last": number(float(series.values[-1])) if len(series) else None,
-    }  # fmt: skip
+    }
 
 
 def _one(run: Run, site: Site, stat: str, window: tuple[int, int] | None = None) -> Series:
@@ -241,9 +254,7 @@ def _quotient(a: Series, b: Series) -> Series:
         return Series(steps, a.values[at_a] / b.values[at_b])
 
 
-def histograms(
-    run: Run, inside: list[SiteInfo], tensor: SiteInfo | None
-) -> tuple[Site, IntArray, FloatArray] | None:
+def histograms(run: Run, inside: list[SiteInfo], tensor: SiteInfo | None) -> tuple[Site, IntArray, FloatArray] | None:
     """The first of the layer's sites that has histograms: the gradient, the weight, an output; steps and [S, bins]."""
     wanted: list[Site] = []
     if tensor is not None:
@@ -272,9 +283,7 @@ def picture_data(
     return _picture(run, site, steps[::every], table[::every], view) if len(steps) else None
 
 
-def _picture(
-    run: Run, site: Site, steps: IntArray, table: FloatArray, view: tuple[int, int, int]
-) -> dict[str, Any]:
+def _picture(run: Run, site: Site, steps: IntArray, table: FloatArray, view: tuple[int, int, int]) -> dict[str, Any]:
     sizes = table[:, ZERO_BIN + 1 :].sum(axis=0) + table[:, ZERO_BIN - 1 :: -1].sum(axis=0)
     used = np.flatnonzero(sizes)
     top = int(used[-1]) + 1 + MIN_EXPONENT if len(used) else 0
@@ -288,16 +297,25 @@ def _picture(
     all_steps = rows["abs_max"].steps
     bins = bins_over(all_steps[(all_steps >= view[0]) & (all_steps <= view[1])], view[2])
     return {
-        "site": text(site.path, 10_000), "kind": str(site.kind), "steps": steps.tolist(), "bottom": bottom, "top": top,
-        "negative": floats(negative), "positive": floats(positive), "zero": floats(near),
-        "count": float(table.sum(axis=1).max()), "percentiles": percentiles(table),
+        "site": text(site.path, 10_000),
+        "kind": str(site.kind),
+        "steps": steps.tolist(),
+        "bottom": bottom,
+        "top": top,
+        "negative": floats(negative),
+        "positive": floats(positive),
+        "zero": floats(near),
+        "count": float(table.sum(axis=1).max()),
+        "percentiles": percentiles(table),
         "table": {name: binned(series, *view, bins) for name, series in rows.items()},
-    }  # fmt: skip
+    }
 
 
 def percentiles(table: FloatArray) -> dict[str, str]:
     """Percentiles of |x| of each histogram, within the factor of two of a bin."""
-    sizes = np.concatenate([table[:, ZERO_BIN : ZERO_BIN + 1], table[:, ZERO_BIN + 1 :] + table[:, ZERO_BIN - 1 :: -1]], 1)
+    sizes = np.concatenate(
+        [table[:, ZERO_BIN : ZERO_BIN + 1], table[:, ZERO_BIN + 1 :] + table[:, ZERO_BIN - 1 :: -1]], 1
+    )
     total = sizes.sum(axis=1, keepdims=True)
     with np.errstate(invalid="ignore", divide="ignore"):
         share = np.cumsum(sizes, axis=1) / total

@@ -35,19 +35,25 @@ def heads_data(run: Run, path: str, window: tuple[int, int]) -> dict[str, Any] |
         steps = steps[:: -(-len(steps) // MAX_LOOKS)] if steps else []
         if steps and width > 1:
             return {
-                "module": text(module, 10_000), "steps": steps, "num": width,
+                "module": text(module, 10_000),
+                "steps": steps,
+                "num": width,
                 "values": floats(np.array([looks[step] for step in steps])),
-            }  # fmt: skip
+            }
     return None
 
 
-def units_data(run: Run, inside: list[SiteInfo], tensor: SiteInfo | None, window: tuple[int, int]) -> dict[str, Any] | None:
+def units_data(
+    run: Run, inside: list[SiteInfo], tensor: SiteInfo | None, window: tuple[int, int]
+) -> dict[str, Any] | None:
     """Each unit's largest gradient, or how strongly it fired, at the looks in the window."""
     wanted: list[tuple[str, str, Site]] = []
     if tensor is not None:
         site = Site(tensor.site.module, Kind.GRADIENT, tensor.site.name)
         wanted.append(("unit_gradient", "without a gradient", site))
-    wanted += [("unit_activity", "silent", info.site) for info in inside if info.site.kind in (Kind.ACTIVATION, Kind.OUTPUT)]
+    wanted += [
+        ("unit_activity", "silent", info.site) for info in inside if info.site.kind in (Kind.ACTIVATION, Kind.OUTPUT)
+    ]
     for name, word, site in wanted[:16]:
         steps, table = run.vectors(name, site)
         if not len(steps) or not 1 < table.shape[1] <= MAX_UNITS:
@@ -57,7 +63,11 @@ def units_data(run: Run, inside: list[SiteInfo], tensor: SiteInfo | None, window
         keep = keep[:: -(-len(keep) // MAX_UNIT_LOOKS)] if len(keep) else keep
         if len(keep):
             return {
-                "site": text(site.path, 10_000), "what": name, "word": word, "steps": steps[keep].tolist(),
-                "num": int(table.shape[1]), "values": floats(table[keep]),
-            }  # fmt: skip
+                "site": text(site.path, 10_000),
+                "what": name,
+                "word": word,
+                "steps": steps[keep].tolist(),
+                "num": int(table.shape[1]),
+                "values": floats(table[keep]),
+            }
     return None

@@ -16,9 +16,21 @@ from stethoscope.views.pagedata.verdict import finding_row
 from stethoscope.views.terminal import numbers
 
 MAX_ENTRIES: Final = 1000
-_BOOKKEEPING: Final = frozenset({
-    "ownership", "graph", "coverage", "ledger", "totals", "attention", "units", "loss_graph", "logits", "batch", "eval_batch",
-})  # fmt: skip
+_BOOKKEEPING: Final = frozenset(
+    {
+        "ownership",
+        "graph",
+        "coverage",
+        "ledger",
+        "totals",
+        "attention",
+        "units",
+        "loss_graph",
+        "logits",
+        "batch",
+        "eval_batch",
+    }
+)
 """Events that other screens are made of; as lines of a log they say nothing."""
 Told = tuple[Event, Event | None]
 _SERIES_FROM: Final = 200
@@ -67,10 +79,18 @@ def _event_entries(desk: Desk) -> list[dict[str, Any]]:
         words, note = saying(event, before)
         if len(group) > 1:
             note = f"changed {len(group):,} times from here to step {event.step:,}"
-        line = lines.setdefault((first.step, first.kind, words, note), {
-            "type": "event", "step": first.step, "kind": text(first.kind, 80), "time": first.time, "words": words,
-            "note": note, "ranks": [],
-        })  # fmt: skip
+        line = lines.setdefault(
+            (first.step, first.kind, words, note),
+            {
+                "type": "event",
+                "step": first.step,
+                "kind": text(first.kind, 80),
+                "time": first.time,
+                "words": words,
+                "note": note,
+                "ranks": [],
+            },
+        )
         line["ranks"].append(first.rank)
     all_ranks = set(desk.run.ranks)
     for line in lines.values():
@@ -91,20 +111,29 @@ def log_data(desk: Desk) -> dict[str, Any]:
     entries += _event_entries(desk)
     entries.sort(key=lambda entry: (entry["step"], entry["type"] == "event"))
     return {
-        "version": desk.version, "entries": entries[-MAX_ENTRIES:], "numEntries": len(entries),
-        "began": _began(run), "ended": _ended(run), "starts": starts_data(run), "losses": plain(run.losses),
+        "version": desk.version,
+        "entries": entries[-MAX_ENTRIES:],
+        "numEntries": len(entries),
+        "began": _began(run),
+        "ended": _ended(run),
+        "starts": starts_data(run),
+        "losses": plain(run.losses),
         "problems": [
             {"file": text(p.file, 200), "offset": p.offset, "what": text(p.what, 300), "framesLost": p.frames_lost}
             for p in run.problems[:200]
         ],
-    }  # fmt: skip
+    }
 
 
 def _began(run: Run) -> dict[str, Any]:
     """What was watched, and when that began."""
     model = facts.model_facts(run)
     words = f"Recording begins: {model['type'] or 'a model'}, {numbers.plural(model['numParameters'], 'parameter')}"
-    held = ", ".join(dict.fromkeys(str(g.get("optimizer", "")) for e in run.events("ownership")[:1] for g in e.body.get("groups", ())))
+    held = ", ".join(
+        dict.fromkeys(
+            str(g.get("optimizer", "")) for e in run.events("ownership")[:1] for g in e.body.get("groups", ())
+        )
+    )
     started = facts.identity(run)["startedAt"]
     return {"words": text(f"{words}, {held}" if held else words, 300), "time": started}
 
@@ -114,14 +143,27 @@ def _ended(run: Run) -> dict[str, Any] | None:
     if run.state in ("live", "stale"):
         return None
     words = ending(run) if run.state == "crashed" else facts.state_words(run)
-    return {"words": text(words.rstrip("."), 400), "time": facts.ended_at(run), "step": run.last_step, "state": run.state}
+    return {
+        "words": text(words.rstrip("."), 400),
+        "time": facts.ended_at(run),
+        "step": run.last_step,
+        "state": run.state,
+    }
 
 
 def starts_data(run: Run) -> list[dict[str, Any]]:
     """Every process that wrote."""
     return [
-        {"rank": s.rank, "ordinal": s.ordinal, "pid": s.pid, "host": text(s.host, 120), "startedAt": s.started_at,
-         "how": s.how, "firstStep": s.first_step, "lastStep": s.last_step,
-         "ended": text(str((s.ended or {}).get("ended", "")), 80)}
+        {
+            "rank": s.rank,
+            "ordinal": s.ordinal,
+            "pid": s.pid,
+            "host": text(s.host, 120),
+            "startedAt": s.started_at,
+            "how": s.how,
+            "firstStep": s.first_step,
+            "lastStep": s.last_step,
+            "ended": text(str((s.ended or {}).get("ended", "")), 80),
+        }
         for s in run.starts[:4096]
-    ]  # fmt: skip
+    ]

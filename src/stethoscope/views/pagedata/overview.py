@@ -35,15 +35,30 @@ def run_data(desk: Desk) -> dict[str, Any]:
     window = window_around(run, diagnosis)
     assert set(STATS) <= set(STATISTICS)
     return {
-        "version": desk.version, "isExamining": is_examining, "run": facts.identity(run), "model": facts.model_facts(run),
-        "verdict": verdict_data(desk) | {"course": course(desk)}, "span": [first, last], "window": list(window),
-        "kinds": [str(kind) for kind in desk.kinds()], "kind": str(heat_kind(desk)), "stats": list(STATS),
-        "counts": {"sites": len(run.sites), "modules": num_modules(run), "ranks": len(run.ranks),
-                   "log": num_log_entries(desk)},
-        "status": facts.status_parts(desk, diagnosis), "closing": facts.closing_words(run),
-        "readAt": desk.read_at, "delay": delay(desk), "usualBefore": desk.usual_before(),
-        "metrics": [text(name, 200) for name in run.metrics()[:512]], "checkup": checkup_data(run),
-    }  # fmt: skip
+        "version": desk.version,
+        "isExamining": is_examining,
+        "run": facts.identity(run),
+        "model": facts.model_facts(run),
+        "verdict": verdict_data(desk) | {"course": course(desk)},
+        "span": [first, last],
+        "window": list(window),
+        "kinds": [str(kind) for kind in desk.kinds()],
+        "kind": str(heat_kind(desk)),
+        "stats": list(STATS),
+        "counts": {
+            "sites": len(run.sites),
+            "modules": num_modules(run),
+            "ranks": len(run.ranks),
+            "log": num_log_entries(desk),
+        },
+        "status": facts.status_parts(desk, diagnosis),
+        "closing": facts.closing_words(run),
+        "readAt": desk.read_at,
+        "delay": delay(desk),
+        "usualBefore": desk.usual_before(),
+        "metrics": [text(name, 200) for name in run.metrics()[:512]],
+        "checkup": checkup_data(run),
+    }
 
 
 def course(desk: Desk) -> dict[str, Any] | None:
@@ -54,13 +69,27 @@ def course(desk: Desk) -> dict[str, Any] | None:
     first, last = desk.span
     gradient, note = gradient_norm(desk)
     words = "gradient before clipping" if note == "before clipping" else "gradient of all layers"
-    told = [("loss", metric_series(run, "loss")), (words, gradient), ("clip coefficient", metric_series(run, CLIP)),
-            ("learning rate", metric_series(run, "lr")), ("time of a step, ms", metric_series(run, "step_ms"))]  # fmt: skip
+    told = [
+        ("loss", metric_series(run, "loss")),
+        (words, gradient),
+        ("clip coefficient", metric_series(run, CLIP)),
+        ("learning rate", metric_series(run, "lr")),
+        ("time of a step, ms", metric_series(run, "step_ms")),
+    ]
     rows = [
-        {"label": label, "before": number(float(series.values[0])), "after": number(float(series.values[-1])), "unit": "",
-         "site": "", "kind": "", "stat": "", "trend": binned(series, first, last, 96) | {"first": first, "last": last}}
-        for label, series in told if series is not None and len(series) > 1
-    ]  # fmt: skip
+        {
+            "label": label,
+            "before": number(float(series.values[0])),
+            "after": number(float(series.values[-1])),
+            "unit": "",
+            "site": "",
+            "kind": "",
+            "stat": "",
+            "trend": binned(series, first, last, 96) | {"first": first, "last": last},
+        }
+        for label, series in told
+        if series is not None and len(series) > 1
+    ]
     return {"rows": rows[:5], "columns": [f"at {first:,}", f"at {last:,}"]} if rows else None
 
 
@@ -138,9 +167,17 @@ def _track(
     log = bool(len(finite) and tall and finite.min() > 0 and finite.max() / finite.min() > 100)
     note = ", ".join(part for part in (note, "log" if log else "") if part)
     return {
-        "key": text(key, 200), "label": label, "note": note, "color": color, "tall": tall, "log": log, "limits": [],
-        "unit": "", "series": binned(series, *view), "last": number(float(series.values[-1])) if len(series) else None,
-    }  # fmt: skip
+        "key": text(key, 200),
+        "label": label,
+        "note": note,
+        "color": color,
+        "tall": tall,
+        "log": log,
+        "limits": [],
+        "unit": "",
+        "series": binned(series, *view),
+        "last": number(float(series.values[-1])) if len(series) else None,
+    }
 
 
 def gradient_norm(desk: Desk) -> tuple[Series, str]:
@@ -208,11 +245,13 @@ def minimap_data(desk: Desk) -> dict[str, Any]:
     trouble = trouble_strip(desk, bins)
     begun, ended = facts.identity(run)["startedAt"], facts.ended_at(run)
     return {
-        "span": [first, last], "loss": binned(series, first, last, MINIMAP_BINS, bins),
+        "span": [first, last],
+        "loss": binned(series, first, last, MINIMAP_BINS, bins),
         "trouble": {"start": begin, "size": size, "level": small(trouble)},
-        "seconds": max(0.0, ended - begun) if begun and ended else None, "numSteps": len(steps),
+        "seconds": max(0.0, ended - begun) if begun and ended else None,
+        "numSteps": len(steps),
         "anyLoss": bool(np.isfinite(mean).any() or (marks != Mark.MISSING).any() or low.size + high.size < 0),
-    }  # fmt: skip
+    }
 
 
 def trouble_strip(desk: Desk, bins: Any) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:

@@ -68,8 +68,12 @@ def binned(series: Series, first: int, last: int, width: int, bins: Bins | None 
         return {"start": first, "size": 1, "count": 0, "mean": "", "marks": ""}
     mean, low, high, marks = reduced(steps, values, bins)
     out: dict[str, Any] = {
-        "start": int(bins.starts[0]), "size": bins.size, "count": len(bins), "mean": floats(mean), "marks": small(marks),
-    }  # fmt: skip
+        "start": int(bins.starts[0]),
+        "size": bins.size,
+        "count": len(bins),
+        "mean": floats(mean),
+        "marks": small(marks),
+    }
     if bins.size > 1:
         out |= {"low": floats(low), "high": floats(high)}
     return out

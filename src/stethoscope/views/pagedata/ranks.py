@@ -17,9 +17,12 @@ from stethoscope.views.pagedata.packing import binned, floats, number, reduced
 
 MAX_RANKS: Final = 256
 _PARTS: Final = (
-    ("data", "data_ms", "s6"), ("forward", "forward_ms", "s1"), ("backward", "backward_ms", "s2"),
-    ("optimizer", "optimizer_ms", "s3"), ("ours", "overhead_ms", "ink"),
-)  # fmt: skip
+    ("data", "data_ms", "s6"),
+    ("forward", "forward_ms", "s1"),
+    ("backward", "backward_ms", "s2"),
+    ("optimizer", "optimizer_ms", "s3"),
+    ("ours", "overhead_ms", "ink"),
+)
 
 
 def ranks_data(desk: Desk) -> dict[str, Any]:
@@ -30,12 +33,16 @@ def ranks_data(desk: Desk) -> dict[str, Any]:
         loss = run.metric("loss", rank=rank) if "loss" in run.metrics() else _nothing()
         step = run.metric("step_ms", rank=rank) if "step_ms" in run.metrics() else _nothing()
         values = step.values[np.isfinite(step.values)]
-        rows.append({
-            "rank": rank, "lastLoss": number(float(loss.values[-1])) if len(loss) else None,
-            "stepMs": number(float(np.median(values))) if len(values) else None,
-            "worstMs": number(float(np.percentile(values, 99))) if len(values) else None,
-            "loss": _trend(loss), "step": _trend(step),
-        })  # fmt: skip
+        rows.append(
+            {
+                "rank": rank,
+                "lastLoss": number(float(loss.values[-1])) if len(loss) else None,
+                "stepMs": number(float(np.median(values))) if len(values) else None,
+                "worstMs": number(float(np.percentile(values, 99))) if len(values) else None,
+                "loss": _trend(loss),
+                "step": _trend(step),
+            }
+        )
     return {"version": desk.version, "ranks": rows, "starts": starts_data(run), "numRanks": len(run.ranks)}
 
 
@@ -104,21 +111,33 @@ def profile_data(desk: Desk, view: tuple[int, int, int]) -> dict[str, Any]:
     label, color = ("other", "mark") if len(found) > 0 else ("training", "s1")
     found.append((label, color, Series(inside.steps, np.maximum(0.0, other))))
     parts = [
-        {"label": label, "color": color, "ms": number(float(np.nanmean(part.values)) if len(part) else 0.0),
-         "series": binned(part, *view)}
+        {
+            "label": label,
+            "color": color,
+            "ms": number(float(np.nanmean(part.values)) if len(part) else 0.0),
+            "series": binned(part, *view),
+        }
         for label, color, part in found
-    ]  # fmt: skip
+    ]
     order = np.argsort(-np.nan_to_num(inside.values))[:10]
     slowest = [
-        {"step": int(inside.steps[at]), "ms": number(float(inside.values[at])),
-         "parts": [number(float(_at(part, inside.steps[at : at + 1])[0])) for _, _, part in found]}
+        {
+            "step": int(inside.steps[at]),
+            "ms": number(float(inside.values[at])),
+            "parts": [number(float(_at(part, inside.steps[at : at + 1])[0])) for _, _, part in found],
+        }
         for at in order.tolist()
-    ]  # fmt: skip
+    ]
     return {
-        "version": desk.version, "parts": parts, "meanMs": number(mean), "numSteps": len(inside),
+        "version": desk.version,
+        "parts": parts,
+        "meanMs": number(mean),
+        "numSteps": len(inside),
         "medianMs": number(float(np.nanmedian(inside.values))) if len(inside) else None,
-        "series": binned(steps, *view), "cost": facts.cost_share(run), "slowest": slowest,
-    }  # fmt: skip
+        "series": binned(steps, *view),
+        "cost": facts.cost_share(run),
+        "slowest": slowest,
+    }
 
 
 def _at(series: Series, steps: IntArray) -> FloatArray:

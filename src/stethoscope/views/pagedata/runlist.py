@@ -24,10 +24,16 @@ def run_row(desk: Desk) -> dict[str, Any]:
     run = desk.run
     model = facts.model_facts(run)
     out = facts.identity(run) | {
-        "verdict": list_verdict(desk), "lastLoss": facts.last_loss(run), "throughput": facts.throughput(run),
-        "numParameters": model["numParameters"], "precision": model["precision"], "numRanks": model["numRanks"],
-        "loss": None, "heat": thumbnail(desk), "numBytes": folder_bytes(run.path),
-    }  # fmt: skip
+        "verdict": list_verdict(desk),
+        "lastLoss": facts.last_loss(run),
+        "throughput": facts.throughput(run),
+        "numParameters": model["numParameters"],
+        "precision": model["precision"],
+        "numRanks": model["numRanks"],
+        "loss": None,
+        "heat": thumbnail(desk),
+        "numBytes": folder_bytes(run.path),
+    }
     if "loss" in run.metrics():
         series = run.metric("loss")
         if len(series) > 1:
@@ -48,14 +54,27 @@ def list_verdict(desk: Desk) -> dict[str, Any]:
     if not causes:
         lost = facts.identity(run)["state"] == "damaged"
         words = facts.state_words(run) if lost else headline(diagnosis, run).text.rstrip(".")
-        return {"severity": str(Severity.INFO) if lost else "", "message": words, "code": "", "firstStep": None,
-                "looked": True, "noted": bool(heard)}  # fmt: skip
+        return {
+            "severity": str(Severity.INFO) if lost else "",
+            "message": words,
+            "code": "",
+            "firstStep": None,
+            "looked": True,
+            "noted": bool(heard),
+        }
     first = causes[0]
     return {
-        "severity": str(first.severity), "message": text(first.message, 300), "short": clause(first), "code": text(first.code, 80),
-        "firstStep": first.first_step, "lastStep": first.last_step, "looked": True,
-        "more": len(causes) - 1, "followed": len(followed.get(first.code, ())), "nanAt": nan_at(run),
-    }  # fmt: skip
+        "severity": str(first.severity),
+        "message": text(first.message, 300),
+        "short": clause(first),
+        "code": text(first.code, 80),
+        "firstStep": first.first_step,
+        "lastStep": first.last_step,
+        "looked": True,
+        "more": len(causes) - 1,
+        "followed": len(followed.get(first.code, ())),
+        "nanAt": nan_at(run),
+    }
 
 
 def nan_at(run: Run) -> int | None:
@@ -67,4 +86,3 @@ def nan_at(run: Run) -> int | None:
         return None
     good = np.flatnonzero(np.isfinite(series.values))
     return int(series.steps[good[-1] + 1 if len(good) else 0])
-

@@ -11,9 +11,12 @@ from stethoscope.views.terminal import numbers
 
 Body = Mapping[str, Any]
 _PARTS: Final = {
-    "boundary": "gradients, weights and updates", "modules": "outputs", "units": "units and attention",
-    "histograms": "distributions", "batches": "batches",
-}  # fmt: skip
+    "boundary": "gradients, weights and updates",
+    "modules": "outputs",
+    "units": "units and attention",
+    "histograms": "distributions",
+    "batches": "batches",
+}
 
 
 def saying(event: Event, before: Event | None) -> tuple[str, str]:
@@ -76,7 +79,9 @@ def _listed(names: list[Any], most: int = 3) -> str:
 def _checkup(body: Body, _: Body) -> str:
     amount = numbers.plural(int(body.get("num_experiments") or 0), "experiment")
     wrong = sum(one.get("severity") != "Info" for one in body.get("findings") or () if isinstance(one, Mapping))
-    return f"The checkup before training, {amount}, found {numbers.plural(wrong, 'fault') if wrong else 'nothing wrong'}"
+    return (
+        f"The checkup before training, {amount}, found {numbers.plural(wrong, 'fault') if wrong else 'nothing wrong'}"
+    )
 
 
 def _skipped(body: Body, _: Body) -> str:
@@ -120,10 +125,14 @@ _SAYINGS: Final[dict[str, Callable[[Body, Body], str]]] = {
     "replicas": lambda body, _: f"The model is replicated by {body.get('wrapper') or 'a wrapper unknown'}",
     "capture_error": lambda body, _: f"One step could not be recorded: {body.get('error', '')}",
     "leak": lambda body, _: str(body.get("text") or f"Memory grows at {body.get('place', 'a place unknown')}"),
-    "eval_begin": lambda body, _: "Evaluation begins"
-    + (f", {_listed(list(body.get('training') or ()))} in training mode" if body.get("num_training") else ""),
+    "eval_begin": lambda body, _: (
+        "Evaluation begins"
+        + (f", {_listed(list(body.get('training') or ()))} in training mode" if body.get("num_training") else "")
+    ),
     "continuation": _continued,
     "eval_end": lambda _body, _: "Evaluation ends",
     "eval_forward": lambda body, _: f"{_listed(list(body.get('in_training') or ()))} in training mode while evaluating",
 }
-_EACH_COUNTS: Final = frozenset({"skipped_step", "gradients_discarded", "eval_begin", "eval_end", "capture_error", "leak"})
+_EACH_COUNTS: Final = frozenset(
+    {"skipped_step", "gradients_discarded", "eval_begin", "eval_end", "capture_error", "leak"}
+)

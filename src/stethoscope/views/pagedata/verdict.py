@@ -51,13 +51,16 @@ def verdict_data(desk: Desk) -> dict[str, Any]:
         "healthy": diagnosis.healthy,
         "headline": text(headline(diagnosis, run).text, 800),
         "lookedAt": {
-            "numSites": looked.num_sites, "numSitesExpected": looked.num_sites_expected,
-            "numSteps": looked.num_steps, "numDetectors": looked.num_detectors,
-            "numStepsLost": looked.num_steps_lost, "brokenDetectors": [text(one, 300) for one in looked.broken_detectors],
+            "numSites": looked.num_sites,
+            "numSitesExpected": looked.num_sites_expected,
+            "numSteps": looked.num_steps,
+            "numDetectors": looked.num_detectors,
+            "numStepsLost": looked.num_steps_lost,
+            "brokenDetectors": [text(one, 300) for one in looked.broken_detectors],
             "unmet": [text(need) for need in looked.unmet_needs],
         },
         "notes": [finding_row(f, diagnosis) for f in diagnosis.findings if f.severity == Severity.INFO][:MAX_ROWS],
-    }  # fmt: skip
+    }
     if not diagnosis.causes:
         return base | {"cause": None, "others": [], "followed": [], "lasting": []}
     cause, *others = diagnosis.causes
@@ -75,21 +78,29 @@ def cause_data(cause: Finding, run: Run, desk: Desk) -> dict[str, Any]:
     own = cause.evidence[:MAX_EVIDENCE]
     beside = meanwhile(run, cause, MAX_EVIDENCE - len(own))
     return finding_row(cause, desk.diagnosis) | {
-        "why": " ".join(filter(None, (why(cause, beside), loss_words(run, cause)))), "remedy": text(cause.remedy, 1000),
-        "confidence": cause.confidence, "columns": ["before", "now" if is_live else "after"],
+        "why": " ".join(filter(None, (why(cause, beside), loss_words(run, cause)))),
+        "remedy": text(cause.remedy, 1000),
+        "confidence": cause.confidence,
+        "columns": ["before", "now" if is_live else "after"],
         "evidence": [evidence_data(e, cause, desk) for e in own],
         "meanwhile": [evidence_data(e, cause, desk) for e in beside],
-    }  # fmt: skip
+    }
 
 
 def finding_row(finding: Finding, diagnosis: Diagnosis) -> dict[str, Any]:
     """A finding as a row: sentence, code, since when, where."""
     return {
-        "code": text(finding.code, 80), "severity": str(finding.severity), "message": text(finding.message, 800),
-        "firstStep": finding.first_step, "lastStep": finding.last_step, "rank": finding.rank,
-        "sites": [text(site, 10_000) for site in finding.sites[:64]], "numSites": len(finding.sites),
-        "numFollowed": len(diagnosis.followed.get(finding.code, ())), "remedy": text(finding.remedy, 1000),
-    }  # fmt: skip
+        "code": text(finding.code, 80),
+        "severity": str(finding.severity),
+        "message": text(finding.message, 800),
+        "firstStep": finding.first_step,
+        "lastStep": finding.last_step,
+        "rank": finding.rank,
+        "sites": [text(site, 10_000) for site in finding.sites[:64]],
+        "numSites": len(finding.sites),
+        "numFollowed": len(diagnosis.followed.get(finding.code, ())),
+        "remedy": text(finding.remedy, 1000),
+    }
 
 
 def why(cause: Finding, beside: Sequence[Evidence] = ()) -> str:
@@ -100,7 +111,9 @@ def why(cause: Finding, beside: Sequence[Evidence] = ()) -> str:
         if e.value is None:
             continue
         label = text(e.label, 120)
-        now = numbers.quantity(e.value, e.before, unit=e.unit) + (e.unit if e.unit == "%" else f" {text(e.unit, 20)}" if e.unit else "")
+        now = numbers.quantity(e.value, e.before, unit=e.unit) + (
+            e.unit if e.unit == "%" else f" {text(e.unit, 20)}" if e.unit else ""
+        )
         if e.before is None:
             parts.append(f"{label}: {now}")
         elif e.before == 0 and e.value:
@@ -118,10 +131,15 @@ def evidence_data(evidence: Evidence, cause: Finding, desk: Desk) -> dict[str, A
     if series is None and "entropy" in evidence.label.lower() and cause.sites:
         series = entropy(run, cause.sites[0])
     out: dict[str, Any] = {
-        "label": text(evidence.label, 160), "before": number(evidence.before), "after": number(evidence.value),
-        "unit": text(evidence.unit, 20), "site": text(evidence.site, 10_000), "kind": evidence.kind,
-        "stat": evidence.stat, "trend": None,
-    }  # fmt: skip
+        "label": text(evidence.label, 160),
+        "before": number(evidence.before),
+        "after": number(evidence.value),
+        "unit": text(evidence.unit, 20),
+        "site": text(evidence.site, 10_000),
+        "kind": evidence.kind,
+        "stat": evidence.stat,
+        "trend": None,
+    }
     if series is not None and len(series) > 1:
         first, last = window_around(run, desk.diagnosis)
         out["trend"] = binned(series, first, last, _SPARK_BINS) | {"first": first, "last": last}
@@ -183,7 +201,12 @@ def _site(finding: Finding) -> str:
 def clause(cause: Finding) -> str:
     """The cause's sentence up to where it gives its step or its numbers: a sentence of its own, "" where it is none."""
     words = text(cause.message, 800)
-    for cut in (f" from step {cause.first_step:,}", f" since step {cause.first_step:,}", f" at step {cause.first_step:,}", ": "):
+    for cut in (
+        f" from step {cause.first_step:,}",
+        f" since step {cause.first_step:,}",
+        f" at step {cause.first_step:,}",
+        ": ",
+    ):
         words = words.partition(cut)[0]
     if len(words) > _MAX_CLAUSE:
         words = words.partition(", ")[0]

@@ -39,15 +39,22 @@ def report_data(desk: Desk, version: str) -> dict[str, Any]:
     whole = overview.tracks_data(desk, begin, end, _WHOLE_BINS)
     profile = profile_data(desk, (begin, end, 16))
     return {
-        "schema_version": SCHEMA_VERSION, "run": run, "tracks": overview.tracks_data(desk, first, last, _TRACK_BINS),
-        "whole": whole, "heat": heat_data(desk, kind, "norm", (first, last, _HEAT_BINS)) if kinds else None,
+        "schema_version": SCHEMA_VERSION,
+        "run": run,
+        "tracks": overview.tracks_data(desk, first, last, _TRACK_BINS),
+        "whole": whole,
+        "heat": heat_data(desk, kind, "norm", (first, last, _HEAT_BINS)) if kinds else None,
         "layer": _layer(desk, (first, last, _TRACK_BINS)),
         "profile": {
-            "parts": [{k: part[k] for k in ("label", "color", "ms")} for part in profile["parts"]], "meanMs": profile["meanMs"],
+            "parts": [{k: part[k] for k in ("label", "color", "ms")} for part in profile["parts"]],
+            "meanMs": profile["meanMs"],
         },
         "ranks": [{k: row[k] for k in ("rank", "lastLoss", "stepMs")} for row in ranks_data(desk)["ranks"]],
-        "madeAt": time.time(), "version": version, **_flow(desk, kinds), **_log(desk),
-    }  # fmt: skip
+        "madeAt": time.time(),
+        "version": version,
+        **_flow(desk, kinds),
+        **_log(desk),
+    }
 
 
 def _layer(desk: Desk, view: tuple[int, int, int]) -> dict[str, Any] | None:
@@ -90,6 +97,9 @@ def report_html(desk: Desk, version: str) -> str:
     body = json.dumps(report_data(desk, version), allow_nan=False, separators=(",", ":")).encode()
     data = base64.b64encode(gzip.compress(body, compresslevel=9, mtime=0)).decode("ascii")
     return one_file(
-        f"{desk.run.name} {desk.run.id}, stethoscope", _BODY.format(data=data, plain=html.escape(report_markdown(desk))),
-        style=(WEB / "app.css").read_text("utf-8"), script=(WEB / "app.js").read_text("utf-8"), images="data: blob:",
-    )  # fmt: skip
+        f"{desk.run.name} {desk.run.id}, stethoscope",
+        _BODY.format(data=data, plain=html.escape(report_markdown(desk))),
+        style=(WEB / "app.css").read_text("utf-8"),
+        script=(WEB / "app.js").read_text("utf-8"),
+        images="data: blob:",
+    )

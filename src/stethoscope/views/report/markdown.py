@@ -32,9 +32,13 @@ def report_markdown(desk: Desk) -> str:
         rest = [f for f in diagnosis.findings if f.severity is Severity.INFO]
     if rest:
         lines += ["## Other findings", ""]
-        lines += [f"- {_SIGNS[f.severity]} {_text(f.message)} (`{_code(f.code)}`, since step {f.first_step:,})" for f in rest]
+        lines += [
+            f"- {_SIGNS[f.severity]} {_text(f.message)} (`{_code(f.code)}`, since step {f.first_step:,})" for f in rest
+        ]
         lines.append("")
-    parts = [" ".join(filter(None, (p.get("before"), p["strong"], p["rest"]))) for p in facts.status_parts(desk, diagnosis)]
+    parts = [
+        " ".join(filter(None, (p.get("before"), p["strong"], p["rest"]))) for p in facts.status_parts(desk, diagnosis)
+    ]
     lines += ["## How it was measured", "", ". ".join(parts) + ".", ""]
     return "\n".join(lines)
 

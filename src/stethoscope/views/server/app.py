@@ -55,10 +55,14 @@ def _series(desk: Desk, words: Words) -> Any:
 def _heatmap(desk: Desk, words: Words) -> Any:
     rows = words.words("rows")
     return heat_data(
-        desk, words.kind(overview.heat_kind(desk)), words.stat(), _view(desk, words),
-        parse_rows(rows) if rows else None, with_tree=words.flag("tree", default=True),
+        desk,
+        words.kind(overview.heat_kind(desk)),
+        words.stat(),
+        _view(desk, words),
+        parse_rows(rows) if rows else None,
+        with_tree=words.flag("tree", default=True),
         exact=words.flag("exact"),
-    )  # fmt: skip
+    )
 
 
 def _layer(desk: Desk, words: Words) -> Any:
@@ -74,10 +78,16 @@ def _profile(desk: Desk, words: Words) -> Any:
 
 
 QUESTIONS: Final[dict[str, Answer]] = {
-    "": lambda desk, _: overview.run_data(desk), "/minimap": lambda desk, _: overview.minimap_data(desk),
-    "/events": lambda desk, _: log.log_data(desk), "/ranks": lambda desk, _: ranks_data(desk),
-    "/series": _series, "/heatmap": _heatmap, "/layer": _layer, "/flow": _flow, "/profile": _profile,
-}  # fmt: skip
+    "": lambda desk, _: overview.run_data(desk),
+    "/minimap": lambda desk, _: overview.minimap_data(desk),
+    "/events": lambda desk, _: log.log_data(desk),
+    "/ranks": lambda desk, _: ranks_data(desk),
+    "/series": _series,
+    "/heatmap": _heatmap,
+    "/layer": _layer,
+    "/flow": _flow,
+    "/profile": _profile,
+}
 
 
 class Page:
@@ -150,7 +160,9 @@ class Page:
                 kind = words.kind(overview.heat_kind(a))
             rows = words.words("rows")
             window = (words.whole("first", begin), words.whole("last", end))
-            return compare.angles_data(a, b, kind, window, parse_rows(rows) if rows else None, is_unwanted=self._closing.is_set)
+            return compare.angles_data(
+                a, b, kind, window, parse_rows(rows) if rows else None, is_unwanted=self._closing.is_set
+            )
 
         return await self.answered(request, work)
 
@@ -174,7 +186,11 @@ def build(base: Path, gate: Gate) -> Any:
     """The application behind its gate."""
     page = Page(base)
     routes = [Route(path, _file(name, kind), methods=["GET"]) for path, (name, kind) in FILES.items()]
-    routes += [Route("/api/runs", page.runs), Route("/api/compare", page.compared), Route("/api/compare/angles", page.angled)]
+    routes += [
+        Route("/api/runs", page.runs),
+        Route("/api/compare", page.compared),
+        Route("/api/compare/angles", page.angled),
+    ]
     routes += [Route(f"/api/runs/{{run}}{tail}", page.question(answer)) for tail, answer in QUESTIONS.items()]
     routes += [Route("/api/runs/{run}/stream", page.streams.run), Route("/api/stream", page.streams.list)]
 

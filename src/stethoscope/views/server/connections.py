@@ -38,7 +38,11 @@ class Connection(H11Protocol):
     """One client, and since when it owes us something."""
 
     def __init__(
-        self, config: uvicorn.Config, server_state: Any, app_state: dict[str, Any], _loop: asyncio.AbstractEventLoop | None = None
+        self,
+        config: uvicorn.Config,
+        server_state: Any,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         super().__init__(config, server_state, {**app_state, "admit": self.admit}, _loop)
         self.is_admitted = False
@@ -80,7 +84,9 @@ class Connection(H11Protocol):
     def abort(self) -> None:
         """Ends the connection at once; what waits for the client is dropped by the system too, not kept until it reads."""
         with contextlib.suppress(OSError, AttributeError):
-            self.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            self.transport.get_extra_info("socket").setsockopt(
+                socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
+            )
         self.transport.abort()
 
     def is_late(self, now: float) -> bool:
@@ -144,10 +150,19 @@ class Server(uvicorn.Server):
 
     def __init__(self, app: Any) -> None:
         config = uvicorn.Config(
-            app, http=Connection, ws="none", log_level="error", access_log=False, server_header=False, date_header=False,
-            timeout_keep_alive=10, limit_concurrency=MAX_CONNECTIONS, backlog=ACCEPTED_AT_ONCE,
-            h11_max_incomplete_event_size=65_536, timeout_graceful_shutdown=2,
-        )  # fmt: skip
+            app,
+            http=Connection,
+            ws="none",
+            log_level="error",
+            access_log=False,
+            server_header=False,
+            date_header=False,
+            timeout_keep_alive=10,
+            limit_concurrency=MAX_CONNECTIONS,
+            backlog=ACCEPTED_AT_ONCE,
+            h11_max_incomplete_event_size=65_536,
+            timeout_graceful_shutdown=2,
+        )
         super().__init__(config)
         self._app = app
 

@@ -117,7 +117,9 @@ class Guard:
         try:
             await self._app(scope, receive, self._with_headers(scope, send))
         except Exception as error:  # answered with 500 already; a traceback for every request would bury the terminal
-            sys.stderr.write(f"stethoscope: {printable(scope['path'], limit=200)} failed: {printable(repr(error), limit=300)}\n")
+            sys.stderr.write(
+                f"stethoscope: {printable(scope['path'], limit=200)} failed: {printable(repr(error), limit=300)}\n"
+            )
         finally:
             self._under_way -= 1
 
@@ -225,11 +227,17 @@ _PAGE_CSP: Final = (
 
 async def _refuse(send: Send, status: int, words: str) -> None:
     """A refusal as a page without anything of ours in it; the connection ends with it, whatever else it would send."""
-    title = {400: "Not understood", 401: "This page needs its token", 429: "Too many requests"}.get(status, "Not from here")
+    title = {400: "Not understood", 401: "This page needs its token", 429: "Too many requests"}.get(
+        status, "Not from here"
+    )
     body = _PAGE.format(title=title, words=words.replace("`", ""), style=_STYLE).encode()
     ours = [(name, _PAGE_CSP.encode() if name == b"content-security-policy" else value) for name, value in HEADERS]
-    headers = [(b"content-type", b"text/html; charset=utf-8"), (b"content-length", str(len(body)).encode()),
-               (b"connection", b"close"), *ours]  # fmt: skip
+    headers = [
+        (b"content-type", b"text/html; charset=utf-8"),
+        (b"content-length", str(len(body)).encode()),
+        (b"connection", b"close"),
+        *ours,
+    ]
     if status == 401:
         headers.append((b"www-authenticate", b"Bearer"))
     if status == 429:

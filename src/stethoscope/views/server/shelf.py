@@ -53,7 +53,9 @@ class Shelf:
             with self._lock:
                 was_here = run_id in self._desks
             if was_here:
-                raise RunNotFoundError("The run's folder is gone", do="What you see is the last it said. Go back to the list of runs")
+                raise RunNotFoundError(
+                    "The run's folder is gone", do="What you see is the last it said. Go back to the list of runs"
+                )
             raise RunNotFoundError("There is no such run", do="It may have been removed: go back to the list of runs")
         with self._lock:
             desk = self._desks.pop(run_id, None)
@@ -136,8 +138,18 @@ def broken_row(path: Path, error: Exception) -> dict[str, Any]:
     what = row_trouble(error)
     do = error.do if isinstance(error, StethoscopeError) else ""
     return {
-        "id": text(path.name.rpartition("-")[2], 64), "name": text(path.name, 120), "state": "damaged",
-        "stateText": "Unreadable", "lastStep": None, "numSteps": 0, "startedAt": None, "trouble": text(what, 300),
-        "do": text(do, 300), "verdict": {"severity": "Info", "message": text(what, 300), "code": "", "firstStep": None,
-        "looked": False}, "loss": None, "heat": None, "lastLoss": None, "throughput": None,
-    }  # fmt: skip
+        "id": text(path.name.rpartition("-")[2], 64),
+        "name": text(path.name, 120),
+        "state": "damaged",
+        "stateText": "Unreadable",
+        "lastStep": None,
+        "numSteps": 0,
+        "startedAt": None,
+        "trouble": text(what, 300),
+        "do": text(do, 300),
+        "verdict": {"severity": "Info", "message": text(what, 300), "code": "", "firstStep": None, "looked": False},
+        "loss": None,
+        "heat": None,
+        "lastLoss": None,
+        "throughput": None,
+    }

@@ -190,10 +190,12 @@ def key_parts(cells: Grid, screen: Screen, *, raw: bool) -> list[ink.Line]:
         else:
             words += [(f"{glyphs.heat[3]} larger", ink.LARGER), (f"{glyphs.heat[3]} smaller", ink.SMALLER)]
     signs = (
-        (Mark.NAN, glyphs.nan, "NaN", ink.BROKEN), (Mark.INF, glyphs.inf, "Inf", ink.BROKEN),
-        (Mark.DEAD, glyphs.dead, "all zero", ink.PLAIN), (Mark.FROZEN, glyphs.frozen, "frozen", ink.NOTE),
+        (Mark.NAN, glyphs.nan, "NaN", ink.BROKEN),
+        (Mark.INF, glyphs.inf, "Inf", ink.BROKEN),
+        (Mark.DEAD, glyphs.dead, "all zero", ink.PLAIN),
+        (Mark.FROZEN, glyphs.frozen, "frozen", ink.NOTE),
         (Mark.SKIPPED, glyphs.skipped, "step skipped", ink.NOTE),
-    )  # fmt: skip
+    )
     words += [(f"{sign} {word}", style) for mark, sign, word, style in signs if (marks == mark).any()]
     if (marks == Mark.MISSING).any():
         words.append(("blank missing", ink.NOTE))

@@ -67,9 +67,7 @@ def metrics_lines(
     """One line for each metric that has anything to say; with `inner` also for what only detectors read."""
     names = [name for name in metric_order(tuple(run.metrics())) if inner or not is_inner(name)]
     shown = [(name, _window(run.metric(name), first, last)) for name in names]
-    shown = [
-        (name, series) for name, series in shown if len(series) and (inner or not _is_quiet(name, series))
-    ]
+    shown = [(name, series) for name, series in shown if len(series) and (inner or not _is_quiet(name, series))]
     if not shown:
         return []
     gutter = gutter or name_width([screen.text(name) for name, _ in shown], screen.width)

@@ -42,7 +42,11 @@ def number(value: float | None, *, ascii: bool = False) -> str:  # noqa: A002 - 
 def quantity(value: float | None, other: float | None = None, *, unit: str = "", ascii: bool = False) -> str:  # noqa: A002
     """A number of some evidence: a count where it and the one it stands beside are whole and have no unit."""
     both = [one for one in (value, other) if one is not None]
-    if value is not None and not unit and all(math.isfinite(one) and one == int(one) and abs(one) < 1e6 for one in both):
+    if (
+        value is not None
+        and not unit
+        and all(math.isfinite(one) and one == int(one) and abs(one) < 1e6 for one in both)
+    ):
         return count(int(value))
     return number(value, ascii=ascii)
 

@@ -64,10 +64,17 @@ def _reading_lines(answer: Why, screen: Screen) -> list[ink.Line]:
         where = f" ({reading.site})" if reading.site else ""
         pieces = ink.wrap(screen.text(label + where), room)
         holds = "" if reading.holds is None else "yes" if reading.holds else "no"
-        lines.append([
-            ("    ", ""), (ink.pad(pieces[0], room + 2), ink.PLAIN), (ink.pad(value, value_width, right=True), ink.STRONG),
-            ("  ", ""), (ink.pad(ask, ask_width), ink.NOTE), ("  ", ""), (holds, ink.PLAIN if holds == "yes" else ink.NOTE),
-        ])  # fmt: skip
+        lines.append(
+            [
+                ("    ", ""),
+                (ink.pad(pieces[0], room + 2), ink.PLAIN),
+                (ink.pad(value, value_width, right=True), ink.STRONG),
+                ("  ", ""),
+                (ink.pad(ask, ask_width), ink.NOTE),
+                ("  ", ""),
+                (holds, ink.PLAIN if holds == "yes" else ink.NOTE),
+            ]
+        )
         lines += [[("      ", ""), (piece, ink.PLAIN)] for piece in pieces[1:]]
     return lines
 

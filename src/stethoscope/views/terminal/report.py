@@ -21,8 +21,13 @@ if TYPE_CHECKING:
     from stethoscope.store import Run
 
 HEAT_KINDS = (
-    Kind.GRADIENT, Kind.ACTIVATION, Kind.ACTIVATION_GRADIENT, Kind.UPDATE, Kind.WEIGHT, Kind.OPTIMIZER_STATE,
-)  # fmt: skip
+    Kind.GRADIENT,
+    Kind.ACTIVATION,
+    Kind.ACTIVATION_GRADIENT,
+    Kind.UPDATE,
+    Kind.WEIGHT,
+    Kind.OPTIMIZER_STATE,
+)
 """What a picture can show, the most telling first."""
 _MAX_PARTS = 8
 
@@ -63,20 +68,27 @@ def _opened(whole: History, run: Run, cause: Finding) -> History:
     site = next((one for one in cause.sites if not one.startswith("(")), "")
     home = next((info.site.module for info in run.sites if site and site in info.site.names), "")
     around = home.rpartition(".")[0]
-    place = next((at for at, row in enumerate(whole.rows) if around == row.name or around.startswith(row.name + ".")), None)
+    place = next(
+        (at for at, row in enumerate(whole.rows) if around == row.name or around.startswith(row.name + ".")), None
+    )
     if not around or place is None:
         return whole
     pattern = "".join(f"[{char}]" if char in "*?[" else char for char in around) + ".*"
-    parts = history(run, whole.kind, whole.stat, pattern=pattern, depth=around.count(".") + 2, usual_before=cause.first_step)
+    parts = history(
+        run, whole.kind, whole.stat, pattern=pattern, depth=around.count(".") + 2, usual_before=cause.first_step
+    )
     if not 1 < len(parts.rows) <= _MAX_PARTS or not np.array_equal(parts.steps, whole.steps):
         return whole
     lead = whole.rows[place].name + "."
     rows = [dataclasses.replace(row, short=f"  {row.name.removeprefix(lead)}") for row in parts.rows]
     order = [*whole.rows[: place + 1], *rows, *whole.rows[place + 1 :]]
     return dataclasses.replace(
-        whole, rows=tuple(order), values=_between(whole.values, parts.values, place),
-        marks=_between(whole.marks, parts.marks, place), usual=_between(whole.usual, parts.usual, place),
-    )  # fmt: skip
+        whole,
+        rows=tuple(order),
+        values=_between(whole.values, parts.values, place),
+        marks=_between(whole.marks, parts.marks, place),
+        usual=_between(whole.usual, parts.usual, place),
+    )
 
 
 def _between(rows: Any, parts: Any, place: int) -> Any:

@@ -81,9 +81,12 @@ def runs_lines(rows: Sequence[RunRow], screen: Screen) -> list[ink.Line]:
 
 def _head(name_cells: int, id_cells: int, begun: int, trend: int) -> ink.Line:
     cells = [
-        "  " + ink.pad("run", name_cells), ink.pad("id", id_cells), ink.pad("begun", begun),
-        ink.pad("step", 7, right=True), ink.pad("loss", 8, right=True),
-    ]  # fmt: skip
+        "  " + ink.pad("run", name_cells),
+        ink.pad("id", id_cells),
+        ink.pad("begun", begun),
+        ink.pad("step", 7, right=True),
+        ink.pad("loss", 8, right=True),
+    ]
     if trend:
         cells.append(" " * trend)
     return [("  ".join([*cells, "found"]), ink.NOTE)]

@@ -31,9 +31,7 @@ _LEAD = 48
 """Steps shown before a fault begins, at least: enough to see what was usual."""
 
 
-def verdict_lines(
-    diagnosis: Diagnosis, run: Run | None, screen: Screen, *, full: bool = False
-) -> list[ink.Line]:
+def verdict_lines(diagnosis: Diagnosis, run: Run | None, screen: Screen, *, full: bool = False) -> list[ink.Line]:
     """The first cause in full, the others as rows (`full`: each in full); or that nothing was found."""
     notes = [f for f in diagnosis.findings if f.severity == Severity.INFO]
     if diagnosis.healthy:
@@ -184,9 +182,7 @@ def _with_unit(evidence: Evidence, screen: Screen) -> str:
     return text + (unit if unit == "%" else f" {unit}" if unit and text else "")
 
 
-def _evidence_trend(
-    evidence: Evidence, cause: Finding, run: Run | None, room: int, screen: Screen
-) -> ink.Line:
+def _evidence_trend(evidence: Evidence, cause: Finding, run: Run | None, room: int, screen: Screen) -> ink.Line:
     series = trend_of(evidence, cause, run) if run is not None and room >= 8 else None
     if series is None or len(series) < 2:
         return []
@@ -229,9 +225,7 @@ def remedy_lines(remedy: str, screen: Screen) -> list[ink.Line]:
     """The code line to try, never wrapped inside a word; several lines stay several."""
     lines: list[ink.Line] = []
     for text in remedy.strip().splitlines():
-        for piece in (
-            ink.wrap(screen.text(text), screen.width - 7) if len(text) > screen.width - 7 else [text]
-        ):
+        for piece in ink.wrap(screen.text(text), screen.width - 7) if len(text) > screen.width - 7 else [text]:
             head = [("try  ", ink.NOTE)] if not lines else [("     ", "")]
             lines.append([("  ", ""), *head, (screen.text(piece), ink.PLAIN)])
     return lines

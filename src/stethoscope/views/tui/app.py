@@ -55,7 +55,11 @@ class RunsScreen(PageScreen):
         chosen = self.marked | ({self.page.row_of(self.view)} if len(self.marked) == 1 else set())
         a, b, *more = [*sorted(path for path in chosen if path), "", ""]
         if not b or any(more):
-            self.say("Mark two runs with x first" if len(self.marked) < 2 else f"{len(self.marked)} runs are marked; c takes two")
+            self.say(
+                "Mark two runs with x first"
+                if len(self.marked) < 2
+                else f"{len(self.marked)} runs are marked; c takes two"
+            )
             return
         self.app.push_screen(CompareScreen(Holder(Path(a)), Holder(Path(b)), View(color=self.view.color)))
 

@@ -72,7 +72,9 @@ class Frame:
         return [*line, (before.ljust(at), ink.NOTE), (chip, CURSOR), (" " * fill + after, ink.NOTE)]
 
 
-def chart_lines(label: str, series: Series, frame: Frame, screen: Screen, height: int, note: str = "") -> list[ink.Line]:
+def chart_lines(
+    label: str, series: Series, frame: Frame, screen: Screen, height: int, note: str = ""
+) -> list[ink.Line]:
     """The series in `height` rows: its name and scale at the left, its value at the cursor at the right."""
     values, marks = trend(series.steps, series.values, frame.bins)
     levels, ends, is_log = _levels(np.where(marks == Mark.PLAIN, values, np.nan), height * 8)

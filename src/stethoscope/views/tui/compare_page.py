@@ -40,16 +40,27 @@ def compare_page(a: Desk, b: Desk, view: View, screen: Screen, height: int) -> P
     charts: list[ink.Line] = []
     for name, desk in (("A loss", a), ("B loss", b)):
         if "loss" in desk.run.metrics():
-            charts += chart_lines(name, _cut(desk.run.metric("loss"), (first, last)), frame, screen, 3 if height > 30 else 2)
+            charts += chart_lines(
+                name, _cut(desk.run.metric("loss"), (first, last)), frame, screen, 3 if height > 30 else 2
+            )
     rows, shown, at = _rows(found, view, frame, screen, max(4, height - len(head) - len(charts) - 4))
     lines = [*head, [], *charts, _axis(frame, kind), *rows]
     foot: ink.Line = [("  ", ""), (_key(screen), ink.NOTE)]
     lines = [*lines[: height - 1], *([[]] * (height - 1 - len(lines))), foot]
     event = (found["first"]["step"],) if found["first"] is not None else ()
     return Page(
-        [ink.fit(line, screen.width) for line in lines], columns=bins.starts, size=bins.size, last_step=last,
-        window=(first, last), span=span, rows=shown, row=at, events=event, kinds=kinds, column=cursor,
-    )  # fmt: skip
+        [ink.fit(line, screen.width) for line in lines],
+        columns=bins.starts,
+        size=bins.size,
+        last_step=last,
+        window=(first, last),
+        span=span,
+        rows=shown,
+        row=at,
+        events=event,
+        kinds=kinds,
+        column=cursor,
+    )
 
 
 def _cursor(view: View, found: dict[str, Any], last: int) -> int:
@@ -73,7 +84,10 @@ def _head(a: Desk, b: Desk, found: dict[str, Any], screen: Screen) -> list[ink.L
     lines += ink.flow(parts, screen.width, ("   ", ""))
     settings = found["settings"]
     differ: list[ink.Line] = [
-        [(f"{screen.text(row['name'])} ", ink.NOTE), (f"{screen.text(row['a']) or '-'} / {screen.text(row['b']) or '-'}", ink.PLAIN)]
+        [
+            (f"{screen.text(row['name'])} ", ink.NOTE),
+            (f"{screen.text(row['a']) or '-'} / {screen.text(row['b']) or '-'}", ink.PLAIN),
+        ]
         for row in settings["rows"][: min(settings["numDiffer"], _MAX_SETTINGS)]
     ]
     if settings["numDiffer"] > _MAX_SETTINGS:
@@ -87,7 +101,9 @@ def first_words(found: dict[str, Any]) -> str:
     if first is None:
         if not found["numShared"]:
             return "The two runs have no layer in common."
-        return f"The two runs say the same in all {found['numShared']:,} layers they share, at every step both recorded."
+        return (
+            f"The two runs say the same in all {found['numShared']:,} layers they share, at every step both recorded."
+        )
     return f"They first differ at step {numbers.count(first['step'])}, in {first['path']}."
 
 
@@ -117,12 +133,22 @@ def _rows(
     lines: list[ink.Line] = []
     for at in kept[first : first + num_rows]:
         path, label, _, indent = tree[places[at]][:4]
-        name = ink.pad(ink.cut_middle("  " * indent + screen.text(label), frame.gutter, ascii=screen.ascii), frame.gutter)
+        name = ink.pad(
+            ink.cut_middle("  " * indent + screen.text(label), frame.gutter, ascii=screen.ascii), frame.gutter
+        )
         spans = [_sign(int(mark), float(level), screen) for mark, level in zip(marks[at], signs[at], strict=True)]
         step = found["differs"][at]
         note = numbers.count(step) if step is not None else "same" if found["common"][at] else "only A"
         style = CURSOR if path == chosen else ink.PLAIN
-        lines.append([("  ", ""), (name, style), ("  ", ""), *frame.spread(spans), (ink.pad(note, _DIFFERS, right=True), ink.NOTE)])
+        lines.append(
+            [
+                ("  ", ""),
+                (name, style),
+                ("  ", ""),
+                *frame.spread(spans),
+                (ink.pad(note, _DIFFERS, right=True), ink.NOTE),
+            ]
+        )
     return lines, paths, chosen
 
 

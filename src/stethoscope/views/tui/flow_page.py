@@ -52,9 +52,7 @@ def flow_page(desk: Desk, view: View, screen: Screen, height: int) -> Page:
     room = height - 1
     lines = [*lines[:room], *([[]] * (room - len(lines))), foot]
     top = 3 + head_rows
-    return page_of(
-        [ink.fit(line, screen.width) for line in lines], heat, desk.span, event_steps(desk), kinds, top
-    )
+    return page_of([ink.fit(line, screen.width) for line in lines], heat, desk.span, event_steps(desk), kinds, top)
 
 
 def _title(heat: Heat, kind: Kind) -> ink.Line:
@@ -62,8 +60,9 @@ def _title(heat: Heat, kind: Kind) -> ink.Line:
         return [("Gradient flow", ink.STRONG)]
     what = "gradient of the weights" if kind is Kind.GRADIENT else "gradient of the outputs"
     return [
-        (f"Gradient flow at step {numbers.count(cursor_step(heat))}", ink.STRONG), (f"  {what}, norm", ink.NOTE),
-    ]  # fmt: skip
+        (f"Gradient flow at step {numbers.count(cursor_step(heat))}", ink.STRONG),
+        (f"  {what}, norm", ink.NOTE),
+    ]
 
 
 def scale_of(heat: Heat) -> tuple[float, float]:

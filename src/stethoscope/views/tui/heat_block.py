@@ -73,9 +73,21 @@ def heat_of(desk: Desk, view: View, screen: Screen, kind: Kind, window: tuple[in
     values = cells.levels if view.raw else other
     cursor = column_of(cells.bins.starts, cursor_of(desk, view))
     return Heat(
-        kind, tree, shown, first, nodes, row, opened, signs, source, cells, values,
-        Frame(cells.bins, room, gutter, cursor), with_values, window,
-    )  # fmt: skip
+        kind,
+        tree,
+        shown,
+        first,
+        nodes,
+        row,
+        opened,
+        signs,
+        source,
+        cells,
+        values,
+        Frame(cells.bins, room, gutter, cursor),
+        with_values,
+        window,
+    )
 
 
 def cursor_of(desk: Desk, view: View) -> int:
@@ -167,8 +179,13 @@ def at_cursor(heat: Heat, place: int, screen: Screen) -> ink.Line:
     if column < 0:
         return []
     mark, value = int(heat.cells.marks[place, column]), float(heat.values[place, column])
-    word = {int(Mark.NAN): "NaN", int(Mark.INF): "Inf", int(Mark.MISSING): "missing", int(Mark.FROZEN): "frozen",
-            int(Mark.SKIPPED): "skipped"}.get(mark)  # fmt: skip
+    word = {
+        int(Mark.NAN): "NaN",
+        int(Mark.INF): "Inf",
+        int(Mark.MISSING): "missing",
+        int(Mark.FROZEN): "frozen",
+        int(Mark.SKIPPED): "skipped",
+    }.get(mark)
     if word is not None:
         style = ink.BROKEN if mark in (Mark.NAN, Mark.INF) else ink.NOTE
         return [(ink.pad(word, VALUE, right=True), style), (" " * RATIO, "")]
@@ -221,7 +238,11 @@ def readout(heat: Heat, screen: Screen) -> ink.Line:
     size = heat.frame.bins.size
     step = cursor_step(heat)
     start = int(heat.frame.bins.starts[heat.frame.cursor])
-    at = f"step {numbers.count(step)}" if size == 1 else f"steps {numbers.count(start)}-{numbers.count(start + size - 1)}"
+    at = (
+        f"step {numbers.count(step)}"
+        if size == 1
+        else f"steps {numbers.count(start)}-{numbers.count(start + size - 1)}"
+    )
     tail = f"  {at}  {', '.join(words)}"
     name = screen.name(heat.row, max(12, screen.width - len(tail) - 2))
     return [("  ", ""), (name, ink.STRONG), (tail, ink.PLAIN)]

@@ -61,14 +61,37 @@ KEYS: Final = (
 
 HINTS: Final = {
     "runs": (("Enter", "open"), ("x", "mark"), ("c", "compare"), ("/", "filter"), ("?", "keys"), ("q", "leave")),
-    "run": (("j k", "row"), ("< >", "step"), ("[ ]", "event"), ("+ -", "zoom"), ("Enter", "layer"), ("w", "why"),
-            ("/", "filter"), ("?", "keys"), ("q", "leave")),
+    "run": (
+        ("j k", "row"),
+        ("< >", "step"),
+        ("[ ]", "event"),
+        ("+ -", "zoom"),
+        ("Enter", "layer"),
+        ("w", "why"),
+        ("/", "filter"),
+        ("?", "keys"),
+        ("q", "leave"),
+    ),
     "layer": (("< >", "step"), ("j k", "scroll"), ("+ -", "zoom"), ("Esc", "back"), ("?", "keys"), ("q", "leave")),
-    "flow": (("< >", "step"), ("space", "play"), ("j k", "row"), ("Enter", "layer"), ("Esc", "back"), ("?", "keys"), ("q", "leave")),
-    "compare": (("j k", "row"), ("< >", "step"), ("d", "first difference"), ("Esc", "back"), ("?", "keys"),
-                ("q", "leave")),
+    "flow": (
+        ("< >", "step"),
+        ("space", "play"),
+        ("j k", "row"),
+        ("Enter", "layer"),
+        ("Esc", "back"),
+        ("?", "keys"),
+        ("q", "leave"),
+    ),
+    "compare": (
+        ("j k", "row"),
+        ("< >", "step"),
+        ("d", "first difference"),
+        ("Esc", "back"),
+        ("?", "keys"),
+        ("q", "leave"),
+    ),
     "text": (("j k", "scroll"), ("Esc", "back"), ("q", "leave")),
-}  # fmt: skip
+}
 
 
 def hint_line(name: str, screen: Screen) -> ink.Line:

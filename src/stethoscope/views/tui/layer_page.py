@@ -48,7 +48,9 @@ def layer_page(desk: Desk, path: str, view: View, screen: Screen, height: int) -
         body += chart_lines(track.label, _cut(track.series, window), frame, screen, rows, track.note)
         body.append([])
     step = int(bins.starts[cursor]) + bins.size - 1 if len(bins) else window[1]
-    side = side_lines(desk, path, inside, tensor, step, Screen(_SIDE - 2 if is_wide else screen.width, screen.ascii, True))
+    side = side_lines(
+        desk, path, inside, tensor, step, Screen(_SIDE - 2 if is_wide else screen.width, screen.ascii, True)
+    )
     if is_wide:
         body = side_by_side(body, side, screen.width - _SIDE + 2)
     else:
@@ -56,9 +58,16 @@ def layer_page(desk: Desk, path: str, view: View, screen: Screen, height: int) -
     head = _head(run, path, inside, screen)
     scroll = min(view.scroll, max(0, len(body) - (height - len(head))))
     return Page(
-        [*head, *body[scroll:]], columns=bins.starts, size=bins.size, last_step=window[1], window=window, span=span,
-        events=tuple(sorted(set(event_steps(desk)))), column=cursor, place=(0, 0, scroll),
-    )  # fmt: skip
+        [*head, *body[scroll:]],
+        columns=bins.starts,
+        size=bins.size,
+        last_step=window[1],
+        window=window,
+        span=span,
+        events=tuple(sorted(set(event_steps(desk)))),
+        column=cursor,
+        place=(0, 0, scroll),
+    )
 
 
 def _head(run: Run, path: str, inside: list[SiteInfo], screen: Screen) -> list[ink.Line]:
@@ -119,7 +128,10 @@ def histogram_lines(
     negative, positive, zeros, bottom = _powers(table[at])
     name = screen.name(site.path, max(8, screen.width - 30))
     lines: list[ink.Line] = [
-        [(f"{name} ", ink.PLAIN), (f"{str(site.kind).replace('_', ' ')} at step {numbers.count(int(steps[at]))}", ink.NOTE)]
+        [
+            (f"{name} ", ink.PLAIN),
+            (f"{str(site.kind).replace('_', ' ')} at step {numbers.count(int(steps[at]))}", ink.NOTE),
+        ]
     ]
     most = max(float(negative.max(initial=0)), float(positive.max(initial=0)), 1.0)
     half = max(4, (screen.width - 12) // 2)
@@ -131,7 +143,11 @@ def histogram_lines(
         lines[-1][0] = (ink.pad(bar * left, half, right=True) + "  ", ink.PLAIN)
     if zeros:
         lines.append([(ink.pad("", half) + "  ", ""), (f"0: {numbers.count(int(zeros))}", ink.NOTE)])
-    return [*lines, [(ink.pad("minus", half, right=True) + "  ", ink.NOTE), (ink.pad("", 6), ""), ("plus", ink.NOTE)], []]
+    return [
+        *lines,
+        [(ink.pad("minus", half, right=True) + "  ", ink.NOTE), (ink.pad("", 6), ""), ("plus", ink.NOTE)],
+        [],
+    ]
 
 
 def _powers(row: FloatArray) -> tuple[FloatArray, FloatArray, float, int]:

@@ -50,19 +50,34 @@ def run_page(desk: Desk, view: View, screen: Screen, height: int) -> Page:
 
 
 def page_of(
-    lines: list[ink.Line], heat: Heat, span: tuple[int, int], events: list[int],
-    kinds: tuple[Kind, ...], top: int,
-) -> Page:  # fmt: skip
+    lines: list[ink.Line],
+    heat: Heat,
+    span: tuple[int, int],
+    events: list[int],
+    kinds: tuple[Kind, ...],
+    top: int,
+) -> Page:
     """The lines with what the keys need to know of the heat they show."""
     tree, frame = heat.tree, heat.frame
     return Page(
-        lines, columns=frame.bins.starts, size=frame.bins.size, last_step=heat.window[1], window=heat.window, span=span,
-        rows=tuple(tree[at].path for at in heat.shown), row=heat.row, opened=heat.opened,
+        lines,
+        columns=frame.bins.starts,
+        size=frame.bins.size,
+        last_step=heat.window[1],
+        window=heat.window,
+        span=span,
+        rows=tuple(tree[at].path for at in heat.shown),
+        row=heat.row,
+        opened=heat.opened,
         known=tuple(node.path for node in tree),
         branches=frozenset(tree[at].path for at in heat.shown if tree[at].num_children),
         parents={tree[at].path: tree[tree[at].parent].path for at in heat.shown if tree[at].parent >= 0},
-        events=tuple(sorted(set(events))), kinds=kinds, column=frame.cursor, place=(top, frame.gutter + 4, heat.first_row), frame=frame,
-    )  # fmt: skip
+        events=tuple(sorted(set(events))),
+        kinds=kinds,
+        column=frame.cursor,
+        place=(top, frame.gutter + 4, heat.first_row),
+        frame=frame,
+    )
 
 
 def _charts(desk: Desk, roomy: bool, tall: bool) -> list[tuple[str, Series, int]]:

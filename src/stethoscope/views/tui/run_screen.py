@@ -64,7 +64,16 @@ class DeskScreen(PageScreen):
         try:
             desk = self.holder.fresh()
             with desk.lock:
-                seen = (id(desk), desk.version, desk.trouble, desk.was_examined, view, paper, height, self.holder.is_paused)
+                seen = (
+                    id(desk),
+                    desk.version,
+                    desk.trouble,
+                    desk.was_examined,
+                    view,
+                    paper,
+                    height,
+                    self.holder.is_paused,
+                )
                 if seen == self._drawn_of:
                     return None
                 page = self.paint(desk, view, paper, height)
@@ -270,7 +279,9 @@ class TextScreen(PageScreen):
 
     hints: ClassVar[str] = "text"
 
-    def __init__(self, lines: Callable[[Paper], list[ink.Line]], folder: Path | None = None, color: bool = True) -> None:
+    def __init__(
+        self, lines: Callable[[Paper], list[ink.Line]], folder: Path | None = None, color: bool = True
+    ) -> None:
         super().__init__(View(color=color))
         self._lines, self.folder = lines, folder
 

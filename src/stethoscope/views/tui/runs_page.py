@@ -67,10 +67,14 @@ def runs_page(shelf: Shelf, view: View, screen: Screen, height: int, marked: fro
     """The runs that match, the selected one in view."""
     found = [(path, row) for path, row in shelf.rows() if _matches(row, path, view.pattern)]
     head: list[ink.Line] = [
-        [("Runs", ink.STRONG), ("  ", ""), (screen.name(str(shelf.base), screen.width - 24), ink.NOTE),
-         (f"  {numbers.count(len(found))}", ink.NOTE)],
+        [
+            ("Runs", ink.STRONG),
+            ("  ", ""),
+            (screen.name(str(shelf.base), screen.width - 24), ink.NOTE),
+            (f"  {numbers.count(len(found))}", ink.NOTE),
+        ],
         [],
-    ]  # fmt: skip
+    ]
     if not found:
         return Page([*head, *_nothing(view, screen)])
     keys = tuple(str(path) for path, _ in found)
@@ -84,7 +88,9 @@ def runs_page(shelf: Shelf, view: View, screen: Screen, height: int, marked: fro
     for place, ((path, _), line) in enumerate(zip(shown, lines, strict=True)):
         sign = ("x " if screen.ascii else "✓ ") if str(path) in marked else "  "
         chosen = first + place == at
-        out.append([(sign, ink.STRONG), *([(text, f"{style} {CURSOR}".strip()) for text, style in line] if chosen else line)])
+        out.append(
+            [(sign, ink.STRONG), *([(text, f"{style} {CURSOR}".strip()) for text, style in line] if chosen else line)]
+        )
     return Page(out, rows=keys, row=keys[at], place=(len(head) + 1, 0, first))
 
 

@@ -14,7 +14,9 @@ def trouble_page(error: Exception, path: Path | None, screen: Screen) -> Page:
     """The error as a person reads it."""
     what, do = _words(error)
     name = path.name if path is not None else ""
-    lines: list[ink.Line] = [[(screen.glyphs.state["damaged"] + " ", ink.WARNING), (screen.name(name, screen.width - 4), "")]]
+    lines: list[ink.Line] = [
+        [(screen.glyphs.state["damaged"] + " ", ink.WARNING), (screen.name(name, screen.width - 4), "")]
+    ]
     lines += [[(text, ink.STRONG)] for text in ink.wrap(screen.text(what), screen.width)]
     lines += [[]] + [[(text, ink.PLAIN)] for text in ink.wrap(screen.text(do), screen.width)] if do else []
     is_gone = isinstance(error, FileNotFoundError)
