@@ -10,7 +10,10 @@ const out = process.env.STETHOSCOPE_WEB_OUT ?? join(here, "..", "src", "stethosc
 mkdirSync(out, { recursive: true });
 await build({
   absWorkingDir: here,
-  entryPoints: [{ in: "src/main.tsx", out: "app" }, { in: "src/style.css", out: "app" }],
+  entryPoints: [
+    { in: "src/main.tsx", out: "app" },
+    { in: "src/style.css", out: "app" },
+  ],
   outdir: out,
   bundle: true,
   minify: true,
@@ -30,4 +33,7 @@ for (const name of ["app.js", "app.css", "index.html", "icon.svg"]) {
   console.log(`${name.padEnd(12)} ${statSync(join(out, name)).size} bytes, ${packed} gzip`);
 }
 console.log(`total        ${total} gzip`);
-if (total > 100_000) { console.error("over the budget of 100,000 bytes"); process.exit(1); }
+if (total > 100_000) {
+  console.error("over the budget of 100,000 bytes");
+  process.exit(1);
+}

@@ -4,7 +4,12 @@ export const MINUS = "⁻";
 
 export const count = (value: number): string => Math.round(value).toLocaleString("en-US");
 
-const raised = (power: number): string => (power < 0 ? MINUS : "") + String(Math.abs(power)).split("").map((d) => SUPER[Number(d)]).join("");
+const raised = (power: number): string =>
+  (power < 0 ? MINUS : "") +
+  String(Math.abs(power))
+    .split("")
+    .map((d) => SUPER[Number(d)])
+    .join("");
 
 /** Numbers as the server sends them: NaN and infinities come by name. */
 export function real(value: number | string | null | undefined): number | null {
@@ -29,7 +34,8 @@ export function number(given: number | string | null | undefined): string {
 }
 
 function factor(value: number): string {
-  if (!Number.isFinite(value) || value >= 1e6) return `10${raised(Number.isFinite(value) ? Math.floor(Math.log10(value)) : 308)}`;
+  if (!Number.isFinite(value) || value >= 1e6)
+    return `10${raised(Number.isFinite(value) ? Math.floor(Math.log10(value)) : 308)}`;
   if (value < 9.95) return value.toFixed(1).replace(/\.0$/, "");
   return Number(value.toPrecision(3)).toLocaleString("en-US", { maximumFractionDigits: 0 });
 }
@@ -61,21 +67,40 @@ export function percent(share: number): string {
 export function duration(seconds: number): string {
   const whole = Math.round(seconds);
   if (whole < 60) return `${whole} s`;
-  const days = Math.floor(whole / 86400), hours = Math.floor(whole / 3600) % 24, minutes = Math.floor(whole / 60) % 60;
+  const days = Math.floor(whole / 86400),
+    hours = Math.floor(whole / 3600) % 24,
+    minutes = Math.floor(whole / 60) % 60;
   if (days) return `${days} d ${hours} h`;
   return hours ? `${hours} h ${minutes} min` : `${minutes} min ${whole % 60} s`;
 }
 
 export function amount(value: number): string {
-  for (const [size, unit] of [[1e12, "T"], [1e9, "B"], [1e6, "M"], [1e3, "k"]] as const) {
-    if (value >= size) { const scaled = value / size; return `${scaled >= 99.5 ? scaled.toFixed(0) : Number(scaled.toPrecision(3))} ${unit}`; }
+  for (const [size, unit] of [
+    [1e12, "T"],
+    [1e9, "B"],
+    [1e6, "M"],
+    [1e3, "k"],
+  ] as const) {
+    if (value >= size) {
+      const scaled = value / size;
+      return `${scaled >= 99.5 ? scaled.toFixed(0) : Number(scaled.toPrecision(3))} ${unit}`;
+    }
   }
   return String(value);
 }
 
 /** Bytes on disk, in powers of a thousand as disks are sold. */
 export function bytes(value: number): string {
-  for (const [size, unit] of [[1e12, "TB"], [1e9, "GB"], [1e6, "MB"], [1e3, "kB"]] as const) if (value >= 0.9995 * size) { const scaled = value / size; return `${scaled >= 99.5 ? scaled.toFixed(0) : Number(scaled.toPrecision(2))} ${unit}`; }
+  for (const [size, unit] of [
+    [1e12, "TB"],
+    [1e9, "GB"],
+    [1e6, "MB"],
+    [1e3, "kB"],
+  ] as const)
+    if (value >= 0.9995 * size) {
+      const scaled = value / size;
+      return `${scaled >= 99.5 ? scaled.toFixed(0) : Number(scaled.toPrecision(2))} ${unit}`;
+    }
   return `${value} bytes`;
 }
 
@@ -94,10 +119,29 @@ export function day(seconds: number | null): string {
 export const plural = (value: number, word: string): string => `${count(value)} ${word}${value === 1 ? "" : "s"}`;
 export const since = (first: number, last: number): string => `${first === last ? "at" : "since"} step ${count(first)}`;
 export const KIND_NAMES: Record<string, string> = {
-  gradient: "Gradient", weight: "Weight", update: "Update", activation: "Output", activation_gradient: "Output grad", optimizer_state: "Optimizer",
+  gradient: "Gradient",
+  weight: "Weight",
+  update: "Update",
+  activation: "Output",
+  activation_gradient: "Output grad",
+  optimizer_state: "Optimizer",
 };
 export const STAT_NAMES: Record<string, string> = {
-  norm: "L2 norm", abs_max: "Largest |x|", mean_abs: "Mean |x|", mean: "Mean", std: "Spread (std)", max: "Largest", min: "Smallest",
-  kurtosis: "Excess kurtosis", zero_fraction: "Share of zeros", num_tiny: "Underflows",
+  norm: "L2 norm",
+  abs_max: "Largest |x|",
+  mean_abs: "Mean |x|",
+  mean: "Mean",
+  std: "Spread (std)",
+  max: "Largest",
+  min: "Smallest",
+  kurtosis: "Excess kurtosis",
+  zero_fraction: "Share of zeros",
+  num_tiny: "Underflows",
 };
-export const STAT_SHORT: Record<string, string> = { norm: "L2", abs_max: "max |x|", mean_abs: "mean |x|", zero_fraction: "zeros", num_tiny: "tiny" };
+export const STAT_SHORT: Record<string, string> = {
+  norm: "L2",
+  abs_max: "max |x|",
+  mean_abs: "mean |x|",
+  zero_fraction: "zeros",
+  num_tiny: "tiny",
+};

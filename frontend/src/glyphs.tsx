@@ -2,21 +2,83 @@
 import type { JSX } from "preact";
 
 export function Severity({ of, size = 12 }: { of: string; size?: number }): JSX.Element {
-  const box = { width: size, height: size, viewBox: "0 0 12 12", class: `sign ${of.toLowerCase() || "clear"}`, role: "img" as const, "aria-label": of || "nothing found" };
-  if (of === "Critical") return <svg {...box}><path d="M6 .4 11.6 6 6 11.6.4 6Z" fill="currentColor" /></svg>;
-  if (of === "Warning") return <svg {...box}><path d="M6 .8 11.8 11H.2Z" fill="currentColor" /></svg>;
-  if (of === "Info") return <svg {...box}><circle cx="6" cy="6" r="4.6" fill="currentColor" /></svg>;
-  return <svg {...box}><path d="m1.5 6.6 3 3 6-6.6" fill="none" stroke="currentColor" stroke-width="1.6" /></svg>;
+  const box = {
+    width: size,
+    height: size,
+    viewBox: "0 0 12 12",
+    class: `sign ${of.toLowerCase() || "clear"}`,
+    role: "img" as const,
+    "aria-label": of || "nothing found",
+  };
+  if (of === "Critical")
+    return (
+      <svg {...box}>
+        <path d="M6 .4 11.6 6 6 11.6.4 6Z" fill="currentColor" />
+      </svg>
+    );
+  if (of === "Warning")
+    return (
+      <svg {...box}>
+        <path d="M6 .8 11.8 11H.2Z" fill="currentColor" />
+      </svg>
+    );
+  if (of === "Info")
+    return (
+      <svg {...box}>
+        <circle cx="6" cy="6" r="4.6" fill="currentColor" />
+      </svg>
+    );
+  return (
+    <svg {...box}>
+      <path d="m1.5 6.6 3 3 6-6.6" fill="none" stroke="currentColor" stroke-width="1.6" />
+    </svg>
+  );
 }
 
 export function StateSign({ of, size = 14 }: { of: string; size?: number }): JSX.Element {
-  const box = { width: size, height: size, viewBox: "0 0 14 14", class: `state ${of}`, role: "img" as const, "aria-label": of, fill: "none", stroke: "currentColor" };
+  const box = {
+    width: size,
+    height: size,
+    viewBox: "0 0 14 14",
+    class: `state ${of}`,
+    role: "img" as const,
+    "aria-label": of,
+    fill: "none",
+    stroke: "currentColor",
+  };
   switch (of) {
-    case "live": return <svg {...box}><circle class="halo" cx="7" cy="7" r="6" fill="currentColor" stroke="none" opacity=".25" /><circle cx="7" cy="7" r="3.4" fill="currentColor" stroke="none" /></svg>;
-    case "finished": return <svg {...box}><rect x="3" y="3" width="8" height="8" stroke-width="1.4" /></svg>;
-    case "crashed": return <svg {...box}><path d="m3 3 8 8m0-8-8 8" stroke-width="1.9" /></svg>;
-    case "stale": return <svg {...box}><circle cx="7" cy="7" r="5" stroke-width="1.7" stroke-dasharray="2.1 1.8" /></svg>;
-    default: return <svg {...box}><rect x="2.5" y="2.5" width="9" height="9" stroke-width="1.5" /><path d="m3 11 8-8" stroke-width="1.5" /></svg>;
+    case "live":
+      return (
+        <svg {...box}>
+          <circle class="halo" cx="7" cy="7" r="6" fill="currentColor" stroke="none" opacity=".25" />
+          <circle cx="7" cy="7" r="3.4" fill="currentColor" stroke="none" />
+        </svg>
+      );
+    case "finished":
+      return (
+        <svg {...box}>
+          <rect x="3" y="3" width="8" height="8" stroke-width="1.4" />
+        </svg>
+      );
+    case "crashed":
+      return (
+        <svg {...box}>
+          <path d="m3 3 8 8m0-8-8 8" stroke-width="1.9" />
+        </svg>
+      );
+    case "stale":
+      return (
+        <svg {...box}>
+          <circle cx="7" cy="7" r="5" stroke-width="1.7" stroke-dasharray="2.1 1.8" />
+        </svg>
+      );
+    default:
+      return (
+        <svg {...box}>
+          <rect x="2.5" y="2.5" width="9" height="9" stroke-width="1.5" />
+          <path d="m3 11 8-8" stroke-width="1.5" />
+        </svg>
+      );
   }
 }
 
@@ -35,10 +97,45 @@ const PATHS: Record<string, string> = {
   more: "M3 8h.01M8 8h.01M13 8h.01",
 };
 export function Icon({ name, size = 16 }: { name: string; size?: number }): JSX.Element {
-  return <svg width={size} height={size} viewBox="0 0 16 16" fill={name === "play" ? "currentColor" : "none"} stroke="currentColor" stroke-width={name === "more" ? 2.4 : name === "pause" ? 2 : 1.4} stroke-linecap="round" stroke-linejoin="round" aria-hidden="true"><path d={PATHS[name]} /></svg>;
+  return (
+    <svg
+      width={size}
+      height={size}
+      viewBox="0 0 16 16"
+      fill={name === "play" ? "currentColor" : "none"}
+      stroke="currentColor"
+      stroke-width={name === "more" ? 2.4 : name === "pause" ? 2 : 1.4}
+      stroke-linecap="round"
+      stroke-linejoin="round"
+      aria-hidden="true"
+    >
+      <path d={PATHS[name]} />
+    </svg>
+  );
 }
-export const ThemeIcon = (): JSX.Element => <svg width="16" height="16" viewBox="0 0 16 16" aria-hidden="true"><circle cx="8" cy="8" r="5.2" fill="none" stroke="currentColor" stroke-width="1.4" /><path d="M8 2.8a5.2 5.2 0 0 1 0 10.4Z" fill="currentColor" /></svg>;
-export const Logo = (): JSX.Element => <svg class="logo" width="20" height="20" viewBox="0 0 24 24" fill="none" stroke="currentColor" stroke-width="2" stroke-linecap="round" aria-hidden="true"><path d="M6 3.5H4v5a4.5 4.5 0 0 0 9 0v-5h-2" /><path d="M8.5 13v3a5 5 0 0 0 10 0v-2.5" /><circle cx="18.5" cy="11" r="2.5" /></svg>;
+export const ThemeIcon = (): JSX.Element => (
+  <svg width="16" height="16" viewBox="0 0 16 16" aria-hidden="true">
+    <circle cx="8" cy="8" r="5.2" fill="none" stroke="currentColor" stroke-width="1.4" />
+    <path d="M8 2.8a5.2 5.2 0 0 1 0 10.4Z" fill="currentColor" />
+  </svg>
+);
+export const Logo = (): JSX.Element => (
+  <svg
+    class="logo"
+    width="20"
+    height="20"
+    viewBox="0 0 24 24"
+    fill="none"
+    stroke="currentColor"
+    stroke-width="2"
+    stroke-linecap="round"
+    aria-hidden="true"
+  >
+    <path d="M6 3.5H4v5a4.5 4.5 0 0 0 9 0v-5h-2" />
+    <path d="M8.5 13v3a5 5 0 0 0 10 0v-2.5" />
+    <circle cx="18.5" cy="11" r="2.5" />
+  </svg>
+);
 
 /** The numbered disc of an event. */
 export function Disc({ n, hollow = false }: { n: number; hollow?: boolean }): JSX.Element {

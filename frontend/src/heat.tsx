@@ -10,7 +10,8 @@ import { isPhone, cursor, selected, tokens } from "./state";
 import { Rules, usePointer, type Ends, type Flag } from "./tracks";
 import type { Tokens } from "./tokens";
 
-export const ROW = 16; const TALL = 20;
+export const ROW = 16;
+const TALL = 20;
 
 /** The rows to show: those whose parents are all open, and (with a filter) what matches and its parents. */
 export function visibleRows(tree: TreeRow[], open: Set<string>, filter = ""): number[] {
@@ -18,13 +19,18 @@ export function visibleRows(tree: TreeRow[], open: Set<string>, filter = ""): nu
   if (filter) {
     const wanted = filter.toLowerCase();
     const keep = new Set<number>();
-    tree.forEach((row, at) => { if (row[0].toLowerCase().includes(wanted)) for (let up = at; up >= 0; up = tree[up][2]) keep.add(up); });
+    tree.forEach((row, at) => {
+      if (row[0].toLowerCase().includes(wanted)) for (let up = at; up >= 0; up = tree[up][2]) keep.add(up);
+    });
     return [...keep].sort((a, b) => a - b);
   }
   const shown = new Uint8Array(tree.length);
   tree.forEach((row, at) => {
     const parent = row[2];
-    if (parent < 0 || (shown[parent] && open.has(tree[parent][0]))) { shown[at] = 1; out.push(at); }
+    if (parent < 0 || (shown[parent] && open.has(tree[parent][0]))) {
+      shown[at] = 1;
+      out.push(at);
+    }
   });
   return out;
 }
@@ -41,24 +47,78 @@ export function rangesOf(rows: number[]): string {
   return out.join(",");
 }
 
-export interface Cell { value: number | null; ratio: number | null; mark: number }
+export interface Cell {
+  value: number | null;
+  ratio: number | null;
+  mark: number;
+}
 export function cellAt(heat: Heat | null, row: number, step: number): Cell | null {
   const at = heat?.place.get(row);
   if (!heat || at === undefined) return null;
   const column = Math.floor((step - heat.start) / heat.size);
   if (column < 0 || column >= heat.count) return null;
   const mark = heat.marks[at * heat.count + column];
-  const value = mark === Mark.NAN ? NaN : mark === Mark.INF ? Infinity : mark === Mark.PLAIN || mark === Mark.DEAD ? heat.values[at * heat.count + column] : null;
+  const value =
+    mark === Mark.NAN
+      ? NaN
+      : mark === Mark.INF
+        ? Infinity
+        : mark === Mark.PLAIN || mark === Mark.DEAD
+          ? heat.values[at * heat.count + column]
+          : null;
   const usual = heat.usual[at];
-  return { value, mark, ratio: value === null ? null : !Number.isFinite(value) ? value : Number.isFinite(usual) && usual > 0 ? Math.abs(value) / usual : null };
+  return {
+    value,
+    mark,
+    ratio:
+      value === null
+        ? null
+        : !Number.isFinite(value)
+          ? value
+          : Number.isFinite(usual) && usual > 0
+            ? Math.abs(value) / usual
+            : null,
+  };
 }
-const MARK_WORDS: Record<number, string> = { [Mark.MISSING]: "missing", [Mark.SKIPPED]: "skipped", [Mark.FROZEN]: "no gradient", [Mark.DEAD]: "all zero", [Mark.INF]: "Inf", [Mark.NAN]: "NaN" };
+const MARK_WORDS: Record<number, string> = {
+  [Mark.MISSING]: "missing",
+  [Mark.SKIPPED]: "skipped",
+  [Mark.FROZEN]: "no gradient",
+  [Mark.DEAD]: "all zero",
+  [Mark.INF]: "Inf",
+  [Mark.NAN]: "NaN",
+};
 
 export interface HeatProps {
-  tree: TreeRow[]; rows: number[]; heat: Heat | null; scale: Scale; span: [number, number]; flags: Flag[]; ends?: Ends | null; raw: boolean; open: Set<string>; kind: string; stat: string;
-  height?: number; onToggle: (path: string) => void; onOpen: (path: string) => void; onRange?: (first: number, last: number) => void;
-  draw?: (context: CanvasRenderingContext2D, at: number, x: (step: number) => number, y: number, height: number, t: Tokens, dpr: number, right: number) => void;
-  valuesOf?: (row: number, step: number) => [string, string, boolean]; tipOf?: (row: number, step: number) => JSX.Element | null; sign?: (row: number) => string; rowHeight?: number;
+  tree: TreeRow[];
+  rows: number[];
+  heat: Heat | null;
+  scale: Scale;
+  span: [number, number];
+  flags: Flag[];
+  ends?: Ends | null;
+  raw: boolean;
+  open: Set<string>;
+  kind: string;
+  stat: string;
+  height?: number;
+  onToggle: (path: string) => void;
+  onOpen: (path: string) => void;
+  onRange?: (first: number, last: number) => void;
+  draw?: (
+    context: CanvasRenderingContext2D,
+    at: number,
+    x: (step: number) => number,
+    y: number,
+    height: number,
+    t: Tokens,
+    dpr: number,
+    right: number,
+  ) => void;
+  valuesOf?: (row: number, step: number) => [string, string, boolean];
+  tipOf?: (row: number, step: number) => JSX.Element | null;
+  sign?: (row: number) => string;
+  rowHeight?: number;
   /** Words on the field left of a line. */
   band?: { x: number; words: string };
 }
@@ -80,30 +140,115 @@ export function HeatGrid(props: HeatProps): JSX.Element {
     setSeen(element.clientHeight);
     return () => watch.disconnect();
   }, []);
-  const first = Math.max(0, Math.floor(top / pitch) - 4), last = Math.min(rows.length, Math.ceil((top + seen) / pitch) + 4);
-  useEffect(() => { props.onRange?.(first, last); }, [first, last]);
-  const look = useMemo<Look>(() => (heat && props.raw ? valueRange(heat) : { raw: false, low: 0, high: 0, log: false }), [heat, props.raw]);
+  const first = Math.max(0, Math.floor(top / pitch) - 4),
+    last = Math.min(rows.length, Math.ceil((top + seen) / pitch) + 4);
+  useEffect(() => {
+    props.onRange?.(first, last);
+  }, [first, last]);
+  const look = useMemo<Look>(
+    () => (heat && props.raw ? valueRange(heat) : { raw: false, low: 0, high: 0, log: false }),
+    [heat, props.raw],
+  );
   const drawn = rows.slice(Math.floor(top / pitch), Math.ceil((top + seen) / pitch)).join();
-  useLayoutEffect(() => paint(canvas, props, look, top, seen, pitch, t), [heat, drawn, look, top, seen, pitch, t, scale.first, scale.last, scale.width, props.span[1], props.draw ? {} : null]);
-  const pointer = usePointer(scale, props.span, (y) => { const at = Math.floor((y + (box.current?.scrollTop ?? 0)) / pitch); if (rows[at] !== undefined) { selected.value = tree[rows[at]][0]; setHover(at); } });
+  useLayoutEffect(
+    () => paint(canvas, props, look, top, seen, pitch, t),
+    [
+      heat,
+      drawn,
+      look,
+      top,
+      seen,
+      pitch,
+      t,
+      scale.first,
+      scale.last,
+      scale.width,
+      props.span[1],
+      props.draw ? {} : null,
+    ],
+  );
+  const pointer = usePointer(scale, props.span, (y) => {
+    const at = Math.floor((y + (box.current?.scrollTop ?? 0)) / pitch);
+    if (rows[at] !== undefined) {
+      selected.value = tree[rows[at]][0];
+      setHover(at);
+    }
+  });
   const chosen = rows.findIndex((row) => tree[row][0] === selected.value);
-  useEffect(() => { keepSeen(box, chosen, pitch); }, [chosen]);
+  useEffect(() => {
+    keepSeen(box, chosen, pitch);
+  }, [chosen]);
   const total = Math.max(rows.length * pitch, 1);
   const shownHeight = Math.min(seen, total);
   return (
-    <div class="heat" ref={box} onScroll={() => setTop(box.current!.scrollTop)} onMouseLeave={() => setHover(null)} role="treegrid" aria-rowcount={rows.length}
-      aria-label={`${KIND_NAMES[props.kind] ?? props.kind} by layer and step. Arrow keys move; o opens a branch; Enter opens the layer`} tabIndex={0} aria-activedescendant={chosen >= 0 ? `row-${rows[chosen]}` : undefined}>
-      <div class="tall" ref={(el) => { if (el) el.style.height = `${total}px`; }}>
+    <div
+      class="heat"
+      ref={box}
+      onScroll={() => setTop(box.current!.scrollTop)}
+      onMouseLeave={() => setHover(null)}
+      role="treegrid"
+      aria-rowcount={rows.length}
+      aria-label={`${KIND_NAMES[props.kind] ?? props.kind} by layer and step. Arrow keys move; o opens a branch; Enter opens the layer`}
+      tabIndex={0}
+      aria-activedescendant={chosen >= 0 ? `row-${rows[chosen]}` : undefined}
+    >
+      <div
+        class="tall"
+        ref={(el) => {
+          if (el) el.style.height = `${total}px`;
+        }}
+      >
         <canvas ref={canvas} aria-hidden="true" data-panel="heat" />
-        <svg class="over plotbox" aria-hidden="true" ref={(el) => { if (el) el.style.top = `${top}px`; }} width={scale.width} height={shownHeight}>
+        <svg
+          class="over plotbox"
+          aria-hidden="true"
+          ref={(el) => {
+            if (el) el.style.top = `${top}px`;
+          }}
+          width={scale.width}
+          height={shownHeight}
+        >
           <Rules scale={scale} height={shownHeight} flags={flags} ends={ends} />
-          {props.band && <text x={props.band.x - 10} y={pitch * 4.5 + 4} text-anchor="end" class="band">{props.band.words}</text>}
-          {chosen >= 0 && chosen * pitch >= top - pitch && chosen * pitch < top + seen && <rect x="0.6" y={chosen * pitch - top - 0.5} width={scale.width - 1.2} height={pitch} fill="none" stroke={t.ink} stroke-width="1.25" />}
+          {props.band && (
+            <text x={props.band.x - 10} y={pitch * 4.5 + 4} text-anchor="end" class="band">
+              {props.band.words}
+            </text>
+          )}
+          {chosen >= 0 && chosen * pitch >= top - pitch && chosen * pitch < top + seen && (
+            <rect
+              x="0.6"
+              y={chosen * pitch - top - 0.5}
+              width={scale.width - 1.2}
+              height={pitch}
+              fill="none"
+              stroke={t.ink}
+              stroke-width="1.25"
+            />
+          )}
         </svg>
-        <div class="plotbox touch" {...pointer} onMouseMove={(event) => { (pointer.onMouseMove as (e: MouseEvent) => void)(event); const y = event.clientY - (event.currentTarget as Element).getBoundingClientRect().top; setHover(Math.floor(y / pitch)); }}
-          onDblClick={(event) => { const y = event.clientY - (event.currentTarget as Element).getBoundingClientRect().top; const row = rows[Math.floor(y / pitch)]; if (row !== undefined) props.onOpen(tree[row][0]); }} />
-        {rows.slice(first, last).map((row, n) => <Row key={row} {...{ props, row, at: first + n, pitch, isOpen: open.has(tree[row][0]), chosen: first + n === chosen }} />)}
-        {hover !== null && rows[hover] !== undefined && <Tip props={props} row={rows[hover]} at={hover} pitch={pitch} bottom={top + seen} />}
+        <div
+          class="plotbox touch"
+          {...pointer}
+          onMouseMove={(event) => {
+            (pointer.onMouseMove as (e: MouseEvent) => void)(event);
+            const y = event.clientY - (event.currentTarget as Element).getBoundingClientRect().top;
+            setHover(Math.floor(y / pitch));
+          }}
+          onDblClick={(event) => {
+            const y = event.clientY - (event.currentTarget as Element).getBoundingClientRect().top;
+            const row = rows[Math.floor(y / pitch)];
+            if (row !== undefined) props.onOpen(tree[row][0]);
+          }}
+        />
+        {rows.slice(first, last).map((row, n) => (
+          <Row
+            key={row}
+            {...{ props, row, at: first + n, pitch, isOpen: open.has(tree[row][0]), chosen: first + n === chosen }}
+          />
+        ))}
+        {hover !== null && rows[hover] !== undefined && (
+          <Tip props={props} row={rows[hover]} at={hover} pitch={pitch} bottom={top + seen} />
+        )}
       </div>
     </div>
   );
@@ -117,55 +262,150 @@ function keepSeen(box: RefObject<HTMLDivElement | null>, at: number, pitch: numb
   else if (y + pitch > element.scrollTop + element.clientHeight) element.scrollTop = y + pitch - element.clientHeight;
 }
 
-function paint(ref: RefObject<HTMLCanvasElement | null>, props: HeatProps, look: Look, top: number, seen: number, pitch: number, t: Tokens): void {
+function paint(
+  ref: RefObject<HTMLCanvasElement | null>,
+  props: HeatProps,
+  look: Look,
+  top: number,
+  seen: number,
+  pitch: number,
+  t: Tokens,
+): void {
   const element = ref.current;
   if (!element) return;
   const { heat, rows, scale } = props;
   const dpr = devicePixelRatio || 1;
   const height = Math.min(seen, Math.max(rows.length * pitch, 1));
-  const w = Math.round(scale.width * dpr), h = Math.round(height * dpr);
-  if (element.width !== w || element.height !== h) { element.width = w; element.height = h; element.style.width = `${scale.width}px`; element.style.height = `${height}px`; }
+  const w = Math.round(scale.width * dpr),
+    h = Math.round(height * dpr);
+  if (element.width !== w || element.height !== h) {
+    element.width = w;
+    element.height = h;
+    element.style.width = `${scale.width}px`;
+    element.style.height = `${height}px`;
+  }
   element.style.top = `${top}px`;
   const context = element.getContext("2d")!;
-  context.fillStyle = t.sheet; context.fillRect(0, 0, w, h);
+  context.fillStyle = t.sheet;
+  context.fillRect(0, 0, w, h);
   const right = Math.round(Math.min(scale.width, scale.x(props.span[1] + 1)) * dpr);
   const x = (step: number): number => scale.x(step) * dpr;
   for (let at = Math.floor(top / pitch); at < Math.min(rows.length, Math.ceil((top + seen) / pitch)); at++) {
-    const y = Math.round((at * pitch - top) * dpr), cell = Math.round((pitch - 1) * dpr);
-    if (props.draw) { props.draw(context, rows[at], x, y, cell, t, dpr, right); continue; }
+    const y = Math.round((at * pitch - top) * dpr),
+      cell = Math.round((pitch - 1) * dpr);
+    if (props.draw) {
+      props.draw(context, rows[at], x, y, cell, t, dpr, right);
+      continue;
+    }
     const place = heat?.place.get(rows[at]);
     if (heat && place !== undefined) paintRow(context, heat, place, x, y, cell, t, dpr, look, right);
-    else if (props.tree[rows[at]][5]) { context.fillStyle = texture(context, Mark.FROZEN, t, dpr); context.fillRect(0, y, right, cell); }
+    else if (props.tree[rows[at]][5]) {
+      context.fillStyle = texture(context, Mark.FROZEN, t, dpr);
+      context.fillRect(0, y, right, cell);
+    }
   }
 }
 
-function Row({ props, row, at, pitch, isOpen, chosen }: { props: HeatProps; row: number; at: number; pitch: number; isOpen: boolean; chosen: boolean }): JSX.Element {
+function Row({
+  props,
+  row,
+  at,
+  pitch,
+  isOpen,
+  chosen,
+}: {
+  props: HeatProps;
+  row: number;
+  at: number;
+  pitch: number;
+  isOpen: boolean;
+  chosen: boolean;
+}): JSX.Element {
   const [path, label, , indent, children, frozen, severity] = props.tree[row];
   const sign = props.sign?.(row) ?? "";
   return (
-    <div class={`row${chosen ? " chosen" : ""}${severity ? " bad" : ""}`} id={`row-${row}`} role="row" aria-level={indent + 1} aria-expanded={children ? isOpen : undefined} aria-selected={chosen} ref={(el) => { if (el) { el.style.top = `${at * pitch}px`; el.style.height = `${pitch}px`; } }}>
-      <div class="label" role="rowheader" title={path} onClick={() => { selected.value = path; if (children) props.onToggle(path); }} onDblClick={() => props.onOpen(path)} ref={(el) => { if (el) el.style.paddingLeft = `${10 + indent * (isPhone.value ? 5 : 13)}px`; }}>
+    <div
+      class={`row${chosen ? " chosen" : ""}${severity ? " bad" : ""}`}
+      id={`row-${row}`}
+      role="row"
+      aria-level={indent + 1}
+      aria-expanded={children ? isOpen : undefined}
+      aria-selected={chosen}
+      ref={(el) => {
+        if (el) {
+          el.style.top = `${at * pitch}px`;
+          el.style.height = `${pitch}px`;
+        }
+      }}
+    >
+      <div
+        class="label"
+        role="rowheader"
+        title={path}
+        onClick={() => {
+          selected.value = path;
+          if (children) props.onToggle(path);
+        }}
+        onDblClick={() => props.onOpen(path)}
+        ref={(el) => {
+          if (el) el.style.paddingLeft = `${10 + indent * (isPhone.value ? 5 : 13)}px`;
+        }}
+      >
         <span class={`twist${children ? (isOpen ? " open" : " shut") : ""}`} />
-        <span class="mono">{label}</span>{frozen ? <em>frozen</em> : sign ? <em>{sign}</em> : null}{severity && <Severity of={severity} size={10} />}
+        <span class="mono">{label}</span>
+        {frozen ? <em>frozen</em> : sign ? <em>{sign}</em> : null}
+        {severity && <Severity of={severity} size={10} />}
       </div>
       <RowValues props={props} row={row} frozen={Boolean(frozen)} />
     </div>
   );
 }
 function RowValues({ props, row, frozen }: { props: HeatProps; row: number; frozen: boolean }): JSX.Element {
-  const step = cursor.value ?? (props.heat ? Math.min(props.span[1], props.heat.start + props.heat.count * props.heat.size - 1) : null);
-  if (frozen && !props.valuesOf) return <div class="cells" role="gridcell"><span class="wide">no {props.kind === "update" ? "update" : "gradient"}</span></div>;
+  const step =
+    cursor.value ??
+    (props.heat ? Math.min(props.span[1], props.heat.start + props.heat.count * props.heat.size - 1) : null);
+  if (frozen && !props.valuesOf)
+    return (
+      <div class="cells" role="gridcell">
+        <span class="wide">no {props.kind === "update" ? "update" : "gradient"}</span>
+      </div>
+    );
   if (step === null) return <div class="cells" role="gridcell" />;
-  if (props.valuesOf) { const [a, b, strong] = props.valuesOf(row, step); return <div class={`cells${strong ? " off" : ""}`} role="gridcell"><span>{a}</span><span>{b}</span></div>; }
+  if (props.valuesOf) {
+    const [a, b, strong] = props.valuesOf(row, step);
+    return (
+      <div class={`cells${strong ? " off" : ""}`} role="gridcell">
+        <span>{a}</span>
+        <span>{b}</span>
+      </div>
+    );
+  }
   const cell = cellAt(props.heat, row, step);
   if (!cell) return <div class="cells" role="gridcell" />;
-  if (cell.value === null) return <div class="cells" role="gridcell"><span class="wide">{MARK_WORDS[cell.mark]}</span></div>;
+  if (cell.value === null)
+    return (
+      <div class="cells" role="gridcell">
+        <span class="wide">{MARK_WORDS[cell.mark]}</span>
+      </div>
+    );
   const words = cell.ratio === null ? "" : ratio(cell.ratio);
   const broken = !Number.isFinite(cell.value);
-  return <div class={`cells${words !== "usual" && words !== "" && !broken ? " off" : ""}${broken ? " crit" : ""}`} role="gridcell"><span>{number(cell.value)}</span><span>{broken ? "" : words}</span></div>;
+  return (
+    <div
+      class={`cells${words !== "usual" && words !== "" && !broken ? " off" : ""}${broken ? " crit" : ""}`}
+      role="gridcell"
+    >
+      <span>{number(cell.value)}</span>
+      <span>{broken ? "" : words}</span>
+    </div>
+  );
 }
 
-export function describe(props: { tree: TreeRow[]; heat: Heat | null; kind: string; stat: string }, row: number, step: number): string {
+export function describe(
+  props: { tree: TreeRow[]; heat: Heat | null; kind: string; stat: string },
+  row: number,
+  step: number,
+): string {
   const cell = cellAt(props.heat, row, step);
   const head = `${props.tree[row][0]} ${(KIND_NAMES[props.kind] ?? props.kind).toLowerCase()}, step ${count(step)}`;
   if (!cell) return head;
@@ -175,7 +415,19 @@ export function describe(props: { tree: TreeRow[]; heat: Heat | null; kind: stri
   return `${head}: ${stat} ${number(cell.value)}, ${ratio(cell.ratio) === "usual" ? "usual" : `${times(cell.ratio)} its median of ${number(props.heat!.usual[props.heat!.place.get(row)!])}`}`;
 }
 
-function Tip({ props, row, at, pitch, bottom }: { props: HeatProps; row: number; at: number; pitch: number; bottom: number }): JSX.Element | null {
+function Tip({
+  props,
+  row,
+  at,
+  pitch,
+  bottom,
+}: {
+  props: HeatProps;
+  row: number;
+  at: number;
+  pitch: number;
+  bottom: number;
+}): JSX.Element | null {
   const step = cursor.value;
   if (step === null) return null;
   const own = props.tipOf?.(row, step);
@@ -191,23 +443,90 @@ function Tip({ props, row, at, pitch, bottom }: { props: HeatProps; row: number;
   const usual = props.heat?.usual[props.heat.place.get(row) ?? -1];
   const wide = props.heat && props.heat.size > 1 ? `, ${props.heat.size} steps` : "";
   return (
-    <div class="tip" ref={place}>{own ?? <><p><span class="mono strong">{props.tree[row][0]}</span> {(KIND_NAMES[props.kind] ?? props.kind).toLowerCase()}, step {count(step)}{wide}</p>
-      <p>{cell!.value === null ? MARK_WORDS[cell!.mark] : <>{STAT_SHORT[props.stat] ?? props.stat} {number(cell!.value)}{cell!.ratio !== null && Number.isFinite(cell!.value) && usual !== undefined && <>, {ratio(cell!.ratio) === "usual" ? <>usual, its median is {number(usual)}</> : <><b>{times(cell!.ratio)}</b> its median of {number(usual)}</>}</>}</>}</p></>}</div>
+    <div class="tip" ref={place}>
+      {own ?? (
+        <>
+          <p>
+            <span class="mono strong">{props.tree[row][0]}</span> {(KIND_NAMES[props.kind] ?? props.kind).toLowerCase()}
+            , step {count(step)}
+            {wide}
+          </p>
+          <p>
+            {cell!.value === null ? (
+              MARK_WORDS[cell!.mark]
+            ) : (
+              <>
+                {STAT_SHORT[props.stat] ?? props.stat} {number(cell!.value)}
+                {cell!.ratio !== null && Number.isFinite(cell!.value) && usual !== undefined && (
+                  <>
+                    ,{" "}
+                    {ratio(cell!.ratio) === "usual" ? (
+                      <>usual, its median is {number(usual)}</>
+                    ) : (
+                      <>
+                        <b>{times(cell!.ratio)}</b> its median of {number(usual)}
+                      </>
+                    )}
+                  </>
+                )}
+              </>
+            )}
+          </p>
+        </>
+      )}
+    </div>
   );
 }
 
 /** What the colors mean: ends of the scale written out, and a sample of each texture that is in the picture. */
-export function HeatKey({ heat, raw, ends, extra }: { heat: Heat | null; raw: boolean; ends?: [string, string]; extra?: [string, number][] }): JSX.Element {
+export function HeatKey({
+  heat,
+  raw,
+  ends,
+  extra,
+}: {
+  heat: Heat | null;
+  raw: boolean;
+  ends?: [string, string];
+  extra?: [string, number][];
+}): JSX.Element {
   const t = tokens.value;
   const look = heat && raw ? valueRange(heat) : null;
   const stops = raw ? t.value : t.history;
   const present = new Set<number>();
   if (heat) for (const mark of heat.marks) present.add(mark);
-  const words: [string, number][] = ([["NaN", Mark.NAN], ["Inf", Mark.INF], ["missing", Mark.MISSING], ["frozen", Mark.FROZEN], ["all zero", Mark.DEAD], ["skipped", Mark.SKIPPED]] as [string, number][]).filter(([, mark]) => present.has(mark));
+  const words: [string, number][] = (
+    [
+      ["NaN", Mark.NAN],
+      ["Inf", Mark.INF],
+      ["missing", Mark.MISSING],
+      ["frozen", Mark.FROZEN],
+      ["all zero", Mark.DEAD],
+      ["skipped", Mark.SKIPPED],
+    ] as [string, number][]
+  ).filter(([, mark]) => present.has(mark));
   const shown = ends ?? (look ? [number(look.low), number(look.high) + (look.log ? ", log" : "")] : ["1/64", "×64"]);
   return (
-    <div class="key"><span>{shown[0]}</span><svg width="112" height="11" aria-hidden="true"><defs><linearGradient id={raw ? "rampv" : "ramph"}>{stops.map((stop, at) => <stop offset={at / (stops.length - 1)} stop-color={stop} />)}</linearGradient></defs><rect width="112" height="11" fill={`url(#${raw ? "rampv" : "ramph"})`} />{!raw && <path d="M56 -1V12" stroke={t.ink} />}</svg><span>{shown[1]}</span>
-      {[...words, ...(extra ?? [])].map(([word, mark]) => <span class="sample"><Swatch mark={mark} />{word}</span>)}
+    <div class="key">
+      <span>{shown[0]}</span>
+      <svg width="112" height="11" aria-hidden="true">
+        <defs>
+          <linearGradient id={raw ? "rampv" : "ramph"}>
+            {stops.map((stop, at) => (
+              <stop offset={at / (stops.length - 1)} stop-color={stop} />
+            ))}
+          </linearGradient>
+        </defs>
+        <rect width="112" height="11" fill={`url(#${raw ? "rampv" : "ramph"})`} />
+        {!raw && <path d="M56 -1V12" stroke={t.ink} />}
+      </svg>
+      <span>{shown[1]}</span>
+      {[...words, ...(extra ?? [])].map(([word, mark]) => (
+        <span class="sample">
+          <Swatch mark={mark} />
+          {word}
+        </span>
+      ))}
     </div>
   );
 }
@@ -215,12 +534,21 @@ export function Swatch({ mark }: { mark: number }): JSX.Element {
   const t = tokens.value;
   const ref = useRef<HTMLCanvasElement>(null);
   useLayoutEffect(() => {
-    const dpr = devicePixelRatio || 1, element = ref.current!;
-    element.width = 16 * dpr; element.height = 12 * dpr;
+    const dpr = devicePixelRatio || 1,
+      element = ref.current!;
+    element.width = 16 * dpr;
+    element.height = 12 * dpr;
     const context = element.getContext("2d")!;
-    context.fillStyle = texture(context, mark, t, dpr); context.fillRect(0, 0, element.width, element.height);
-    if (mark === Mark.DEAD) { context.fillStyle = t.ink2; context.fillRect(0, 4 * dpr, element.width, 4 * dpr); }
-    if (mark === Mark.SKIPPED) { context.fillStyle = t.mark; context.fillRect(4 * dpr, 5 * dpr, 8 * dpr, dpr); }
+    context.fillStyle = texture(context, mark, t, dpr);
+    context.fillRect(0, 0, element.width, element.height);
+    if (mark === Mark.DEAD) {
+      context.fillStyle = t.ink2;
+      context.fillRect(0, 4 * dpr, element.width, 4 * dpr);
+    }
+    if (mark === Mark.SKIPPED) {
+      context.fillStyle = t.mark;
+      context.fillRect(4 * dpr, 5 * dpr, 8 * dpr, dpr);
+    }
   });
   return <canvas ref={ref} class="swatch" aria-hidden="true" />;
 }

@@ -18,36 +18,100 @@ import { Patterns } from "./tracks";
 
 function RunPage({ id }: { id: string }): JSX.Element {
   const [session, setSession] = useState<RunSession | null>(null);
-  useEffect(() => { const made = new RunSession(id); setSession(made); return () => made.close(); }, [id]);
+  useEffect(() => {
+    const made = new RunSession(id);
+    setSession(made);
+    return () => made.close();
+  }, [id]);
   if (!session || session.key !== id) return <div class="app" />;
-  const data = session.data.value, trouble = session.trouble.value;
-  if (trouble && !data) return <div class="app"><RunBar data={null} name="" bare /><TroubleScreen trouble={trouble} /></div>;
+  const data = session.data.value,
+    trouble = session.trouble.value;
+  if (trouble && !data)
+    return (
+      <div class="app">
+        <RunBar data={null} name="" bare />
+        <TroubleScreen trouble={trouble} />
+      </div>
+    );
   return (
-    <div class="app" data-ready={data && (session.heat.value || !["overview", "layers"].includes(route.value.screen) || !data.kinds.length) ? "1" : undefined}>
+    <div
+      class="app"
+      data-ready={
+        data && (session.heat.value || !["overview", "layers"].includes(route.value.screen) || !data.kinds.length)
+          ? "1"
+          : undefined
+      }
+    >
       <RunBar data={data} name="" />
-      {trouble && data && <p class="notice" role="status">{trouble.what}. {trouble.do}</p>}
-      {!session.lineUp.value && data?.run.state === "live" && <p class="notice" role="status">The server does not answer. What you see is the last it said.</p>}
+      {trouble && data && (
+        <p class="notice" role="status">
+          {trouble.what}. {trouble.do}
+        </p>
+      )}
+      {!session.lineUp.value && data?.run.state === "live" && (
+        <p class="notice" role="status">
+          The server does not answer. What you see is the last it said.
+        </p>
+      )}
       <Screen session={session} />
-      {isPhone.value ? <PhoneTabs /> : data && <Status parts={data.status} right={data.run.state === "live" ? (paused.value ? "Paused" : data.delay !== null ? `Delay ${number(data.delay)} s` : "Live") : data.closing} keys={[[["j", "k"], "row"], [["←", "→"], "step"], [["?"], "keys"]]} />}
+      {isPhone.value ? (
+        <PhoneTabs />
+      ) : (
+        data && (
+          <Status
+            parts={data.status}
+            right={
+              data.run.state === "live"
+                ? paused.value
+                  ? "Paused"
+                  : data.delay !== null
+                    ? `Delay ${number(data.delay)} s`
+                    : "Live"
+                : data.closing
+            }
+            keys={[
+              [["j", "k"], "row"],
+              [["←", "→"], "step"],
+              [["?"], "keys"],
+            ]}
+          />
+        )
+      )}
     </div>
   );
 }
 
 function Screen({ session }: { session: RunSession }): JSX.Element | null {
   switch (route.value.screen) {
-    case "layers": return <LayerScreen session={session} />;
-    case "flow": return <FlowScreen session={session} />;
-    case "log": return <LogScreen session={session} />;
-    case "ranks": return <RanksScreen session={session} />;
-    case "profile": return <ProfileScreen session={session} />;
-    case "checkup": return <CheckupScreen session={session} />;
-    default: return <Overview session={session} />;
+    case "layers":
+      return <LayerScreen session={session} />;
+    case "flow":
+      return <FlowScreen session={session} />;
+    case "log":
+      return <LogScreen session={session} />;
+    case "ranks":
+      return <RanksScreen session={session} />;
+    case "profile":
+      return <ProfileScreen session={session} />;
+    case "checkup":
+      return <CheckupScreen session={session} />;
+    default:
+      return <Overview session={session} />;
   }
 }
 
 function App(): JSX.Element {
   const { screen, key } = route.value;
-  return <><Patterns /><a class="skip" href="#main">To the content</a>{screen === "runs" ? <Runs /> : screen === "compare" ? <CompareScreen /> : <RunPage id={key} />}<Overlays /></>;
+  return (
+    <>
+      <Patterns />
+      <a class="skip" href="#main">
+        To the content
+      </a>
+      {screen === "runs" ? <Runs /> : screen === "compare" ? <CompareScreen /> : <RunPage id={key} />}
+      <Overlays />
+    </>
+  );
 }
 
 const root = document.getElementById("app")!;
@@ -56,7 +120,22 @@ begin();
 if (inside) {
   document.documentElement.dataset.report = "1";
   carry({});
-  void carriedData(inside).then((data) => { render(<><Patterns /><ReportPage data={data} /><Overlays /></>, root); document.documentElement.dataset.ready = "1"; }, (error) => { root.textContent = `This file cannot be read: ${String(error)}`; });
+  void carriedData(inside).then(
+    (data) => {
+      render(
+        <>
+          <Patterns />
+          <ReportPage data={data} />
+          <Overlays />
+        </>,
+        root,
+      );
+      document.documentElement.dataset.ready = "1";
+    },
+    (error) => {
+      root.textContent = `This file cannot be read: ${String(error)}`;
+    },
+  );
 } else {
   if (location.search) history.replaceState(null, "", location.pathname + location.hash);
   render(<App />, root);
