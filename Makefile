@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 TOOLS := $(VENV)/.tools
 
-.PHONY: setup demo test lint bench bench-faults test-faults clean browser page
+.PHONY: setup demo test lint bench bench-faults test-faults clean browser page lint-frontend
 
 setup: $(TOOLS)
 
@@ -41,13 +41,22 @@ browser:
 
 # The page's bundle, from frontend/ into src/stethoscope/views/web; needs node.
 page:
-	cd frontend && npm ci && npm run check && npm run build
+	cd frontend && npm ci && npm run format && npm run check && npm run build
 
 lint: $(TOOLS)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	@if [ "$$CI" = "true" ] || command -v npm >/dev/null; then $(MAKE) lint-frontend; else echo "no npm here: frontend/ is not checked"; fi
+
+# The page's sources: formatted as prettier does, and typed. Needs npm, as CI has.
+lint-frontend: frontend/node_modules/.package-lock.json
+	cd frontend && npm run lint && npm run check
+
+frontend/node_modules/.package-lock.json: frontend/package-lock.json
+	cd frontend && npm ci --no-audit --no-fund
+	@touch $@
 
 bench: $(TOOLS)
 	@for program in benchmarks/*.py; do echo "== $$program"; $(BIN)/python $$program || exit 1; done
