@@ -1,0 +1,31 @@
+"""Text that came from elsewhere, made safe to print; and what a misspelled name may have meant."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+BIDI_CONTROLS = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+
+
+def printable(text: str, limit: int = 400) -> str:
+    """The text with control and bidirectional characters escaped, cut in the middle past `limit`."""
+    if len(text) > limit:
+        half = (limit - 1) // 2
+        text = f"{text[:half]}…{text[-half:]}"
+    return "".join(
+        char if char.isprintable() and char not in BIDI_CONTROLS else char.encode("unicode_escape").decode()
+        for char in text
+    )
+
+
+def did_you_mean(word: str, known: Iterable[str], limit: int = 3) -> str:
+    """ "Did you mean a or b?" for a word that is nearly one of those known, "" where none is near."""
+    by_lower = {name.lower(): name for name in known}
+    near = [by_lower[name] for name in difflib.get_close_matches(word.lower(), list(by_lower), limit, 0.6)]
+    # A part of a long name is what people remember of it.
+    near += [name for lower, name in by_lower.items() if len(word) > 3 and word.lower() in lower and name not in near]
+    near = [printable(name, limit=80) for name in near[:limit]]
+    if not near:
+        return ""
+    return f"Did you mean {near[0] if len(near) == 1 else ', '.join(near[:-1]) + ' or ' + near[-1]}?"
