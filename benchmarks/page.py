@@ -32,7 +32,7 @@ def scale(args: argparse.Namespace) -> None:
     import large_run
     import tensorboard_page
 
-    from stethoscope.views.server.shelf import opaque_id
+    from stethoscope.views.server.run_cache import opaque_id
 
     with tempfile.TemporaryDirectory() as scratch:
         runs = Path(scratch) / "runs"

@@ -85,10 +85,10 @@ class Target:
 
 def routes() -> list[str]:
     """Every route of the page, with {run} where an id stands."""
+    from stethoscope.views.server.access import AccessPolicy
     from stethoscope.views.server.app import build
-    from stethoscope.views.server.gate import Gate
 
-    return [route.path for route in build(Path("nowhere"), Gate.at("127.0.0.1", 1))._app.routes]
+    return [route.path for route in build(Path("nowhere"), AccessPolicy.at("127.0.0.1", 1))._app.routes]
 
 
 def without_authentication(at: Target) -> Iterator[Row]:

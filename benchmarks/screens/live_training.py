@@ -72,7 +72,7 @@ def measure(rate: float, seconds: float, turns: int) -> list[str]:
     from browsing import browsing, serving
 
     from stethoscope.store import find_runs
-    from stethoscope.views.server.shelf import opaque_id
+    from stethoscope.views.server.run_cache import opaque_id
 
     with tempfile.TemporaryDirectory() as scratch:
         runs, log = Path(scratch) / "runs", Path(scratch) / "steps.log"

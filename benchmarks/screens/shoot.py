@@ -56,7 +56,7 @@ def serve(runs: Path) -> tuple[subprocess.Popen[str], str]:
 
 def keys_of(runs: Path) -> dict[str, str]:
     from stethoscope.store import find_runs, open_run
-    from stethoscope.views.server.shelf import opaque_id
+    from stethoscope.views.server.run_cache import opaque_id
 
     return {open_run(path).name: opaque_id(path) for path in find_runs(runs)}
 
@@ -65,7 +65,7 @@ def found_live(runs: Path) -> str:
     """The live run's key, as soon as something was found in it that is more than a note; "" where that does not come."""
     from stethoscope.record import RunError, Severity
     from stethoscope.store import find_runs, open_run
-    from stethoscope.views.server.shelf import opaque_id
+    from stethoscope.views.server.run_cache import opaque_id
 
     for _ in range(240):
         time.sleep(0.5)

@@ -10,7 +10,7 @@ import synthetic
 
 from stethoscope.record import Severity
 from stethoscope.store import FindingsWriter
-from stethoscope.views.terminal import ink
+from stethoscope.views.common.styled_text import cell_width
 
 pytestmark = pytest.mark.usefixtures("given_diagnosis")
 
@@ -100,7 +100,7 @@ def test_show_sick_marks_the_layer_in_table_and_picture(cli, sick):
 def test_show_fits_the_width(cli, sick, width, extra):
     code, out, _ = cli("show", "--width", width, *extra)
     assert code == 0
-    assert max(map(ink.cell_width, out.splitlines())) <= width
+    assert max(map(cell_width, out.splitlines())) <= width
     assert out.isascii() == (extra == ("--ascii",))
 
 

@@ -278,9 +278,9 @@ def test_only_what_moves_is_drawn_again(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_a_layer_that_turned_nan_is_usually_what_it_was_before() -> None:
-    from stethoscope.views.moving_plots import _draw_bars
-    from stethoscope.views.plots import new_figure
-    from stethoscope.views.style import tokens
+    from stethoscope.views.common.style import tokens
+    from stethoscope.views.plots.figures import new_figure
+    from stethoscope.views.plots.moving import _draw_bars
 
     lengths = np.array([[2.0, 3.0, 4.0, *[np.nan] * 9], [np.nan] * 12])
     _, ticks = _draw_bars(new_figure(2, 2).subplots(), lengths, tokens(dark=False))

@@ -15,7 +15,7 @@ from PIL import Image
 from stethoscope.instruments import DebugVisualizer, TerminalVisualizer, VisualizationConfig
 from stethoscope.instruments.visualizer import FORMATS, file_name
 from stethoscope.record import ConfigError
-from stethoscope.views.plot_data import Histogram, number
+from stethoscope.views.common.plot_data import Histogram, number
 
 
 def filled(folder: Path, **settings: object) -> DebugVisualizer:

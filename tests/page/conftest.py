@@ -25,7 +25,7 @@ from stethoscope.analyse.graph import Edge, Graph, Node
 from stethoscope.kernels.histogram import NUM_BINS, ZERO_BIN
 from stethoscope.record import Evidence, Finding, Kind, Severity, SiteInfo
 from stethoscope.store import FindingsWriter, RunWriter, process
-from stethoscope.views.server.shelf import opaque_id
+from stethoscope.views.server.run_cache import opaque_id
 
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser") or ""
 FLAGS = [

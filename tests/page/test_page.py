@@ -17,7 +17,7 @@ import synthetic
 
 from conftest import HEALTHY, HOSTILE, LIVE, SICK, STALE, Watched, run_hash
 from stethoscope.cli import main
-from stethoscope.views.server.shelf import opaque_id
+from stethoscope.views.server.run_cache import opaque_id
 
 SCREENS = ("overview", "layers", "flow", "profile", "ranks", "log", "checkup")
 

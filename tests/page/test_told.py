@@ -16,7 +16,7 @@ import synthetic
 from conftest import HEALTHY, SICK, Watched, run_hash
 from stethoscope.record import Evidence, Finding, Severity
 from stethoscope.store import FindingsWriter
-from stethoscope.views.server.shelf import opaque_id
+from stethoscope.views.server.run_cache import opaque_id
 
 ALONE = "20261116-070000-alone-abcabc"
 CHECKED = "20261116-070100-checked-abcabd"

@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import stethoscope
-from stethoscope.views.pagedata.desk import Desk
+from stethoscope.views.common.open_run import OpenRun
 from stethoscope.views.pagedata.overview import run_data
 
 
@@ -29,7 +29,7 @@ def test_what_a_checkup_found_stands_with_the_run(tmp_path: Path) -> None:
     batch = (torch.randn(16, 6), torch.randint(0, 3, (16,)))
     found = stethoscope.checkup(model, batch, F.cross_entropy, optimizer)
     train(model, optimizer, tmp_path / "run")
-    shown = run_data(Desk(tmp_path / "run"))["checkup"]
+    shown = run_data(OpenRun(tmp_path / "run"))["checkup"]
     assert {row["code"] for row in shown["findings"]} == {finding.code for finding in found.findings}
     assert "double_softmax" in {row["code"] for row in shown["findings"]}
     assert shown["numExperiments"] == found.looked_at.num_detectors > 0
@@ -39,4 +39,4 @@ def test_what_a_checkup_found_stands_with_the_run(tmp_path: Path) -> None:
 def test_without_one_the_page_says_so(tmp_path: Path) -> None:
     model = nn.Linear(6, 3)
     train(model, torch.optim.SGD(model.parameters(), 0.1), tmp_path / "run")
-    assert run_data(Desk(tmp_path / "run"))["checkup"] is None
+    assert run_data(OpenRun(tmp_path / "run"))["checkup"] is None

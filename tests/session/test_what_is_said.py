@@ -17,7 +17,7 @@ from stethoscope.cli import main
 from stethoscope.explain import diagnose
 from stethoscope.live import companions
 from stethoscope.store import companion_log, open_run
-from stethoscope.views.pagedata.desk import Desk
+from stethoscope.views.common.open_run import OpenRun
 from stethoscope.views.pagedata.facts import status_parts
 from stethoscope.views.pagedata.verdict import verdict_data
 from tests.session.training import Trained, begin, go_on
@@ -177,9 +177,9 @@ def test_a_detector_that_fails_in_the_companion_is_named_on_every_face(
     folder = folder_of(trained)
     run = open_run(folder)
     assert "planted" in run.failures()["Brittle"]
-    desk = Desk(folder)
-    assert "Brittle" in str(status_parts(desk, desk.diagnosis))
-    assert "planted" in str(verdict_data(desk)["lookedAt"]["brokenDetectors"])
+    viewed = OpenRun(folder)
+    assert "Brittle" in str(status_parts(viewed, viewed.diagnosis))
+    assert "planted" in str(verdict_data(viewed)["lookedAt"]["brokenDetectors"])
     assert "Brittle" in str(diagnose(run, findings=run.findings()).to_json())
     assert main(["show", str(folder)]) == 0
     assert "Brittle" in capsys.readouterr().out

@@ -52,10 +52,10 @@ def page(run: Path) -> int:
     from starlette.testclient import TestClient
 
     from stethoscope.views.server import make_app
-    from stethoscope.views.server.gate import Gate
-    from stethoscope.views.server.shelf import opaque_id
+    from stethoscope.views.server.access import AccessPolicy
+    from stethoscope.views.server.run_cache import opaque_id
 
-    app = make_app(run.parent, Gate.at("127.0.0.1", 7654, token=TOKEN))
+    app = make_app(run.parent, AccessPolicy.at("127.0.0.1", 7654, token=TOKEN))
     client = TestClient(app, base_url="http://127.0.0.1:7654", headers={"authorization": f"Bearer {TOKEN}"})
     listed = client.get("/api/runs")
     assert listed.status_code == 200, listed.status_code

@@ -12,7 +12,7 @@ from stethoscope.kernels.columns import INDEX, NUM_COLUMNS, NUM_COUNTS
 from stethoscope.record import Kind, Site, SiteInfo
 from stethoscope.store import Run, RunWriter, seal
 from stethoscope.store import spool as spool_module
-from stethoscope.views.pagedata.desk import Desk
+from stethoscope.views.common.open_run import OpenRun
 from stethoscope.views.pagedata.heat import heat_data
 from stethoscope.views.pagedata.overview import minimap_data
 
@@ -58,9 +58,9 @@ def cells(answer):
 
 def test_buckets_show_what_the_rows_show(folder, monkeypatch):
     view = (0, NUM_STEPS - 1, 19)  # bins of 64 steps either way
-    small = heat_data(Desk(folder), Kind.GRADIENT, "norm", view)
+    small = heat_data(OpenRun(folder), Kind.GRADIENT, "norm", view)
     monkeypatch.setattr(overview_module, "LARGE_VALUES", 100)
-    large = heat_data(Desk(folder), Kind.GRADIENT, "norm", view)
+    large = heat_data(OpenRun(folder), Kind.GRADIENT, "norm", view)
     assert (small["start"], small["size"], small["count"]) == (large["start"], large["size"], large["count"])
     left, right = cells(small), cells(large)
     np.testing.assert_array_equal(left[1], right[1])
@@ -73,13 +73,13 @@ def test_buckets_show_what_the_rows_show(folder, monkeypatch):
 def test_the_whole_run_is_drawn_without_its_rows(folder, monkeypatch):
     monkeypatch.setattr(overview_module, "LARGE_VALUES", 100)
     monkeypatch.setattr(overview_module, "AT_ONCE_VALUES", 100)
-    desk = Desk(folder)
-    assert desk.diagnosis is not None
+    viewed = OpenRun(folder)
+    assert viewed.diagnosis is not None
     monkeypatch.setattr(Run, "matrix", lambda *_, **__: pytest.fail("rows were read"))
     monkeypatch.setattr(Run, "block", lambda *_, **__: pytest.fail("rows were read"))
-    heat_data(desk, Kind.GRADIENT, "norm", (0, NUM_STEPS - 1, 370), exact=False)
-    minimap_data(desk)
-    zoomed = heat_data(desk, Kind.GRADIENT, "norm", (200, 400, 370), exact=False)
+    heat_data(viewed, Kind.GRADIENT, "norm", (0, NUM_STEPS - 1, 370), exact=False)
+    minimap_data(viewed)
+    zoomed = heat_data(viewed, Kind.GRADIENT, "norm", (200, 400, 370), exact=False)
     assert zoomed["exact"] is False
     assert zoomed["size"] == 64
 
@@ -87,7 +87,7 @@ def test_the_whole_run_is_drawn_without_its_rows(folder, monkeypatch):
 def test_whoever_stays_sees_every_step(folder, monkeypatch):
     monkeypatch.setattr(overview_module, "LARGE_VALUES", 100)
     monkeypatch.setattr(overview_module, "AT_ONCE_VALUES", 100)
-    sharp = heat_data(Desk(folder), Kind.GRADIENT, "norm", (290, 310, 370), exact=True)
+    sharp = heat_data(OpenRun(folder), Kind.GRADIENT, "norm", (290, 310, 370), exact=True)
     assert sharp["exact"] is True
     assert sharp["size"] == 1
     values, _, _ = cells(sharp)
@@ -98,7 +98,7 @@ def test_whoever_stays_sees_every_step(folder, monkeypatch):
 def test_other_statistics_come_from_buckets_too(folder, monkeypatch):
     monkeypatch.setattr(overview_module, "LARGE_VALUES", 100)
     for stat in ("abs_max", "mean", "min", "num_tiny", "zero_fraction", "kurtosis"):
-        answer = heat_data(Desk(folder), Kind.GRADIENT, stat, (0, NUM_STEPS - 1, 19))
+        answer = heat_data(OpenRun(folder), Kind.GRADIENT, stat, (0, NUM_STEPS - 1, 19))
         values, marks, _ = cells(answer)
         assert np.isfinite(values[marks == Mark.PLAIN]).all(), stat
 
@@ -108,10 +108,10 @@ def test_the_report_does_not_grow_with_the_run(folder, monkeypatch):
     from stethoscope.views.report import report_html
 
     monkeypatch.setattr(overview_module, "LARGE_VALUES", 100)
-    monkeypatch.setattr("stethoscope.views.pagedata.oneseries.LONG_STEPS", 100)
-    desk = Desk(folder)
-    desk._examined = Diagnosis()
-    text = report_html(desk, "1.2.3")
+    monkeypatch.setattr("stethoscope.views.common.site_series.LONG_STEPS", 100)
+    viewed = OpenRun(folder)
+    viewed._examined = Diagnosis()
+    text = report_html(viewed, "1.2.3")
     assert len(text) < 600_000
     assert "default-src 'none'" in text
     assert "http://" not in text.replace("http://www.w3.org/", "")

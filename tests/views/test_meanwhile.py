@@ -19,10 +19,10 @@ from stethoscope.explain.diagnosis import Diagnosis
 from stethoscope.explain.meanwhile import CLIP, loss_words, meanwhile, metric_series
 from stethoscope.record import Evidence, Finding, Kind, Series, Severity
 from stethoscope.store import Event, FindingsWriter, RunWriter, open_run
-from stethoscope.views.pagedata.desk import Desk
+from stethoscope.views.common.open_run import OpenRun
+from stethoscope.views.pagedata.event_messages import event_message, says_something
 from stethoscope.views.pagedata.log import log_data, num_entries
 from stethoscope.views.pagedata.ranks import over_ranks, spread_bins
-from stethoscope.views.pagedata.sayings import saying, says_something
 from stethoscope.views.pagedata.verdict import followed_entries, lasting, verdict_data
 from stethoscope.views.terminal import render_diagnosis
 
@@ -111,7 +111,7 @@ def test_a_cause_that_nothing_followed_is_not_told_twice(tmp_path):
 
 def test_the_page_gets_five_numbers(sick):
     FindingsWriter(sick.path).write([BARE])
-    cause = verdict_data(Desk(sick.path))["cause"]
+    cause = verdict_data(OpenRun(sick.path))["cause"]
     assert len(cause["evidence"]) == 1
     assert [one["label"] for one in cause["meanwhile"]][-1] == "loss"
     assert len(cause["meanwhile"]) == 4
@@ -142,17 +142,20 @@ def event(kind, body, step=0):
 def test_events_are_sentences():
     first = event("governor", {"every": {"boundary": 1, "modules": 4}})
     later = event("governor", {"every": {"boundary": 1, "modules": 2}})
-    assert saying(first, None) == ("Recording looks less often, to stay within its budget: outputs every 4 steps", "")
-    assert saying(later, first) == ("Recording looks more often: outputs every 2 steps", "")
-    told = saying(event("skipped_step", {"times": 3, "scale": 65536.0}), None)[0]
+    assert event_message(first, None) == (
+        "Recording looks less often, to stay within its budget: outputs every 4 steps",
+        "",
+    )
+    assert event_message(later, first) == ("Recording looks more often: outputs every 2 steps", "")
+    told = event_message(event("skipped_step", {"times": 3, "scale": 65536.0}), None)[0]
     assert told == "The scaler skipped the optimizer's step, loss scale 65,536, 3 times so far"
     same = {"factor": 1.0, "by": "NllLoss", "num_targets": 256.0}
     assert not says_something(event("backward", same, 1), event("backward", same))
     assert (
-        saying(event("backward", same), None)[0]
+        event_message(event("backward", same), None)[0]
         == "The backward pass starts from the result of NllLoss over 256 targets"
     )
-    assert saying(event("my_own_event", {"some_value": 0.25, "names": ["a", "b"]}), None) == (
+    assert event_message(event("my_own_event", {"some_value": 0.25, "names": ["a", "b"]}), None) == (
         "My own event",
         "some value 0.250, names a, b",
     )
@@ -176,8 +179,8 @@ def test_the_log_tells_what_changed_once(tmp_path):
     writer.close("finished")
     found = Finding("plateau", Severity.WARNING, "The loss has not moved.", 50, 100)
     FindingsWriter(folder).write([found])
-    desk = Desk(folder)
-    log = log_data(desk)
+    viewed = OpenRun(folder)
+    log = log_data(viewed)
     assert [(one["step"], one["type"]) for one in log["entries"]] == [
         (1, "event"),
         (10, "event"),
@@ -188,7 +191,7 @@ def test_the_log_tells_what_changed_once(tmp_path):
     assert log["entries"][1]["note"] == "changed 2 times from here to step 20"
     assert log["began"]["words"].startswith("Recording begins")
     assert log["ended"]["words"] == "Finished, 100 steps"
-    assert num_entries(desk) == 4
+    assert num_entries(viewed) == 4
 
 
 def test_several_ranks_are_one_mean_with_a_band(tmp_path):

@@ -2,7 +2,8 @@ import math
 
 import pytest
 
-from stethoscope.views.terminal import ink, numbers
+from stethoscope.views.common import numbers
+from stethoscope.views.common.styled_text import cell_width, cut_middle, flow_parts, name_text, to_text, wrap
 
 
 @pytest.mark.parametrize(
@@ -76,33 +77,33 @@ def test_sizes_shares_and_spans_of_time():
 
 
 def test_names_are_cut_in_the_middle_to_cells_not_characters():
-    assert ink.cut_middle("layers.7.attn.qkv", 10) == "layer….qkv"
-    assert ink.cut_middle("layers.7.attn.qkv", 10, ascii=True) == "laye...qkv"
-    wide = ink.cut_middle("層" * 20, 11)
-    assert ink.cell_width(wide) <= 11
+    assert cut_middle("layers.7.attn.qkv", 10) == "layer….qkv"
+    assert cut_middle("layers.7.attn.qkv", 10, ascii=True) == "laye...qkv"
+    wide = cut_middle("層" * 20, 11)
+    assert cell_width(wide) <= 11
     assert wide == "層層…層層"
 
 
 def test_control_bidi_and_escape_characters_never_reach_the_terminal():
     hostile = "evil\x1b[2J\x07\u202eabc\x00\r\n\x9b31m"
-    text = ink.name_text(hostile)
+    text = name_text(hostile)
     assert all(char.isprintable() for char in text)
     assert text == r"evil\x1b[2J\x07\u202eabc\x00\r\n\x9b31m"
-    assert ink.name_text("層", ascii=True) == r"\u5c64"
+    assert name_text("層", ascii=True) == r"\u5c64"
 
 
 def test_words_wrap_and_long_words_are_broken_not_lost():
-    assert ink.wrap("one two three", 7) == ["one two", "three"]
-    assert ink.wrap("a" * 12, 5) == ["aaaaa", "aaaaa", "aa"]
-    assert ink.wrap("", 5) == [""]
+    assert wrap("one two three", 7) == ["one two", "three"]
+    assert wrap("a" * 12, 5) == ["aaaaa", "aaaaa", "aa"]
+    assert wrap("", 5) == [""]
 
 
 def test_painting_uses_named_colors_and_plain_text_has_no_escape():
     line = [("a", "bold red"), (" b", ""), ("c  ", "bright_black")]
-    assert ink.to_text([line]) == "a bc\n"
-    assert ink.to_text([line], color=True) == "\x1b[1;31ma\x1b[0m b\x1b[90mc  \x1b[0m\n"
+    assert to_text([line]) == "a bc\n"
+    assert to_text([line], color=True) == "\x1b[1;31ma\x1b[0m b\x1b[90mc  \x1b[0m\n"
 
 
 def test_flow_breaks_between_parts():
     parts = [[("aaaa", "")], [("bbbb", "")], [("cccc", "")]]
-    assert ink.to_text(ink.flow(parts, 10)) == "aaaa  bbbb\ncccc\n"
+    assert to_text(flow_parts(parts, 10)) == "aaaa  bbbb\ncccc\n"

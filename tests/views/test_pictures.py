@@ -9,15 +9,16 @@ from stethoscope.analyse.bins import Mark, bins_over
 from stethoscope.analyse.history import history
 from stethoscope.record import Kind, Series, Severity, Site, SiteInfo
 from stethoscope.store import open_run
-from stethoscope.views.terminal import Picture, Screen, ink, render_heatmap, render_layers
-from stethoscope.views.terminal.glyphs import ASCII, UNICODE
-from stethoscope.views.terminal.heatmap import heatmap_lines
-from stethoscope.views.terminal.sparkline import sparkline
+from stethoscope.views.common.glyphs import ASCII, UNICODE
+from stethoscope.views.common.styled_text import cell_width, to_text
+from stethoscope.views.lines.heatmap import heatmap_lines
+from stethoscope.views.lines.sparkline import sparkline
+from stethoscope.views.terminal import Picture, Screen, render_heatmap, render_layers
 
 
 def spark(values, width=80, glyphs=UNICODE):
     series = Series(np.arange(len(values), dtype=np.int64), np.array(values, dtype=float))
-    return ink.to_text([sparkline(series, width, glyphs)]).rstrip("\n")
+    return to_text([sparkline(series, width, glyphs)]).rstrip("\n")
 
 
 def test_sparkline_rises_falls_and_says_nan():
@@ -80,7 +81,7 @@ def test_no_line_is_wider_than_the_screen(exploding, width, plain):
         render_heatmap(exploding, "gradient", width=width, ascii=plain),
         render_layers(shown, width=width, ascii=plain),
     ):
-        assert max(map(ink.cell_width, text.splitlines())) <= width
+        assert max(map(cell_width, text.splitlines())) <= width
 
 
 def test_inf_dead_missing_and_frozen_are_drawn(tmp_path):

@@ -18,7 +18,7 @@ import synthetic
 
 from stethoscope.cli import main
 from stethoscope.store import FindingsWriter
-from stethoscope.views.pagedata import Desk
+from stethoscope.views.pagedata import OpenRun
 from stethoscope.views.report import report_data, report_html, report_markdown
 
 NASTY = "</script><script>alert(1)</script><img src=x onerror=alert(2)>`|*_[x](javascript:alert(3))"
@@ -44,7 +44,7 @@ def carried(text):
 
 
 def test_the_policy_admits_exactly_what_is_inside(sick):
-    text = report_html(Desk(sick), "0.1.0")
+    text = report_html(OpenRun(sick), "0.1.0")
     policy = re.search(r'http-equiv="Content-Security-Policy" content="([^"]*)"', text)[1]
     style, script = (
         re.search(r"<style>(.*?)</style>", text, re.S)[1],
@@ -59,7 +59,7 @@ def test_the_policy_admits_exactly_what_is_inside(sick):
 
 
 def test_the_data_inside_is_the_pages_own_form(sick):
-    body = carried(report_html(Desk(sick), "0.1.0"))
+    body = carried(report_html(OpenRun(sick), "0.1.0"))
     assert body["run"]["verdict"]["cause"]["code"] == "exploding_gradients"
     assert body["heat"]["count"] > 20
     assert {track["key"] for track in body["whole"]} >= {"loss", "grad_norm", "lr"}
@@ -68,7 +68,7 @@ def test_the_data_inside_is_the_pages_own_form(sick):
 
 
 def test_a_report_is_the_same_but_for_the_clock(sick):
-    first, second = (report_data(Desk(sick), "0.1.0") for _ in range(2))
+    first, second = (report_data(OpenRun(sick), "0.1.0") for _ in range(2))
     for body in (first, second):
         body.pop("madeAt")
         body["run"].pop("readAt")
@@ -76,7 +76,7 @@ def test_a_report_is_the_same_but_for_the_clock(sick):
 
 
 def test_markdown_says_what_the_page_says(sick):
-    text = report_markdown(Desk(sick))
+    text = report_markdown(OpenRun(sick))
     assert "## ◆ The gradient of layers.2.attn grew without bound from step 150." in text
     assert "| loss | 1.66 | **NaN** |" in text
     assert "clip\\_grad\\_norm\\_" not in text.split("```")[1]
@@ -88,11 +88,11 @@ def test_hostile_names_stay_text(tmp_path):
         tmp_path / "20261116-130000-x-ffffff", name=NASTY, modules=[NASTY, "ok"], steps=range(1, 30)
     )
     FindingsWriter(folder).write([])
-    text = report_html(Desk(folder), "0.1.0")
+    text = report_html(OpenRun(folder), "0.1.0")
     assert text.count("<script>") == 1
     assert "<img" not in text
     assert carried(text)["run"]["run"]["name"].startswith("</script>")
-    words = report_markdown(Desk(folder))
+    words = report_markdown(OpenRun(folder))
     assert "<script>" not in words.replace("\\<script\\>", "")
 
 
@@ -119,8 +119,8 @@ def test_a_run_nobody_looked_at_is_examined_first(tmp_path):
     folder = synthetic.write_run(
         tmp_path / "20261116-130000-gpt-3f9a02", synthetic.exploding, metrics=synthetic.exploding_metrics
     )
-    desk = Desk(folder)
-    assert not desk.was_examined
-    body = report_data(desk, "0.1.0")
-    assert desk.was_examined
+    viewed = OpenRun(folder)
+    assert not viewed.was_examined
+    body = report_data(viewed, "0.1.0")
+    assert viewed.was_examined
     assert body["run"]["verdict"]["cause"] is not None

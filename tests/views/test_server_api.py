@@ -24,9 +24,9 @@ from stethoscope.analyse.bins import Mark
 from stethoscope.record import Evidence, Finding, Severity
 from stethoscope.store import FindingsWriter
 from stethoscope.views.server import make_app
+from stethoscope.views.server.access import AccessPolicy
 from stethoscope.views.server.app import QUESTIONS
-from stethoscope.views.server.gate import Gate
-from stethoscope.views.server.shelf import opaque_id
+from stethoscope.views.server.run_cache import opaque_id
 
 TOKEN = "the-token-of-these-tests"
 SICK = "20261116-130000-gpt-fp16-3f9a01"
@@ -54,7 +54,7 @@ def base(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def client(base):
-    app = make_app(base, Gate.at("127.0.0.1", 7654, token=TOKEN))
+    app = make_app(base, AccessPolicy.at("127.0.0.1", 7654, token=TOKEN))
     with TestClient(app, base_url="http://127.0.0.1:7654", headers={"authorization": f"Bearer {TOKEN}"}) as found:
         yield found
 
@@ -263,7 +263,7 @@ def test_huge_widths_are_capped(client):
 def test_a_vanished_run_is_said_to_be_gone(base, tmp_path):
     folder = tmp_path / "runs"
     shutil.copytree(base, folder)
-    app = make_app(folder, Gate.at("127.0.0.1", 7654, token=TOKEN))
+    app = make_app(folder, AccessPolicy.at("127.0.0.1", 7654, token=TOKEN))
     client = TestClient(app, base_url="http://127.0.0.1:7654", headers={"authorization": f"Bearer {TOKEN}"})
     assert client.get(f"/api/runs/{key(SICK)}").status_code == 200
     shutil.rmtree(folder / SICK)
@@ -279,7 +279,7 @@ def test_damaged_newer_and_linked_runs(base, tmp_path):
     description = folder / "20261116-110000-broken-cccccc" / "run.json"
     description.write_bytes(description.read_bytes().replace(b"gpt-small", b"gpt-smell"))
     (folder / "20261116-150000-linked-dddddd").symlink_to(base / SICK)
-    app = make_app(folder, Gate.at("127.0.0.1", 7654, token=TOKEN))
+    app = make_app(folder, AccessPolicy.at("127.0.0.1", 7654, token=TOKEN))
     client = TestClient(app, base_url="http://127.0.0.1:7654", headers={"authorization": f"Bearer {TOKEN}"})
     rows = client.get("/api/runs").json()["runs"]
     assert len(rows) == 1
@@ -290,7 +290,7 @@ def test_damaged_newer_and_linked_runs(base, tmp_path):
 
 
 def test_an_empty_folder_is_an_empty_list(tmp_path):
-    app = make_app(tmp_path / "nothing", Gate.at("127.0.0.1", 7654, token=TOKEN))
+    app = make_app(tmp_path / "nothing", AccessPolicy.at("127.0.0.1", 7654, token=TOKEN))
     client = TestClient(app, base_url="http://127.0.0.1:7654", headers={"authorization": f"Bearer {TOKEN}"})
     assert client.get("/api/runs").json()["runs"] == []
 
@@ -301,7 +301,7 @@ def test_hostile_names_come_out_as_harmless_text(tmp_path):
     finding = Finding("code", Severity.CRITICAL, f"{nasty} broke", 5, 9, (nasty,), evidence, nasty)
     synthetic.write_run(tmp_path / "20261116-120000-x-eeeeee", name=nasty, modules=[nasty, "ok"], steps=range(1, 20))
     FindingsWriter(tmp_path / "20261116-120000-x-eeeeee").write([finding])
-    app = make_app(tmp_path, Gate.at("127.0.0.1", 7654, token=TOKEN))
+    app = make_app(tmp_path, AccessPolicy.at("127.0.0.1", 7654, token=TOKEN))
     client = TestClient(app, base_url="http://127.0.0.1:7654", headers={"authorization": f"Bearer {TOKEN}"})
     run_id = client.get("/api/runs").json()["runs"][0]["key"]
     for tail in sorted(QUESTIONS):

@@ -20,9 +20,9 @@ pytest.importorskip("httpx2")
 from starlette.testclient import TestClient
 
 from stethoscope.views.server import make_app
+from stethoscope.views.server.access import AccessMiddleware, AccessPolicy
 from stethoscope.views.server.app import FILES, QUESTIONS
-from stethoscope.views.server.gate import Gate, Guard
-from stethoscope.views.server.shelf import opaque_id
+from stethoscope.views.server.run_cache import opaque_id
 
 TOKEN = "the-token-of-these-tests"
 BASE = "http://127.0.0.1:7654"
@@ -37,7 +37,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def app(folder):
-    return make_app(folder, Gate.at("127.0.0.1", 7654, token=TOKEN))
+    return make_app(folder, AccessPolicy.at("127.0.0.1", 7654, token=TOKEN))
 
 
 @pytest.fixture
@@ -196,7 +196,7 @@ def test_a_hundredth_request_at_once_is_told_to_wait(app):
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": b""})
 
-    guard = Guard(slow, Gate.at("127.0.0.1", 7654, token=TOKEN))
+    guard = AccessMiddleware(slow, AccessPolicy.at("127.0.0.1", 7654, token=TOKEN))
     scope = {
         "type": "http",
         "method": "GET",
@@ -236,9 +236,9 @@ def test_websockets_are_closed(app):
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5"])
 def test_a_server_for_the_network_answers_to_its_own_name_only(host):
-    gate = Gate.at(host, 7654, token=TOKEN)
-    assert "localhost:7654" not in gate.hosts
-    assert gate.hosts == (frozenset({"192.168.1.5:7654"}) if host[0] == "1" else frozenset())
+    policy = AccessPolicy.at(host, 7654, token=TOKEN)
+    assert "localhost:7654" not in policy.hosts
+    assert policy.hosts == (frozenset({"192.168.1.5:7654"}) if host[0] == "1" else frozenset())
 
 
 def test_a_client_that_never_reads_is_let_go(monkeypatch):
@@ -274,10 +274,10 @@ def test_one_stream_too_many_is_told_to_wait(folder):
 
     from starlette.requests import Request
 
-    from stethoscope.views.server.shelf import Shelf
+    from stethoscope.views.server.run_cache import RunCache
     from stethoscope.views.server.stream import MAX_STREAMS, Streams
 
-    streams = Streams(Shelf(folder))
+    streams = Streams(RunCache(folder))
     request = Request({"type": "http", "method": "GET", "path": "/", "headers": [], "query_string": b""})
     answers = [asyncio.run(streams.list(request)).status_code for _ in range(MAX_STREAMS + 5)]
     assert answers == [200] * MAX_STREAMS + [429] * 5

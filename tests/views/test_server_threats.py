@@ -28,10 +28,10 @@ pytest.importorskip("uvicorn")
 
 from stethoscope.cli.ui import listen
 from stethoscope.store.runfile import dump
-from stethoscope.views import row_reader
-from stethoscope.views.row_reader import RowReader, SlowRunError
+from stethoscope.views.common import row_reader
+from stethoscope.views.common.row_reader import RowReader, SlowRunError
 from stethoscope.views.server import connections, make_app, make_server
-from stethoscope.views.server.gate import Gate
+from stethoscope.views.server.access import AccessPolicy
 
 TOKEN = "the-token-of-these-tests"
 PORT = 7654
@@ -46,7 +46,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def app(folder):
-    return make_app(folder, Gate.at("127.0.0.1", PORT, token=TOKEN))
+    return make_app(folder, AccessPolicy.at("127.0.0.1", PORT, token=TOKEN))
 
 
 def status_of(app, headers, *, path="/api/runs", query=b"", method="GET"):
@@ -146,7 +146,7 @@ class Served:
     def __init__(self, folder):
         self.listener = listen("127.0.0.1", 0)
         self.port = self.listener.getsockname()[1]
-        self.server = make_server(make_app(folder, Gate.at("127.0.0.1", self.port, token=TOKEN)))
+        self.server = make_server(make_app(folder, AccessPolicy.at("127.0.0.1", self.port, token=TOKEN)))
         self.thread = threading.Thread(target=self.server.run, args=([self.listener],))
         self.opened = []
 
@@ -360,7 +360,7 @@ def mixed(folder, tmp_path):
 
 
 def test_a_hostile_folder_costs_its_own_row(mixed, capsys):
-    status, body = status_of(make_app(mixed, Gate.at("127.0.0.1", PORT, token=TOKEN)), OURS)
+    status, body = status_of(make_app(mixed, AccessPolicy.at("127.0.0.1", PORT, token=TOKEN)), OURS)
     assert status == 200
     rows = json.loads(body)["runs"]
     assert len(rows) == len(HOSTILE) + 1
@@ -377,11 +377,11 @@ def test_a_hostile_folder_costs_its_own_row(mixed, capsys):
 
 
 def test_the_terminal_page_lists_them_too(mixed):
-    from stethoscope.views.terminal.glyphs import Screen
-    from stethoscope.views.tui.runs_page import Shelf, runs_page
+    from stethoscope.views.common.glyphs import Screen
+    from stethoscope.views.tui.runs_page import RunList, runs_page
     from stethoscope.views.tui.view import View
 
-    page = runs_page(Shelf(mixed), View(), Screen(100), 40, frozenset())
+    page = runs_page(RunList(mixed), View(), Screen(100), 40, frozenset())
     assert len(page.rows) == len(HOSTILE) + 1
 
 

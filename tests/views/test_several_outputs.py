@@ -17,11 +17,11 @@ from stethoscope.analyse import overview
 from stethoscope.analyse.bins import Mark
 from stethoscope.record import Evidence, Finding, Kind, Severity, Site, SiteInfo
 from stethoscope.store import FindingsWriter
-from stethoscope.views.pagedata import Desk, flow, layer
+from stethoscope.views.common.glyphs import Screen
+from stethoscope.views.common.styled_text import to_text
+from stethoscope.views.pagedata import OpenRun, flow, layer
 from stethoscope.views.pagedata.heat import heat_data
 from stethoscope.views.report import report_data
-from stethoscope.views.terminal.glyphs import Screen
-from stethoscope.views.terminal.ink import to_text
 from stethoscope.views.tui.layer_page import layer_page
 from stethoscope.views.tui.view import View
 
@@ -44,7 +44,7 @@ def story(site: Site, step: int) -> np.ndarray | None:
     return synthetic.healthy(site, step)
 
 
-def desk_with_cause(folder: Path, where: str) -> Desk:
+def desk_with_cause(folder: Path, where: str) -> OpenRun:
     sites = [Site(module, kind, name) for kind in OUTPUTS for module, names in RETURNED.items() for name in names]
     sites += [
         Site(module, kind, "weight")
@@ -68,11 +68,11 @@ def desk_with_cause(folder: Path, where: str) -> Desk:
         ),
     )
     FindingsWriter(folder).write([cause])
-    return Desk(folder)
+    return OpenRun(folder)
 
 
 @pytest.fixture(scope="module")
-def desk(tmp_path_factory):
+def viewed(tmp_path_factory):
     return desk_with_cause(tmp_path_factory.mktemp("runs") / "20261116-130000-net-3f9a01", "(root).1")
 
 
@@ -93,22 +93,22 @@ def test_a_models_outputs_are_named_after_the_root():
 
 @pytest.mark.parametrize("is_large", [False, True])
 @pytest.mark.parametrize("kind", OUTPUTS)
-def test_every_row_of_the_heatmap_is_full(desk, kind, is_large, monkeypatch):
+def test_every_row_of_the_heatmap_is_full(viewed, kind, is_large, monkeypatch):
     monkeypatch.setattr(overview, "LARGE_VALUES", 0 if is_large else 10**9)
-    found = heat_data(desk, kind, "norm", (1, 200, 100), rows=range(len(desk.tree(kind))))
+    found = heat_data(viewed, kind, "norm", (1, 200, 100), rows=range(len(viewed.tree(kind))))
     assert [row[0] for row in found["tree"]] == list(RETURNED)
     assert (marks_of(found) == Mark.PLAIN).all()
 
 
-def test_a_row_is_what_its_module_returns_taken_together(desk):
-    found = heat_data(desk, Kind.ACTIVATION, "norm", (1, 200, 200), rows=[2])
+def test_a_row_is_what_its_module_returns_taken_together(viewed):
+    found = heat_data(viewed, Kind.ACTIVATION, "norm", (1, 200, 200), rows=[2])
     values = np.frombuffer(base64.b64decode(found["values"]), np.float32)
-    parts = [desk.run.series(f"gru.{n}", "activation", "norm")[f"gru.{n}"].values for n in (0, 1)]
+    parts = [viewed.run.series(f"gru.{n}", "activation", "norm")[f"gru.{n}"].values for n in (0, 1)]
     np.testing.assert_allclose(values, np.hypot(*parts), rtol=1e-6)
 
 
-def test_the_flow_has_a_value_at_every_node(desk):
-    found = flow.flow_data(desk, Kind.ACTIVATION_GRADIENT, (1, 200, 50))
+def test_the_flow_has_a_value_at_every_node(viewed):
+    found = flow.flow_data(viewed, Kind.ACTIVATION_GRADIENT, (1, 200, 50))
     assert {"gru", "lstm"} <= {node["path"] for node in found["nodes"] if node["row"] >= 0}
     assert (marks_of(found) == Mark.PLAIN).all()
 
@@ -128,17 +128,17 @@ def test_the_report_shows_what_the_model_returned(tmp_path, where):
 def test_no_empty_figure_where_nothing_was_measured(tmp_path):
     path = synthetic.write_run(tmp_path / "20261116-130000-none-3f9a02")
     FindingsWriter(path).write([Finding("nonfinite_origin", Severity.CRITICAL, "NaN in the loss.", 9, 9, ("(loss)",))])
-    assert report_data(Desk(path), "0.1.0")["layer"] is None
+    assert report_data(OpenRun(path), "0.1.0")["layer"] is None
 
 
-def test_the_name_of_a_tensor_opens_its_module(desk):
+def test_the_name_of_a_tensor_opens_its_module(viewed):
     for asked, path in (("gru.1", "gru"), ("encoder.hidden", "encoder"), ("(root).1", "(root)"), ("gru.weight", "gru")):
-        _opens(desk, asked, path)
+        _opens(viewed, asked, path)
 
 
-def _opens(desk, asked, path):
-    assert layer.layer_data(desk, asked, (1, 200, 50))["path"] == path
-    page = layer_page(desk, asked, View(), Screen(100, False, True), 40)
+def _opens(viewed, asked, path):
+    assert layer.layer_data(viewed, asked, (1, 200, 50))["path"] == path
+    page = layer_page(viewed, asked, View(), Screen(100, False, True), 40)
     shown = to_text(page.lines)
     assert shown.startswith(path)
     assert "Largest output" in shown

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from matplotlib.colors import to_hex, to_rgb
 
-from stethoscope.views import style
-from stethoscope.views.style import (
+from stethoscope.views.common import style
+from stethoscope.views.common.style import (
     DARK,
     LIGHT,
     ColorScheme,

@@ -18,9 +18,9 @@ import synthetic
 from stethoscope.analyse.bins import Bins
 from stethoscope.record import Series
 from stethoscope.store import FindingsWriter
-from stethoscope.views.pagedata import Desk
-from stethoscope.views.terminal import ink
-from stethoscope.views.terminal.glyphs import Screen as Paper
+from stethoscope.views.common.glyphs import Screen as Paper
+from stethoscope.views.common.styled_text import cell_width, fit_line, line_width, to_text
+from stethoscope.views.pagedata import OpenRun
 from stethoscope.views.tui import run_screen, screens
 from stethoscope.views.tui.app import Names, RunsScreen, TuiApp
 from stethoscope.views.tui.chart import Frame, chart_lines
@@ -29,7 +29,7 @@ from stethoscope.views.tui.flow_page import flow_page
 from stethoscope.views.tui.layer_page import layer_page
 from stethoscope.views.tui.run_page import run_page
 from stethoscope.views.tui.run_screen import CompareScreen, FlowScreen, LayerScreen, RunScreen, TextScreen
-from stethoscope.views.tui.runs_page import Shelf
+from stethoscope.views.tui.runs_page import RunList
 from stethoscope.views.tui.screens import PageScreen
 from stethoscope.views.tui.view import View
 
@@ -87,7 +87,7 @@ class Driver:
 
     @property
     def text(self) -> str:
-        return self.screen.sheet.text()
+        return self.screen.lines_widget.text()
 
 
 def drive(
@@ -112,14 +112,14 @@ def _no_clock(monkeypatch):
 
 @pytest.fixture(scope="module")
 def sick_desk(tmp_path_factory):
-    return Desk(sick(tmp_path_factory.mktemp("runs")))
+    return OpenRun(sick(tmp_path_factory.mktemp("runs")))
 
 
 @pytest.mark.parametrize("size", [(80, 24), (200, 60), (60, 15), (120, 40), (40, 12), (100, 24)])
 @pytest.mark.parametrize("is_ascii", [False, True])
 def test_run_opens_with_the_whole_verdict_and_fits(sick_desk, size, is_ascii):
     page = run_page(sick_desk, View(), Paper(size[0], is_ascii, True), size[1] - 1)
-    text = ink.to_text(page.lines)
+    text = to_text(page.lines)
     flat = " ".join(text.split())
     assert "grew without bound from step 150" in flat
     assert "crashed at step 200" in flat or size[0] < 80
@@ -279,7 +279,7 @@ def test_live_run_shows_what_comes_and_can_be_held_still(tmp_path):
         assert writer.flush()
 
     async def look(driver):
-        driver.screen.holder.desk._looked_at = 0.0  # not to wait until a live run may be looked at again
+        driver.screen.holder.viewed._looked_at = 0.0  # not to wait until a live run may be looked at again
         driver.screen.tick()
         await driver.settle()
 
@@ -304,21 +304,21 @@ def test_live_run_shows_what_comes_and_can_be_held_still(tmp_path):
 def test_list_follows_a_live_run_to_its_end(tmp_path):
     folder = healthy(tmp_path, steps=range(1, 4), ended=None)
     writer = synthetic._OPEN[-1]
-    shelf = Shelf(tmp_path)
-    ((_, row),) = shelf.rows()
+    runs = RunList(tmp_path)
+    ((_, row),) = runs.rows()
     assert (row.state, row.last_step) == ("live", 3)
     infos = synthetic.sites_of(synthetic.MODULES)
     table = np.array([synthetic.healthy(info.site, 4) for info in infos])
     writer.rows(4, np.arange(len(infos), dtype=np.uint32), table)
     assert writer.flush()
-    ((_, row),) = shelf.rows()
+    ((_, row),) = runs.rows()
     assert (row.state, row.last_step) == ("live", 4)
     writer.close("finished")
-    ((_, row),) = shelf.rows()
+    ((_, row),) = runs.rows()
     assert (row.state, row.last_step) == ("finished", 4)
-    assert shelf.rows()[0][1] is row, "what does not change is not read again"
+    assert runs.rows()[0][1] is row, "what does not change is not read again"
     shutil.rmtree(folder)
-    assert shelf.rows() == []
+    assert runs.rows() == []
 
 
 def test_run_that_vanishes_and_comes_back(tmp_path):
@@ -326,8 +326,8 @@ def test_run_that_vanishes_and_comes_back(tmp_path):
     aside = tmp_path / "aside"
 
     async def look(driver):
-        if driver.screen.holder.desk is not None:
-            driver.screen.holder.desk._looked_at = 0.0
+        if driver.screen.holder.viewed is not None:
+            driver.screen.holder.viewed._looked_at = 0.0
         driver.screen.tick()
         await driver.settle()
 
@@ -414,7 +414,7 @@ def test_no_color_keeps_the_signs(tmp_path):
     folder = sick(tmp_path)
 
     async def story(driver):
-        sheet = driver.screen.sheet
+        sheet = driver.screen.lines_widget
         styles = {str(part.style) for y in range(24) for part in sheet.render_line(y)}
         assert not any(color in style for style in styles for color in ("red", "yellow", "blue", "bright_black"))
         assert "◆" in driver.text
@@ -491,19 +491,19 @@ def test_two_marked_runs_are_compared(tmp_path):
 
 def test_compared_runs_are_examined_where_nobody_has(tmp_path):
     names = ("20261116-120000-a-aaaaaa", "20261116-120001-b-bbbbbb")
-    a, b = (Desk(synthetic.write_run(tmp_path / name, steps=range(1, 41))) for name in names)
+    a, b = (OpenRun(synthetic.write_run(tmp_path / name, steps=range(1, 41))) for name in names)
     assert not a.was_examined
-    first = ink.to_text(compare_page(a, b, View(), Paper(120, False, True), 40).lines)
+    first = to_text(compare_page(a, b, View(), Paper(120, False, True), 40).lines)
     assert "Nobody has examined this run yet" in first or a.was_examined
-    for desk in (a, b):
-        desk._examination.join()
-        assert desk.was_examined
-    assert "Nobody has examined" not in ink.to_text(compare_page(a, b, View(), Paper(120, False, True), 40).lines)
+    for viewed in (a, b):
+        viewed._examination.join()
+        assert viewed.was_examined
+    assert "Nobody has examined" not in to_text(compare_page(a, b, View(), Paper(120, False, True), 40).lines)
 
 
 @pytest.mark.parametrize("is_ascii", [False, True])
 def test_every_page_fits_any_size(sick_desk, tmp_path, is_ascii):
-    other = Desk(healthy(tmp_path))
+    other = OpenRun(healthy(tmp_path))
     for size in ((80, 24), (200, 60), (50, 14)):
         paper = Paper(size[0], is_ascii, True)
         for page in (
@@ -511,7 +511,7 @@ def test_every_page_fits_any_size(sick_desk, tmp_path, is_ascii):
             compare_page(sick_desk, other, View(), paper, size[1] - 1),
             layer_page(sick_desk, "layers.2.attn", View(), paper, size[1] - 1),
         ):
-            text = ink.to_text([ink.fit(line, size[0]) for line in page.lines])
+            text = to_text([fit_line(line, size[0]) for line in page.lines])
             assert "NaN" in text or "Inf" in text or page.column >= 0
             assert text.isascii() or not is_ascii
 
@@ -521,7 +521,7 @@ def test_names_of_charts_never_move_their_cells():
     series = Series(np.arange(10), np.logspace(-6, 6, 10))
     for label in ("loss", "a very long name of a very long track"):
         lines = chart_lines(label, series, frame, Paper(60), 3, note="of self_attn.q_proj.weight")
-        cells = {sum(ink.cell_width(text) for text, _ in line[:2]) for line in lines}
+        cells = {sum(cell_width(text) for text, _ in line[:2]) for line in lines}
         assert cells == {frame.gutter + 4}
 
 
@@ -530,7 +530,7 @@ def test_cells_fill_the_room_and_are_found_again():
         frame = Frame(Bins(np.arange(count), 1), room, 10, 0)
         assert frame.width == min(room, 3 * count)
         line = frame.spread([("x", "")] * count)
-        assert ink.line_width(line) == frame.width
+        assert line_width(line) == frame.width
         assert [frame.column(frame.edge(at)) for at in range(count)] == list(range(count))
         assert frame.column(frame.width) is None
 
@@ -562,7 +562,7 @@ def test_a_screen_that_is_still_empty_says_why(tmp_path):
         shown = driver.text
         driver.screen.be_patient()
         assert driver.text == shown
-        driver.screen.sheet.show([], True)
+        driver.screen.lines_widget.show([], True)
         driver.screen.be_patient()
         assert driver.text.strip() == screens.READING
 

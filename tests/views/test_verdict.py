@@ -10,7 +10,8 @@ from synthetic import CAUSE, FOLLOWED, write_run
 from stethoscope.explain.diagnosis import Diagnosis, LookedAt
 from stethoscope.record import Evidence, Finding, Severity
 from stethoscope.store import open_run
-from stethoscope.views.terminal import ink, render_diagnosis, render_finding, render_verdict
+from stethoscope.views.common.styled_text import cell_width
+from stethoscope.views.terminal import render_diagnosis, render_finding, render_verdict
 
 LOOKED = LookedAt(num_sites=148, num_sites_expected=148, num_steps=10_000, first_step=1, last_step=10_000)
 SICK = Diagnosis(causes=(CAUSE,), findings=(CAUSE, *FOLLOWED), followed={CAUSE.code: FOLLOWED}, looked_at=LOOKED)
@@ -62,7 +63,7 @@ def test_colors_are_named_ones_and_only_where_asked(run):
 def test_nothing_passes_the_width(run, width):
     for plain in (False, True):
         text = render_diagnosis(SICK, run, width=width, ascii=plain)
-        assert max(map(ink.cell_width, text.splitlines())) <= width
+        assert max(map(cell_width, text.splitlines())) <= width
         assert text.isascii() == plain
 
 
@@ -148,7 +149,7 @@ def test_hostile_words_do_nothing(run):
     )
     text = render_diagnosis(Diagnosis((evil,), (evil,)), run, width=80)
     assert all(char.isprintable() or char == "\n" for char in text)
-    assert max(map(ink.cell_width, text.splitlines())) <= 80
+    assert max(map(cell_width, text.splitlines())) <= 80
     assert "       second\n" in text
 
 

@@ -22,8 +22,8 @@ from stethoscope.cli.options import add_output, emit, emit_json, screen_of
 
 if TYPE_CHECKING:
     from stethoscope.explain import Diagnosis
-    from stethoscope.views.terminal.glyphs import Screen
-    from stethoscope.views.terminal.ink import Line
+    from stethoscope.views.common.glyphs import Screen
+    from stethoscope.views.common.styled_text import Line
 
 KEYS = ("model", "batch", "loss_fn", "optimizer", "causal", "pad_id", "val_batch")
 HOW = "Write def build(): return model, (inputs, targets), loss_fn, optimizer"
@@ -152,9 +152,10 @@ def _module(place: str) -> Any:
 
 def checkup_lines(diagnosis: Diagnosis, screen: Screen, *, full: bool) -> list[Line]:
     """The verdict, and how much was examined."""
-    from stethoscope.views.terminal import ink, numbers
+    from stethoscope.views.common import numbers
+    from stethoscope.views.common.styled_text import NOTE
+    from stethoscope.views.lines.verdict import verdict_lines
     from stethoscope.views.terminal.experiments import experiment_lines
-    from stethoscope.views.terminal.verdict import verdict_lines
 
     looked = diagnosis.looked_at
     idle = {one.name for one in looked.experiments if one.outcome == "does not apply"}
@@ -162,18 +163,18 @@ def checkup_lines(diagnosis: Diagnosis, screen: Screen, *, full: bool) -> list[L
     examined = (
         f"{share}{numbers.plural(looked.num_detectors, 'experiment')}, {numbers.plural(looked.num_sites, 'parameter')}"
     )
-    notes = [(f"not examined: {need}", ink.NOTE) for need in looked.unmet_needs] if full else []
+    notes = [(f"not examined: {need}", NOTE) for need in looked.unmet_needs] if full else []
     if diagnosis.healthy:
-        notes += [(hint, ink.NOTE) for name, hint in HINTS.items() if name in idle]
+        notes += [(hint, NOTE) for name, hint in HINTS.items() if name in idle]
     lines: list[Line]
     if not diagnosis.findings:
-        lines = [[(f"{screen.glyphs.clear} Nothing to report. {examined}.", ink.NOTE)]]
+        lines = [[(f"{screen.glyphs.clear} Nothing to report. {examined}.", NOTE)]]
     else:
         lines = verdict_lines(diagnosis, None, screen, full=full)
         if diagnosis.healthy:
-            lines[0] = [(f"No cause found. {examined}. Worth knowing:", ink.NOTE)]
+            lines[0] = [(f"No cause found. {examined}. Worth knowing:", NOTE)]
         else:
-            lines += [[], [(f"{examined}; nothing was changed", ink.NOTE)]]
+            lines += [[], [(f"{examined}; nothing was changed", NOTE)]]
     if full or diagnosis.healthy:
         lines += [[], *experiment_lines(looked.experiments, screen)]
     return [*lines, *([note] for note in notes)]

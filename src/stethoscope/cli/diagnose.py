@@ -16,8 +16,8 @@ from stethoscope.cli.show import require_data, run_json
 if TYPE_CHECKING:
     from stethoscope.explain import Diagnosis
     from stethoscope.store import Run
-    from stethoscope.views.terminal.glyphs import Screen
-    from stethoscope.views.terminal.ink import Line
+    from stethoscope.views.common.glyphs import Screen
+    from stethoscope.views.common.styled_text import Line
 
 LEVELS = ("info", "warning", "critical")
 EXIT_FINDINGS = 1
@@ -72,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
 def answer_why(run: Run, args: argparse.Namespace) -> int:
     """Says why a code was told or not; exit 1 where it is told as severely as `--fail-on` asks."""
     from stethoscope.explain import why
-    from stethoscope.views.terminal.facts import title_line
+    from stethoscope.views.lines.standing import title_line
     from stethoscope.views.terminal.reasons import reason_lines
 
     answer = why(run, args.why.strip().lower())
@@ -93,8 +93,8 @@ def is_failure(diagnosis: Diagnosis, level: str) -> bool:
 
 def diagnose_lines(run: Run, diagnosis: Diagnosis, screen: Screen, *, full: bool, heatmap: bool) -> list[Line]:
     """The run's name, the verdict with its picture, and where to look next."""
-    from stethoscope.views.terminal import ink
-    from stethoscope.views.terminal.facts import title_line
+    from stethoscope.views.common.styled_text import NOTE, PLAIN
+    from stethoscope.views.lines.standing import title_line
     from stethoscope.views.terminal.report import diagnosis_lines
 
     lines: list[Line] = [title_line(run, screen), []]
@@ -102,15 +102,15 @@ def diagnose_lines(run: Run, diagnosis: Diagnosis, screen: Screen, *, full: bool
     if diagnosis.causes:
         command = next_command(run, diagnosis)
         meaning = f"stethoscope explain {shlex.quote(diagnosis.causes[0].code)}"
-        lines += [[], [("more  ", ink.NOTE), (screen.name(meaning, screen.width - 6), ink.PLAIN)]]
-        lines += [[("next  ", ink.NOTE), (screen.name(command, screen.width - 6), ink.PLAIN)]]
+        lines += [[], [("more  ", NOTE), (screen.name(meaning, screen.width - 6), PLAIN)]]
+        lines += [[("next  ", NOTE), (screen.name(command, screen.width - 6), PLAIN)]]
     return lines
 
 
 def next_command(run: Run, diagnosis: Diagnosis) -> str:
     """The command that shows the layer where it began, quoted for a shell: names come from outside."""
     from stethoscope.record import printable
-    from stethoscope.views.terminal.verdict import is_layer
+    from stethoscope.views.lines.verdict import is_layer
 
     sites = [site for site in diagnosis.causes[0].sites if is_layer(site)]
     command = f"stethoscope show {shlex.quote(run.id)}"

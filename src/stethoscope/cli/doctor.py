@@ -15,8 +15,8 @@ from stethoscope.cli.options import add_output, add_run, emit, emit_json, screen
 if TYPE_CHECKING:
     from stethoscope.explain import LookedAt
     from stethoscope.store import Run
-    from stethoscope.views.terminal.glyphs import Screen
-    from stethoscope.views.terminal.ink import Line
+    from stethoscope.views.common.glyphs import Screen
+    from stethoscope.views.common.styled_text import Line
 
 PACKAGES = {
     "numpy": "",
@@ -69,30 +69,30 @@ def _as_json(facts: list[Fact]) -> list[dict[str, Any]]:
 
 def fact_lines(facts: list[Fact], screen: Screen) -> list[Line]:
     """A quiet table; only what is not fine has a sign."""
-    from stethoscope.views.terminal import ink
+    from stethoscope.views.common.styled_text import NOTE, PLAIN, WARNING, pad, wrap
 
     gutter = max(len(what) for what, _, _ in facts)
-    sign = ink.pad("!" if screen.ascii else "▲", 2)
+    sign = pad("!" if screen.ascii else "▲", 2)
     lines: list[Line] = []
     for what, how, fine in facts:
-        head: Line = [("  ", "")] if fine else [(sign, ink.WARNING)]
-        pieces = ink.wrap(screen.text(how), screen.width - gutter - 4)
-        lines.append([*head, (ink.pad(what, gutter + 2), ink.NOTE), (pieces[0], ink.PLAIN)])
-        lines += [[(" " * (gutter + 4), ""), (piece, ink.PLAIN)] for piece in pieces[1:]]
+        head: Line = [("  ", "")] if fine else [(sign, WARNING)]
+        pieces = wrap(screen.text(how), screen.width - gutter - 4)
+        lines.append([*head, (pad(what, gutter + 2), NOTE), (pieces[0], PLAIN)])
+        lines += [[(" " * (gutter + 4), ""), (piece, PLAIN)] for piece in pieces[1:]]
     return lines
 
 
 def need_lines(needs: tuple[str, ...], screen: Screen) -> list[Line]:
     """What one more line in the script would unlock."""
-    from stethoscope.views.terminal import ink
+    from stethoscope.views.common.styled_text import NOTE, PLAIN, wrap
 
     if not needs:
         return []
-    lines: list[Line] = [[], [("  one more line would unlock", ink.NOTE)]]
+    lines: list[Line] = [[], [("  one more line would unlock", NOTE)]]
     for need in needs:
-        first, *rest = ink.wrap(screen.text(need), screen.width - 4)
-        lines.append([(f"  {screen.glyphs.dot} ", ink.NOTE), (first, ink.PLAIN)])
-        lines += [[("    ", ""), (piece, ink.PLAIN)] for piece in rest]
+        first, *rest = wrap(screen.text(need), screen.width - 4)
+        lines.append([(f"  {screen.glyphs.dot} ", NOTE), (first, PLAIN)])
+        lines += [[("    ", ""), (piece, PLAIN)] for piece in rest]
     return lines
 
 
@@ -100,7 +100,7 @@ def installation() -> list[Fact]:
     """Versions, the kernels' backend, the folder of runs."""
     from stethoscope import __version__
     from stethoscope.store.locate import base_folder, find_runs
-    from stethoscope.views.terminal import numbers
+    from stethoscope.views.common import numbers
 
     facts: list[Fact] = [
         ("stethoscope", __version__, True),
@@ -148,8 +148,8 @@ def recording(run: Run, looked_at: LookedAt) -> list[Fact]:
     """Coverage, losses, damage, how it ended, what recording cost."""
     from stethoscope.store import companion_log
     from stethoscope.store.findings import SEALING
-    from stethoscope.views.terminal import facts as standing
-    from stethoscope.views.terminal import numbers
+    from stethoscope.views.common import numbers
+    from stethoscope.views.common import words as standing
 
     reporting, expected = standing.coverage(run, looked_at)
     rows_lost = standing.num_rows_lost(run)
@@ -183,7 +183,7 @@ def recording(run: Run, looked_at: LookedAt) -> list[Fact]:
 def _losses(run: Run) -> list[Fact]:
     """Steps that never reached the disk, and what else the process that recorded says it lost."""
     from stethoscope.store import losses as store_losses
-    from stethoscope.views.terminal import numbers
+    from stethoscope.views.common import numbers
 
     losses = run.losses
     facts: list[Fact] = []
@@ -207,7 +207,7 @@ def _losses(run: Run) -> list[Fact]:
 
 def _damage(run: Run) -> list[Fact]:
     """What cannot be trusted on disk; a last frame cut short by a crash is no damage."""
-    from stethoscope.views.terminal import numbers
+    from stethoscope.views.common import numbers
 
     problems = run.problems
     facts: list[Fact] = []
@@ -225,7 +225,7 @@ def _ranks(run: Run) -> str:
 
 
 def _steps(run: Run) -> str:
-    from stethoscope.views.terminal import numbers
+    from stethoscope.views.common import numbers
 
     steps = run.steps
     if not len(steps):
@@ -236,7 +236,7 @@ def _steps(run: Run) -> str:
 
 def _silent_sites(run: Run) -> list[Fact]:
     """Sites that are not measured whole, by reason."""
-    from stethoscope.views.terminal import numbers
+    from stethoscope.views.common import numbers
 
     reasons: dict[str, int] = {}
     for info in run.sites:

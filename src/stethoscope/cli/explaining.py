@@ -9,8 +9,8 @@ from stethoscope.cli.options import add_output, emit, emit_json, screen_of
 
 if TYPE_CHECKING:
     from stethoscope.explain.pages import Page
-    from stethoscope.views.terminal.glyphs import Screen
-    from stethoscope.views.terminal.ink import Line
+    from stethoscope.views.common.glyphs import Screen
+    from stethoscope.views.common.styled_text import Line
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -52,31 +52,31 @@ def _brief(page: Page) -> dict[str, object]:
 
 def explain_lines(page: Page, screen: Screen) -> list[Line]:
     """The overline, the summary in bold, then the page's sections."""
-    from stethoscope.views.terminal import ink
-    from stethoscope.views.terminal.glyphs import SEVERITY_STYLE
+    from stethoscope.views.common.glyphs import SEVERITY_STYLE
+    from stethoscope.views.common.styled_text import NOTE, STRONG, flow_parts, wrap
+    from stethoscope.views.lines.verdict import READING_WIDTH
     from stethoscope.views.terminal.page import page_lines
-    from stethoscope.views.terminal.verdict import READING_WIDTH
 
     sign = f"{screen.glyphs.severity[page.severity]} {page.severity.lower()}"
     facts = f"{page.theme}; found by {' and '.join(page.found_by)}; {page.tier}"
-    lines: list[Line] = ink.flow(
-        [[(sign, SEVERITY_STYLE[page.severity])], [(page.code, ink.NOTE)], [(facts, ink.NOTE)]], screen.width
+    lines: list[Line] = flow_parts(
+        [[(sign, SEVERITY_STYLE[page.severity])], [(page.code, NOTE)], [(facts, NOTE)]], screen.width
     )
     summary = screen.text(page.summary.replace("`", ""))
-    lines += [[(text, ink.STRONG)] for text in ink.wrap(summary, min(screen.width, READING_WIDTH))]
+    lines += [[(text, STRONG)] for text in wrap(summary, min(screen.width, READING_WIDTH))]
     return [*lines, [], *page_lines(page.text[page.text.index("## ") :], screen)]
 
 
 def list_lines(themes: dict[str, list[Page]], screen: Screen) -> list[Line]:
     """All codes under their themes, each with its sentence."""
-    from stethoscope.views.terminal import ink
+    from stethoscope.views.common.styled_text import NOTE, STRONG
     from stethoscope.views.terminal.page import summary_lines
 
     width = max(len(page.code) for pages in themes.values() for page in pages)
     lines: list[Line] = []
     for theme, pages in themes.items():
-        lines += [[(theme, ink.STRONG)]]
+        lines += [[(theme, STRONG)]]
         for page in pages:
             lines += summary_lines(page.code, page.summary, width, screen)
         lines.append([])
-    return [*lines, [("stethoscope explain CODE tells the whole of one", ink.NOTE)]]
+    return [*lines, [("stethoscope explain CODE tells the whole of one", NOTE)]]

@@ -16,8 +16,8 @@ from stethoscope.cli.show import KINDS, check_stat, kind_word
 if TYPE_CHECKING:
     from stethoscope.record import Series
     from stethoscope.store import Run
-    from stethoscope.views.terminal.glyphs import Screen
-    from stethoscope.views.terminal.ink import Line
+    from stethoscope.views.common.glyphs import Screen
+    from stethoscope.views.common.styled_text import Line
 
 
 class Found(NamedTuple):
@@ -113,12 +113,13 @@ def _cell(text: str) -> str:
 
 def _one_lines(item: Found, screen: Screen) -> list[Line]:
     """Every value of one series."""
-    from stethoscope.views.terminal import ink, numbers
+    from stethoscope.views.common import numbers
+    from stethoscope.views.common.styled_text import NOTE
 
     label = " ".join(part for part in (screen.name(item.path, screen.width - 40), item.kind, item.stat) if part)
-    lines: list[Line] = [[(f"{'step':>10}  {label}", ink.NOTE)]]
+    lines: list[Line] = [[(f"{'step':>10}  {label}", NOTE)]]
     for step, value in zip(item.series.steps.tolist(), item.series.values.tolist(), strict=True):
-        lines.append([(f"{numbers.count(step):>10}  ", ink.NOTE), (numbers.number(value, ascii=screen.ascii), "")])
+        lines.append([(f"{numbers.count(step):>10}  ", NOTE), (numbers.number(value, ascii=screen.ascii), "")])
     return lines
 
 
@@ -126,22 +127,23 @@ def _many_lines(series: list[Found], screen: Screen) -> list[Line]:
     """One line a series: its trend, smallest, largest and last value."""
     import numpy as np
 
-    from stethoscope.views.terminal import ink, numbers
-    from stethoscope.views.terminal.heatmap import name_width
-    from stethoscope.views.terminal.sparkline import sparkline
+    from stethoscope.views.common import numbers
+    from stethoscope.views.common.styled_text import NOTE, line_width, pad
+    from stethoscope.views.lines.heatmap import name_width
+    from stethoscope.views.lines.sparkline import sparkline
 
     several = len({item.kind for item in series}) > 1
     labels = [screen.text(f"{item.path} {item.kind}" if several else item.path) for item in series]
     gutter = name_width(labels, screen.width)
     trend = max(0, min(24, screen.width - gutter - 2 - 3 * 13))
-    head = "".join(ink.pad(word, 13, right=True) for word in ("min", "max", "last"))
-    lines: list[Line] = [[(f"{ink.pad('', gutter + 2)}{ink.pad('', trend)}{head}", ink.NOTE)]]
+    head = "".join(pad(word, 13, right=True) for word in ("min", "max", "last"))
+    lines: list[Line] = [[(f"{pad('', gutter + 2)}{pad('', trend)}{head}", NOTE)]]
     for label, item in zip(labels, series, strict=True):
         finite = item.series.values[np.isfinite(item.series.values)]
         ends = (finite.min(), finite.max()) if len(finite) else (np.nan, np.nan)
         spark = sparkline(item.series, trend, screen.glyphs) if trend else []
         texts = [numbers.number(float(v), ascii=screen.ascii) for v in (*ends, item.series.values[-1])]
-        cells = "".join(ink.pad(text, 13, right=True) for text in texts)
-        fill = " " * (trend - ink.line_width(spark))
-        lines.append([(ink.pad(screen.name(label, gutter), gutter + 2), ""), *spark, (fill + cells, "")])
+        cells = "".join(pad(text, 13, right=True) for text in texts)
+        fill = " " * (trend - line_width(spark))
+        lines.append([(pad(screen.name(label, gutter), gutter + 2), ""), *spark, (fill + cells, "")])
     return lines

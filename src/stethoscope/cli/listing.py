@@ -10,8 +10,8 @@ from stethoscope.cli.errors import EXIT_NO_DATA, NoDataError
 from stethoscope.cli.options import add_output, emit, emit_json, screen_of
 
 if TYPE_CHECKING:
-    from stethoscope.views.row_reader import RowReader
-    from stethoscope.views.terminal.runs import RunRow
+    from stethoscope.views.common.row_reader import RowReader
+    from stethoscope.views.lines.runs import RunRow
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,9 +25,10 @@ def run(args: argparse.Namespace) -> int:
     """Lists the runs."""
     from stethoscope.store import find_runs
     from stethoscope.store.locate import base_folder
-    from stethoscope.views.row_reader import RowReader
-    from stethoscope.views.terminal import ink, numbers
-    from stethoscope.views.terminal.runs import runs_lines
+    from stethoscope.views.common import numbers
+    from stethoscope.views.common.row_reader import RowReader
+    from stethoscope.views.common.styled_text import NOTE
+    from stethoscope.views.lines.runs import runs_lines
 
     base = Path(args.folder) if args.folder else base_folder()
     folders = find_runs(base)
@@ -43,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
     lines = runs_lines([row for _, row in rows], screen)
     hidden = len(folders) - len(shown)
     if hidden:
-        lines.append([(f"  and {numbers.plural(hidden, 'older run')}", ink.NOTE)])
+        lines.append([(f"  and {numbers.plural(hidden, 'older run')}", NOTE)])
     emit(screen, lines)
     return 0
 
@@ -51,8 +52,8 @@ def run(args: argparse.Namespace) -> int:
 def row_of(folder: Path, reader: RowReader) -> RunRow:
     """The run's row; one that cannot be read says why, and the others are listed all the same."""
     from stethoscope.store import open_run
-    from stethoscope.views.row_reader import row_trouble
-    from stethoscope.views.terminal.runs import RunRow, run_row
+    from stethoscope.views.common.row_reader import row_trouble
+    from stethoscope.views.lines.runs import RunRow, run_row
 
     def read() -> RunRow:
         with open_run(folder) as run:

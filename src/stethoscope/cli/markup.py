@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from stethoscope.explain.headline import headline
 from stethoscope.record import Finding, Severity, printable
-from stethoscope.views.terminal.numbers import count, number, plural
-from stethoscope.views.terminal.verdict import extent_text, since
+from stethoscope.views.common.numbers import count, number, plural
+from stethoscope.views.lines.verdict import extent_text, since
 
 if TYPE_CHECKING:
     from stethoscope.explain import Diagnosis

@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from stethoscope.cli.errors import UsageError
-from stethoscope.views.terminal.glyphs import Screen
-from stethoscope.views.terminal.ink import Line
+from stethoscope.views.common.glyphs import Screen
+from stethoscope.views.common.styled_text import Line
 
 SCHEMA_VERSION = 1
 MIN_WIDTH, MAX_WIDTH = 40, 400

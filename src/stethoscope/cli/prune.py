@@ -25,15 +25,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Removes what is old; what must not be removed is left and named."""
-    from stethoscope.views.terminal import ink, numbers
+    from stethoscope.views.common import numbers
+    from stethoscope.views.common.styled_text import NOTE
 
     going, left = select(args.keep, parse_age(args.older_than))
     sizes = {folder: size_of(folder) for folder in going}
     screen = screen_of(args)
     if not args.json:
         lines = folder_lines(sizes, screen)
-        lines += [[(screen.text(f"left alone: {folder.name}, {why}"), ink.NOTE)] for folder, why in left]
-        emit(screen, lines or [[("Nothing to remove.", ink.NOTE)]])
+        lines += [[(screen.text(f"left alone: {folder.name}, {why}"), NOTE)] for folder, why in left]
+        emit(screen, lines or [[("Nothing to remove.", NOTE)]])
     is_done = bool(going) and not args.dry_run and confirmed(going, sum(sizes.values()), yes=args.yes)
     for folder in going if is_done else ():
         remove(folder)
@@ -48,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
         )
     elif is_done:
         text = f"Removed {numbers.plural(len(going), 'run')}, {numbers.size(sum(sizes.values()))}."
-        emit(screen, [[(text, ink.NOTE)]])
+        emit(screen, [[(text, NOTE)]])
     return 0
 
 

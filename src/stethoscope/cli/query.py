@@ -56,7 +56,8 @@ def _cell(value: Any) -> Any:
 
 
 def _print(table: Any, num_rows: int, args: argparse.Namespace) -> None:
-    from stethoscope.views.terminal import ink, numbers
+    from stethoscope.views.common import numbers
+    from stethoscope.views.common.styled_text import NOTE, PLAIN, Line, cell_width, cut_middle, pad
 
     screen = screen_of(args)
     names = [screen.text(name) for name in table.column_names]
@@ -64,27 +65,27 @@ def _print(table: Any, num_rows: int, args: argparse.Namespace) -> None:
     numeric = [all(isinstance(v, int | float | None) for v in column.to_pylist()) for column in table.columns]
     most = max(8, (screen.width - 2 * len(names)) // max(len(names), 1))
     widths = [
-        min(max([ink.cell_width(name), *map(ink.cell_width, column)]), max(most, 24))
+        min(max([cell_width(name), *map(cell_width, column)]), max(most, 24))
         for name, column in zip(names, columns, strict=True)
     ]
 
-    def line(cells: list[str], style: str) -> ink.Line:
+    def line(cells: list[str], style: str) -> Line:
         parts = [
-            ink.pad(ink.cut_middle(cell, width, ascii=screen.ascii), width, right=right)
+            pad(cut_middle(cell, width, ascii=screen.ascii), width, right=right)
             for cell, width, right in zip(cells, widths, numeric, strict=True)
         ]
         return [("  ".join(parts), style)]
 
-    lines = [line(names, ink.NOTE)]
-    lines += [line([column[place] for column in columns], ink.PLAIN) for place in range(table.num_rows)]
+    lines = [line(names, NOTE)]
+    lines += [line([column[place] for column in columns], PLAIN) for place in range(table.num_rows)]
     hidden = num_rows - table.num_rows
     if hidden:
-        lines.append([(f"and {numbers.plural(hidden, 'row')} more; --limit, --csv and --json show them", ink.NOTE)])
+        lines.append([(f"and {numbers.plural(hidden, 'row')} more; --limit, --csv and --json show them", NOTE)])
     emit(screen, lines)
 
 
 def _text(value: Any, screen: Any) -> str:
-    from stethoscope.views.terminal import numbers
+    from stethoscope.views.common import numbers
 
     if isinstance(value, float):
         return numbers.number(value, ascii=screen.ascii)

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 from stethoscope.cli.errors import UsageError
 
 if TYPE_CHECKING:
-    from stethoscope.views.terminal.glyphs import Screen
-    from stethoscope.views.terminal.ink import Line
+    from stethoscope.views.common.glyphs import Screen
+    from stethoscope.views.common.styled_text import Line
 
 _OURS = re.compile(
     r"run\.json|\.gitignore|rank-\d+|findings|captures|profile|rows|scalars|events|vectors|pyramids?|ladder|manifest.*"
@@ -73,17 +73,18 @@ def size_of(folder: Path) -> int:
 
 def folder_lines(sizes: Mapping[Path, int], screen: Screen) -> list[Line]:
     """The folders that are to go, and what each takes."""
-    from stethoscope.views.terminal import ink, numbers
+    from stethoscope.views.common import numbers
+    from stethoscope.views.common.styled_text import NOTE
 
     return [
-        [(screen.name(str(folder), screen.width - 12), ""), (f"  {numbers.size(num_bytes)}", ink.NOTE)]
+        [(screen.name(str(folder), screen.width - 12), ""), (f"  {numbers.size(num_bytes)}", NOTE)]
         for folder, num_bytes in sizes.items()
     ]
 
 
 def confirmed(folders: Sequence[Path], num_bytes: int, *, yes: bool) -> bool:
     """Whether to go on: --yes, or a person who says so; without either it is refused."""
-    from stethoscope.views.terminal import numbers
+    from stethoscope.views.common import numbers
 
     if yes:
         return True

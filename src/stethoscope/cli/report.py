@@ -26,26 +26,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Writes the report and says where it is."""
     from stethoscope.cli.show import require_data
-    from stethoscope.views.pagedata.desk import Desk
+    from stethoscope.views.common.open_run import OpenRun
     from stethoscope.views.report import report_data, report_html, report_markdown
 
     output = args.output or f"report.{args.format or 'html'}"
     form = args.format or form_of(output)
-    desk = Desk(choose_path(args.run))
-    require_data(desk.run)
+    viewed = OpenRun(choose_path(args.run))
+    require_data(viewed.run)
     if form == "json" and output == "-":
-        emit_json(report_data(desk, __version__))
+        emit_json(report_data(viewed, __version__))
         return 0
     if form == "json":
         import json
 
-        text = json.dumps(report_data(desk, __version__), allow_nan=False, indent=1) + "\n"
+        text = json.dumps(report_data(viewed, __version__), allow_nan=False, indent=1) + "\n"
     elif form == "md":
-        if not desk.was_examined and desk.run.state != "live":
-            desk.examine()
-        text = report_markdown(desk)
+        if not viewed.was_examined and viewed.run.state != "live":
+            viewed.examine()
+        text = report_markdown(viewed)
     else:
-        text = report_html(desk, __version__)
+        text = report_html(viewed, __version__)
     if output == "-":
         sys.stdout.write(text)
         return 0

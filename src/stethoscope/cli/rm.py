@@ -18,7 +18,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Removes them all, or none where one of them must not be removed."""
-    from stethoscope.views.terminal import ink, numbers
+    from stethoscope.views.common import numbers
+    from stethoscope.views.common.styled_text import NOTE
 
     folders = list(dict.fromkeys(choose_path(word) for word in args.runs))
     for folder in folders:
@@ -35,5 +36,5 @@ def run(args: argparse.Namespace) -> int:
         emit_json({"removed": [str(folder) for folder in folders], "num_bytes": sum(sizes.values())})
     else:
         text = f"Removed {numbers.plural(len(folders), 'run')}, {numbers.size(sum(sizes.values()))}."
-        emit(screen, [[(text, ink.NOTE)]])
+        emit(screen, [[(text, NOTE)]])
     return 0

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from stethoscope.analyse.history import History
     from stethoscope.explain import Diagnosis
     from stethoscope.store import Run
-    from stethoscope.views.terminal.glyphs import Screen
-    from stethoscope.views.terminal.ink import Line
+    from stethoscope.views.common.glyphs import Screen
+    from stethoscope.views.common.styled_text import Line
 
 KINDS = (
     "gradient",
@@ -99,8 +99,9 @@ def show_lines(
     inner: bool = False,
 ) -> list[Line]:
     """The whole screen, top to bottom; names share one column."""
-    from stethoscope.views.terminal import facts, ink
-    from stethoscope.views.terminal.heatmap import Picture, heatmap_lines, hidden_line, name_width, shortened
+    from stethoscope.views.common.styled_text import NOTE
+    from stethoscope.views.lines.heatmap import Picture, heatmap_lines, hidden_line, name_width, shortened
+    from stethoscope.views.lines.standing import status_lines, title_line
     from stethoscope.views.terminal.layers import heading, layers_lines
     from stethoscope.views.terminal.metrics import is_inner, metrics_lines
     from stethoscope.views.terminal.report import troubled_rows
@@ -111,7 +112,7 @@ def show_lines(
     metrics_shown = [name for name in run.metrics() if inner or not is_inner(name)]
     names = [screen.text(name) for name in [*(row.label for row in shown.rows), *metrics_shown]]
     gutter = name_width(names, screen.width, heading(shown))
-    lines = [facts.title_line(run, screen), *_verdict(diagnosis, run, screen)]
+    lines = [title_line(run, screen), *_verdict(diagnosis, run, screen)]
     metrics = metrics_lines(run, screen, first=steps[0], last=steps[1], gutter=gutter, inner=inner)
     lines += [[], *metrics] if metrics else []
     if len(shown.steps) and shown.rows:
@@ -121,13 +122,13 @@ def show_lines(
         lines += [[], *heatmap_lines(shown, screen, Picture(troubled, events, raw), gutter=gutter)]
     else:
         words = f"Nothing recorded here of kind {shown.kind.replace('_', ' ')}."
-        lines += [[], [("  ", ""), (words, ink.NOTE)]]
-    return [*lines, [], *facts.status_lines(run, screen, diagnosis.looked_at)]
+        lines += [[], [("  ", ""), (words, NOTE)]]
+    return [*lines, [], *status_lines(run, screen, diagnosis.looked_at)]
 
 
 def _verdict(diagnosis: Diagnosis, run: Run, screen: Screen) -> list[Line]:
     """The causes as rows: the full verdict belongs to `diagnose`."""
-    from stethoscope.views.terminal.verdict import rows_lines, verdict_lines
+    from stethoscope.views.lines.verdict import rows_lines, verdict_lines
 
     if diagnosis.healthy:
         return verdict_lines(diagnosis, run, screen)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from stethoscope.cli.errors import UsageError
 
 if TYPE_CHECKING:
-    from stethoscope.views.server.gate import Gate
+    from stethoscope.views.server.access import AccessPolicy
 
 DEFAULT_PORT = 7654
 PORTS_TRIED = 20
@@ -32,14 +32,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Serves until interrupted."""
     from stethoscope.views.server import make_app, make_server
-    from stethoscope.views.server.gate import Gate
+    from stethoscope.views.server.access import AccessPolicy
 
     base = chosen_base(args.dir)
     listener = listen(args.host, args.port)
     port = int(listener.getsockname()[1])
-    gate = Gate.at(args.host, port)
-    server = make_server(make_app(base, gate))
-    announce(args, base, gate)
+    policy = AccessPolicy.at(args.host, port)
+    server = make_server(make_app(base, policy))
+    announce(args, base, policy)
     with contextlib.suppress(OSError, AttributeError):
         os.nice(5)  # a training on the same machine goes first
     with contextlib.suppress(KeyboardInterrupt), listener:
@@ -82,13 +82,13 @@ def listen(host: str, port: int | None) -> socket.socket:
     )
 
 
-def announce(args: argparse.Namespace, base: Path, gate: Gate) -> None:
+def announce(args: argparse.Namespace, base: Path, policy: AccessPolicy) -> None:
     """Prints the link with its token, and opens it where a browser can be."""
     from stethoscope.store import find_runs
-    from stethoscope.views.server.gate import is_loopback
+    from stethoscope.views.server.access import is_loopback
 
     shown = "127.0.0.1" if args.host in ("0.0.0.0", "::", "") else args.host  # noqa: S104
-    link = f"http://{f'[{shown}]' if ':' in shown else shown}:{gate.port}/?token={gate.token}"
+    link = f"http://{f'[{shown}]' if ':' in shown else shown}:{policy.port}/?token={policy.token}"
     amount = len(find_runs(base))
     words = f"{amount} run{'' if amount == 1 else 's'} in {base}"
     sys.stdout.write(f"stethoscope: {words}\n  {link}\n  Only this link opens the page. Ctrl-C ends it.\n")

@@ -96,7 +96,7 @@ def export_text(animator: GradientFlowAnimator, path: str | Path) -> Path:
 def export_picture(animator: GradientFlowAnimator, path: str | Path, kind: str, *, dark: bool) -> Path:
     """The heatmap, each layer against its own median."""
     _recorded(animator)
-    from stethoscope.views import plots
+    from stethoscope.views.plots import figures as plots
 
     grid = animator.grid(max_rows=160, max_columns=800, natural=True)
     figure = plots.history_heatmap(grid, title="Gradient norm against its own median", dark=dark)
@@ -106,7 +106,7 @@ def export_picture(animator: GradientFlowAnimator, path: str | Path, kind: str, 
 def export_gif(animator: GradientFlowAnimator, path: str | Path, fps: float, max_pictures: int, *, dark: bool) -> Path:
     """The cursor walks over the heatmap while bars show every layer's norm at it."""
     _recorded(animator)
-    from stethoscope.views import moving_plots
+    from stethoscope.views.plots import moving as moving_plots
 
     grid = animator.grid(max_rows=64, max_columns=400, natural=True)
     pictures = moving_plots.flow_pictures(grid, max_pictures, dark=dark)
@@ -129,7 +129,7 @@ def export_mp4(animator: GradientFlowAnimator, path: str | Path, fps: float, max
     """The pictures of the GIF, more of them, as a film."""
     _recorded(animator)
     from stethoscope.instruments.film import find_ffmpeg, write_mp4
-    from stethoscope.views import moving_plots
+    from stethoscope.views.plots import moving as moving_plots
 
     find_ffmpeg()
     grid = animator.grid(max_rows=64, max_columns=400, natural=True)

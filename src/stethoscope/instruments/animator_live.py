@@ -12,7 +12,7 @@ from rich.text import Text
 
 from stethoscope.instruments.animator_grid import INF, MISSING, NAN, Grid, shorten
 from stethoscope.record import FloatArray
-from stethoscope.views.style import USUAL, log_ratio
+from stethoscope.views.common.style import USUAL, log_ratio
 
 if TYPE_CHECKING:
     from stethoscope.instruments.animator import GradientFlowAnimator

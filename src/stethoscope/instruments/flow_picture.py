@@ -22,8 +22,8 @@ from stethoscope.instruments.flow_types import (
     NodeType,
 )
 from stethoscope.record import ConfigError, printable
-from stethoscope.views.plot_data import number
-from stethoscope.views.style import (
+from stethoscope.views.common.plot_data import number
+from stethoscope.views.common.style import (
     HEADING_WEIGHT,
     FlowPalette,
     Tokens,
@@ -155,7 +155,7 @@ def save(shown: GradientFlowVisualization, path: Path, dark: bool) -> Path:
         case ".txt":
             return write_text(path, to_text(shown, 120).plain)
         case ".png" | ".svg":
-            from stethoscope.views import plots
+            from stethoscope.views.plots import figures as plots
 
             figure = draw(shown, dark)
             kind = path.suffix.lower()[1:]
@@ -165,7 +165,7 @@ def save(shown: GradientFlowVisualization, path: Path, dark: bool) -> Path:
 
 def draw(shown: GradientFlowVisualization, dark: bool = False) -> Any:
     """The network as a matplotlib figure: ribbons by gradient, critical path cased, troubles outlined."""
-    from stethoscope.views import plots
+    from stethoscope.views.plots import figures as plots
 
     palette = flow_palette(shown.visualization_config.color_scheme, dark)
     look = tokens(dark)
@@ -278,7 +278,7 @@ def _draw_nodes(
 
 def _label_node(axis: Any, node: FlowNode, place: Place, look: Tokens, fill: Any) -> None:
     """The mean norm in the box, its mark over it, the name under it on a patch that keeps ribbons off."""
-    from stethoscope.views import plots
+    from stethoscope.views.plots import figures as plots
 
     x, y = place
     patch = {"facecolor": look.sheet, "edgecolor": "none", "pad": 0.6, "alpha": 0.85}

@@ -15,7 +15,7 @@ import numpy as np
 
 from stethoscope.instruments.wording import plural
 from stethoscope.record import ConfigError
-from stethoscope.views.style import ColorScheme as ColorScheme
+from stethoscope.views.common.style import ColorScheme as ColorScheme
 
 
 class FlowDirection(StrEnum):

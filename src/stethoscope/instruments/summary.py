@@ -18,7 +18,7 @@ from stethoscope.instruments.alerts import TensorAlert, TensorAlertKind, value_a
 from stethoscope.instruments.distribution import TensorDistribution
 from stethoscope.instruments.inspector import TensorStats, tensor_stats
 from stethoscope.record import printable
-from stethoscope.views.terminal.numbers import number, percent, plural, size
+from stethoscope.views.common.numbers import number, percent, plural, size
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -20,9 +20,9 @@ from typing import Any, BinaryIO, TypeVar
 from stethoscope.instruments.files import write_atomically, write_json, write_text
 from stethoscope.instruments.intake import as_floats
 from stethoscope.record import ConfigError, printable
-from stethoscope.views import terminal_plots
-from stethoscope.views.plot_data import Heatmap, Histogram, Lines, Plot, number
-from stethoscope.views.style import Tokens, tokens
+from stethoscope.views.common.plot_data import Heatmap, Histogram, Lines, Plot, number
+from stethoscope.views.common.style import Tokens, tokens
+from stethoscope.views.plots import terminal as terminal_plots
 
 FORMATS = ("png", "svg", "html", "json", "csv", "txt")
 MAX_TABLE_ROWS = 200
@@ -167,7 +167,7 @@ def file_name(name: str) -> str:
 
 
 def _draw(plots: Sequence[Plot], file: BinaryIO, kind: str, dark: bool, title: str = "") -> None:
-    from stethoscope.views import plots as pictures
+    from stethoscope.views.plots import figures as pictures
 
     pictures.save(pictures.draw(plots, dark=dark, title=title), file, kind)
 

@@ -15,9 +15,9 @@ from typing import Any, Final
 import numpy as np
 
 from stethoscope.record import FloatArray
-from stethoscope.views.plots import HeatGrid
-from stethoscope.views.standalone import one_file
-from stethoscope.views.style import Tokens, log_ratio, tokens
+from stethoscope.views.common.plot_data import HeatGrid
+from stethoscope.views.common.standalone import one_file
+from stethoscope.views.common.style import Tokens, log_ratio, tokens
 
 _HERE: Final = Path(__file__).parent
 SPEEDS: Final = (2, 4, 8, 16, 30)

@@ -35,10 +35,12 @@ def html(value: Any) -> str:
 
 def plain(value: Any) -> str:
     """The object as text: the verdict as the terminal shows it, else its one line."""
-    from stethoscope.views.terminal import render_verdict
+    from stethoscope.views.common.glyphs import Screen
+    from stethoscope.views.lines.verdict import verdict_lines
 
     if isinstance(value, Diagnosis):
-        return render_verdict(value).rstrip("\n")
+        screen = Screen()
+        return screen.write(verdict_lines(value, None, screen)).rstrip("\n")
     return repr(value)
 
 

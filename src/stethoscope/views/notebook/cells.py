@@ -9,25 +9,17 @@ from stethoscope.explain.diagnosis import Diagnosis
 from stethoscope.explain.headline import headline
 from stethoscope.record import Evidence, Finding, Series, Severity
 from stethoscope.store import Run
-from stethoscope.views.notebook.markup import (
-    SEVERITY_COLOR,
-    cells_svg,
-    escaped,
-    line_svg,
-    mark,
-    mono,
-    muted,
-    sheet,
-)
+from stethoscope.views.common import numbers
+from stethoscope.views.common import words as run_words
+from stethoscope.views.common.glyphs import UNICODE
+from stethoscope.views.common.open_run import OpenRun
+from stethoscope.views.lines.heatmap import Picture, cell_levels, shortened
+from stethoscope.views.lines.verdict import beside, extent_text, since, trend_of
+from stethoscope.views.notebook.markup import SEVERITY_COLOR, cells_svg, escaped, line_svg, mark, mono, muted, sheet
 from stethoscope.views.pagedata.cells import history_of
-from stethoscope.views.pagedata.desk import Desk
 from stethoscope.views.pagedata.heat import opened_rows, troubled
 from stethoscope.views.pagedata.overview import heat_kind
 from stethoscope.views.pagedata.verdict import window_around
-from stethoscope.views.terminal import facts, numbers
-from stethoscope.views.terminal.glyphs import UNICODE
-from stethoscope.views.terminal.heatmap import Picture, cell_levels, shortened
-from stethoscope.views.terminal.verdict import beside, extent_text, since, trend_of
 
 _MAX_ROWS = 16
 _PLOT_WIDTH = 480
@@ -39,14 +31,18 @@ _STATE_COLOR = {"live": "#0e8a98", "crashed": "#d63a4c", "stale": "#b97700", "da
 
 def run_html(run: Run) -> str:
     """State, verdict, loss, layers by steps, how much was measured."""
-    desk = Desk.of(run)
+    viewed = OpenRun.of(run)
     sign = mark(UNICODE.state.get(run.state, "?"), _STATE_COLOR.get(run.state, "currentColor"))
-    head = f"<div>{sign} <b>{escaped(run.name, 80)}</b> {muted(mono(run.id, 40))} {muted(escaped(facts.state_text(run)))}</div>"
+    head = f"<div>{sign} <b>{escaped(run.name, 80)}</b> {muted(mono(run.id, 40))} {muted(escaped(run_words.state_text(run)))}</div>"
     if not len(run.steps) and not run.metrics():
         words = "No step yet." if run.state == "live" else "The run holds no data."
         return sheet(head, f"<div>{muted(words)}</div>", _path_html(run))
     return sheet(
-        head, verdict_html(desk.diagnosis, run, desk.was_examined), loss_html(desk), heat_html(desk), _foot(desk)
+        head,
+        verdict_html(viewed.diagnosis, run, viewed.was_examined),
+        loss_html(viewed),
+        heat_html(viewed),
+        _foot(viewed),
     )
 
 
@@ -140,13 +136,13 @@ def _rows(findings: list[Finding], diagnosis: Diagnosis) -> str:
     return "".join(out)
 
 
-def loss_html(desk: Desk) -> str:
+def loss_html(viewed: OpenRun) -> str:
     """The loss as a line with its last value, over the steps of the picture under it."""
-    run = desk.run
+    run = viewed.run
     if "loss" not in run.metrics():
         return ""
     whole = run.metric("loss")
-    begin, end = window_around(run, desk.diagnosis)
+    begin, end = window_around(run, viewed.diagnosis)
     keep = (whole.steps >= begin) & (whole.steps <= end)
     series = Series(whole.steps[keep], whole.values[keep])
     if len(series) < 2:
@@ -156,29 +152,29 @@ def loss_html(desk: Desk) -> str:
         f"Loss, steps {series.steps[0]:,} to {series.steps[-1]:,}: {numbers.number(first)} at first, "
         f"{numbers.number(last)} at the end"
     )
-    causes = desk.diagnosis.causes
+    causes = viewed.diagnosis.causes
     picture = line_svg(series, words, _PLOT_WIDTH, 48, causes[0].first_step if causes else None)
     return _row("loss", picture, numbers.number(last))
 
 
-def heat_html(desk: Desk) -> str:
+def heat_html(viewed: OpenRun) -> str:
     """The layers that have most to show, each against its own past."""
-    kinds = desk.kinds()
+    kinds = viewed.kinds()
     if not kinds:
         return ""
-    kind = heat_kind(desk)
-    tree = desk.tree(kind)
-    places = opened_rows(desk, tree)[:400]
-    signs = troubled(tree, desk.diagnosis.causes)
-    whole = history_of(desk, kind, "norm", [tree[at] for at in places])
+    kind = heat_kind(viewed)
+    tree = viewed.tree(kind)
+    places = opened_rows(viewed, tree)[:400]
+    signs = troubled(tree, viewed.diagnosis.causes)
+    whole = history_of(viewed, kind, "norm", [tree[at] for at in places])
     troubled_names = {tree[at].path: severity for at, severity in signs.items()}
     shown, hidden = shortened(
-        whole.window(*window_around(desk.run, desk.diagnosis)), Picture(troubled_names, limit=_MAX_ROWS)
+        whole.window(*window_around(viewed.run, viewed.diagnosis)), Picture(troubled_names, limit=_MAX_ROWS)
     )
     if not len(shown.steps) or not shown.rows:
         return ""
     cells = grid(shown, _PLOT_WIDTH // 5)
-    causes = desk.diagnosis.causes
+    causes = viewed.diagnosis.causes
     begin, end = int(shown.steps[0]), int(shown.steps[-1])
     words = f"{kind} norm of {len(shown.rows)} layers, steps {begin:,} to {end:,}, each against its own past"
     width = _PLOT_WIDTH / max(1, len(cells.bins))
@@ -213,11 +209,11 @@ def _row(label: str, picture: str, value: str) -> str:
     )
 
 
-def _foot(desk: Desk) -> str:
-    parts = facts.status_parts(desk.run, desk.diagnosis.looked_at)
-    first, last = desk.span
+def _foot(viewed: OpenRun) -> str:
+    parts = run_words.status_parts(viewed.run, viewed.diagnosis.looked_at)
+    first, last = viewed.span
     note = escaped(" · ".join([*parts, f"steps {first:,} to {last:,}"]), 600)
-    return f'<div style="font-size:11px;line-height:16px;margin-top:4px">{muted(note)}</div>{_path_html(desk.run)}'
+    return f'<div style="font-size:11px;line-height:16px;margin-top:4px">{muted(note)}</div>{_path_html(viewed.run)}'
 
 
 def _path_html(run: Run) -> str:

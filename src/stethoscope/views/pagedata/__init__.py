@@ -5,6 +5,6 @@ bins begin at powers of two and show the worst thing in them; rows and bytes hav
 sockets or markup.
 """
 
-from stethoscope.views.pagedata.desk import Desk
+from stethoscope.views.common.open_run import OpenRun
 
-__all__ = ["Desk"]
+__all__ = ["OpenRun"]

@@ -13,7 +13,7 @@ from stethoscope.analyse.bins import Bins, MarkArray
 from stethoscope.analyse.history import History, grid
 from stethoscope.analyse.tree import Node, node_history, node_window
 from stethoscope.record import FloatArray, IntArray, Kind
-from stethoscope.views.pagedata.desk import Desk
+from stethoscope.views.common.open_run import OpenRun
 
 MAX_EXACT_VALUES: Final = 2_500_000
 """Values of one statistic read from the rows for one picture, where the reader waits for it."""
@@ -34,7 +34,7 @@ class Cells:
 
 
 def cells_of(
-    desk: Desk,
+    viewed: OpenRun,
     kind: Kind,
     stat: str,
     nodes: Sequence[Node],
@@ -44,30 +44,30 @@ def cells_of(
     exact: bool = True,
 ) -> Cells:
     """These rows over first..last in at most `width` bins, as ratios to the usual or (`raw`) as values."""
-    before = desk.usual_before()
-    if desk.overview.is_large(kind, desk.span):
-        found = _of_a_large_run(desk, kind, stat, nodes, view, before, raw=raw, exact=exact)
+    before = viewed.usual_before()
+    if viewed.overview.is_large(kind, viewed.span):
+        found = _of_a_large_run(viewed, kind, stat, nodes, view, before, raw=raw, exact=exact)
         if found is not None:
             return found
-    shown = node_history(desk.histories, kind, stat, nodes, usual_before=before)
+    shown = node_history(viewed.histories, kind, stat, nodes, usual_before=before)
     return _from_rows(shown.window(view[0], view[1]), view[2], raw)
 
 
 def history_of(
-    desk: Desk, kind: Kind, stat: str, nodes: Sequence[Node], window: tuple[int, int] | None = None
+    viewed: OpenRun, kind: Kind, stat: str, nodes: Sequence[Node], window: tuple[int, int] | None = None
 ) -> History:
     """These rows over the steps of a window; of a long run one value a bucket, unless the window is short."""
-    first, last = window or desk.span
-    before = desk.usual_before()
-    if desk.overview.is_large(kind, desk.span):
-        usual = desk.overview.usual(kind, stat, nodes, desk.span, before)
-        few = desk.overview.num_values(kind, (first, last)) <= MAX_EXACT_VALUES
-        if usual is not None and few and len(_inside(desk, first, last)):
-            return dataclasses.replace(node_window(desk.run, kind, stat, nodes, first, last), usual=usual)
-        found = None if usual is None else desk.overview.nodes(kind, stat, nodes, (first, last, _MAX_BUCKETS))
+    first, last = window or viewed.span
+    before = viewed.usual_before()
+    if viewed.overview.is_large(kind, viewed.span):
+        usual = viewed.overview.usual(kind, stat, nodes, viewed.span, before)
+        few = viewed.overview.num_values(kind, (first, last)) <= MAX_EXACT_VALUES
+        if usual is not None and few and len(_inside(viewed, first, last)):
+            return dataclasses.replace(node_window(viewed.run, kind, stat, nodes, first, last), usual=usual)
+        found = None if usual is None else viewed.overview.nodes(kind, stat, nodes, (first, last, _MAX_BUCKETS))
         if found is not None and usual is not None:
             return History(kind, stat, found.bins.starts, found.rows, found.mean.T, found.marks.T, usual)
-    shown = node_history(desk.histories, kind, stat, nodes, usual_before=before)
+    shown = node_history(viewed.histories, kind, stat, nodes, usual_before=before)
     return shown if window is None else shown.window(first, last)
 
 
@@ -77,7 +77,7 @@ def _from_rows(shown: History, width: int, raw: bool) -> Cells:
 
 
 def _of_a_large_run(
-    desk: Desk,
+    viewed: OpenRun,
     kind: Kind,
     stat: str,
     nodes: Sequence[Node],
@@ -88,22 +88,22 @@ def _of_a_large_run(
     exact: bool,
 ) -> Cells | None:
     first, last, width = view
-    usual = desk.overview.usual(kind, stat, nodes, desk.span, before)
+    usual = viewed.overview.usual(kind, stat, nodes, viewed.span, before)
     if usual is None:
         return None
-    amount = desk.overview.num_values(kind, (first, last))
+    amount = viewed.overview.num_values(kind, (first, last))
     fits = last - first + 1 <= width << overview.BASE_LEVEL
     limit = MAX_EXACT_VALUES if exact else overview.AT_ONCE_VALUES
-    if fits and amount <= limit and len(_inside(desk, first, last)):
-        shown = node_window(desk.run, kind, stat, nodes, first, last)
+    if fits and amount <= limit and len(_inside(viewed, first, last)):
+        shown = node_window(viewed.run, kind, stat, nodes, first, last)
         return _from_rows(dataclasses.replace(shown, usual=usual), width, raw)
-    found = desk.overview.nodes(kind, stat, nodes, view)
+    found = viewed.overview.nodes(kind, stat, nodes, view)
     if found is None:
         return None
-    could_be_finer = fits and amount <= MAX_EXACT_VALUES and bool(len(_inside(desk, first, last)))
+    could_be_finer = fits and amount <= MAX_EXACT_VALUES and bool(len(_inside(viewed, first, last)))
     return Cells(found.bins, overview.levels(found, usual, raw=raw), found.marks, usual, is_exact=not could_be_finer)
 
 
-def _inside(desk: Desk, first: int, last: int) -> IntArray:
-    steps = desk.run.steps
+def _inside(viewed: OpenRun, first: int, last: int) -> IntArray:
+    steps = viewed.run.steps
     return steps[np.searchsorted(steps, first) : np.searchsorted(steps, last, side="right")]

@@ -17,9 +17,9 @@ from stethoscope.explain.meanwhile import CLIP, metric_series
 from stethoscope.kernels.statistics import statistic
 from stethoscope.record import Kind, Series
 from stethoscope.store import Run
+from stethoscope.views.common.open_run import OpenRun
 from stethoscope.views.pagedata import facts, overview
 from stethoscope.views.pagedata.cells import history_of
-from stethoscope.views.pagedata.desk import Desk
 from stethoscope.views.pagedata.directions import cosine_data, sketches_of
 from stethoscope.views.pagedata.heat import MAX_CELLS, MAX_ROWS, opened_rows, tree_data, troubled
 from stethoscope.views.pagedata.packing import binned, floats, number, plain, small, text
@@ -33,22 +33,22 @@ _NO_SETTING: Final = frozenset({"dir", "name"})
 _KIND_WORDS: Final = {Kind.ACTIVATION: "output", Kind.ACTIVATION_GRADIENT: "output gradient"}
 
 
-def common_span(a: Desk, b: Desk) -> tuple[int, int]:
+def common_span(a: OpenRun, b: OpenRun) -> tuple[int, int]:
     """From the first step of either to the last of either."""
     spans = [a.span, b.span]
     return min(span[0] for span in spans), max(span[1] for span in spans)
 
 
 def compare_data(
-    a: Desk,
-    b: Desk,
+    a: OpenRun,
+    b: OpenRun,
     kind: Kind,
     stat: str,
     view: tuple[int, int, int],
     rows: Sequence[int] | None = None,
 ) -> dict[str, Any]:
     """Everything of the compare screen but the angles between the two, which take longer than all the rest."""
-    is_examining = [desk.examine_later() for desk in (a, b)]
+    is_examining = [viewed.examine_later() for viewed in (a, b)]
     tree = a.tree(kind)
     there = {node.path for node in b.tree(kind)}
     places = list(opened_rows(a, tree)) if rows is None else [at for at in rows if 0 <= at < len(tree)]
@@ -118,15 +118,15 @@ def _column(source: History, column: int) -> Series:
 
 
 def angles_data(
-    a: Desk,
-    b: Desk,
+    a: OpenRun,
+    b: OpenRun,
     kind: Kind,
     window: tuple[int, int],
     rows: Sequence[int] | None = None,
     *,
     is_unwanted: Callable[[], bool] = lambda: False,
 ) -> dict[str, Any]:
-    """The cosine between the two, of the rows that the screen shows. Takes the desks' locks itself, for each tensor anew.
+    """The cosine between the two, of the rows that the screen shows. Takes the runs' locks itself, for each tensor anew.
 
     Whoever looks at one of the runs meanwhile waits for one tensor, not for all of them.
     """
@@ -134,8 +134,8 @@ def angles_data(
 
     def locked() -> contextlib.ExitStack:
         held = contextlib.ExitStack()
-        for desk in (first, second):
-            held.enter_context(desk.lock)
+        for viewed in (first, second):
+            held.enter_context(viewed.lock)
         return held
 
     found = sketches_of(a, b, kind, locked, is_unwanted)
@@ -146,18 +146,18 @@ def angles_data(
         return {"kind": str(kind), "rows": places, "cosine": cosine_data(found, [tree[at] for at in places], window)}
 
 
-def _side(desk: Desk) -> dict[str, Any]:
-    causes = desk.diagnosis.causes
-    if not causes and not desk.was_examined and desk.run.state != "live":
-        words = desk.trouble or "Nobody has examined this run yet; it is being looked through"
-        return facts.identity(desk.run) | {"verdict": text(words, 300), "severity": ""}
-    return facts.identity(desk.run) | {
-        "verdict": text(headline(desk.diagnosis, desk.run).text.rstrip("."), 300) + ("." if causes else ""),
+def _side(viewed: OpenRun) -> dict[str, Any]:
+    causes = viewed.diagnosis.causes
+    if not causes and not viewed.was_examined and viewed.run.state != "live":
+        words = viewed.trouble or "Nobody has examined this run yet; it is being looked through"
+        return facts.identity(viewed.run) | {"verdict": text(words, 300), "severity": ""}
+    return facts.identity(viewed.run) | {
+        "verdict": text(headline(viewed.diagnosis, viewed.run).text.rstrip("."), 300) + ("." if causes else ""),
         "severity": str(causes[0].severity) if causes else "",
     }
 
 
-def _window(a: Desk, b: Desk, parted: int | None) -> list[int]:
+def _window(a: OpenRun, b: OpenRun, parted: int | None) -> list[int]:
     begin, end = common_span(a, b)
     ends = sorted((a.span[1], b.span[1]))
     if parted is None:
@@ -166,7 +166,7 @@ def _window(a: Desk, b: Desk, parted: int | None) -> list[int]:
     return [max(begin, parted - lead), min(end, ends[0] + max(16, (ends[0] - parted) // 4))]
 
 
-def _pairs(a: Desk, b: Desk, kind: Kind, stat: str, nodes: Sequence[Node]) -> tuple[History, History]:
+def _pairs(a: OpenRun, b: OpenRun, kind: Kind, stat: str, nodes: Sequence[Node]) -> tuple[History, History]:
     return history_of(a, kind, stat, nodes), history_of(b, kind, stat, nodes)
 
 
@@ -182,7 +182,7 @@ def _first_difference(a: History, b: History) -> list[int | None]:
 
 
 def _cells(
-    a: Desk, b: Desk, kind: Kind, stat: str, nodes: Sequence[Node], view: tuple[int, int, int]
+    a: OpenRun, b: OpenRun, kind: Kind, stat: str, nodes: Sequence[Node], view: tuple[int, int, int]
 ) -> dict[str, Any]:
     """A over B in bins: the ratio farthest from one, and what is no number."""
     first, last, width = view
@@ -218,9 +218,9 @@ def _cells(
     }
 
 
-def _tracks(a: Desk, b: Desk, view: tuple[int, int, int], parted: Parted | None) -> list[dict[str, Any]]:
+def _tracks(a: OpenRun, b: OpenRun, view: tuple[int, int, int], parted: Parted | None) -> list[dict[str, Any]]:
     """Loss of both, the quantity in which they part, gradient norm and learning rate."""
-    told = [(name, label, "", [_metric(desk, name) for desk in (a, b)]) for name, label in _TRACKS]
+    told = [(name, label, "", [_metric(viewed, name) for viewed in (a, b)]) for name, label in _TRACKS]
     if parted is not None:
         told.insert(1, ("parted", parted.label[:1].upper() + parted.label[1:], parted.path, list(parted.series)))
     out = []
@@ -244,10 +244,10 @@ def _tracks(a: Desk, b: Desk, view: tuple[int, int, int], parted: Parted | None)
     return out
 
 
-def _metric(desk: Desk, name: str) -> Series:
+def _metric(viewed: OpenRun, name: str) -> Series:
     if name == "grad_norm":
-        return overview.gradient_norm(desk)[0]
-    return desk.run.metric(name) if name in desk.run.metrics() else Series(np.empty(0, np.int64), np.empty(0))
+        return overview.gradient_norm(viewed)[0]
+    return viewed.run.metric(name) if name in viewed.run.metrics() else Series(np.empty(0, np.int64), np.empty(0))
 
 
 def _outcome(a: Run, b: Run, parted: Parted | None) -> list[dict[str, Any]]:

@@ -16,7 +16,7 @@ from stethoscope.analyse.grouping import row_name
 from stethoscope.analyse.tree import Node
 from stethoscope.record import Kind, Site, SiteInfo, select
 from stethoscope.store import Run
-from stethoscope.views.pagedata.desk import Desk
+from stethoscope.views.common.open_run import OpenRun
 from stethoscope.views.pagedata.packing import floats
 
 Pair = tuple[dict[int, int], Any, Any]
@@ -27,7 +27,11 @@ MAX_LOOKS: Final = 64
 
 
 def sketches_of(
-    a: Desk, b: Desk, kind: Kind, locked: Callable[[], AbstractContextManager[Any]], is_unwanted: Callable[[], bool]
+    a: OpenRun,
+    b: OpenRun,
+    kind: Kind,
+    locked: Callable[[], AbstractContextManager[Any]],
+    is_unwanted: Callable[[], bool],
 ) -> Pairs:
     """The sketches of every tensor that both runs have; kept with the first of the two until one of them changes.
 

@@ -11,9 +11,9 @@ import numpy as np
 from stethoscope.explain.diagnosis import Diagnosis
 from stethoscope.store import Run
 from stethoscope.store.locate import last_written
-from stethoscope.views.pagedata.desk import Desk
+from stethoscope.views.common import numbers, words
+from stethoscope.views.common.open_run import OpenRun
 from stethoscope.views.pagedata.packing import number, plain, text
-from stethoscope.views.terminal import facts, numbers
 
 
 def identity(run: Run) -> dict[str, Any]:
@@ -26,8 +26,8 @@ def identity(run: Run) -> dict[str, Any]:
         "stateText": state_words(run),
         "lastStep": step,
         "numSteps": len(run.steps),
-        "endedBy": text(facts.ended_by(run), 120),
-        "startedAt": facts.started_at(run),
+        "endedBy": text(words.ended_by(run), 120),
+        "startedAt": words.started_at(run),
         "endedAt": ended_at(run),
     }
 
@@ -47,14 +47,14 @@ def state_words(run: Run) -> str:
             quiet = ended_at(run)
             since = time.strftime("%H:%M", time.localtime(quiet)) if quiet else "a while"
             return f"Stale since {since}"
-    lost = facts.num_frames_lost(run)
+    lost = words.num_frames_lost(run)
     return f"Damaged, {numbers.plural(lost, 'frame')} left out" if lost else "Damaged, some bytes left out"
 
 
 def ended_at(run: Run) -> float | None:
     """When the run last said anything, in seconds since 1970: by its own clock where it is over, else by its files'."""
     if run.state not in ("live", "stale"):
-        begun = facts.started_at(run)
+        begun = words.started_at(run)
         spoken = [event.time for event in run.events()]
         if begun is not None and "step_ms" in run.metrics():
             spoken.append(begun + float(np.nansum(run.metric("step_ms").values)) / 1000)
@@ -63,15 +63,15 @@ def ended_at(run: Run) -> float | None:
     return last_written(run.path)[0] or None
 
 
-def status_parts(desk: Desk, diagnosis: Diagnosis) -> list[dict[str, str]]:
+def status_parts(viewed: OpenRun, diagnosis: Diagnosis) -> list[dict[str, str]]:
     """Coverage, losses, cost: each a number to set in bold and the words around it."""
-    run = desk.run
-    reporting, expected = facts.coverage(run, diagnosis.looked_at)
+    run = viewed.run
+    reporting, expected = words.coverage(run, diagnosis.looked_at)
     parts = [{"strong": f"{numbers.count(reporting)} of {numbers.count(expected)}", "rest": "sites reporting"}]
     rest = "step read" if len(run.steps) == 1 else "steps read"
-    rows, frames = facts.num_rows_lost(run), facts.num_frames_lost(run)
+    rows, frames = words.num_rows_lost(run), words.num_frames_lost(run)
     if rows:
-        rest += f", {facts.losses_text(run)} lost"
+        rest += f", {words.losses_text(run)} lost"
     if frames:
         rest += f", {numbers.plural(frames, 'frame')} left out"
     parts.append({"strong": numbers.count(len(run.steps)), "rest": rest})
@@ -91,19 +91,19 @@ def status_parts(desk: Desk, diagnosis: Diagnosis) -> list[dict[str, str]]:
 
 def cost_share(run: Run) -> float | None:
     """The share of a step that recording takes."""
-    return facts.step_cost(run)
+    return words.step_cost(run)
 
 
 def closing_words(run: Run) -> str:
     """When it was last written and how it ended: "Written 14:32:07, closed by FloatingPointError"."""
     when = ended_at(run)
-    words = f"Written {time.strftime('%H:%M:%S', time.localtime(when))}" if when else ""
+    said = f"Written {time.strftime('%H:%M:%S', time.localtime(when))}" if when else ""
     if run.state == "crashed":
-        by = facts.ended_by(run)
-        words += f", closed by {text(by, 80)}" if by else ", the process is gone"
+        by = words.ended_by(run)
+        said += f", closed by {text(by, 80)}" if by else ", the process is gone"
     if run.state == "finished":
-        words += ", closed"
-    return words
+        said += ", closed"
+    return said
 
 
 def model_facts(run: Run) -> dict[str, Any]:

@@ -16,8 +16,8 @@ import numpy as np
 from stethoscope.analyse.graph import Graph, graph_of
 from stethoscope.analyse.tree import Node
 from stethoscope.record import Kind
+from stethoscope.views.common.open_run import OpenRun
 from stethoscope.views.pagedata.cells import Cells, cells_of
-from stethoscope.views.pagedata.desk import Desk
 from stethoscope.views.pagedata.heat import troubled
 from stethoscope.views.pagedata.packing import floats, small, text
 
@@ -39,19 +39,19 @@ class Shown:
     is_open: bool
 
 
-def flow_data(desk: Desk, kind: Kind, view: tuple[int, int, int]) -> dict[str, Any]:
+def flow_data(viewed: OpenRun, kind: Kind, view: tuple[int, int, int]) -> dict[str, Any]:
     """Everything of the flow screen."""
-    tree = desk.tree(kind)
-    opened = opened_module(desk, tree)
-    graph = graph_of(desk.run)
+    tree = viewed.tree(kind)
+    opened = opened_module(viewed, tree)
+    graph = graph_of(viewed.run)
     if graph is None:
         shown, edges = chain(tree, opened)
     else:
         shown, edges = condensed(graph, tree, opened)
-    at, cells = measured_cells(desk, kind, [node.path for node in shown], view)
+    at, cells = measured_cells(viewed, kind, [node.path for node in shown], view)
     layers = [node for node in tree if node.parent == -1]
     return {
-        "version": desk.version,
+        "version": viewed.version,
         "kind": str(kind),
         "hasGraph": graph is not None,
         "status": graph.status if graph is not None else "",
@@ -69,7 +69,7 @@ def flow_data(desk: Desk, kind: Kind, view: tuple[int, int, int]) -> dict[str, A
             for node in shown
         ],
         "edges": edges,
-        "numSites": len(desk.run.sites),
+        "numSites": len(viewed.run.sites),
         "numEdges": len(graph.edges) if graph else len(edges),
         "start": int(cells.bins.starts[0]) if len(cells.bins) else view[0],
         "size": cells.bins.size,
@@ -78,26 +78,26 @@ def flow_data(desk: Desk, kind: Kind, view: tuple[int, int, int]) -> dict[str, A
         "values": floats(cells.levels),
         "marks": small(cells.marks),
         "usual": floats(cells.usual),
-        "layers": layer_bars(desk, kind, layers, view),
-        "signs": {text(tree[n].path, 10_000): str(s) for n, s in troubled(tree, desk.diagnosis.causes).items()},
+        "layers": layer_bars(viewed, kind, layers, view),
+        "signs": {text(tree[n].path, 10_000): str(s) for n, s in troubled(tree, viewed.diagnosis.causes).items()},
         "thresholds": {"dying": _DYING, "exploding": _EXPLODING, "fading": _FADING},
     }
 
 
 def measured_cells(
-    desk: Desk, kind: Kind, paths: Sequence[str], view: tuple[int, int, int]
+    viewed: OpenRun, kind: Kind, paths: Sequence[str], view: tuple[int, int, int]
 ) -> tuple[dict[str, int], Cells]:
     """Rows, values in bins and what is usual of the nodes; one without parameters shows its output's gradient."""
     seen = (view[0], view[1], min(view[2], MAX_STEPS))
 
     def of(which: Kind, wanted: Sequence[str]) -> tuple[list[str], Cells]:
-        known = {node.path: node for node in desk.tree(which)}
+        known = {node.path: node for node in viewed.tree(which)}
         nodes = [known[path] for path in wanted if path in known]
-        return [node.path for node in nodes], cells_of(desk, which, "norm", nodes, seen, raw=True, exact=False)
+        return [node.path for node in nodes], cells_of(viewed, which, "norm", nodes, seen, raw=True, exact=False)
 
     names, cells = of(kind, paths)
     rest = [path for path in paths if path not in set(names)]
-    if kind is Kind.GRADIENT and rest and Kind.ACTIVATION_GRADIENT in desk.kinds():
+    if kind is Kind.GRADIENT and rest and Kind.ACTIVATION_GRADIENT in viewed.kinds():
         more, other = of(Kind.ACTIVATION_GRADIENT, rest)
         if more and np.array_equal(other.bins.starts, cells.bins.starts):
             names += more
@@ -110,10 +110,10 @@ def measured_cells(
     return {path: place for place, path in enumerate(names)}, cells
 
 
-def layer_bars(desk: Desk, kind: Kind, layers: Sequence[Node], view: tuple[int, int, int]) -> dict[str, Any]:
+def layer_bars(viewed: OpenRun, kind: Kind, layers: Sequence[Node], view: tuple[int, int, int]) -> dict[str, Any]:
     """The top rows over the same steps: bars below the graph, and the small heatmap of the scrubber."""
     layers = [node for node in layers if not node.frozen][:MAX_NODES]
-    cells = cells_of(desk, kind, "norm", layers, (view[0], view[1], min(view[2], MAX_STEPS)), raw=True, exact=False)
+    cells = cells_of(viewed, kind, "norm", layers, (view[0], view[1], min(view[2], MAX_STEPS)), raw=True, exact=False)
     return {
         "paths": [text(node.path, 10_000) for node in layers],
         "labels": [text(node.label, 200) for node in layers],
@@ -124,9 +124,9 @@ def layer_bars(desk: Desk, kind: Kind, layers: Sequence[Node], view: tuple[int, 
     }
 
 
-def opened_module(desk: Desk, tree: Sequence[Node]) -> str:
+def opened_module(viewed: OpenRun, tree: Sequence[Node]) -> str:
     """The module to open: the smallest one with parts that holds the first cause."""
-    causes = desk.diagnosis.causes
+    causes = viewed.diagnosis.causes
     if not causes:
         return ""
     sites = [site for site in causes[0].sites if not site.startswith("(")]

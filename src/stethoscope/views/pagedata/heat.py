@@ -9,8 +9,8 @@ import numpy as np
 
 from stethoscope.analyse.tree import Node
 from stethoscope.record import Finding, Kind, Severity, StethoscopeError
+from stethoscope.views.common.open_run import OpenRun
 from stethoscope.views.pagedata.cells import cells_of
-from stethoscope.views.pagedata.desk import Desk
 from stethoscope.views.pagedata.packing import floats, small, text
 
 MAX_ROWS: Final = 400
@@ -23,7 +23,7 @@ class BadQuestionError(StethoscopeError, ValueError):
 
 
 def heat_data(
-    desk: Desk,
+    viewed: OpenRun,
     kind: Kind,
     stat: str,
     view: tuple[int, int, int],
@@ -34,14 +34,14 @@ def heat_data(
 ) -> dict[str, Any]:
     """The heatmap of some rows of the tree (by default those open at first) over first..last in `width` bins."""
     first, last, width = view
-    tree = desk.tree(kind)
-    places = list(opened_rows(desk, tree)) if rows is None else [at for at in rows if 0 <= at < len(tree)]
+    tree = viewed.tree(kind)
+    places = list(opened_rows(viewed, tree)) if rows is None else [at for at in rows if 0 <= at < len(tree)]
     places = places[:MAX_ROWS]
     nodes = [tree[at] for at in places]
     width = max(8, min(width, MAX_CELLS // max(1, len(nodes)), 4096))
-    cells = cells_of(desk, kind, stat, nodes, (first, last, width), raw=True, exact=exact)
+    cells = cells_of(viewed, kind, stat, nodes, (first, last, width), raw=True, exact=exact)
     out: dict[str, Any] = {
-        "version": desk.version,
+        "version": viewed.version,
         "kind": str(kind),
         "stat": stat,
         "first": first,
@@ -56,7 +56,7 @@ def heat_data(
         "exact": cells.is_exact,
     }
     if with_tree:
-        out["tree"] = tree_data(tree, troubled(tree, desk.diagnosis.causes))
+        out["tree"] = tree_data(tree, troubled(tree, viewed.diagnosis.causes))
     return out
 
 
@@ -97,9 +97,9 @@ def _within(site: str, path: str) -> bool:
     return site == path or site.startswith(path + ".")
 
 
-def opened_rows(desk: Desk, tree: Sequence[Node]) -> list[int]:
+def opened_rows(viewed: OpenRun, tree: Sequence[Node]) -> list[int]:
     """The rows seen at first: the top ones, and the way down to where the first cause sits."""
-    signs = troubled(tree, desk.diagnosis.causes[:1])
+    signs = troubled(tree, viewed.diagnosis.causes[:1])
     opened = {at for at in signs if tree[at].num_children}
     top = sum(node.parent == -1 for node in tree)
     if not opened and top < 6:
@@ -131,18 +131,18 @@ def parse_rows(words: str) -> list[int]:
     return out
 
 
-def thumbnail(desk: Desk, width: int = 58, max_rows: int = 15) -> dict[str, Any] | None:
+def thumbnail(viewed: OpenRun, width: int = 58, max_rows: int = 15) -> dict[str, Any] | None:
     """A picture of the whole run for a list: a few rows, log2 ratios in eighths, marks."""
-    kinds = desk.kinds()
-    if not kinds or not len(desk.run.steps):
+    kinds = viewed.kinds()
+    if not kinds or not len(viewed.run.steps):
         return None
-    tree = desk.tree(kinds[0])
+    tree = viewed.tree(kinds[0])
     top = [node for node in tree if node.parent == -1]
     if len(top) < 4:
         top = [node for node in tree if node.indent <= 1]
     if len(top) > max_rows:
         top = [top[int(at)] for at in np.linspace(0, len(top) - 1, max_rows)]
-    cells = cells_of(desk, kinds[0], "norm", top, (*desk.span, width), raw=False, exact=False)
+    cells = cells_of(viewed, kinds[0], "norm", top, (*viewed.span, width), raw=False, exact=False)
     levels = np.clip(np.nan_to_num(cells.levels, nan=0.0, posinf=6.0, neginf=-6.0), -6, 6)
     return {
         "rows": len(top),

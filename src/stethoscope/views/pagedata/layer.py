@@ -23,10 +23,10 @@ from stethoscope.record import (
     SiteInfo,
 )
 from stethoscope.store import Run
-from stethoscope.views.pagedata.desk import Desk
+from stethoscope.views.common.open_run import OpenRun
+from stethoscope.views.common.site_series import series_of
 from stethoscope.views.pagedata.heat import BadQuestionError
 from stethoscope.views.pagedata.layer_parts import heads_data, units_data
-from stethoscope.views.pagedata.oneseries import series_of
 from stethoscope.views.pagedata.packing import binned, floats, number, plain, text
 from stethoscope.views.pagedata.verdict import evidence_series, finding_row
 
@@ -40,21 +40,21 @@ _MAX_OUTPUTS: Final = 3
 _LARGEST: Final = {"float16": 65504.0, "bfloat16": 3.3895e38, "float32": 3.4028e38}
 
 
-def layer_data(desk: Desk, path: str, view: tuple[int, int, int], tensor_at: int = -1) -> dict[str, Any]:
+def layer_data(viewed: OpenRun, path: str, view: tuple[int, int, int], tensor_at: int = -1) -> dict[str, Any]:
     """Everything of the layer screen for one module (or what is under it)."""
-    run = desk.run
+    run = viewed.run
     path = real_path(run, path)
     inside, weights = sites_of(run, path)
     tensor = weights[tensor_at if 0 <= tensor_at < len(weights) else 0] if weights else None
     return {
-        "version": desk.version,
+        "version": viewed.version,
         "path": text(path, 10_000),
         "head": head_data(run, path, inside),
         "tensors": [text(info.site.path, 10_000) for info in weights],
         "tensor": text(tensor.site.path, 10_000) if tensor else "",
-        "tracks": layer_tracks(desk, path, inside, tensor, view),
+        "tracks": layer_tracks(viewed, path, inside, tensor, view),
         "pictures": picture_data(run, inside, tensor, view),
-        "findings": findings_here(desk, path),
+        "findings": findings_here(viewed, path),
         "heads": heads_data(run, path, view[:2]),
         "units": units_data(run, inside, tensor, view[:2]),
         "numSites": len(inside),
@@ -139,26 +139,26 @@ class Track:
 
 
 def layer_tracks(
-    desk: Desk, path: str, inside: list[SiteInfo], tensor: SiteInfo | None, view: tuple[int, int, int]
+    viewed: OpenRun, path: str, inside: list[SiteInfo], tensor: SiteInfo | None, view: tuple[int, int, int]
 ) -> list[dict[str, Any]]:
     """The lines of `layer_series` over the steps that are looked at; those without a value there are left out."""
-    out = [_line(track, view) for track in layer_series(desk, path, inside, tensor, view[:2])]
+    out = [_line(track, view) for track in layer_series(viewed, path, inside, tensor, view[:2])]
     return [track for track in out if track["series"]["count"]][:8]
 
 
 def layer_series(
-    desk: Desk, path: str, inside: list[SiteInfo], tensor: SiteInfo | None, window: tuple[int, int] | None = None
+    viewed: OpenRun, path: str, inside: list[SiteInfo], tensor: SiteInfo | None, window: tuple[int, int] | None = None
 ) -> list[Track]:
     """The lines: what the findings speak of, the output, update over weight, the weight's norm.
 
     With a window, of a long run only that is sure to be there.
     """
-    run = desk.run
-    out = evidence_tracks(desk, path, window)
+    run = viewed.run
+    out = evidence_tracks(viewed, path, window)
     for module in attention_modules(run, path)[:1]:
         note = text(module.removeprefix(path + "."), 60) if module != path else ""
         out.append(Track("Attention entropy", entropy(run, module), f"{note}, nats".lstrip(", "), "s3"))
-    out += _output_tracks(desk, _outputs(path, inside), {(track.site, track.stat) for track in out}, window)
+    out += _output_tracks(viewed, _outputs(path, inside), {(track.site, track.stat) for track in out}, window)
     if tensor is not None:
         of = f"of {text(tensor.site.path.removeprefix(path + '.'), 60)}"
         gradient = _one(run, Site(tensor.site.module, Kind.GRADIENT, tensor.site.name), "norm", window)
@@ -172,14 +172,14 @@ def layer_series(
 
 
 def _output_tracks(
-    desk: Desk, outputs: list[SiteInfo], shown: set[tuple[str, str]], window: tuple[int, int] | None
+    viewed: OpenRun, outputs: list[SiteInfo], shown: set[tuple[str, str]], window: tuple[int, int] | None
 ) -> list[Track]:
     """The largest values of what a layer returns; of several tensors first those that a finding names."""
-    named = {site for finding in desk.diagnosis.findings for site in finding.sites}
+    named = {site for finding in viewed.diagnosis.findings for site in finding.sites}
     left = [info for info in outputs if (info.site.path, "abs_max") not in shown]
     left.sort(key=lambda info: named.isdisjoint({info.site.path, info.site.name} - {""}))
     return [
-        Track("Largest output", _largest(desk.run, info.site, window), text(info.site.name, 60), "s1", _limit(info))
+        Track("Largest output", _largest(viewed.run, info.site, window), text(info.site.name, 60), "s1", _limit(info))
         for info in left[:_MAX_OUTPUTS]
     ]
 
@@ -194,18 +194,18 @@ def _largest(run: Run, site: Site, window: tuple[int, int] | None) -> Series:
     return Series(series.steps, values)
 
 
-def evidence_tracks(desk: Desk, path: str, window: tuple[int, int] | None = None) -> list[Track]:
+def evidence_tracks(viewed: OpenRun, path: str, window: tuple[int, int] | None = None) -> list[Track]:
     """Lines of the quantities that findings about this layer rest on."""
     out: list[Track] = []
-    for finding in desk.diagnosis.findings:
+    for finding in viewed.diagnosis.findings:
         for e in finding.evidence:
             if not e.site or not e.kind or not _holds(path, e.site):
                 continue
-            series = evidence_series(e, desk.run, window)
+            series = evidence_series(e, viewed.run, window)
             known = {(track.site, track.stat) for track in out}
             if series is None or (e.site, e.stat) in known or e.stat == "num_nonfinite":
                 continue
-            info = next((i for i in desk.run.sites if i.site.path == e.site and i.site.kind == e.kind), None)
+            info = next((i for i in viewed.run.sites if i.site.path == e.site and i.site.kind == e.kind), None)
             label = _capital(text(e.label.replace(e.site, e.site.removeprefix(path + ".")), 80))
             out.append(Track(label, series, "", "s1", _limit(info) if info else None, e.site, e.stat, e.kind))
     return out[:3]
@@ -331,13 +331,13 @@ def percentiles(table: FloatArray) -> dict[str, str]:
     return out
 
 
-def findings_here(desk: Desk, path: str) -> list[dict[str, Any]]:
+def findings_here(viewed: OpenRun, path: str) -> list[dict[str, Any]]:
     """Findings that name a site in this layer."""
 
     def names(finding: Finding) -> bool:
         return any(site == path or site.startswith(path + ".") or path.startswith(site + ".") for site in finding.sites)
 
-    return [finding_row(f, desk.diagnosis) for f in desk.diagnosis.findings if names(f)][:64]
+    return [finding_row(f, viewed.diagnosis) for f in viewed.diagnosis.findings if names(f)][:64]
 
 
 def histogram_every(run: Run) -> int | None:

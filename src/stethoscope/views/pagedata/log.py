@@ -8,12 +8,12 @@ from typing import Any, Final
 
 from stethoscope.explain.headline import ending
 from stethoscope.store import Event, Run
+from stethoscope.views.common import numbers
+from stethoscope.views.common.open_run import OpenRun
 from stethoscope.views.pagedata import facts
-from stethoscope.views.pagedata.desk import Desk
+from stethoscope.views.pagedata.event_messages import event_message, says_something
 from stethoscope.views.pagedata.packing import plain, text
-from stethoscope.views.pagedata.sayings import saying, says_something
 from stethoscope.views.pagedata.verdict import finding_row
-from stethoscope.views.terminal import numbers
 
 MAX_ENTRIES: Final = 1000
 _BOOKKEEPING: Final = frozenset(
@@ -37,9 +37,9 @@ _SERIES_FROM: Final = 200
 """A kind with more events than this is a series, not a log."""
 
 
-def num_entries(desk: Desk) -> int:
+def num_entries(viewed: OpenRun) -> int:
     """How many lines the log has."""
-    return len(desk.diagnosis.findings) + len(_event_entries(desk))
+    return len(viewed.diagnosis.findings) + len(_event_entries(viewed))
 
 
 def _told(run: Run) -> list[Told]:
@@ -70,13 +70,13 @@ def _grouped(told: list[Told], stops: list[int]) -> list[list[Told]]:
     return out
 
 
-def _event_entries(desk: Desk) -> list[dict[str, Any]]:
+def _event_entries(viewed: OpenRun) -> list[dict[str, Any]]:
     """Events as lines; what several ranks say at one step in the same words is one line, with who says it."""
-    stops = sorted(finding.first_step for finding in desk.diagnosis.findings)
+    stops = sorted(finding.first_step for finding in viewed.diagnosis.findings)
     lines: dict[tuple[object, ...], dict[str, Any]] = {}
-    for group in _grouped(_told(desk.run), stops)[-MAX_ENTRIES:]:
+    for group in _grouped(_told(viewed.run), stops)[-MAX_ENTRIES:]:
         (first, before), (event, _) = group[0], group[-1]
-        words, note = saying(event, before)
+        words, note = event_message(event, before)
         if len(group) > 1:
             note = f"changed {len(group):,} times from here to step {event.step:,}"
         line = lines.setdefault(
@@ -92,7 +92,7 @@ def _event_entries(desk: Desk) -> list[dict[str, Any]]:
             },
         )
         line["ranks"].append(first.rank)
-    all_ranks = set(desk.run.ranks)
+    all_ranks = set(viewed.run.ranks)
     for line in lines.values():
         ranks = sorted({rank for rank in line.pop("ranks") if rank is not None})
         some = len(all_ranks) > 1 and ranks and set(ranks) != all_ranks
@@ -100,18 +100,18 @@ def _event_entries(desk: Desk) -> list[dict[str, Any]]:
     return list(lines.values())
 
 
-def log_data(desk: Desk) -> dict[str, Any]:
+def log_data(viewed: OpenRun) -> dict[str, Any]:
     """Findings and events by step between how the run began and how it ended, starts and problems beside them."""
-    run, diagnosis = desk.run, desk.diagnosis
+    run, diagnosis = viewed.run, viewed.diagnosis
     causes = {id(cause) for cause in diagnosis.causes}
     entries: list[dict[str, Any]] = [
         {"type": "finding", "step": f.first_step, "isCause": id(f) in causes, **finding_row(f, diagnosis)}
         for f in diagnosis.findings
     ]
-    entries += _event_entries(desk)
+    entries += _event_entries(viewed)
     entries.sort(key=lambda entry: (entry["step"], entry["type"] == "event"))
     return {
-        "version": desk.version,
+        "version": viewed.version,
         "entries": entries[-MAX_ENTRIES:],
         "numEntries": len(entries),
         "began": _began(run),

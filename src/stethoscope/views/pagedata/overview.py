@@ -11,10 +11,10 @@ from stethoscope.explain.meanwhile import CLIP, metric_series
 from stethoscope.kernels.statistics import STATISTICS
 from stethoscope.record import Kind, Series, Severity
 from stethoscope.store import Run
+from stethoscope.views.common.open_run import OpenRun
 from stethoscope.views.pagedata import facts
 from stethoscope.views.pagedata.cells import cells_of
 from stethoscope.views.pagedata.checkup import checkup_data
-from stethoscope.views.pagedata.desk import Desk
 from stethoscope.views.pagedata.heat import opened_rows
 from stethoscope.views.pagedata.packing import binned, number, reduced, small, text
 from stethoscope.views.pagedata.ranks import over_ranks, spread_bins
@@ -27,47 +27,47 @@ _SHOWN: Final = ("loss", "grad_norm", "lr", "step_ms")
 _QUIET: Final = ("ledger/", "num_backwards", "overhead_ms", "clip_norm")
 
 
-def run_data(desk: Desk) -> dict[str, Any]:
+def run_data(viewed: OpenRun) -> dict[str, Any]:
     """Everything of the run screen that does not depend on what part of it is looked at."""
-    is_examining = desk.examine_later()
-    run, diagnosis = desk.run, desk.diagnosis
-    first, last = desk.span
+    is_examining = viewed.examine_later()
+    run, diagnosis = viewed.run, viewed.diagnosis
+    first, last = viewed.span
     window = window_around(run, diagnosis)
     assert set(STATS) <= set(STATISTICS)
     return {
-        "version": desk.version,
+        "version": viewed.version,
         "isExamining": is_examining,
         "run": facts.identity(run),
         "model": facts.model_facts(run),
-        "verdict": verdict_data(desk) | {"course": course(desk)},
+        "verdict": verdict_data(viewed) | {"course": course(viewed)},
         "span": [first, last],
         "window": list(window),
-        "kinds": [str(kind) for kind in desk.kinds()],
-        "kind": str(heat_kind(desk)),
+        "kinds": [str(kind) for kind in viewed.kinds()],
+        "kind": str(heat_kind(viewed)),
         "stats": list(STATS),
         "counts": {
             "sites": len(run.sites),
             "modules": num_modules(run),
             "ranks": len(run.ranks),
-            "log": num_log_entries(desk),
+            "log": num_log_entries(viewed),
         },
-        "status": facts.status_parts(desk, diagnosis),
+        "status": facts.status_parts(viewed, diagnosis),
         "closing": facts.closing_words(run),
-        "readAt": desk.read_at,
-        "delay": delay(desk),
-        "usualBefore": desk.usual_before(),
+        "readAt": viewed.read_at,
+        "delay": delay(viewed),
+        "usualBefore": viewed.usual_before(),
         "metrics": [text(name, 200) for name in run.metrics()[:512]],
         "checkup": checkup_data(run),
     }
 
 
-def course(desk: Desk) -> dict[str, Any] | None:
+def course(viewed: OpenRun) -> dict[str, Any] | None:
     """How a run without a cause went: a few quantities at its first step and at its last, each with its line."""
-    if desk.diagnosis.causes:
+    if viewed.diagnosis.causes:
         return None
-    run = desk.run
-    first, last = desk.span
-    gradient, note = gradient_norm(desk)
+    run = viewed.run
+    first, last = viewed.span
+    gradient, note = gradient_norm(viewed)
     words = "gradient before clipping" if note == "before clipping" else "gradient of all layers"
     told = [
         ("loss", metric_series(run, "loss")),
@@ -98,38 +98,40 @@ def num_modules(run: Run) -> int:
     return len({info.site.module for info in run.sites if info.site.module})
 
 
-def num_log_entries(desk: Desk) -> int:
+def num_log_entries(viewed: OpenRun) -> int:
     """Findings and events that the log shows."""
     from stethoscope.views.pagedata.log import num_entries
 
-    return num_entries(desk)
+    return num_entries(viewed)
 
 
-def delay(desk: Desk) -> float | None:
+def delay(viewed: OpenRun) -> float | None:
     """Seconds between the latest writing of a live run and our reading it."""
-    if desk.run.state != "live":
+    if viewed.run.state != "live":
         return None
-    written = facts.ended_at(desk.run)
-    return max(0.0, desk.read_at - written) if written else None
+    written = facts.ended_at(viewed.run)
+    return max(0.0, viewed.read_at - written) if written else None
 
 
-def heat_kind(desk: Desk) -> Kind:
+def heat_kind(viewed: OpenRun) -> Kind:
     """The kind to open with: one that the evidence of the first cause speaks of, else gradients."""
-    kinds = desk.kinds()
-    for cause in desk.diagnosis.causes[:1]:
+    kinds = viewed.kinds()
+    for cause in viewed.diagnosis.causes[:1]:
         for evidence in cause.evidence:
             if evidence.kind in [str(kind) for kind in kinds]:
                 return Kind(evidence.kind)
         # A module without parameters has no gradient of its own: its output is where the cause can be seen.
         for kind in kinds:
-            if any(node.path == site for node in desk.tree(kind) for site in cause.sites[:1]):
+            if any(node.path == site for node in viewed.tree(kind) for site in cause.sites[:1]):
                 return kind
     return kinds[0] if kinds else Kind.GRADIENT
 
 
-def tracks_data(desk: Desk, first: int, last: int, width: int, extra: tuple[str, ...] = ()) -> list[dict[str, Any]]:
+def tracks_data(
+    viewed: OpenRun, first: int, last: int, width: int, extra: tuple[str, ...] = ()
+) -> list[dict[str, Any]]:
     """The lines over the layers: loss, gradient norm, learning rate, throughput, and what else was asked for."""
-    run = desk.run
+    run = viewed.run
     width = max(16, min(width, MAX_WIDTH))
     known = run.metrics()
     out = []
@@ -139,7 +141,7 @@ def tracks_data(desk: Desk, first: int, last: int, width: int, extra: tuple[str,
         note = "" if spread is None else f"mean, band over {len(run.ranks):,} ranks"
         one = _track("loss", "Loss", note, "s1", loss, (first, last, width), tall=True)
         out.append(one if spread is None else one | {"series": spread_bins(spread, (first, last, width))})
-    gradient, note = gradient_norm(desk)
+    gradient, note = gradient_norm(viewed)
     if len(gradient):
         one = _track("grad_norm", "Gradient norm", note, "s2", gradient, (first, last, width), tall=True)
         limit = clip_limit(run)
@@ -180,18 +182,18 @@ def _track(
     }
 
 
-def gradient_norm(desk: Desk) -> tuple[Series, str]:
+def gradient_norm(viewed: OpenRun) -> tuple[Series, str]:
     """The norm over all gradients: as clipping saw it, else put together from what was recorded."""
-    run = desk.run
+    run = viewed.run
     if "grad_norm" in run.metrics():
         return run.metric("grad_norm"), "before clipping"
-    if Kind.GRADIENT not in desk.kinds():
+    if Kind.GRADIENT not in viewed.kinds():
         return Series(np.empty(0, np.int64), np.empty(0)), ""
-    if desk.overview.is_large(Kind.GRADIENT, desk.span):
-        found = _coarse_total(desk)
+    if viewed.overview.is_large(Kind.GRADIENT, viewed.span):
+        found = _coarse_total(viewed)
         if found is not None:
             return found, "all layers together"
-    whole = desk.histories.at(Kind.GRADIENT, "norm", 1)
+    whole = viewed.histories.at(Kind.GRADIENT, "norm", 1)
     with np.errstate(invalid="ignore"):
         total = np.sqrt(np.nansum(np.square(whole.values), axis=1))
     for mark, value in ((Mark.INF, np.inf), (Mark.NAN, np.nan)):
@@ -200,9 +202,9 @@ def gradient_norm(desk: Desk) -> tuple[Series, str]:
     return Series(whole.steps[seen], total[seen]), "all layers together"
 
 
-def _coarse_total(desk: Desk) -> Series | None:
+def _coarse_total(viewed: OpenRun) -> Series | None:
     """The norm over all gradients of a long run, one number a bucket."""
-    whole = desk.overview.whole(Kind.GRADIENT, "norm", desk.span)
+    whole = viewed.overview.whole(Kind.GRADIENT, "norm", viewed.span)
     if whole is None:
         return None
     seen = whole.rows.any(axis=0)
@@ -229,10 +231,10 @@ def step_rate(run: Run) -> Series:
     return Series(series.steps[keep], 1000.0 / series.values[keep])
 
 
-def minimap_data(desk: Desk) -> dict[str, Any]:
+def minimap_data(viewed: OpenRun) -> dict[str, Any]:
     """The whole run: loss, and how much is wrong in each of its parts (0 none, 1 unusual, 2 far off, 3 broken)."""
-    run = desk.run
-    first, last = desk.span
+    run = viewed.run
+    first, last = viewed.span
     steps = run.steps
     series = run.metric("loss") if "loss" in run.metrics() else Series(steps, np.full(len(steps), np.nan))
     bins = bins_over(np.array([first, last], np.int64), 2)
@@ -242,7 +244,7 @@ def minimap_data(desk: Desk) -> dict[str, Any]:
     begin = first // size * size
     bins = type(bins)(np.arange(begin, last + 1, size, dtype=np.int64), size)
     mean, low, high, marks = reduced(series.steps, series.values, bins)
-    trouble = trouble_strip(desk, bins)
+    trouble = trouble_strip(viewed, bins)
     begun, ended = facts.identity(run)["startedAt"], facts.ended_at(run)
     return {
         "span": [first, last],
@@ -254,21 +256,21 @@ def minimap_data(desk: Desk) -> dict[str, Any]:
     }
 
 
-def trouble_strip(desk: Desk, bins: Any) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
+def trouble_strip(viewed: OpenRun, bins: Any) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
     """The worst of any top-level row in each bin."""
     level = np.zeros(len(bins), dtype=np.uint8)
-    kind = heat_kind(desk)
-    tree = desk.tree(kind)
-    top = [tree[at] for at in opened_rows(desk, tree) if not tree[at].frozen][:512]
+    kind = heat_kind(viewed)
+    tree = viewed.tree(kind)
+    top = [tree[at] for at in opened_rows(viewed, tree) if not tree[at].frozen][:512]
     if top:
-        cells = cells_of(desk, kind, "norm", top, (*desk.span, MINIMAP_BINS), raw=False, exact=False)
+        cells = cells_of(viewed, kind, "norm", top, (*viewed.span, MINIMAP_BINS), raw=False, exact=False)
         place = bins.index(cells.bins.starts)
         far = np.nanmax(np.abs(np.where(np.isfinite(cells.levels), cells.levels, 0.0)), axis=0, initial=0.0)
         score = np.where(far > 4, 2, np.where(far > 2.5, 1, 0)).astype(np.uint8)
         score[(cells.marks >= Mark.INF).any(axis=0)] = 3
         inside = (place >= 0) & (place < len(bins))
         np.maximum.at(level, place[inside], score[inside])
-    for finding in desk.diagnosis.causes:
+    for finding in viewed.diagnosis.causes:
         if finding.severity is Severity.CRITICAL and len(bins):
             at = bins.index(np.array([finding.first_step, finding.last_step]))
             span_ = level[max(0, int(at[0])) : int(at[1]) + 1]

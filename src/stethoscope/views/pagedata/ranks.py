@@ -10,8 +10,8 @@ import numpy as np
 from stethoscope.analyse.bins import Bins
 from stethoscope.record import FloatArray, IntArray, Series
 from stethoscope.store import Run
+from stethoscope.views.common.open_run import OpenRun
 from stethoscope.views.pagedata import facts
-from stethoscope.views.pagedata.desk import Desk
 from stethoscope.views.pagedata.log import starts_data
 from stethoscope.views.pagedata.packing import binned, floats, number, reduced
 
@@ -25,9 +25,9 @@ _PARTS: Final = (
 )
 
 
-def ranks_data(desk: Desk) -> dict[str, Any]:
+def ranks_data(viewed: OpenRun) -> dict[str, Any]:
     """Each rank: how far, how fast, its loss, what it lost."""
-    run = desk.run
+    run = viewed.run
     rows = []
     for rank in run.ranks[:MAX_RANKS]:
         loss = run.metric("loss", rank=rank) if "loss" in run.metrics() else _nothing()
@@ -43,7 +43,7 @@ def ranks_data(desk: Desk) -> dict[str, Any]:
                 "step": _trend(step),
             }
         )
-    return {"version": desk.version, "ranks": rows, "starts": starts_data(run), "numRanks": len(run.ranks)}
+    return {"version": viewed.version, "ranks": rows, "starts": starts_data(run), "numRanks": len(run.ranks)}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -95,12 +95,12 @@ def _nothing() -> Series:
     return Series(steps, values)
 
 
-def profile_data(desk: Desk, view: tuple[int, int, int]) -> dict[str, Any]:
+def profile_data(viewed: OpenRun, view: tuple[int, int, int]) -> dict[str, Any]:
     """The mean step as parts, the time of every step, and the slowest ones."""
-    run = desk.run
+    run = viewed.run
     known = run.metrics()
     if "step_ms" not in known:
-        return {"version": desk.version, "parts": [], "series": None, "slowest": [], "meanMs": None}
+        return {"version": viewed.version, "parts": [], "series": None, "slowest": [], "meanMs": None}
     steps = run.metric("step_ms")
     inside = _window(steps, view)
     mean = float(np.nanmean(inside.values)) if len(inside) else float("nan")
@@ -129,7 +129,7 @@ def profile_data(desk: Desk, view: tuple[int, int, int]) -> dict[str, Any]:
         for at in order.tolist()
     ]
     return {
-        "version": desk.version,
+        "version": viewed.version,
         "parts": parts,
         "meanMs": number(mean),
         "numSteps": len(inside),

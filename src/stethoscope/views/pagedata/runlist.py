@@ -10,8 +10,8 @@ from stethoscope.explain import conclude
 from stethoscope.explain.headline import headline
 from stethoscope.record import Severity
 from stethoscope.store import Run, folder_bytes
+from stethoscope.views.common.open_run import OpenRun
 from stethoscope.views.pagedata import facts
-from stethoscope.views.pagedata.desk import Desk
 from stethoscope.views.pagedata.heat import thumbnail
 from stethoscope.views.pagedata.packing import binned, text
 from stethoscope.views.pagedata.verdict import clause
@@ -19,19 +19,19 @@ from stethoscope.views.pagedata.verdict import clause
 _TREND_BINS: Final = 176
 
 
-def run_row(desk: Desk) -> dict[str, Any]:
+def run_row(viewed: OpenRun) -> dict[str, Any]:
     """What the list shows of one run."""
-    run = desk.run
+    run = viewed.run
     model = facts.model_facts(run)
     out = facts.identity(run) | {
-        "verdict": list_verdict(desk),
+        "verdict": list_verdict(viewed),
         "lastLoss": facts.last_loss(run),
         "throughput": facts.throughput(run),
         "numParameters": model["numParameters"],
         "precision": model["precision"],
         "numRanks": model["numRanks"],
         "loss": None,
-        "heat": thumbnail(desk),
+        "heat": thumbnail(viewed),
         "numBytes": folder_bytes(run.path),
     }
     if "loss" in run.metrics():
@@ -42,12 +42,12 @@ def run_row(desk: Desk) -> dict[str, Any]:
     return out
 
 
-def list_verdict(desk: Desk) -> dict[str, Any]:
+def list_verdict(viewed: OpenRun) -> dict[str, Any]:
     """The first cause in a row; "unlooked" where nobody has looked for findings yet."""
-    run = desk.run
+    run = viewed.run
     config = run.info.get("config", {})
     # A companion that found nothing leaves no file; without one, nobody has looked.
-    if not desk.was_examined and config.get("companion", "off") == "off":
+    if not viewed.was_examined and config.get("companion", "off") == "off":
         return {"severity": "", "message": "Not examined yet", "code": "", "firstStep": None, "looked": False}
     diagnosis = conclude(run, run.findings())
     heard, causes, followed = diagnosis.findings, diagnosis.causes, diagnosis.followed

@@ -14,10 +14,10 @@ from stethoscope.explain.headline import headline
 from stethoscope.explain.meanwhile import goes_on, loss_words, meanwhile, metric_series
 from stethoscope.record import Evidence, Finding, Kind, Series, Severity, StethoscopeError
 from stethoscope.store import Run
-from stethoscope.views.pagedata.desk import Desk
-from stethoscope.views.pagedata.oneseries import series_of
+from stethoscope.views.common import numbers
+from stethoscope.views.common.open_run import OpenRun
+from stethoscope.views.common.site_series import series_of
 from stethoscope.views.pagedata.packing import binned, number, text
-from stethoscope.views.terminal import numbers
 
 MAX_EVIDENCE: Final = 5
 MAX_FOLLOWED: Final = 6
@@ -43,9 +43,9 @@ def window_around(run: Run, diagnosis: Diagnosis) -> tuple[int, int]:
     return max(begin, min(first - lead, end - LEAD_STEPS)), end
 
 
-def verdict_data(desk: Desk) -> dict[str, Any]:
+def verdict_data(viewed: OpenRun) -> dict[str, Any]:
     """Everything over the axis."""
-    diagnosis, run = desk.diagnosis, desk.run
+    diagnosis, run = viewed.diagnosis, viewed.run
     looked = diagnosis.looked_at
     base = {
         "healthy": diagnosis.healthy,
@@ -65,25 +65,25 @@ def verdict_data(desk: Desk) -> dict[str, Any]:
         return base | {"cause": None, "others": [], "followed": [], "lasting": []}
     cause, *others = diagnosis.causes
     return base | {
-        "cause": cause_data(cause, run, desk),
+        "cause": cause_data(cause, run, viewed),
         "others": [finding_row(other, diagnosis) for other in others[:MAX_ROWS]],
         "followed": followed_entries(run, cause, diagnosis.followed.get(cause.code, ())),
         "lasting": lasting(run, cause),
     }
 
 
-def cause_data(cause: Finding, run: Run, desk: Desk) -> dict[str, Any]:
+def cause_data(cause: Finding, run: Run, viewed: OpenRun) -> dict[str, Any]:
     """One cause in full."""
     is_live = run.state == "live"
     own = cause.evidence[:MAX_EVIDENCE]
     beside = meanwhile(run, cause, MAX_EVIDENCE - len(own))
-    return finding_row(cause, desk.diagnosis) | {
+    return finding_row(cause, viewed.diagnosis) | {
         "why": " ".join(filter(None, (why(cause, beside), loss_words(run, cause)))),
         "remedy": text(cause.remedy, 1000),
         "confidence": cause.confidence,
         "columns": ["before", "now" if is_live else "after"],
-        "evidence": [evidence_data(e, cause, desk) for e in own],
-        "meanwhile": [evidence_data(e, cause, desk) for e in beside],
+        "evidence": [evidence_data(e, cause, viewed) for e in own],
+        "meanwhile": [evidence_data(e, cause, viewed) for e in beside],
     }
 
 
@@ -124,9 +124,9 @@ def why(cause: Finding, beside: Sequence[Evidence] = ()) -> str:
     return words[:1].upper() + words[1:] + "." if words else ""
 
 
-def evidence_data(evidence: Evidence, cause: Finding, desk: Desk) -> dict[str, Any]:
+def evidence_data(evidence: Evidence, cause: Finding, viewed: OpenRun) -> dict[str, Any]:
     """A number, before and after, with its trend where a series is known."""
-    run = desk.run
+    run = viewed.run
     series = evidence_series(evidence, run)
     if series is None and "entropy" in evidence.label.lower() and cause.sites:
         series = entropy(run, cause.sites[0])
@@ -141,7 +141,7 @@ def evidence_data(evidence: Evidence, cause: Finding, desk: Desk) -> dict[str, A
         "trend": None,
     }
     if series is not None and len(series) > 1:
-        first, last = window_around(run, desk.diagnosis)
+        first, last = window_around(run, viewed.diagnosis)
         out["trend"] = binned(series, first, last, _SPARK_BINS) | {"first": first, "last": last}
     return out
 

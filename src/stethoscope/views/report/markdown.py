@@ -7,17 +7,17 @@ import re
 from stethoscope.explain.headline import headline
 from stethoscope.explain.meanwhile import meanwhile
 from stethoscope.record import Evidence, Finding, Severity, printable
+from stethoscope.views.common import numbers
+from stethoscope.views.common.open_run import OpenRun
 from stethoscope.views.pagedata import facts
-from stethoscope.views.pagedata.desk import Desk
 from stethoscope.views.pagedata.verdict import MAX_EVIDENCE, followed_entries, why
-from stethoscope.views.terminal import numbers
 
 _SIGNS = {Severity.CRITICAL: "◆", Severity.WARNING: "▲", Severity.INFO: "●"}
 
 
-def report_markdown(desk: Desk) -> str:
+def report_markdown(viewed: OpenRun) -> str:
     """Verdict, evidence, what followed, the other findings, how it was measured."""
-    run, diagnosis = desk.run, desk.diagnosis
+    run, diagnosis = viewed.run, viewed.diagnosis
     lines = [f"# {_text(run.name)} `{_code(run.id)}`", "", f"{_text(facts.state_words(run))}.", ""]
     if diagnosis.causes:
         cause, *others = diagnosis.causes
@@ -37,7 +37,7 @@ def report_markdown(desk: Desk) -> str:
         ]
         lines.append("")
     parts = [
-        " ".join(filter(None, (p.get("before"), p["strong"], p["rest"]))) for p in facts.status_parts(desk, diagnosis)
+        " ".join(filter(None, (p.get("before"), p["strong"], p["rest"]))) for p in facts.status_parts(viewed, diagnosis)
     ]
     lines += ["## How it was measured", "", ". ".join(parts) + ".", ""]
     return "\n".join(lines)

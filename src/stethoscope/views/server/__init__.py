@@ -14,12 +14,12 @@ from stethoscope.record import MissingExtraError
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from stethoscope.views.server.gate import Gate
+    from stethoscope.views.server.access import AccessPolicy
 
 __all__ = ["make_app", "make_server"]
 
 
-def make_app(base: Path, gate: Gate) -> Any:
+def make_app(base: Path, policy: AccessPolicy) -> Any:
     """The ASGI application over the runs in a folder."""
     try:
         import starlette  # noqa: F401
@@ -27,7 +27,7 @@ def make_app(base: Path, gate: Gate) -> Any:
         raise MissingExtraError("starlette and uvicorn", "ui", "The page") from error
     from stethoscope.views.server.app import build
 
-    return build(base, gate)
+    return build(base, policy)
 
 
 def make_server(app: Any) -> Any:

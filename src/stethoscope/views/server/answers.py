@@ -50,7 +50,7 @@ def error_answer(error: Exception, request: Request) -> Response:
     return json_answer(body, request, status)
 
 
-class Words:
+class QueryParams:
     """The parameters of a question, each checked."""
 
     def __init__(self, found: Mapping[str, str]) -> None:

@@ -1,4 +1,4 @@
-"""The routes: the page's own files, and JSON under /api/. All of it behind the gate."""
+"""The routes: the page's own files, and JSON under /api/. All of it behind the access policy."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 from starlette.routing import Route
 
+from stethoscope.views.common.open_run import OpenRun
 from stethoscope.views.pagedata import compare, flow, layer, log, overview
-from stethoscope.views.pagedata.desk import Desk
 from stethoscope.views.pagedata.heat import BadQuestionError, heat_data, parse_rows
 from stethoscope.views.pagedata.ranks import profile_data, ranks_data
-from stethoscope.views.server.answers import Words, error_answer, json_answer
-from stethoscope.views.server.gate import Gate, Guard
-from stethoscope.views.server.shelf import Shelf
+from stethoscope.views.server.access import AccessMiddleware, AccessPolicy
+from stethoscope.views.server.answers import QueryParams, error_answer, json_answer
+from stethoscope.views.server.run_cache import RunCache
 from stethoscope.views.server.stream import Streams
 
 WEB: Final = Path(__file__).parents[1] / "web"
@@ -35,53 +35,53 @@ MAX_WORKERS: Final = 4
 MAX_SECONDS: Final = 30.0
 """A question that takes longer is answered with what to do instead; its thread is left to end by itself."""
 
-Answer = Callable[[Desk, Words], Any]
+Answer = Callable[[OpenRun, QueryParams], Any]
 
 
-def _view(desk: Desk, words: Words) -> tuple[int, int, int]:
+def _view(viewed: OpenRun, words: QueryParams) -> tuple[int, int, int]:
     """First and last step and the width in pixels of what is looked at."""
-    begin, end = desk.span
+    begin, end = viewed.span
     first, last = words.whole("first", begin), words.whole("last", end)
     if last < first:
         raise BadQuestionError("The last step lies before the first", where=f"{first} to {last}")
     return first, last, words.whole("width", 1000, 1, 4096)
 
 
-def _series(desk: Desk, words: Words) -> Any:
+def _series(viewed: OpenRun, words: QueryParams) -> Any:
     extra = tuple(name for name in words.words("extra").split("\n") if name)
-    return {"version": desk.version, "tracks": overview.tracks_data(desk, *_view(desk, words), extra)}
+    return {"version": viewed.version, "tracks": overview.tracks_data(viewed, *_view(viewed, words), extra)}
 
 
-def _heatmap(desk: Desk, words: Words) -> Any:
+def _heatmap(viewed: OpenRun, words: QueryParams) -> Any:
     rows = words.words("rows")
     return heat_data(
-        desk,
-        words.kind(overview.heat_kind(desk)),
+        viewed,
+        words.kind(overview.heat_kind(viewed)),
         words.stat(),
-        _view(desk, words),
+        _view(viewed, words),
         parse_rows(rows) if rows else None,
         with_tree=words.flag("tree", default=True),
         exact=words.flag("exact"),
     )
 
 
-def _layer(desk: Desk, words: Words) -> Any:
-    return layer.layer_data(desk, words.words("path"), _view(desk, words), words.whole("step", -1))
+def _layer(viewed: OpenRun, words: QueryParams) -> Any:
+    return layer.layer_data(viewed, words.words("path"), _view(viewed, words), words.whole("step", -1))
 
 
-def _flow(desk: Desk, words: Words) -> Any:
-    return flow.flow_data(desk, words.kind(overview.heat_kind(desk)), _view(desk, words))
+def _flow(viewed: OpenRun, words: QueryParams) -> Any:
+    return flow.flow_data(viewed, words.kind(overview.heat_kind(viewed)), _view(viewed, words))
 
 
-def _profile(desk: Desk, words: Words) -> Any:
-    return profile_data(desk, _view(desk, words))
+def _profile(viewed: OpenRun, words: QueryParams) -> Any:
+    return profile_data(viewed, _view(viewed, words))
 
 
 QUESTIONS: Final[dict[str, Answer]] = {
-    "": lambda desk, _: overview.run_data(desk),
-    "/minimap": lambda desk, _: overview.minimap_data(desk),
-    "/events": lambda desk, _: log.log_data(desk),
-    "/ranks": lambda desk, _: ranks_data(desk),
+    "": lambda viewed, _: overview.run_data(viewed),
+    "/minimap": lambda viewed, _: overview.minimap_data(viewed),
+    "/events": lambda viewed, _: log.log_data(viewed),
+    "/ranks": lambda viewed, _: ranks_data(viewed),
     "/series": _series,
     "/heatmap": _heatmap,
     "/layer": _layer,
@@ -91,11 +91,11 @@ QUESTIONS: Final[dict[str, Answer]] = {
 
 
 class Page:
-    """The application's state: the shelf of runs, the streams, how many questions run at once."""
+    """The application's state: the cache of runs, the streams, how many questions run at once."""
 
     def __init__(self, base: Path) -> None:
-        self.shelf = Shelf(base)
-        self.streams = Streams(self.shelf)
+        self.cache = RunCache(base)
+        self.streams = Streams(self.cache)
         self.limiter: anyio.CapacityLimiter | None = None
         self._closing = threading.Event()
 
@@ -124,19 +124,19 @@ class Page:
 
     async def runs(self, request: Request) -> Response:
         """The list."""
-        shelf = self.shelf
+        cache = self.cache
 
         def work() -> Any:
-            return {"base": shelf.base.name or "runs", "runs": shelf.rows()}
+            return {"base": cache.base.name or "runs", "runs": cache.rows()}
 
         return await self.answered(request, work)
 
     async def compared(self, request: Request) -> Response:
         """Two runs side by side."""
-        words = Words(dict(request.query_params))
+        words = QueryParams(dict(request.query_params))
 
         def work() -> Any:
-            a, b = self.shelf.desk(words.words("a", 64)), self.shelf.desk(words.words("b", 64))
+            a, b = self.cache.open(words.words("a", 64)), self.cache.open(words.words("b", 64))
             first, second = sorted((a, b), key=id)
             with first.lock, second.lock:
                 begin, end = compare.common_span(a, b)
@@ -150,10 +150,10 @@ class Page:
 
     async def angled(self, request: Request) -> Response:
         """The angles between two runs."""
-        words = Words(dict(request.query_params))
+        words = QueryParams(dict(request.query_params))
 
         def work() -> Any:
-            a, b = self.shelf.desk(words.words("a", 64)), self.shelf.desk(words.words("b", 64))
+            a, b = self.cache.open(words.words("a", 64)), self.cache.open(words.words("b", 64))
             first, second = sorted((a, b), key=id)
             with first.lock, second.lock:
                 begin, end = compare.common_span(a, b)
@@ -170,20 +170,20 @@ class Page:
         """A route that answers one question about one run."""
 
         async def handle(request: Request) -> Response:
-            words = Words(dict(request.query_params))
+            words = QueryParams(dict(request.query_params))
 
             def work() -> Any:
-                desk = self.shelf.desk(request.path_params["run"])
-                with desk.lock:
-                    return answer(desk, words)
+                viewed = self.cache.open(request.path_params["run"])
+                with viewed.lock:
+                    return answer(viewed, words)
 
             return await self.answered(request, work)
 
         return handle
 
 
-def build(base: Path, gate: Gate) -> Any:
-    """The application behind its gate."""
+def build(base: Path, policy: AccessPolicy) -> Any:
+    """The application behind its access policy."""
     page = Page(base)
     routes = [Route(path, _file(name, kind), methods=["GET"]) for path, (name, kind) in FILES.items()]
     routes += [
@@ -196,11 +196,11 @@ def build(base: Path, gate: Gate) -> Any:
 
     @contextlib.asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
-        threading.Thread(target=page.shelf.warm_up, name="stethoscope-warm-up", daemon=True).start()
+        threading.Thread(target=page.cache.warm_up, name="stethoscope-warm-up", daemon=True).start()
         yield
         page.close()
 
-    return Guard(Starlette(routes=routes, lifespan=lifespan), gate, page.close)
+    return AccessMiddleware(Starlette(routes=routes, lifespan=lifespan), policy, page.close)
 
 
 def _file(name: str, kind: str) -> Callable[[Request], Any]:

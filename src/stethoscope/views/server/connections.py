@@ -53,7 +53,7 @@ class Connection(H11Protocol):
         """Since when so many bytes wait to be read by the client."""
 
     def admit(self) -> None:
-        """The gate let a request of this connection pass."""
+        """A request of this connection was allowed."""
         self.is_admitted = True
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]

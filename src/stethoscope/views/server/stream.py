@@ -18,7 +18,7 @@ from starlette.responses import Response, StreamingResponse
 from stethoscope.record import StethoscopeError
 from stethoscope.views.pagedata.packing import text
 from stethoscope.views.server.answers import error_answer
-from stethoscope.views.server.shelf import Shelf
+from stethoscope.views.server.run_cache import RunCache
 
 MAX_STREAMS: Final = 32
 POLL_S: Final = 0.3
@@ -31,8 +31,8 @@ SEND_S: Final = 20.0
 class Streams:
     """The streams that are open."""
 
-    def __init__(self, shelf: Shelf) -> None:
-        self._shelf = shelf
+    def __init__(self, cache: RunCache) -> None:
+        self._cache = cache
         self._open = 0
         self._closed = False
 
@@ -44,23 +44,23 @@ class Streams:
         """The stream of one run."""
         run_id = request.path_params["run"]
         try:
-            await anyio.to_thread.run_sync(self._shelf.desk, run_id)
+            await anyio.to_thread.run_sync(self._cache.open, run_id)
         except Exception as error:  # whatever a run folder holds, the answer is a sentence
             return error_answer(error, request)
 
         def look() -> dict[str, Any]:
-            desk = self._shelf.desk(run_id)
-            with desk.lock:
-                return {"version": desk.version, "state": desk.run.state, "lastStep": desk.run.last_step}
+            viewed = self._cache.open(run_id)
+            with viewed.lock:
+                return {"version": viewed.version, "state": viewed.run.state, "lastStep": viewed.run.last_step}
 
         return self._stream(request, look, POLL_S)
 
     async def list(self, request: Request) -> Response:
         """The stream of the list: which runs there are and how each stands."""
-        shelf = self._shelf
+        cache = self._cache
 
         def look() -> dict[str, Any]:
-            known = [(row["key"], row["state"], row["lastStep"]) for row in shelf.rows()]
+            known = [(row["key"], row["state"], row["lastStep"]) for row in cache.rows()]
             return {"version": hash(tuple(known)), "numRuns": len(known)}
 
         return self._stream(request, look, LIST_POLL_S)

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 from stethoscope.explain.diagnosis import Diagnosis
 from stethoscope.record import Finding, Kind, Severity
-from stethoscope.views.terminal import ink
-from stethoscope.views.terminal.glyphs import Screen
-from stethoscope.views.terminal.heatmap import Picture, heatmap_lines
+from stethoscope.views.common.glyphs import Screen
+from stethoscope.views.common.styled_text import NOTE, STRONG, Line, to_text
+from stethoscope.views.lines.heatmap import Picture, heatmap_lines
+from stethoscope.views.lines.verdict import verdict_lines
 from stethoscope.views.terminal.layers import layers_lines
 from stethoscope.views.terminal.report import diagnosis_lines, heat_kind, troubled_rows
-from stethoscope.views.terminal.verdict import verdict_lines
 
 if TYPE_CHECKING:
     from stethoscope.analyse.history import History
@@ -94,14 +94,14 @@ def render_finding(
     color: bool = False,
 ) -> str:
     """One line for one finding, as a session prints it when it appears; without a newline."""
-    from stethoscope.views.terminal.glyphs import SEVERITY_STYLE
-    from stethoscope.views.terminal.verdict import since
+    from stethoscope.views.common.glyphs import SEVERITY_STYLE
+    from stethoscope.views.lines.verdict import since
 
     screen = Screen(100_000, ascii, color)
     style = SEVERITY_STYLE[Severity(finding.severity)]
-    line: ink.Line = [
+    line: Line = [
         (screen.glyphs.severity[finding.severity] + " ", style),
-        (screen.text(finding.message), ink.STRONG),
-        (f"  {screen.text(finding.code)}, {since(finding)}", ink.NOTE),
+        (screen.text(finding.message), STRONG),
+        (f"  {screen.text(finding.code)}, {since(finding)}", NOTE),
     ]
-    return ink.to_text([line], color=color).rstrip("\n")
+    return to_text([line], color=color).rstrip("\n")

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from stethoscope.explain.diagnosis import Experiment
 from stethoscope.record import Severity
-from stethoscope.views.terminal import ink
-from stethoscope.views.terminal.glyphs import Screen
+from stethoscope.views.common.glyphs import Screen
+from stethoscope.views.common.styled_text import NOTE, PLAIN, Line, cell_width, pad, wrap
 
 _GAP = 2
 _MIN_LOOKED = 52
@@ -15,26 +15,26 @@ _MIN_LOOKED = 52
 _WIDEST = 124
 
 
-def experiment_lines(experiments: Sequence[Experiment], screen: Screen) -> list[ink.Line]:
+def experiment_lines(experiments: Sequence[Experiment], screen: Screen) -> list[Line]:
     """One row each; those that had nothing to look at are named together at the end."""
     asked = [one for one in experiments if one.outcome != "does not apply"]
     if not asked:
         return []
-    widest = max(ink.cell_width(screen.text(one.question)) for one in asked)
+    widest = max(cell_width(screen.text(one.question)) for one in asked)
     by_name = min(screen.width, _WIDEST) - 2 - widest - _GAP < _MIN_LOOKED
     names = [screen.text(one.name if by_name else one.question) for one in asked]
-    width = max(ink.cell_width(name) for name in names)
+    width = max(cell_width(name) for name in names)
     room = max(20, min(screen.width, _WIDEST) - 2 - width - _GAP)
-    lines: list[ink.Line] = []
+    lines: list[Line] = []
     for one, name in zip(asked, names, strict=True):
         sign, style = _sign(one, screen)
-        first, *rest = ink.wrap(screen.text(_looked(one)), room) or [""]
-        lines.append([(ink.pad(sign, 2), style), (ink.pad(name, width + _GAP), ink.PLAIN), (first, ink.NOTE)])
-        lines += [[(" " * (2 + width + _GAP), ""), (piece, ink.NOTE)] for piece in rest]
+        first, *rest = wrap(screen.text(_looked(one)), room) or [""]
+        lines.append([(pad(sign, 2), style), (pad(name, width + _GAP), PLAIN), (first, NOTE)])
+        lines += [[(" " * (2 + width + _GAP), ""), (piece, NOTE)] for piece in rest]
     idle = [one.name for one in experiments if one.outcome == "does not apply"]
     if idle:
         words = f"nothing to look at here: {', '.join(idle)}"
-        lines += [[(piece, ink.NOTE)] for piece in ink.wrap(screen.text(words), min(screen.width, _WIDEST))]
+        lines += [[(piece, NOTE)] for piece in wrap(screen.text(words), min(screen.width, _WIDEST))]
     return lines
 
 
@@ -46,5 +46,5 @@ def _looked(one: Experiment) -> str:
 
 def _sign(one: Experiment, screen: Screen) -> tuple[str, str]:
     if one.outcome == "clear":
-        return screen.glyphs.clear, ink.NOTE
-    return screen.glyphs.severity[Severity.WARNING if one.outcome == "failed" else Severity.CRITICAL], ink.PLAIN
+        return screen.glyphs.clear, NOTE
+    return screen.glyphs.severity[Severity.WARNING if one.outcome == "failed" else Severity.CRITICAL], PLAIN

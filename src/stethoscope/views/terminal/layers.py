@@ -9,10 +9,11 @@ import numpy as np
 from stethoscope.analyse.bins import Mark, bins_over, trend
 from stethoscope.analyse.history import History
 from stethoscope.record import Severity
-from stethoscope.views.terminal import ink, numbers
-from stethoscope.views.terminal.glyphs import SEVERITY_STYLE, Screen
-from stethoscope.views.terminal.heatmap import name_width
-from stethoscope.views.terminal.sparkline import bars
+from stethoscope.views.common import numbers
+from stethoscope.views.common.glyphs import SEVERITY_STYLE, Screen
+from stethoscope.views.common.styled_text import BROKEN, LARGER, NOTE, PLAIN, SMALLER, STRONG, Line, pad
+from stethoscope.views.lines.heatmap import name_width
+from stethoscope.views.lines.sparkline import bars
 
 _VALUE, _RATIO = 12, 8
 _STEADY = 2.2
@@ -25,7 +26,7 @@ def layers_lines(
     troubled: Mapping[str, Severity] | None = None,
     *,
     gutter: int | None = None,
-) -> list[ink.Line]:
+) -> list[Line]:
     """One line a row, with a head that names the statistic and the step."""
     troubled = troubled or {}
     names = [screen.text(row.label) for row in history.rows]
@@ -33,13 +34,13 @@ def layers_lines(
     room = screen.width - 2 - gutter - 2 - _VALUE - _RATIO - 2
     bins = bins_over(history.steps, max(8, min(room, 64)))
     last = int(history.steps[-1]) if len(history.steps) else 0
-    lines: list[ink.Line] = [_head(history, gutter, len(bins), last, screen)]
+    lines: list[Line] = [_head(history, gutter, len(bins), last, screen)]
     for place, row in enumerate(history.rows):
         severity = troubled.get(row.name)
-        name = ink.pad(screen.name(row.label, gutter), gutter) + "  "
-        sign = ink.pad(screen.glyphs.severity[severity] if severity else "", 2)
-        line: ink.Line = [(sign, SEVERITY_STYLE[severity]) if severity else (sign, "")]
-        line.append((name, ink.STRONG if severity else ink.PLAIN))
+        name = pad(screen.name(row.label, gutter), gutter) + "  "
+        sign = pad(screen.glyphs.severity[severity] if severity else "", 2)
+        line: Line = [(sign, SEVERITY_STYLE[severity]) if severity else (sign, "")]
+        line.append((name, STRONG if severity else PLAIN))
         values = np.where(history.marks[:, place] == Mark.NAN, np.nan, history.values[:, place])
         values = np.where(history.marks[:, place] == Mark.INF, np.inf, values)
         seen = history.marks[:, place] != Mark.MISSING
@@ -57,26 +58,26 @@ def heading(history: History) -> str:
     return f"{history.kind.replace('_', ' ')} {history.stat}"
 
 
-def _head(history: History, gutter: int, num_bins: int, last: int, screen: Screen) -> ink.Line:
-    label = ink.pad(screen.name(heading(history), gutter), gutter)
-    value = ink.pad(f"at {numbers.count(last)}", _VALUE, right=True)
-    return [("  ", ""), (f"{label}  {' ' * num_bins}{value}{ink.pad('ratio', _RATIO, right=True)}", ink.NOTE)]
+def _head(history: History, gutter: int, num_bins: int, last: int, screen: Screen) -> Line:
+    label = pad(screen.name(heading(history), gutter), gutter)
+    value = pad(f"at {numbers.count(last)}", _VALUE, right=True)
+    return [("  ", ""), (f"{label}  {' ' * num_bins}{value}{pad('ratio', _RATIO, right=True)}", NOTE)]
 
 
-def _numbers(history: History, place: int, last: int, screen: Screen) -> ink.Line:
+def _numbers(history: History, place: int, last: int, screen: Screen) -> Line:
     found = history.last(place)
     if found is None:
         word = "no gradient" if history.rows[place].frozen else "not recorded"
-        return [(ink.pad(word, _VALUE + _RATIO, right=True), ink.NOTE)]
+        return [(pad(word, _VALUE + _RATIO, right=True), NOTE)]
     step, value = found
-    text = ink.pad(numbers.number(value, ascii=screen.ascii), _VALUE, right=True)
+    text = pad(numbers.number(value, ascii=screen.ascii), _VALUE, right=True)
     if not np.isfinite(value):
-        return [(text, ink.BROKEN)]
+        return [(text, BROKEN)]
     usual = float(history.usual[place])
     compared = abs(value) / usual if usual > 0 else float("nan")
     word = numbers.ratio(compared, ascii=screen.ascii) if usual > 0 else ""
-    style = ink.NOTE if word in ("usual", "") else ink.LARGER if compared > 1 else ink.SMALLER
-    line: ink.Line = [(text, ink.PLAIN), (ink.pad(word, _RATIO, right=True), style)]
+    style = NOTE if word in ("usual", "") else LARGER if compared > 1 else SMALLER
+    line: Line = [(text, PLAIN), (pad(word, _RATIO, right=True), style)]
     if step != last:
-        line.append((f"  at {numbers.count(step)}", ink.NOTE))
+        line.append((f"  at {numbers.count(step)}", NOTE))
     return line

@@ -8,10 +8,11 @@ import numpy as np
 
 from stethoscope.analyse.bins import bins_over
 from stethoscope.record import Series
-from stethoscope.views.terminal import ink, numbers
-from stethoscope.views.terminal.glyphs import Screen
-from stethoscope.views.terminal.heatmap import name_width
-from stethoscope.views.terminal.sparkline import sparkline
+from stethoscope.views.common import numbers
+from stethoscope.views.common.glyphs import Screen
+from stethoscope.views.common.styled_text import BROKEN, NOTE, PLAIN, Line, pad
+from stethoscope.views.lines.heatmap import name_width
+from stethoscope.views.lines.sparkline import sparkline
 
 if TYPE_CHECKING:
     from stethoscope.store import Run
@@ -63,7 +64,7 @@ def metrics_lines(
     last: int | None = None,
     gutter: int | None = None,
     inner: bool = False,
-) -> list[ink.Line]:
+) -> list[Line]:
     """One line for each metric that has anything to say; with `inner` also for what only detectors read."""
     names = [name for name in metric_order(tuple(run.metrics())) if inner or not is_inner(name)]
     shown = [(name, _window(run.metric(name), first, last)) for name in names]
@@ -76,7 +77,7 @@ def metrics_lines(
     bins = bins_over(steps, max(8, min(room, 64)))
     lines = []
     for name, series in shown:
-        line: ink.Line = [("  ", ""), (ink.pad(screen.name(name, gutter), gutter) + "  ", ink.PLAIN)]
+        line: Line = [("  ", ""), (pad(screen.name(name, gutter), gutter) + "  ", PLAIN)]
         line += sparkline(series, room, screen.glyphs, bins=bins)
         line += _ends(series, screen)
         lines.append(line)
@@ -101,12 +102,12 @@ def _is_quiet(name: str, series: Series) -> bool:
     return name.split(".")[0] in _QUIET and bool(np.all(series.values == series.values[0]))
 
 
-def _ends(series: Series, screen: Screen) -> ink.Line:
+def _ends(series: Series, screen: Screen) -> Line:
     """First and last value; one where nothing changed."""
     begin, end = float(series.values[0]), float(series.values[-1])
     was, now = (numbers.number(value, ascii=screen.ascii) for value in (begin, end))
-    style = ink.BROKEN if not np.isfinite(end) else ink.PLAIN
+    style = BROKEN if not np.isfinite(end) else PLAIN
     if np.all(series.values == begin):
         return [(" " * (15 + len(screen.glyphs.arrow)), ""), (now, style)]
-    before = ink.pad(was, 13, right=True)
-    return [(f"{before} {screen.glyphs.arrow} ", ink.NOTE), (now, style)]
+    before = pad(was, 13, right=True)
+    return [(f"{before} {screen.glyphs.arrow} ", NOTE), (now, style)]

@@ -10,17 +10,17 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from stethoscope.views.terminal import ink
-from stethoscope.views.terminal.glyphs import Screen
-from stethoscope.views.terminal.verdict import READING_WIDTH
+from stethoscope.views.common.glyphs import Screen
+from stethoscope.views.common.styled_text import NOTE, PLAIN, STRONG, Line, Span, cell_width, line_width, pad, wrap
+from stethoscope.views.lines.verdict import READING_WIDTH
 
 _INLINE: Final = re.compile(r"`([^`]+)`|\*\*([^*]+)\*\*|\*([^*]+)\*")
 
 
-def page_lines(text: str, screen: Screen) -> list[ink.Line]:
+def page_lines(text: str, screen: Screen) -> list[Line]:
     """The page's lines, wrapped to a width that can be read; code only where the screen is too narrow for it."""
     width = min(screen.width, READING_WIDTH)
-    lines: list[ink.Line] = []
+    lines: list[Line] = []
     for block in _blocks(text):
         if lines:
             lines.append([])
@@ -45,39 +45,39 @@ def _blocks(text: str) -> Iterator[list[str]]:
         yield block
 
 
-def _block_lines(block: list[str], width: int, screen: Screen) -> list[ink.Line]:
+def _block_lines(block: list[str], width: int, screen: Screen) -> list[Line]:
     first = block[0]
     if first.startswith("```"):
         return [line for code in block[1:-1] for line in _code_lines(screen.text(code), screen.width)]
     if first.startswith("#"):
-        return [[(screen.text(first.lstrip("# ")), ink.STRONG)]]
+        return [[(screen.text(first.lstrip("# ")), STRONG)]]
     if first.startswith("- "):
         items = re.split(r"^- ", "\n".join(block), flags=re.M)[1:]
         return [line for item in items for line in _paragraph(item, width, screen, indent="  ")]
     return _paragraph(" ".join(block), width, screen)
 
 
-def _code_lines(code: str, width: int) -> list[ink.Line]:
+def _code_lines(code: str, width: int) -> list[Line]:
     """A line of code; one that is too long goes on further in."""
     lead = "  " + code[: len(code) - len(code.lstrip())]
-    if ink.cell_width(lead + code.lstrip()) <= width:
-        return [[(lead + code.lstrip(), ink.PLAIN)]]
-    first, *rest = ink.wrap(code, width - len(lead) - 4)
-    return [[(lead + first, ink.PLAIN)], *([(lead + "    " + piece, ink.PLAIN)] for piece in rest)]
+    if cell_width(lead + code.lstrip()) <= width:
+        return [[(lead + code.lstrip(), PLAIN)]]
+    first, *rest = wrap(code, width - len(lead) - 4)
+    return [[(lead + first, PLAIN)], *([(lead + "    " + piece, PLAIN)] for piece in rest)]
 
 
-def _paragraph(text: str, width: int, screen: Screen, indent: str = "") -> list[ink.Line]:
+def _paragraph(text: str, width: int, screen: Screen, indent: str = "") -> list[Line]:
     """Words wrapped with their styles: a word never changes style in its middle."""
-    words: list[ink.Span] = []
+    words: list[Span] = []
     place = 0
     source = " ".join(text.split())
     for found in _INLINE.finditer(source):
-        words += [(word, ink.PLAIN) for word in _pieces(source[place : found.start()])]
+        words += [(word, PLAIN) for word in _pieces(source[place : found.start()])]
         code, bold, note = found.groups()
-        style = ink.STRONG if bold else ink.NOTE if note else ink.PLAIN
+        style = STRONG if bold else NOTE if note else PLAIN
         words += [(word, style) for word in _pieces(code or bold or note)]
         place = found.end()
-    words += [(word, ink.PLAIN) for word in _pieces(source[place:])]
+    words += [(word, PLAIN) for word in _pieces(source[place:])]
     return _wrapped(words, width, screen, indent)
 
 
@@ -86,22 +86,22 @@ def _pieces(text: str) -> list[str]:
     return re.findall(r"\S+\s*|\s+", text)
 
 
-def _wrapped(words: list[ink.Span], width: int, screen: Screen, indent: str) -> list[ink.Line]:
-    lines: list[ink.Line] = [[(indent, "")]]
+def _wrapped(words: list[Span], width: int, screen: Screen, indent: str) -> list[Line]:
+    lines: list[Line] = [[(indent, "")]]
     for number, (word, style) in enumerate(words):
         shown = screen.text(word.rstrip()) + (" " if word != word.rstrip() else "")
         touching = number > 0 and not words[number - 1][0].endswith(" ") and not word.startswith(" ")
-        room = width - ink.line_width(lines[-1])
-        if ink.cell_width(shown.rstrip()) > room and not touching and ink.line_width(lines[-1]) > len(indent):
+        room = width - line_width(lines[-1])
+        if cell_width(shown.rstrip()) > room and not touching and line_width(lines[-1]) > len(indent):
             lines.append([(indent, "")])
         lines[-1].append((shown, style))
     return lines
 
 
-def summary_lines(code: str, summary: str, code_width: int, screen: Screen) -> list[ink.Line]:
+def summary_lines(code: str, summary: str, code_width: int, screen: Screen) -> list[Line]:
     """One row of a list: the code, and its sentence wrapped beside it."""
     width = min(screen.width, READING_WIDTH + code_width)
-    pieces = ink.wrap(screen.text(summary.replace("`", "")), max(20, width - code_width - 4))
-    head = ink.pad(screen.text(code), code_width)
-    lines: list[ink.Line] = [[("  ", ""), (head, ink.PLAIN), ("  ", ""), (pieces[0], ink.NOTE)]]
-    return lines + [[(" " * (code_width + 4), ""), (piece, ink.NOTE)] for piece in pieces[1:]]
+    pieces = wrap(screen.text(summary.replace("`", "")), max(20, width - code_width - 4))
+    head = pad(screen.text(code), code_width)
+    lines: list[Line] = [[("  ", ""), (head, PLAIN), ("  ", ""), (pieces[0], NOTE)]]
+    return lines + [[(" " * (code_width + 4), ""), (piece, NOTE)] for piece in pieces[1:]]

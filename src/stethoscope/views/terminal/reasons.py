@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 
 from stethoscope.explain.reasons import Why
-from stethoscope.views.terminal import ink, numbers
-from stethoscope.views.terminal.glyphs import Screen
-from stethoscope.views.terminal.verdict import READING_WIDTH
+from stethoscope.views.common import numbers
+from stethoscope.views.common.glyphs import Screen
+from stethoscope.views.common.styled_text import NOTE, PLAIN, STRONG, WARNING, Line, cell_width, pad, wrap
+from stethoscope.views.lines.verdict import READING_WIDTH
 
 _HEADS = {
     "cause": "is a cause here",
@@ -23,59 +24,59 @@ _HEADS = {
 _SIGNS = {">=": "≥", "<=": "≤", ">": ">", "<": "<", "=": "="}
 
 
-def reason_lines(answer: Why, screen: Screen) -> list[ink.Line]:
+def reason_lines(answer: Why, screen: Screen) -> list[Line]:
     """The whole answer."""
     width = min(screen.width, READING_WIDTH)
-    lines: list[ink.Line] = [[(f"{answer.code} {_HEADS[answer.outcome]}", ink.STRONG)]]
-    lines += [[(piece, ink.PLAIN)] for piece in ink.wrap(screen.text(answer.sentence), width)]
+    lines: list[Line] = [[(f"{answer.code} {_HEADS[answer.outcome]}", STRONG)]]
+    lines += [[(piece, PLAIN)] for piece in wrap(screen.text(answer.sentence), width)]
     if answer.needs:
-        lines += [[], [("  looked at", ink.NOTE)], *_need_lines(answer, screen)]
+        lines += [[], [("  looked at", NOTE)], *_need_lines(answer, screen)]
     if answer.readings:
-        lines += [[], [("  what the rule asks for", ink.NOTE)], *_reading_lines(answer, screen)]
+        lines += [[], [("  what the rule asks for", NOTE)], *_reading_lines(answer, screen)]
     command = f"stethoscope explain {answer.code}"
-    return [*lines, [], [("next  ", ink.NOTE), (command, ink.PLAIN)]]
+    return [*lines, [], [("next  ", NOTE), (command, PLAIN)]]
 
 
-def _need_lines(answer: Why, screen: Screen) -> list[ink.Line]:
+def _need_lines(answer: Why, screen: Screen) -> list[Line]:
     width = max(len(need.need.what) for need in answer.needs)
-    lines: list[ink.Line] = []
+    lines: list[Line] = []
     for need in answer.needs:
-        style = ink.PLAIN if need.is_met else ink.WARNING
-        head: ink.Line = [("    ", ""), (ink.pad(screen.text(need.need.what), width + 2), ink.PLAIN)]
+        style = PLAIN if need.is_met else WARNING
+        head: Line = [("    ", ""), (pad(screen.text(need.need.what), width + 2), PLAIN)]
         room = max(20, min(screen.width, READING_WIDTH) - width - 6)
-        first, *rest = ink.wrap(screen.text(need.how_much), room)
+        first, *rest = wrap(screen.text(need.how_much), room)
         lines.append([*head, (first, style)])
         lines += [[(" " * (width + 6), ""), (piece, style)] for piece in rest]
     return lines
 
 
-def _reading_lines(answer: Why, screen: Screen) -> list[ink.Line]:
+def _reading_lines(answer: Why, screen: Screen) -> list[Line]:
     """Label, value, what is asked, whether it is so; the label wrapped where the screen is narrow."""
     values = [_value(reading.value, screen) for reading in answer.readings]
     asks = [
         f"{screen.text(_SIGNS[r.sign])} {_value(r.limit, screen)}" if r.sign and not math.isnan(r.limit) else ""
         for r in answer.readings
     ]
-    value_width, ask_width = max(map(ink.cell_width, values)), max(map(ink.cell_width, asks))
+    value_width, ask_width = max(map(cell_width, values)), max(map(cell_width, asks))
     room = max(16, min(screen.width, READING_WIDTH) - value_width - ask_width - 13)
-    lines: list[ink.Line] = []
+    lines: list[Line] = []
     for reading, value, ask in zip(answer.readings, values, asks, strict=True):
         label = f"{reading.way}: {reading.label}" if reading.way else reading.label
         where = f" ({reading.site})" if reading.site else ""
-        pieces = ink.wrap(screen.text(label + where), room)
+        pieces = wrap(screen.text(label + where), room)
         holds = "" if reading.holds is None else "yes" if reading.holds else "no"
         lines.append(
             [
                 ("    ", ""),
-                (ink.pad(pieces[0], room + 2), ink.PLAIN),
-                (ink.pad(value, value_width, right=True), ink.STRONG),
+                (pad(pieces[0], room + 2), PLAIN),
+                (pad(value, value_width, right=True), STRONG),
                 ("  ", ""),
-                (ink.pad(ask, ask_width), ink.NOTE),
+                (pad(ask, ask_width), NOTE),
                 ("  ", ""),
-                (holds, ink.PLAIN if holds == "yes" else ink.NOTE),
+                (holds, PLAIN if holds == "yes" else NOTE),
             ]
         )
-        lines += [[("      ", ""), (piece, ink.PLAIN)] for piece in pieces[1:]]
+        lines += [[("      ", ""), (piece, PLAIN)] for piece in pieces[1:]]
     return lines
 
 

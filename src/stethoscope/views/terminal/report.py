@@ -11,11 +11,11 @@ import numpy as np
 from stethoscope.analyse.history import History, history
 from stethoscope.explain.diagnosis import Diagnosis
 from stethoscope.record import Finding, Kind, Severity
-from stethoscope.views.terminal import ink
-from stethoscope.views.terminal.facts import status_lines
-from stethoscope.views.terminal.glyphs import Screen
-from stethoscope.views.terminal.heatmap import Picture, heatmap_lines
-from stethoscope.views.terminal.verdict import verdict_lines, window_around
+from stethoscope.views.common.glyphs import Screen
+from stethoscope.views.common.styled_text import Line
+from stethoscope.views.lines.heatmap import Picture, heatmap_lines
+from stethoscope.views.lines.standing import status_lines
+from stethoscope.views.lines.verdict import verdict_lines, window_around
 
 if TYPE_CHECKING:
     from stethoscope.store import Run
@@ -34,7 +34,7 @@ _MAX_PARTS = 8
 
 def diagnosis_lines(
     diagnosis: Diagnosis, run: Run, screen: Screen, *, full: bool = False, heatmap: bool = True
-) -> list[ink.Line]:
+) -> list[Line]:
     """The verdict, the picture, how much was measured."""
     lines = verdict_lines(diagnosis, run, screen, full=full)
     if heatmap and diagnosis.causes:
@@ -42,7 +42,7 @@ def diagnosis_lines(
     return [*lines, [], *status_lines(run, screen, diagnosis.looked_at)]
 
 
-def cause_picture(diagnosis: Diagnosis, run: Run, screen: Screen) -> list[ink.Line]:
+def cause_picture(diagnosis: Diagnosis, run: Run, screen: Screen) -> list[Line]:
     """Layers by steps around the first cause, against what was usual before it."""
     cause = diagnosis.causes[0]
     kind = heat_kind(run, [*(e.kind for e in cause.evidence), *_kinds_at(run, cause)])

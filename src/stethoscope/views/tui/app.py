@@ -12,11 +12,11 @@ from textual.content import Content
 from textual.screen import Screen as TextualScreen
 
 from stethoscope.record import printable
-from stethoscope.views.pagedata.desk import HEAT_KINDS
-from stethoscope.views.terminal.glyphs import Screen as Paper
+from stethoscope.views.common.glyphs import Screen as Paper
+from stethoscope.views.common.open_run import HEAT_KINDS
 from stethoscope.views.tui.keys import help_lines
 from stethoscope.views.tui.run_screen import CompareScreen, Holder, RunScreen, TextScreen
-from stethoscope.views.tui.runs_page import Shelf, runs_page
+from stethoscope.views.tui.runs_page import RunList, runs_page
 from stethoscope.views.tui.screens import PageScreen
 from stethoscope.views.tui.view import Page, View
 
@@ -28,14 +28,14 @@ class RunsScreen(PageScreen):
 
     hints: ClassVar[str] = "runs"
 
-    def __init__(self, shelf: Shelf, view: View) -> None:
+    def __init__(self, runs: RunList, view: View) -> None:
         super().__init__(view)
-        self.shelf = shelf
+        self.runs = runs
         self.marked: frozenset[str] = frozenset()
 
     def draw(self, view: View, paper: Paper, height: int) -> Page | None:
         """The list."""
-        return runs_page(self.shelf, view, paper, height, self.marked)
+        return runs_page(self.runs, view, paper, height, self.marked)
 
     def action_open(self) -> None:
         """The run under the cursor."""
@@ -114,7 +114,7 @@ class TuiApp(App[None]):
     def __init__(self, base: Path, folder: Path | None = None, *, ascii_only: bool = False, color: bool = True) -> None:
         super().__init__(ansi_color=True)
         self.theme = "ansi-dark"
-        self.shelf = Shelf(base)
+        self.runs = RunList(base)
         self._folder, self._ascii, self._color = folder, ascii_only, color
 
     def paper(self, width: int, color: bool) -> Paper:
@@ -140,7 +140,7 @@ class TuiApp(App[None]):
                     self.pop_screen()
                 return
         view = View(color=self._color, row=str(self._folder) if self._folder else "")
-        self.push_screen(RunsScreen(self.shelf, view))
+        self.push_screen(RunsScreen(self.runs, view))
 
     def show_help(self) -> None:
         """Every key."""

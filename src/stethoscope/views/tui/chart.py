@@ -9,8 +9,9 @@ import numpy as np
 
 from stethoscope.analyse.bins import Bins, Mark, trend
 from stethoscope.record import FloatArray, Series
-from stethoscope.views.terminal import ink, numbers
-from stethoscope.views.terminal.glyphs import Screen
+from stethoscope.views.common import numbers
+from stethoscope.views.common.glyphs import Screen
+from stethoscope.views.common.styled_text import BROKEN, NOTE, PLAIN, STRONG, Line, Span, cell_width, join_runs, pad
 
 CURSOR = "reverse"
 _MAX_STRETCH = 3
@@ -40,15 +41,15 @@ class Frame:
             return None
         return next(at for at in range(len(self.bins) - 1, -1, -1) if self.edge(at) <= x)
 
-    def spread(self, spans: list[ink.Span]) -> ink.Line:
+    def spread(self, spans: list[Span]) -> Line:
         """A span for each cell, as wide as cells are, the cursor's cell marked."""
         out = []
         for place, (sign, style) in enumerate(spans):
             marked = f"{style} {CURSOR}".strip() if place == self.cursor else style
             out.append((sign * (self.edge(place + 1) - self.edge(place)), marked))
-        return ink.join_runs(out)
+        return join_runs(out)
 
-    def flags(self, events: Sequence[int], screen: Screen) -> ink.Line:
+    def flags(self, events: Sequence[int], screen: Screen) -> Line:
         """The numbers of the events, each over its cell; empty where none shows."""
         cells = [" "] * self.width
         for step, sign in zip(events, screen.glyphs.numbers, strict=False):
@@ -56,11 +57,11 @@ class Frame:
             if place is not None and cells[self.edge(place)] == " ":
                 cells[self.edge(place)] = sign
         text = "".join(cells).rstrip()
-        return [(" " * (self.gutter + 4), ""), (text, ink.STRONG)] if text else []
+        return [(" " * (self.gutter + 4), ""), (text, STRONG)] if text else []
 
-    def axis(self, head: str, ends: tuple[int, int], step: int) -> ink.Line:
+    def axis(self, head: str, ends: tuple[int, int], step: int) -> Line:
         """The name of what is shown, first and last step, and the cursor's step as a chip over its cell."""
-        line: ink.Line = [("  ", ""), (ink.pad(head, self.gutter) + "  ", ink.NOTE)]
+        line: Line = [("  ", ""), (pad(head, self.gutter) + "  ", NOTE)]
         if self.cursor < 0:
             return line
         chip, (first, last) = numbers.count(step), (numbers.count(end) for end in ends)
@@ -69,39 +70,37 @@ class Frame:
         before = first if len(first) < at else ""
         after = last if at + len(chip) + 1 + len(last) <= self.width else ""
         fill = max(0, self.width - at - len(chip) - len(after))
-        return [*line, (before.ljust(at), ink.NOTE), (chip, CURSOR), (" " * fill + after, ink.NOTE)]
+        return [*line, (before.ljust(at), NOTE), (chip, CURSOR), (" " * fill + after, NOTE)]
 
 
-def chart_lines(
-    label: str, series: Series, frame: Frame, screen: Screen, height: int, note: str = ""
-) -> list[ink.Line]:
+def chart_lines(label: str, series: Series, frame: Frame, screen: Screen, height: int, note: str = "") -> list[Line]:
     """The series in `height` rows: its name and scale at the left, its value at the cursor at the right."""
     values, marks = trend(series.steps, series.values, frame.bins)
     levels, ends, is_log = _levels(np.where(marks == Mark.PLAIN, values, np.nan), height * 8)
     left = _labels(label, ends, is_log, height, frame.gutter, screen, note)
-    lines: list[ink.Line] = []
+    lines: list[Line] = []
     for row in range(height):
         floor = (height - 1 - row) * 8
         spans = [_cell(int(level), int(mark), floor, screen) for level, mark in zip(levels, marks, strict=True)]
         lines.append([*left[row], *frame.spread(spans)])
     if 0 <= frame.cursor < len(values):
         text, style = _at_cursor(float(values[frame.cursor]), int(marks[frame.cursor]), screen)
-        lines[0].append((ink.pad(text, 8, right=True), style))
+        lines[0].append((pad(text, 8, right=True), style))
     return lines
 
 
-def _cell(level: int, mark: int, floor: int, screen: Screen) -> ink.Span:
+def _cell(level: int, mark: int, floor: int, screen: Screen) -> Span:
     glyphs = screen.glyphs
     if mark == Mark.NAN:
-        return glyphs.nan, ink.BROKEN
+        return glyphs.nan, BROKEN
     if mark == Mark.INF:
-        return glyphs.inf, ink.BROKEN
+        return glyphs.inf, BROKEN
     if mark == Mark.MISSING:
-        return " ", ink.PLAIN
+        return " ", PLAIN
     rest = level - floor
     if rest <= 0:
-        return " ", ink.PLAIN
-    return glyphs.spark[min(rest, 8) - 1], ink.PLAIN
+        return " ", PLAIN
+    return glyphs.spark[min(rest, 8) - 1], PLAIN
 
 
 def _levels(values: FloatArray, num_levels: int) -> tuple[FloatArray, tuple[float, float], bool]:
@@ -122,29 +121,29 @@ def _levels(values: FloatArray, num_levels: int) -> tuple[FloatArray, tuple[floa
 
 def _labels(
     label: str, ends: tuple[float, float], is_log: bool, height: int, gutter: int, screen: Screen, note: str
-) -> list[ink.Line]:
+) -> list[Line]:
     """What stands left of the rows: name with the highest value, the lowest at the bottom."""
     room = gutter + 4
     texts = [numbers.number(end, ascii=screen.ascii) if np.isfinite(end) else "" for end in reversed(ends)]
-    name = screen.name(label, max(0, room - ink.cell_width(texts[0]) - 2))
-    words = screen.name(f"{note} log".strip() if is_log else note, max(0, room - ink.cell_width(texts[1]) - 2))
-    out: list[ink.Line] = []
+    name = screen.name(label, max(0, room - cell_width(texts[0]) - 2))
+    words = screen.name(f"{note} log".strip() if is_log else note, max(0, room - cell_width(texts[1]) - 2))
+    out: list[Line] = []
     for row in range(height):
         left, right = "", ""
         if row == 0:
             left, right = name, texts[0]
         elif row == height - 1:
             left, right = words, texts[1] if texts[1] != texts[0] else ""
-        fill = max(1, room - 1 - ink.cell_width(left) - ink.cell_width(right))
-        out.append([(left, ink.PLAIN if row == 0 else ink.NOTE), (" " * fill + right + " ", ink.NOTE)])
+        fill = max(1, room - 1 - cell_width(left) - cell_width(right))
+        out.append([(left, PLAIN if row == 0 else NOTE), (" " * fill + right + " ", NOTE)])
     return out
 
 
-def _at_cursor(value: float, mark: int, screen: Screen) -> ink.Span:
+def _at_cursor(value: float, mark: int, screen: Screen) -> Span:
     if mark == Mark.NAN:
-        return "NaN", ink.BROKEN
+        return "NaN", BROKEN
     if mark == Mark.INF:
-        return "Inf", ink.BROKEN
+        return "Inf", BROKEN
     if mark == Mark.MISSING or not np.isfinite(value):
-        return "", ink.NOTE
-    return numbers.number(value, ascii=screen.ascii), ink.STRONG
+        return "", NOTE
+    return numbers.number(value, ascii=screen.ascii), STRONG

@@ -9,11 +9,24 @@ import numpy as np
 
 from stethoscope.analyse.bins import Bins
 from stethoscope.record import Kind, Series
+from stethoscope.views.common import numbers
+from stethoscope.views.common.glyphs import Screen
+from stethoscope.views.common.open_run import OpenRun
+from stethoscope.views.common.styled_text import (
+    NOTE,
+    PLAIN,
+    STRONG,
+    Line,
+    Span,
+    cut_middle,
+    fit_line,
+    flow_parts,
+    pad,
+    wrap,
+)
+from stethoscope.views.lines.heatmap import cell_sign, ratio_levels
+from stethoscope.views.lines.standing import title_line
 from stethoscope.views.pagedata.compare import EQUAL, common_span, compare_data
-from stethoscope.views.pagedata.desk import Desk
-from stethoscope.views.terminal import facts, ink, numbers
-from stethoscope.views.terminal.glyphs import Screen
-from stethoscope.views.terminal.heatmap import cell_sign, ratio_levels
 from stethoscope.views.tui.chart import CURSOR, Frame, chart_lines
 from stethoscope.views.tui.view import Page, View, column_of
 
@@ -21,7 +34,7 @@ _DIFFERS = 9
 _MAX_SETTINGS = 6
 
 
-def compare_page(a: Desk, b: Desk, view: View, screen: Screen, height: int) -> Page:
+def compare_page(a: OpenRun, b: OpenRun, view: View, screen: Screen, height: int) -> Page:
     """Everything of two runs on one screen."""
     span = common_span(a, b)
     kinds = tuple(kind for kind in a.kinds() if kind in b.kinds())
@@ -37,19 +50,19 @@ def compare_page(a: Desk, b: Desk, view: View, screen: Screen, height: int) -> P
     cursor = column_of(bins.starts, _cursor(view, found, last))
     frame = Frame(bins, room, gutter, cursor)
     head = _head(a, b, found, screen)
-    charts: list[ink.Line] = []
-    for name, desk in (("A loss", a), ("B loss", b)):
-        if "loss" in desk.run.metrics():
+    charts: list[Line] = []
+    for name, viewed in (("A loss", a), ("B loss", b)):
+        if "loss" in viewed.run.metrics():
             charts += chart_lines(
-                name, _cut(desk.run.metric("loss"), (first, last)), frame, screen, 3 if height > 30 else 2
+                name, _cut(viewed.run.metric("loss"), (first, last)), frame, screen, 3 if height > 30 else 2
             )
     rows, shown, at = _rows(found, view, frame, screen, max(4, height - len(head) - len(charts) - 4))
     lines = [*head, [], *charts, _axis(frame, kind), *rows]
-    foot: ink.Line = [("  ", ""), (_key(screen), ink.NOTE)]
+    foot: Line = [("  ", ""), (_key(screen), NOTE)]
     lines = [*lines[: height - 1], *([[]] * (height - 1 - len(lines))), foot]
     event = (found["first"]["step"],) if found["first"] is not None else ()
     return Page(
-        [ink.fit(line, screen.width) for line in lines],
+        [fit_line(line, screen.width) for line in lines],
         columns=bins.starts,
         size=bins.size,
         last_step=last,
@@ -70,29 +83,29 @@ def _cursor(view: View, found: dict[str, Any], last: int) -> int:
     return int(first["step"]) if view.cursor == "cause" and first is not None else last
 
 
-def _head(a: Desk, b: Desk, found: dict[str, Any], screen: Screen) -> list[ink.Line]:
-    lines: list[ink.Line] = []
-    for letter, desk, side in (("A", a, found["a"]), ("B", b, found["b"])):
+def _head(a: OpenRun, b: OpenRun, found: dict[str, Any], screen: Screen) -> list[Line]:
+    lines: list[Line] = []
+    for letter, viewed, side in (("A", a, found["a"]), ("B", b, found["b"])):
         narrow = Screen(screen.width - 2, screen.ascii, screen.color)
-        lines.append([(f"{letter} ", ink.STRONG), *facts.title_line(desk.run, narrow)])
-        lines.append([("    ", ""), (screen.name(str(side["verdict"]), screen.width - 4), ink.NOTE)])
-    lines += [[(text, ink.STRONG)] for text in ink.wrap(screen.text(first_words(found)), screen.width)]
-    parts: list[ink.Line] = []
+        lines.append([(f"{letter} ", STRONG), *title_line(viewed.run, narrow)])
+        lines.append([("    ", ""), (screen.name(str(side["verdict"]), screen.width - 4), NOTE)])
+    lines += [[(text, STRONG)] for text in wrap(screen.text(first_words(found)), screen.width)]
+    parts: list[Line] = []
     for row in found["outcome"]:
         was, now = (_number(row[side], screen) for side in ("a", "b"))
-        parts.append([(f"{screen.text(str(row['label']))}: ", ink.NOTE), (f"{was} / ", ink.PLAIN), (now, ink.STRONG)])
-    lines += ink.flow(parts, screen.width, ("   ", ""))
+        parts.append([(f"{screen.text(str(row['label']))}: ", NOTE), (f"{was} / ", PLAIN), (now, STRONG)])
+    lines += flow_parts(parts, screen.width, ("   ", ""))
     settings = found["settings"]
-    differ: list[ink.Line] = [
+    differ: list[Line] = [
         [
-            (f"{screen.text(row['name'])} ", ink.NOTE),
-            (f"{screen.text(row['a']) or '-'} / {screen.text(row['b']) or '-'}", ink.PLAIN),
+            (f"{screen.text(row['name'])} ", NOTE),
+            (f"{screen.text(row['a']) or '-'} / {screen.text(row['b']) or '-'}", PLAIN),
         ]
         for row in settings["rows"][: min(settings["numDiffer"], _MAX_SETTINGS)]
     ]
     if settings["numDiffer"] > _MAX_SETTINGS:
-        differ.append([(f"and {settings['numDiffer'] - _MAX_SETTINGS} more settings differ", ink.NOTE)])
-    return lines + ink.flow(differ, screen.width, ("   ", ""))
+        differ.append([(f"and {settings['numDiffer'] - _MAX_SETTINGS} more settings differ", NOTE)])
+    return lines + flow_parts(differ, screen.width, ("   ", ""))
 
 
 def first_words(found: dict[str, Any]) -> str:
@@ -117,7 +130,7 @@ def _number(value: Any, screen: Screen) -> str:
 
 def _rows(
     found: dict[str, Any], view: View, frame: Frame, screen: Screen, num_rows: int
-) -> tuple[list[ink.Line], tuple[str, ...], str]:
+) -> tuple[list[Line], tuple[str, ...], str]:
     """The layers that both have: A over B in cells, and the step where each first differs."""
     tree, places = found["tree"], found["rows"]
     count = int(found["count"])
@@ -130,23 +143,21 @@ def _rows(
     middle = paths.index(chosen) if chosen in paths else 0
     first = max(0, min(middle - num_rows // 2, len(kept) - num_rows))
     signs = ratio_levels(np.nan_to_num(levels, nan=0.0, posinf=64.0, neginf=-64.0))
-    lines: list[ink.Line] = []
+    lines: list[Line] = []
     for at in kept[first : first + num_rows]:
         path, label, _, indent = tree[places[at]][:4]
-        name = ink.pad(
-            ink.cut_middle("  " * indent + screen.text(label), frame.gutter, ascii=screen.ascii), frame.gutter
-        )
+        name = pad(cut_middle("  " * indent + screen.text(label), frame.gutter, ascii=screen.ascii), frame.gutter)
         spans = [_sign(int(mark), float(level), screen) for mark, level in zip(marks[at], signs[at], strict=True)]
         step = found["differs"][at]
         note = numbers.count(step) if step is not None else "same" if found["common"][at] else "only A"
-        style = CURSOR if path == chosen else ink.PLAIN
+        style = CURSOR if path == chosen else PLAIN
         lines.append(
             [
                 ("  ", ""),
                 (name, style),
                 ("  ", ""),
                 *frame.spread(spans),
-                (ink.pad(note, _DIFFERS, right=True), ink.NOTE),
+                (pad(note, _DIFFERS, right=True), NOTE),
             ]
         )
     return lines, paths, chosen
@@ -161,16 +172,16 @@ def _first_row(found: dict[str, Any], paths: tuple[str, ...]) -> str:
     return paths[0] if paths else ""
 
 
-def _sign(mark: int, level: float, screen: Screen) -> ink.Span:
-    return ("=", ink.NOTE) if mark == EQUAL else cell_sign(mark, level, screen)
+def _sign(mark: int, level: float, screen: Screen) -> Span:
+    return ("=", NOTE) if mark == EQUAL else cell_sign(mark, level, screen)
 
 
-def _axis(frame: Frame, kind: Kind) -> ink.Line:
+def _axis(frame: Frame, kind: Kind) -> Line:
     if frame.cursor < 0:
         return frame.axis(str(kind), (0, 0), 0)
     starts = frame.bins.starts
     line = frame.axis(str(kind).replace("_", " "), (int(starts[0]), int(starts[-1])), int(starts[frame.cursor]))
-    return [*line, (ink.pad("differs", _DIFFERS, right=True), ink.NOTE)]
+    return [*line, (pad("differs", _DIFFERS, right=True), NOTE)]
 
 
 def _key(screen: Screen) -> str:

@@ -6,20 +6,25 @@ import numpy as np
 
 from stethoscope.analyse.bins import Mark
 from stethoscope.record import Kind, Series
-from stethoscope.views.pagedata.desk import Desk
-from stethoscope.views.terminal import ink, numbers
-from stethoscope.views.terminal.glyphs import SEVERITY_STYLE, Screen
-from stethoscope.views.tui.chart import CURSOR, chart_lines
-from stethoscope.views.tui.heat_block import (
-    RATIO,
-    VALUE,
-    Heat,
-    at_cursor,
-    axis_line,
-    cursor_step,
-    heat_of,
-    label_of,
+from stethoscope.views.common import numbers
+from stethoscope.views.common.glyphs import SEVERITY_STYLE, Screen
+from stethoscope.views.common.open_run import OpenRun
+from stethoscope.views.common.styled_text import (
+    BROKEN,
+    LARGER,
+    NOTE,
+    PLAIN,
+    SMALLER,
+    STRONG,
+    Line,
+    Span,
+    cut_middle,
+    fit_line,
+    join_runs,
+    pad,
 )
+from stethoscope.views.tui.chart import CURSOR, chart_lines
+from stethoscope.views.tui.heat_block import RATIO, VALUE, Heat, at_cursor, axis_line, cursor_step, heat_of, label_of
 from stethoscope.views.tui.run_page import event_steps, page_of, window_of
 from stethoscope.views.tui.view import Page, View
 
@@ -28,17 +33,17 @@ _DECADES = 12
 """A bar's scale spans no more than this."""
 
 
-def flow_page(desk: Desk, view: View, screen: Screen, height: int) -> Page:
+def flow_page(viewed: OpenRun, view: View, screen: Screen, height: int) -> Page:
     """The loss with the cursor on it, then the bars."""
-    run = desk.run
-    kinds = tuple(desk.kinds())
+    run = viewed.run
+    kinds = tuple(viewed.kinds())
     kind = next((one for one in (Kind.GRADIENT, Kind.ACTIVATION_GRADIENT) if one in kinds), None)
     if kind is None:
-        return Page([[("No gradients were recorded in this run.", ink.NOTE)], [], [("Esc goes back.", ink.NOTE)]])
+        return Page([[("No gradients were recorded in this run.", NOTE)], [], [("Esc goes back.", NOTE)]])
     head_rows = 3 if "loss" in run.metrics() else 0
     num_rows = max(4, height - head_rows - 5)
-    heat = heat_of(desk, view, screen, kind, window_of(desk, view), num_rows)
-    lines: list[ink.Line] = [_title(heat, kind)]
+    heat = heat_of(viewed, view, screen, kind, window_of(viewed, view), num_rows)
+    lines: list[Line] = [_title(heat, kind)]
     if head_rows:
         series = run.metric("loss")
         keep = (series.steps >= heat.window[0]) & (series.steps <= heat.window[1])
@@ -48,20 +53,20 @@ def flow_page(desk: Desk, view: View, screen: Screen, height: int) -> Page:
     width = screen.width - heat.frame.gutter - 4 - VALUE - RATIO - 1
     for place in range(len(heat.nodes)):
         lines.append(_row(heat, place, (low, high), max(8, width), screen, flat=bool(view.pattern)))
-    foot: ink.Line = [("  ", ""), (_words(low, high, screen), ink.NOTE)]
+    foot: Line = [("  ", ""), (_words(low, high, screen), NOTE)]
     room = height - 1
     lines = [*lines[:room], *([[]] * (room - len(lines))), foot]
     top = 3 + head_rows
-    return page_of([ink.fit(line, screen.width) for line in lines], heat, desk.span, event_steps(desk), kinds, top)
+    return page_of([fit_line(line, screen.width) for line in lines], heat, viewed.span, event_steps(viewed), kinds, top)
 
 
-def _title(heat: Heat, kind: Kind) -> ink.Line:
+def _title(heat: Heat, kind: Kind) -> Line:
     if heat.frame.cursor < 0:
-        return [("Gradient flow", ink.STRONG)]
+        return [("Gradient flow", STRONG)]
     what = "gradient of the weights" if kind is Kind.GRADIENT else "gradient of the outputs"
     return [
-        (f"Gradient flow at step {numbers.count(cursor_step(heat))}", ink.STRONG),
-        (f"  {what}, norm", ink.NOTE),
+        (f"Gradient flow at step {numbers.count(cursor_step(heat))}", STRONG),
+        (f"  {what}, norm", NOTE),
     ]
 
 
@@ -74,31 +79,31 @@ def scale_of(heat: Heat) -> tuple[float, float]:
     return max(float(shown.min()), high * 10.0**-_DECADES), high
 
 
-def _row(heat: Heat, place: int, scale: tuple[float, float], width: int, screen: Screen, *, flat: bool) -> ink.Line:
+def _row(heat: Heat, place: int, scale: tuple[float, float], width: int, screen: Screen, *, flat: bool) -> Line:
     node = heat.nodes[place]
     severity = heat.signs.get(heat.shown[heat.first_row + place])
-    sign: ink.Span = ("  ", "")
+    sign: Span = ("  ", "")
     if severity is not None:
-        sign = (ink.pad(screen.glyphs.severity[severity], 2), SEVERITY_STYLE[severity])
-    label = ink.cut_middle(label_of(node, heat.opened, screen, flat=flat), heat.frame.gutter, ascii=screen.ascii)
-    style = CURSOR if node.path == heat.row else ink.PLAIN
-    line: ink.Line = [sign, (ink.pad(label, heat.frame.gutter), style), ("  ", "")]
+        sign = (pad(screen.glyphs.severity[severity], 2), SEVERITY_STYLE[severity])
+    label = cut_middle(label_of(node, heat.opened, screen, flat=flat), heat.frame.gutter, ascii=screen.ascii)
+    style = CURSOR if node.path == heat.row else PLAIN
+    line: Line = [sign, (pad(label, heat.frame.gutter), style), ("  ", "")]
     return [*line, *_bar(heat, place, scale, width, screen), *at_cursor(heat, place, screen)]
 
 
-def _bar(heat: Heat, place: int, scale: tuple[float, float], width: int, screen: Screen) -> ink.Line:
+def _bar(heat: Heat, place: int, scale: tuple[float, float], width: int, screen: Screen) -> Line:
     """As long as the norm is large, on a log scale; a tick over it where it usually ends."""
     column = heat.frame.cursor
     mark = int(heat.cells.marks[place, column]) if column >= 0 else int(Mark.MISSING)
     usual = float(heat.history.usual[place])
-    cells = [(" ", ink.PLAIN)] * width
+    cells = [(" ", PLAIN)] * width
     if mark in (Mark.NAN, Mark.INF):
         sign = screen.glyphs.nan if mark == Mark.NAN else screen.glyphs.inf
-        cells = [(sign, ink.BROKEN)] * width
+        cells = [(sign, BROKEN)] * width
     elif mark == Mark.PLAIN:
         value = float(heat.values[place, column])
         ratio = abs(value) / usual if usual > 0 else 1.0
-        style = ink.LARGER if ratio >= numbers.USUAL else ink.SMALLER if ratio <= 1 / numbers.USUAL else ink.PLAIN
+        style = LARGER if ratio >= numbers.USUAL else SMALLER if ratio <= 1 / numbers.USUAL else PLAIN
         length = _share(value, scale) * width
         for at in range(int(length)):
             cells[at] = ("#" if screen.ascii else "█", style)
@@ -107,8 +112,8 @@ def _bar(heat: Heat, place: int, scale: tuple[float, float], width: int, screen:
             cells[int(length)] = (_EIGHTHS[rest], style)
     if usual > 0 and mark not in (Mark.NAN, Mark.INF):
         at = min(width - 1, int(_share(usual, scale) * width))
-        cells[at] = ("|" if screen.ascii else "┃", ink.STRONG)
-    return ink.join_runs(cells)
+        cells[at] = ("|" if screen.ascii else "┃", STRONG)
+    return join_runs(cells)
 
 
 def _share(value: float, scale: tuple[float, float]) -> float:

@@ -11,12 +11,27 @@ from stethoscope.analyse.bins import Mark
 from stethoscope.analyse.history import Grid, History, grid
 from stethoscope.analyse.tree import Node
 from stethoscope.record import FloatArray, Kind, Severity
+from stethoscope.views.common import numbers
+from stethoscope.views.common.glyphs import SEVERITY_STYLE, Screen
+from stethoscope.views.common.open_run import OpenRun
+from stethoscope.views.common.styled_text import (
+    BROKEN,
+    LARGER,
+    NOTE,
+    PLAIN,
+    SMALLER,
+    STRONG,
+    Line,
+    Span,
+    cell_width,
+    cut_middle,
+    flow_parts,
+    line_width,
+    pad,
+)
+from stethoscope.views.lines.heatmap import cell_levels, cell_spans, direction, key_parts
 from stethoscope.views.pagedata.cells import history_of
-from stethoscope.views.pagedata.desk import Desk
 from stethoscope.views.pagedata.heat import opened_rows, troubled
-from stethoscope.views.terminal import ink, numbers
-from stethoscope.views.terminal.glyphs import SEVERITY_STYLE, Screen
-from stethoscope.views.terminal.heatmap import cell_levels, cell_spans, direction, key_parts
 from stethoscope.views.tui.chart import CURSOR, Frame
 from stethoscope.views.tui.view import View, column_of, filled, visible
 
@@ -51,12 +66,12 @@ class Heat:
     window: tuple[int, int]
 
 
-def heat_of(desk: Desk, view: View, screen: Screen, kind: Kind, window: tuple[int, int], num_rows: int) -> Heat:
+def heat_of(viewed: OpenRun, view: View, screen: Screen, kind: Kind, window: tuple[int, int], num_rows: int) -> Heat:
     """The rows around the selected one over the window."""
-    tree = desk.tree(kind)
-    opened = view.opened if view.opened is not None else first_opened(desk, tree)
+    tree = viewed.tree(kind)
+    opened = view.opened if view.opened is not None else first_opened(viewed, tree)
     shown = visible(tree, opened, view.pattern)
-    signs = troubled(tree, desk.diagnosis.causes)
+    signs = troubled(tree, viewed.diagnosis.causes)
     row = chosen_row(view, tree, shown, signs)
     at = next((place for place, node in enumerate(shown) if tree[node].path == row), 0)
     first = int(np.clip(at - num_rows // 2, 0, max(0, len(shown) - num_rows)))
@@ -66,12 +81,12 @@ def heat_of(desk: Desk, view: View, screen: Screen, kind: Kind, window: tuple[in
     gutter = _gutter([tree[place] for place in shown[:2000]], screen, bool(view.pattern))
     room = screen.width - gutter - 4 - (VALUE + RATIO if with_values else RATIO)
     room -= 2 if screen.glyphs.marks_direction else 0
-    window = filled(window, desk.span, desk.run.steps, max(room, 8))
-    source = history_of(desk, kind, "norm", nodes, window)
+    window = filled(window, viewed.span, viewed.run.steps, max(room, 8))
+    source = history_of(viewed, kind, "norm", nodes, window)
     cells = grid(source, max(room, 8), raw=view.raw)
     other = grid(source, max(room, 8), raw=not view.raw).levels
     values = cells.levels if view.raw else other
-    cursor = column_of(cells.bins.starts, cursor_of(desk, view))
+    cursor = column_of(cells.bins.starts, cursor_of(viewed, view))
     return Heat(
         kind,
         tree,
@@ -90,19 +105,19 @@ def heat_of(desk: Desk, view: View, screen: Screen, kind: Kind, window: tuple[in
     )
 
 
-def cursor_of(desk: Desk, view: View) -> int:
+def cursor_of(viewed: OpenRun, view: View) -> int:
     """The step under the cursor: of a run that is over, at first the one where the cause began."""
     if not isinstance(view.cursor, str):
         return view.cursor
-    causes = desk.diagnosis.causes
-    if view.cursor == "cause" and causes and desk.run.state != "live":
+    causes = viewed.diagnosis.causes
+    if view.cursor == "cause" and causes and viewed.run.state != "live":
         return causes[0].first_step
-    return desk.span[1]
+    return viewed.span[1]
 
 
-def first_opened(desk: Desk, tree: Sequence[Node]) -> frozenset[str]:
+def first_opened(viewed: OpenRun, tree: Sequence[Node]) -> frozenset[str]:
     """The branches the page opens with: the way down to where the first cause sits; never so few rows that nothing is said."""
-    shown = opened_rows(desk, tree)
+    shown = opened_rows(viewed, tree)
     opened = {tree[tree[at].parent].path for at in shown if tree[at].parent >= 0}
     while len(shown) < _FEW_ROWS:
         closed = {tree[at].path for at in shown if tree[at].num_children} - opened
@@ -137,16 +152,16 @@ def label_of(node: Node, opened: frozenset[str], screen: Screen, *, flat: bool) 
 
 def _gutter(nodes: Sequence[Node], screen: Screen, flat: bool) -> int:
     """Wide enough for the names however the branches are opened, so that the picture does not jump."""
-    widths = [ink.cell_width(label_of(node, frozenset(), screen, flat=flat)) for node in nodes]
+    widths = [cell_width(label_of(node, frozenset(), screen, flat=flat)) for node in nodes]
     least = 24 if screen.width >= _WITH_VALUES else 12
     return max(least, min(max(widths, default=12), 40, screen.width // 4))
 
 
-def heat_lines(heat: Heat, screen: Screen, events: Sequence[int], *, raw: bool, flat: bool) -> list[ink.Line]:
+def heat_lines(heat: Heat, screen: Screen, events: Sequence[int], *, raw: bool, flat: bool) -> list[Line]:
     """Events, axis with the cursor's step, rows."""
     frame = heat.frame
     flags = frame.flags(events, screen)
-    lines: list[ink.Line] = [flags] if flags else []
+    lines: list[Line] = [flags] if flags else []
     lines.append(axis_line(heat, screen))
     levels = cell_levels(heat.cells, raw=raw)
     for place, node in enumerate(heat.nodes):
@@ -156,24 +171,24 @@ def heat_lines(heat: Heat, screen: Screen, events: Sequence[int], *, raw: bool, 
         if not raw:
             line += direction(heat.cells, levels, place, screen)
         at = frame.gutter + 4 + frame.width + (2 if screen.glyphs.marks_direction else 0)
-        line.append((" " * max(0, at - ink.line_width(line)), ""))
+        line.append((" " * max(0, at - line_width(line)), ""))
         line += at_cursor(heat, place, screen) if heat.with_values else _short_at_cursor(heat, place, screen)
         lines.append(line)
     return lines
 
 
-def _name(node: Node, severity: Severity | None, heat: Heat, screen: Screen, flat: bool) -> ink.Line:
-    text = ink.cut_middle(label_of(node, heat.opened, screen, flat=flat), heat.frame.gutter, ascii=screen.ascii)
-    text = ink.pad(text, heat.frame.gutter)
+def _name(node: Node, severity: Severity | None, heat: Heat, screen: Screen, flat: bool) -> Line:
+    text = cut_middle(label_of(node, heat.opened, screen, flat=flat), heat.frame.gutter, ascii=screen.ascii)
+    text = pad(text, heat.frame.gutter)
     is_chosen = node.path == heat.row
-    style = CURSOR if is_chosen else ink.STRONG if severity else ink.PLAIN
-    sign: ink.Span = ("  ", "")
+    style = CURSOR if is_chosen else STRONG if severity else PLAIN
+    sign: Span = ("  ", "")
     if severity is not None:
-        sign = (ink.pad(screen.glyphs.severity[severity], 2), SEVERITY_STYLE[severity])
+        sign = (pad(screen.glyphs.severity[severity], 2), SEVERITY_STYLE[severity])
     return [sign, (text, style), ("  ", "")]
 
 
-def at_cursor(heat: Heat, place: int, screen: Screen) -> ink.Line:
+def at_cursor(heat: Heat, place: int, screen: Screen) -> Line:
     """The row's value at the cursor and how that stands to its usual one."""
     column = heat.frame.cursor
     if column < 0:
@@ -187,24 +202,24 @@ def at_cursor(heat: Heat, place: int, screen: Screen) -> ink.Line:
         int(Mark.SKIPPED): "skipped",
     }.get(mark)
     if word is not None:
-        style = ink.BROKEN if mark in (Mark.NAN, Mark.INF) else ink.NOTE
-        return [(ink.pad(word, VALUE, right=True), style), (" " * RATIO, "")]
+        style = BROKEN if mark in (Mark.NAN, Mark.INF) else NOTE
+        return [(pad(word, VALUE, right=True), style), (" " * RATIO, "")]
     usual = float(heat.history.usual[place])
     ratio = abs(value) / usual if usual > 0 else float("nan")
     text = numbers.ratio(ratio, ascii=screen.ascii) if usual > 0 else ""
-    style = ink.NOTE if text in ("usual", "") else ink.LARGER if ratio > 1 else ink.SMALLER
+    style = NOTE if text in ("usual", "") else LARGER if ratio > 1 else SMALLER
     shown = numbers.number(value, ascii=screen.ascii)
-    return [(ink.pad(shown, VALUE, right=True), ink.PLAIN), (ink.pad(text, RATIO, right=True), style)]
+    return [(pad(shown, VALUE, right=True), PLAIN), (pad(text, RATIO, right=True), style)]
 
 
-def _short_at_cursor(heat: Heat, place: int, screen: Screen) -> ink.Line:
+def _short_at_cursor(heat: Heat, place: int, screen: Screen) -> Line:
     """The ratio alone, or the word for what is no number."""
     spans = at_cursor(heat, place, screen)
     text, style = next(((text.strip(), style) for text, style in reversed(spans) if text.strip()), ("", ""))
-    return [(ink.pad(text, RATIO, right=True), style)] if len(text) < RATIO else []
+    return [(pad(text, RATIO, right=True), style)] if len(text) < RATIO else []
 
 
-def axis_line(heat: Heat, screen: Screen) -> ink.Line:
+def axis_line(heat: Heat, screen: Screen) -> Line:
     """Kind, first and last step, and the step under the cursor as a chip over its cell."""
     steps = heat.history.steps
     ends = (int(steps[0]), int(steps[-1])) if len(steps) else (0, 0)
@@ -220,16 +235,16 @@ def cursor_step(heat: Heat) -> int:
     return int(inside[-1]) if len(inside) else start
 
 
-def key_line(heat: Heat, screen: Screen, *, raw: bool) -> list[ink.Line]:
+def key_line(heat: Heat, screen: Screen, *, raw: bool) -> list[Line]:
     """What the signs mean, and which rows are on the screen where not all are."""
     parts = key_parts(heat.cells, screen, raw=raw)
     if len(heat.shown) > len(heat.nodes):
         last = heat.first_row + len(heat.nodes)
-        parts.append([(f"rows {heat.first_row + 1}-{last} of {numbers.count(len(heat.shown))}", ink.NOTE)])
-    return ink.flow(parts, screen.width, indent="  ")
+        parts.append([(f"rows {heat.first_row + 1}-{last} of {numbers.count(len(heat.shown))}", NOTE)])
+    return flow_parts(parts, screen.width, indent="  ")
 
 
-def readout(heat: Heat, screen: Screen) -> ink.Line:
+def readout(heat: Heat, screen: Screen) -> Line:
     """The cell under the cursor in words: layer, step, value, ratio."""
     place = next((at for at, node in enumerate(heat.nodes) if node.path == heat.row), None)
     if place is None or heat.frame.cursor < 0:
@@ -245,4 +260,4 @@ def readout(heat: Heat, screen: Screen) -> ink.Line:
     )
     tail = f"  {at}  {', '.join(words)}"
     name = screen.name(heat.row, max(12, screen.width - len(tail) - 2))
-    return [("  ", ""), (name, ink.STRONG), (tail, ink.PLAIN)]
+    return [("  ", ""), (name, STRONG), (tail, PLAIN)]

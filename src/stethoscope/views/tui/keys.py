@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from stethoscope.views.terminal import ink
-from stethoscope.views.terminal.glyphs import Screen
+from stethoscope.views.common.glyphs import Screen
+from stethoscope.views.common.styled_text import NOTE, PLAIN, STRONG, Line, line_width, pad, wrap
 
 
 class Key(NamedTuple):
@@ -94,31 +94,31 @@ HINTS: Final = {
 }
 
 
-def hint_line(name: str, screen: Screen) -> ink.Line:
+def hint_line(name: str, screen: Screen) -> Line:
     """The keys that matter here, as many as fit; the last two always, they lead to all others and out."""
-    parts: list[ink.Line] = []
+    parts: list[Line] = []
     for shown, words in HINTS[name]:
         sign = shown if screen.ascii else shown.replace("<", "←").replace(">", "→")
-        parts.append([(sign, ink.STRONG), (f" {words}", ink.NOTE), ("   ", "")])
+        parts.append([(sign, STRONG), (f" {words}", NOTE), ("   ", "")])
     last = [span for part in parts[-2:] for span in part]
-    line: ink.Line = []
+    line: Line = []
     for part in parts[:-2]:
-        if ink.line_width([*line, *part, *last]) - 3 > screen.width:
+        if line_width([*line, *part, *last]) - 3 > screen.width:
             break
         line += part
     return [*line, *last][:-1]
 
 
-def help_lines(screen: Screen) -> list[ink.Line]:
+def help_lines(screen: Screen) -> list[Line]:
     """Every key and what it does."""
-    lines: list[ink.Line] = [[("Keys", ink.STRONG)], []]
+    lines: list[Line] = [[("Keys", STRONG)], []]
     width = max(len(key.shown) for key in KEYS) + 2
     lines += [
-        [("  ", ""), (ink.pad(key.shown, width), ink.STRONG), (piece, ink.PLAIN)]
+        [("  ", ""), (pad(key.shown, width), STRONG), (piece, PLAIN)]
         if place == 0
-        else [(" " * (width + 2), ""), (piece, ink.PLAIN)]
+        else [(" " * (width + 2), ""), (piece, PLAIN)]
         for key in KEYS
-        for place, piece in enumerate(ink.wrap(key.words, screen.width - width - 2))
+        for place, piece in enumerate(wrap(key.words, screen.width - width - 2))
     ]
-    lines += [[], [("  ", ""), ("A click chooses a row and a step, the wheel moves the rows.", ink.NOTE)]]
+    lines += [[], [("  ", ""), ("A click chooses a row and a step, the wheel moves the rows.", NOTE)]]
     return lines

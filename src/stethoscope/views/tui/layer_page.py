@@ -8,11 +8,12 @@ from stethoscope.analyse.bins import bins_over
 from stethoscope.kernels.histogram import MIN_EXPONENT, NUM_EXPONENTS, ZERO_BIN
 from stethoscope.record import Finding, FloatArray, IntArray, Series, SiteInfo
 from stethoscope.store import Run
-from stethoscope.views.pagedata.desk import Desk
+from stethoscope.views.common import numbers
+from stethoscope.views.common.glyphs import Screen
+from stethoscope.views.common.open_run import OpenRun
+from stethoscope.views.common.styled_text import NOTE, PLAIN, STRONG, Line, cell_width, pad
+from stethoscope.views.lines.verdict import rows_lines
 from stethoscope.views.pagedata.layer import head_data, histograms, layer_series, real_path, sites_of
-from stethoscope.views.terminal import ink, numbers
-from stethoscope.views.terminal.glyphs import Screen
-from stethoscope.views.terminal.verdict import rows_lines
 from stethoscope.views.tui.chart import Frame, chart_lines
 from stethoscope.views.tui.heat_block import cursor_of
 from stethoscope.views.tui.run_page import event_steps, window_of
@@ -26,30 +27,30 @@ _SIDE = 46
 _MAX_POWERS = 24
 
 
-def layer_page(desk: Desk, path: str, view: View, screen: Screen, height: int) -> Page:
+def layer_page(viewed: OpenRun, path: str, view: View, screen: Screen, height: int) -> Page:
     """Everything of one layer, scrolled to where the view says."""
-    run = desk.run
+    run = viewed.run
     path = real_path(run, path)
     inside, weights = sites_of(run, path)
     tensor = weights[0] if weights else None
-    span = desk.span
+    span = viewed.span
     is_wide = screen.width >= 130
     room = screen.width - _GUTTER - 4 - _RIGHT - (_SIDE if is_wide else 0)
-    window = filled(window_of(desk, view), span, run.steps, max(8, room))
+    window = filled(window_of(viewed, view), span, run.steps, max(8, room))
     steps = run.steps[(run.steps >= window[0]) & (run.steps <= window[1])]
     bins = bins_over(steps, max(8, room))
-    cursor = column_of(bins.starts, cursor_of(desk, view))
+    cursor = column_of(bins.starts, cursor_of(viewed, view))
     frame = Frame(bins, room, _GUTTER, cursor)
-    tracks = [track for track in layer_series(desk, path, inside, tensor) if _has_any(track.series, window)]
+    tracks = [track for track in layer_series(viewed, path, inside, tensor) if _has_any(track.series, window)]
     # Beside the side column the lines have the height to themselves.
     rows = max(3, min(9, (height - 4) // max(1, len(tracks)) - 1)) if is_wide else 3
-    body: list[ink.Line] = [_axis(frame, steps)]
+    body: list[Line] = [_axis(frame, steps)]
     for track in tracks:
         body += chart_lines(track.label, _cut(track.series, window), frame, screen, rows, track.note)
         body.append([])
     step = int(bins.starts[cursor]) + bins.size - 1 if len(bins) else window[1]
     side = side_lines(
-        desk, path, inside, tensor, step, Screen(_SIDE - 2 if is_wide else screen.width, screen.ascii, True)
+        viewed, path, inside, tensor, step, Screen(_SIDE - 2 if is_wide else screen.width, screen.ascii, True)
     )
     if is_wide:
         body = side_by_side(body, side, screen.width - _SIDE + 2)
@@ -64,13 +65,13 @@ def layer_page(desk: Desk, path: str, view: View, screen: Screen, height: int) -
         last_step=window[1],
         window=window,
         span=span,
-        events=tuple(sorted(set(event_steps(desk)))),
+        events=tuple(sorted(set(event_steps(viewed)))),
         column=cursor,
         place=(0, 0, scroll),
     )
 
 
-def _head(run: Run, path: str, inside: list[SiteInfo], screen: Screen) -> list[ink.Line]:
+def _head(run: Run, path: str, inside: list[SiteInfo], screen: Screen) -> list[Line]:
     head = head_data(run, path, inside)
     parts = [part for part in (str(head["type"]), str(head["detail"])) if part]
     if head["numParameters"]:
@@ -79,34 +80,34 @@ def _head(run: Run, path: str, inside: list[SiteInfo], screen: Screen) -> list[i
         parts.append(f"output {list(head['shape'])} {head['dtype']}")
     parts.append(numbers.plural(len(inside), "site"))
     name = screen.name(path, screen.width // 2)
-    room = screen.width - ink.cell_width(name) - 2
-    return [[(name, ink.STRONG), ("  ", ""), (screen.name(", ".join(parts), room), ink.NOTE)], []]
+    room = screen.width - cell_width(name) - 2
+    return [[(name, STRONG), ("  ", ""), (screen.name(", ".join(parts), room), NOTE)], []]
 
 
-def _axis(frame: Frame, steps: IntArray) -> ink.Line:
+def _axis(frame: Frame, steps: IntArray) -> Line:
     """First and last step, and the cursor's as a chip."""
     if frame.cursor < 0:
-        return [(" " * (frame.gutter + 4), ""), ("no step here", ink.NOTE)]
+        return [(" " * (frame.gutter + 4), ""), ("no step here", NOTE)]
     start = int(frame.bins.starts[frame.cursor])
     inside = steps[(steps >= start) & (steps < start + frame.bins.size)]
     return frame.axis("", (int(steps[0]), int(steps[-1])), int(inside[-1]) if len(inside) else start)
 
 
 def side_lines(
-    desk: Desk, path: str, inside: list[SiteInfo], tensor: SiteInfo | None, step: int, screen: Screen
-) -> list[ink.Line]:
+    viewed: OpenRun, path: str, inside: list[SiteInfo], tensor: SiteInfo | None, step: int, screen: Screen
+) -> list[Line]:
     """Values at the cursor as a histogram, what was found here, what else is in the layer."""
-    lines = histogram_lines(desk.run, inside, tensor, step, screen)
-    found = [finding for finding in desk.diagnosis.findings if _concerns(finding, path)]
+    lines = histogram_lines(viewed.run, inside, tensor, step, screen)
+    found = [finding for finding in viewed.diagnosis.findings if _concerns(finding, path)]
     if found:
-        lines += [[("found here", ink.NOTE)], *rows_lines(found[:6], desk.diagnosis, screen), []]
+        lines += [[("found here", NOTE)], *rows_lines(found[:6], viewed.diagnosis, screen), []]
     weights = [info for info in inside if str(info.site.kind) == "weight"][:12]
     if weights:
-        lines.append([("tensors", ink.NOTE)])
+        lines.append([("tensors", NOTE)])
     for info in weights:
         shape = f"{list(info.shape)} {info.dtype}"
         name = screen.name(info.site.path.removeprefix(path + "."), max(8, screen.width - len(shape) - 4))
-        lines.append([("  ", ""), (name, ink.PLAIN), (f"  {shape}", ink.NOTE)])
+        lines.append([("  ", ""), (name, PLAIN), (f"  {shape}", NOTE)])
     return lines
 
 
@@ -114,9 +115,7 @@ def _concerns(finding: Finding, path: str) -> bool:
     return any(site == path or site.startswith(path + ".") or path.startswith(site + ".") for site in finding.sites)
 
 
-def histogram_lines(
-    run: Run, inside: list[SiteInfo], tensor: SiteInfo | None, step: int, screen: Screen
-) -> list[ink.Line]:
+def histogram_lines(run: Run, inside: list[SiteInfo], tensor: SiteInfo | None, step: int, screen: Screen) -> list[Line]:
     """The values of the largest tensor by sign and power of two, at the last histogram before the cursor."""
     found = histograms(run, inside, tensor)
     if found is None:
@@ -127,10 +126,10 @@ def histogram_lines(
         at = 0
     negative, positive, zeros, bottom = _powers(table[at])
     name = screen.name(site.path, max(8, screen.width - 30))
-    lines: list[ink.Line] = [
+    lines: list[Line] = [
         [
-            (f"{name} ", ink.PLAIN),
-            (f"{str(site.kind).replace('_', ' ')} at step {numbers.count(int(steps[at]))}", ink.NOTE),
+            (f"{name} ", PLAIN),
+            (f"{str(site.kind).replace('_', ' ')} at step {numbers.count(int(steps[at]))}", NOTE),
         ]
     ]
     most = max(float(negative.max(initial=0)), float(positive.max(initial=0)), 1.0)
@@ -139,13 +138,13 @@ def histogram_lines(
         left, right = (round(half * float(side[place]) / most) for side in (negative, positive))
         bar = "#" if screen.ascii else "▪"
         label = f"2^{bottom + place}" if screen.ascii else f"2{_raised(bottom + place)}"
-        lines.append([(bar * left + " ", ink.PLAIN), (ink.pad(label, 6), ink.NOTE), (bar * right, ink.PLAIN)])
-        lines[-1][0] = (ink.pad(bar * left, half, right=True) + "  ", ink.PLAIN)
+        lines.append([(bar * left + " ", PLAIN), (pad(label, 6), NOTE), (bar * right, PLAIN)])
+        lines[-1][0] = (pad(bar * left, half, right=True) + "  ", PLAIN)
     if zeros:
-        lines.append([(ink.pad("", half) + "  ", ""), (f"0: {numbers.count(int(zeros))}", ink.NOTE)])
+        lines.append([(pad("", half) + "  ", ""), (f"0: {numbers.count(int(zeros))}", NOTE)])
     return [
         *lines,
-        [(ink.pad("minus", half, right=True) + "  ", ink.NOTE), (ink.pad("", 6), ""), ("plus", ink.NOTE)],
+        [(pad("minus", half, right=True) + "  ", NOTE), (pad("", 6), ""), ("plus", NOTE)],
         [],
     ]
 

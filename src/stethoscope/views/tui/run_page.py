@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from stethoscope.record import Kind, Series
+from stethoscope.views.common.glyphs import Screen
+from stethoscope.views.common.open_run import OpenRun
+from stethoscope.views.common.styled_text import NOTE, Line, fit_line
+from stethoscope.views.lines.standing import status_lines, title_line
 from stethoscope.views.pagedata import overview
-from stethoscope.views.pagedata.desk import Desk
 from stethoscope.views.pagedata.verdict import window_around
-from stethoscope.views.terminal import facts, ink
-from stethoscope.views.terminal.glyphs import Screen
 from stethoscope.views.tui.chart import chart_lines
 from stethoscope.views.tui.heat_block import Heat, heat_lines, heat_of, key_line, readout
 from stethoscope.views.tui.verdict_block import verdict_block
@@ -19,38 +20,38 @@ _MIN_HEAT_ROWS = 5
 _MAX_CHART = 12
 
 
-def run_page(desk: Desk, view: View, screen: Screen, height: int) -> Page:
+def run_page(viewed: OpenRun, view: View, screen: Screen, height: int) -> Page:
     """Everything of the run screen in `height` lines."""
-    desk.examine_later()
-    run, diagnosis = desk.run, desk.diagnosis
-    head = [facts.title_line(run, screen)]
+    viewed.examine_later()
+    run, diagnosis = viewed.run, viewed.diagnosis
+    head = [title_line(run, screen)]
     if not len(run.steps) and not run.metrics():
-        return Page([*head, [], *_empty(desk, screen)])
-    head += verdict_block(desk, screen, max(4, (height * 2) // 5 - 1))
-    status = facts.status_lines(run, screen, diagnosis.looked_at)[:1]
-    kinds = tuple(desk.kinds())
-    kind = view.kind if view.kind in kinds else overview.heat_kind(desk)
+        return Page([*head, [], *_empty(viewed, screen)])
+    head += verdict_block(viewed, screen, max(4, (height * 2) // 5 - 1))
+    status = status_lines(run, screen, diagnosis.looked_at)[:1]
+    kinds = tuple(viewed.kinds())
+    kind = view.kind if view.kind in kinds else overview.heat_kind(viewed)
     roomy = height - len(head) > 24
-    charts = _charts(desk, roomy, height - len(head) > 34)
+    charts = _charts(viewed, roomy, height - len(head) > 34)
     # Blank lines, axis, flags, readout, key of the signs, status.
     fixed = len(head) + sum(rows for _, _, rows in charts) + 6 + len(status)
     num_rows = max(_MIN_HEAT_ROWS, height - fixed)
-    heat = heat_of(desk, view, screen, kind, window_of(desk, view), num_rows)
-    events = event_steps(desk)
+    heat = heat_of(viewed, view, screen, kind, window_of(viewed, view), num_rows)
+    events = event_steps(viewed)
     lines = [*head, []]
     for name, series, rows in _grown(charts, num_rows - len(heat.nodes)):
         lines += chart_lines(name, _window(series, heat.window), heat.frame, screen, rows)
     drawn = heat_lines(heat, screen, events, raw=view.raw, flat=bool(view.pattern))
     top = len(lines) + len(drawn) - len(heat.nodes)
-    lines += drawn if heat.nodes else [[], [("  ", ""), (nothing_words(kind, view), ink.NOTE)]]
+    lines += drawn if heat.nodes else [[], [("  ", ""), (nothing_words(kind, view), NOTE)]]
     foot = [readout(heat, screen), *key_line(heat, screen, raw=view.raw)[:1], *status]
     room = height - len(foot)
-    lines = [ink.fit(line, screen.width) for line in [*lines[:room], *([[]] * (room - len(lines))), *foot]]
-    return page_of(lines, heat, desk.span, events, kinds, top)
+    lines = [fit_line(line, screen.width) for line in [*lines[:room], *([[]] * (room - len(lines))), *foot]]
+    return page_of(lines, heat, viewed.span, events, kinds, top)
 
 
 def page_of(
-    lines: list[ink.Line],
+    lines: list[Line],
     heat: Heat,
     span: tuple[int, int],
     events: list[int],
@@ -80,12 +81,12 @@ def page_of(
     )
 
 
-def _charts(desk: Desk, roomy: bool, tall: bool) -> list[tuple[str, Series, int]]:
+def _charts(viewed: OpenRun, roomy: bool, tall: bool) -> list[tuple[str, Series, int]]:
     """The lines over the picture with their heights: the loss always, the others where there is room."""
-    run = desk.run
+    run = viewed.run
     out = [("loss", run.metric("loss"), 5 if roomy else 3)] if "loss" in run.metrics() else []
     if tall:
-        gradient, _ = overview.gradient_norm(desk)
+        gradient, _ = overview.gradient_norm(viewed)
         out += [("gradient norm", gradient, 3)] if len(gradient) else []
         rate = next((name for name in run.metrics() if name == "lr" or name.startswith("lr.")), None)
         out += [("learning rate", run.metric(rate), 2)] if rate else []
@@ -103,20 +104,20 @@ def _grown(charts: list[tuple[str, Series, int]], room: int) -> list[tuple[str, 
     return out
 
 
-def window_of(desk: Desk, view: View) -> tuple[int, int]:
+def window_of(viewed: OpenRun, view: View) -> tuple[int, int]:
     """The steps to show: a window somebody chose, the whole run, or what is around the first cause."""
-    whole = desk.span
+    whole = viewed.span
     if isinstance(view.window, tuple):
         return max(whole[0], view.window[0]), min(whole[1], view.window[1])
-    return window_around(desk.run, desk.diagnosis) if view.window == "cause" else whole
+    return window_around(viewed.run, viewed.diagnosis) if view.window == "cause" else whole
 
 
-def event_steps(desk: Desk) -> list[int]:
+def event_steps(viewed: OpenRun) -> list[int]:
     """The numbered events: where the first cause began, and what followed, as the verdict numbers them."""
-    causes = desk.diagnosis.causes
+    causes = viewed.diagnosis.causes
     if not causes:
         return []
-    followed = desk.diagnosis.followed.get(causes[0].code, ())
+    followed = viewed.diagnosis.followed.get(causes[0].code, ())
     return [causes[0].first_step, *(finding.first_step for finding in followed)]
 
 
@@ -127,13 +128,13 @@ def nothing_words(kind: Kind, view: View) -> str:
     return f"Nothing recorded here of kind {str(kind).replace('_', ' ')}."
 
 
-def _empty(desk: Desk, screen: Screen) -> list[ink.Line]:
+def _empty(viewed: OpenRun, screen: Screen) -> list[Line]:
     """A run without a number in it."""
-    if desk.run.state == "live":
+    if viewed.run.state == "live":
         words = ["The run has begun and has no step yet. It appears here with its first optimizer step."]
     else:
-        words = ["The run holds no data.", f"stethoscope doctor {desk.run.id}  says how it ended."]
-    return [[("  ", ""), (screen.text(text), ink.NOTE)] for text in words]
+        words = ["The run holds no data.", f"stethoscope doctor {viewed.run.id}  says how it ended."]
+    return [[("  ", ""), (screen.text(text), NOTE)] for text in words]
 
 
 def _window(series: Series, window: tuple[int, int]) -> Series:

@@ -9,10 +9,10 @@ from typing import Any, ClassVar
 from textual import events
 from textual.timer import Timer
 
-from stethoscope.views.pagedata.desk import HEAT_KINDS, Desk
-from stethoscope.views.terminal import ink
-from stethoscope.views.terminal.glyphs import Screen as Paper
-from stethoscope.views.terminal.verdict import verdict_lines
+from stethoscope.views.common.glyphs import Screen as Paper
+from stethoscope.views.common.open_run import HEAT_KINDS, OpenRun
+from stethoscope.views.common.styled_text import Line
+from stethoscope.views.lines.verdict import verdict_lines
 from stethoscope.views.tui import view as moves
 from stethoscope.views.tui.compare_page import compare_page
 from stethoscope.views.tui.flow_page import flow_page
@@ -25,24 +25,24 @@ PLAY_S = 0.125
 
 
 class Holder:
-    """A run's desk, opened by the thread that draws, and opened again where the run went away and came back."""
+    """A run, opened by the thread that draws, and opened again where the run went away and came back."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.desk: Desk | None = None
+        self.viewed: OpenRun | None = None
         self.is_paused = False
 
-    def fresh(self) -> Desk:
-        """The desk, brought up to date unless it is held still."""
-        if self.desk is None:
-            self.desk = Desk(self.folder)
+    def fresh(self) -> OpenRun:
+        """The run, brought up to date unless it is held still."""
+        if self.viewed is None:
+            self.viewed = OpenRun(self.folder)
         elif not self.is_paused:
             try:
-                self.desk.refresh()
+                self.viewed.refresh()
             except FileNotFoundError:
-                self.desk = None
+                self.viewed = None
                 raise
-        return self.desk
+        return self.viewed
 
 
 class DeskScreen(PageScreen):
@@ -55,20 +55,20 @@ class DeskScreen(PageScreen):
         self._drawn_of: Any = None
         self._playing: Timer | None = None
 
-    def paint(self, desk: Desk, view: View, paper: Paper, height: int) -> Page:
+    def paint(self, viewed: OpenRun, view: View, paper: Paper, height: int) -> Page:
         """The page of a run that is up to date."""
         raise NotImplementedError
 
     def draw(self, view: View, paper: Paper, height: int) -> Page | None:
         """Draws only where run, view or size changed."""
         try:
-            desk = self.holder.fresh()
-            with desk.lock:
+            viewed = self.holder.fresh()
+            with viewed.lock:
                 seen = (
-                    id(desk),
-                    desk.version,
-                    desk.trouble,
-                    desk.was_examined,
+                    id(viewed),
+                    viewed.version,
+                    viewed.trouble,
+                    viewed.was_examined,
                     view,
                     paper,
                     height,
@@ -76,7 +76,7 @@ class DeskScreen(PageScreen):
                 )
                 if seen == self._drawn_of:
                     return None
-                page = self.paint(desk, view, paper, height)
+                page = self.paint(viewed, view, paper, height)
         except Exception:
             self._drawn_of = None
             raise
@@ -117,8 +117,8 @@ class DeskScreen(PageScreen):
 
     def action_play(self) -> None:
         """Live: holds still or goes on. Over: plays the steps."""
-        desk = self.holder.desk
-        if desk is not None and desk.run.state == "live":
+        viewed = self.holder.viewed
+        if viewed is not None and viewed.run.state == "live":
             self.holder.is_paused = not self.holder.is_paused
             self.say("Held still; space goes on" if self.holder.is_paused else "Live again")
         elif self._playing is not None:
@@ -145,9 +145,9 @@ class RunScreen(DeskScreen):
 
     hints: ClassVar[str] = "run"
 
-    def paint(self, desk: Desk, view: View, paper: Paper, height: int) -> Page:
+    def paint(self, viewed: OpenRun, view: View, paper: Paper, height: int) -> Page:
         """The run's page."""
-        return run_page(desk, view, paper, height)
+        return run_page(viewed, view, paper, height)
 
     def action_branch(self) -> None:
         """The branch under the cursor opened or closed."""
@@ -171,9 +171,9 @@ class RunScreen(DeskScreen):
     def action_why(self) -> None:
         """Every cause in full, on a screen of its own."""
 
-        def lines(paper: Paper) -> list[ink.Line]:
-            desk = self.holder.fresh()
-            return verdict_lines(desk.diagnosis, desk.run, paper, full=True)
+        def lines(paper: Paper) -> list[Line]:
+            viewed = self.holder.fresh()
+            return verdict_lines(viewed.diagnosis, viewed.run, paper, full=True)
 
         self.app.push_screen(TextScreen(lines, self.folder, self.view.color))
 
@@ -219,9 +219,9 @@ class LayerScreen(DeskScreen):
         super().__init__(holder, view)
         self._path = path
 
-    def paint(self, desk: Desk, view: View, paper: Paper, height: int) -> Page:
+    def paint(self, viewed: OpenRun, view: View, paper: Paper, height: int) -> Page:
         """The layer's page."""
-        page = layer_page(desk, self._path, view, paper, height)
+        page = layer_page(viewed, self._path, view, paper, height)
         self.view.scroll = min(self.view.scroll, page.place[2])
         return page
 
@@ -231,9 +231,9 @@ class FlowScreen(RunScreen):
 
     hints: ClassVar[str] = "flow"
 
-    def paint(self, desk: Desk, view: View, paper: Paper, height: int) -> Page:
+    def paint(self, viewed: OpenRun, view: View, paper: Paper, height: int) -> Page:
         """The flow's page."""
-        return flow_page(desk, view, paper, height)
+        return flow_page(viewed, view, paper, height)
 
     def action_flow(self) -> None:
         """Back to the run."""
@@ -279,9 +279,7 @@ class TextScreen(PageScreen):
 
     hints: ClassVar[str] = "text"
 
-    def __init__(
-        self, lines: Callable[[Paper], list[ink.Line]], folder: Path | None = None, color: bool = True
-    ) -> None:
+    def __init__(self, lines: Callable[[Paper], list[Line]], folder: Path | None = None, color: bool = True) -> None:
         super().__init__(View(color=color))
         self._lines, self.folder = lines, folder
 

@@ -6,17 +6,18 @@ from pathlib import Path
 
 from stethoscope.store import Run, find_runs, open_run
 from stethoscope.store.locate import last_written
-from stethoscope.views.row_reader import RowReader, SlowRunError, row_trouble
-from stethoscope.views.terminal import ink, numbers
-from stethoscope.views.terminal.glyphs import Screen
-from stethoscope.views.terminal.runs import RunRow, run_row, runs_lines
+from stethoscope.views.common import numbers
+from stethoscope.views.common.glyphs import Screen
+from stethoscope.views.common.row_reader import RowReader, SlowRunError, row_trouble
+from stethoscope.views.common.styled_text import NOTE, STRONG, Line
+from stethoscope.views.lines.runs import RunRow, run_row, runs_lines
 from stethoscope.views.tui.chart import CURSOR
 from stethoscope.views.tui.view import Page, View
 
 MAX_LISTED = 500
 
 
-class Shelf:
+class RunList:
     """The runs under a folder; what was read of each is kept until something is written, live ones are kept open."""
 
     def __init__(self, base: Path) -> None:
@@ -63,15 +64,15 @@ class Shelf:
         return row
 
 
-def runs_page(shelf: Shelf, view: View, screen: Screen, height: int, marked: frozenset[str]) -> Page:
+def runs_page(runs: RunList, view: View, screen: Screen, height: int, marked: frozenset[str]) -> Page:
     """The runs that match, the selected one in view."""
-    found = [(path, row) for path, row in shelf.rows() if _matches(row, path, view.pattern)]
-    head: list[ink.Line] = [
+    found = [(path, row) for path, row in runs.rows() if _matches(row, path, view.pattern)]
+    head: list[Line] = [
         [
-            ("Runs", ink.STRONG),
+            ("Runs", STRONG),
             ("  ", ""),
-            (screen.name(str(shelf.base), screen.width - 24), ink.NOTE),
-            (f"  {numbers.count(len(found))}", ink.NOTE),
+            (screen.name(str(runs.base), screen.width - 24), NOTE),
+            (f"  {numbers.count(len(found))}", NOTE),
         ],
         [],
     ]
@@ -89,7 +90,7 @@ def runs_page(shelf: Shelf, view: View, screen: Screen, height: int, marked: fro
         sign = ("x " if screen.ascii else "✓ ") if str(path) in marked else "  "
         chosen = first + place == at
         out.append(
-            [(sign, ink.STRONG), *([(text, f"{style} {CURSOR}".strip()) for text, style in line] if chosen else line)]
+            [(sign, STRONG), *([(text, f"{style} {CURSOR}".strip()) for text, style in line] if chosen else line)]
         )
     return Page(out, rows=keys, row=keys[at], place=(len(head) + 1, 0, first))
 
@@ -99,14 +100,14 @@ def _matches(row: RunRow, path: Path, pattern: str) -> bool:
     return all(word in whole for word in pattern.lower().split())
 
 
-def _nothing(view: View, screen: Screen) -> list[ink.Line]:
+def _nothing(view: View, screen: Screen) -> list[Line]:
     """What to do where there is no run."""
     if view.pattern:
-        return [[("  ", ""), (screen.text(f"No run matches {view.pattern}. Esc clears the filter."), ink.NOTE)]]
+        return [[("  ", ""), (screen.text(f"No run matches {view.pattern}. Esc clears the filter."), NOTE)]]
     words = (
         "No runs here yet. One appears as soon as it begins.",
         "",
         "stethoscope demo            makes one in half a minute",
         "stethoscope run train.py    watches an unchanged script",
     )
-    return [[("  ", ""), (text, ink.NOTE)] for text in words]
+    return [[("  ", ""), (text, NOTE)] for text in words]

@@ -13,11 +13,11 @@ from textual.screen import Screen as TextualScreen
 from textual.widgets import Input
 
 from stethoscope.record import printable
-from stethoscope.views.terminal import ink
-from stethoscope.views.terminal.glyphs import Screen as Paper
+from stethoscope.views.common.glyphs import Screen as Paper
+from stethoscope.views.common.styled_text import NOTE, STRONG, to_text
 from stethoscope.views.tui import view as moves
 from stethoscope.views.tui.keys import KEYS, hint_line
-from stethoscope.views.tui.sheet import Sheet
+from stethoscope.views.tui.lines_widget import LinesWidget
 from stethoscope.views.tui.trouble_page import trouble_page
 from stethoscope.views.tui.view import Page, View
 
@@ -52,7 +52,7 @@ class PageScreen(TextualScreen[None]):
         super().__init__()
         self.view = view or View()
         self.page = Page([])
-        self.sheet = Sheet()
+        self.lines_widget = LinesWidget()
         self.note = ""
         """What the last key did, where that cannot be seen; gone with the next key."""
         self._awaits_go = False
@@ -66,12 +66,12 @@ class PageScreen(TextualScreen[None]):
 
     def compose(self) -> ComposeResult:
         """The sheet, and the line that a filter is typed in."""
-        yield self.sheet
+        yield self.lines_widget
         yield Input(placeholder="filter", select_on_focus=False)
 
     def on_mount(self) -> None:
         """Starts drawing."""
-        self.sheet.focus()
+        self.lines_widget.focus()
         self.set_interval(TICK_S, self.tick)
         self.set_timer(PATIENCE_S, self.be_patient)
         self.run_worker(self._draw_forever(), exclusive=True)
@@ -92,8 +92,8 @@ class PageScreen(TextualScreen[None]):
 
     def be_patient(self) -> None:
         """A line instead of an empty screen, where the first page takes its time."""
-        if not self.sheet.lines:
-            self.sheet.show([[(READING, ink.NOTE)]], self.view.color)
+        if not self.lines_widget.lines:
+            self.lines_widget.show([[(READING, NOTE)]], self.view.color)
 
     def redraw(self) -> None:
         """Asks for the page to be drawn; several requests while one is drawn are one."""
@@ -108,7 +108,7 @@ class PageScreen(TextualScreen[None]):
         while True:
             await self._wanted.wait()
             self._wanted.clear()
-            size = self.sheet.size
+            size = self.lines_widget.size
             if size.width and size.height:
                 paper = cast("TuiApp", self.app).paper(size.width, self.view.color)
                 page = await asyncio.to_thread(self._drawn, self.view.copy(), paper, max(8, size.height - 1))
@@ -128,8 +128,8 @@ class PageScreen(TextualScreen[None]):
     def show(self, paper: Paper, height: int) -> None:
         """Puts the page and the line of keys on the sheet."""
         lines = self.page.lines[: height - 1]
-        last = [(paper.name(self.note, paper.width), ink.STRONG)] if self.note else hint_line(self.hints, paper)
-        self.sheet.show([*lines, *([[]] * (height - 1 - len(lines))), last], self.view.color)
+        last = [(paper.name(self.note, paper.width), STRONG)] if self.note else hint_line(self.hints, paper)
+        self.lines_widget.show([*lines, *([[]] * (height - 1 - len(lines))), last], self.view.color)
 
     def say(self, words: str) -> None:
         """A line where the keys stand, until the next key."""
@@ -174,7 +174,7 @@ class PageScreen(TextualScreen[None]):
 
     def _close_line(self) -> None:
         self.query_one(Input).remove_class("open")
-        self.sheet.focus()
+        self.lines_widget.focus()
         self.redraw()
 
     def action_up(self) -> None:
@@ -220,7 +220,7 @@ class PageScreen(TextualScreen[None]):
             place = Path(f"stethoscope-{stem}-{self.hints}-{number}.txt")
             try:
                 with place.open("x", encoding="utf-8") as file:
-                    file.write(ink.to_text(self.page.lines))
+                    file.write(to_text(self.page.lines))
             except FileExistsError:
                 continue
             except OSError as error:

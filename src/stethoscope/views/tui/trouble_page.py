@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from stethoscope.record import StethoscopeError
-from stethoscope.views.terminal import ink
-from stethoscope.views.terminal.glyphs import Screen
+from stethoscope.views.common.glyphs import Screen
+from stethoscope.views.common.styled_text import NOTE, PLAIN, STRONG, WARNING, Line, wrap
 from stethoscope.views.tui.view import Page
 
 
@@ -14,16 +14,14 @@ def trouble_page(error: Exception, path: Path | None, screen: Screen) -> Page:
     """The error as a person reads it."""
     what, do = _words(error)
     name = path.name if path is not None else ""
-    lines: list[ink.Line] = [
-        [(screen.glyphs.state["damaged"] + " ", ink.WARNING), (screen.name(name, screen.width - 4), "")]
-    ]
-    lines += [[(text, ink.STRONG)] for text in ink.wrap(screen.text(what), screen.width)]
-    lines += [[]] + [[(text, ink.PLAIN)] for text in ink.wrap(screen.text(do), screen.width)] if do else []
+    lines: list[Line] = [[(screen.glyphs.state["damaged"] + " ", WARNING), (screen.name(name, screen.width - 4), "")]]
+    lines += [[(text, STRONG)] for text in wrap(screen.text(what), screen.width)]
+    lines += [[]] + [[(text, PLAIN)] for text in wrap(screen.text(do), screen.width)] if do else []
     is_gone = isinstance(error, FileNotFoundError)
     command = "stethoscope list" if is_gone or path is None else f"stethoscope doctor {name}"
-    lines += [[], [("  ", ""), (screen.name(command, screen.width - 2), ink.PLAIN)], []]
+    lines += [[], [("  ", ""), (screen.name(command, screen.width - 2), PLAIN)], []]
     note = "This screen looks again every second. g r: the list of runs, q: leave."
-    return Page([*lines, [(note, ink.NOTE)]])
+    return Page([*lines, [(note, NOTE)]])
 
 
 def _words(error: Exception) -> tuple[str, str]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from stethoscope.explain.diagnosis import Diagnosis
 from stethoscope.record import Finding
 from stethoscope.store import Run
-from stethoscope.views.pagedata.desk import Desk
-from stethoscope.views.terminal import ink, numbers
-from stethoscope.views.terminal.glyphs import Screen
-from stethoscope.views.terminal.verdict import (
+from stethoscope.views.common import numbers
+from stethoscope.views.common.glyphs import Screen
+from stethoscope.views.common.open_run import OpenRun
+from stethoscope.views.common.styled_text import NOTE, STRONG, Line, flow_parts, line_width, wrap
+from stethoscope.views.lines.verdict import (
     READING_WIDTH,
     calm_lines,
     cause_lines,
@@ -25,11 +26,11 @@ _WIDE = 132
 _GAP = 4
 
 
-def verdict_block(desk: Desk, screen: Screen, room: int) -> list[ink.Line]:
+def verdict_block(viewed: OpenRun, screen: Screen, room: int) -> list[Line]:
     """The first cause and what there is room for of the rest, in at most `room` lines where that can be."""
-    diagnosis, run = desk.diagnosis, desk.run
+    diagnosis, run = viewed.diagnosis, viewed.run
     if diagnosis.healthy:
-        return _healthy(desk, screen, room)
+        return _healthy(viewed, screen, room)
     cause = diagnosis.causes[0]
     for lines in _choices(cause, diagnosis, run, screen):
         if len(lines) <= room:
@@ -37,17 +38,17 @@ def verdict_block(desk: Desk, screen: Screen, room: int) -> list[ink.Line]:
     return _short(cause, diagnosis, screen)
 
 
-def _healthy(desk: Desk, screen: Screen, room: int) -> list[ink.Line]:
-    if not desk.was_examined and desk.run.state != "live":
-        words = desk.trouble or "Looking for causes; nobody has examined this run yet."
-        return [[(screen.text(words), ink.NOTE)]]
-    lines = calm_lines(desk.diagnosis, desk.run, screen)
-    notes = list(desk.diagnosis.findings)
-    rows = rows_lines(notes, desk.diagnosis, screen) if notes else []
+def _healthy(viewed: OpenRun, screen: Screen, room: int) -> list[Line]:
+    if not viewed.was_examined and viewed.run.state != "live":
+        words = viewed.trouble or "Looking for causes; nobody has examined this run yet."
+        return [[(screen.text(words), NOTE)]]
+    lines = calm_lines(viewed.diagnosis, viewed.run, screen)
+    notes = list(viewed.diagnosis.findings)
+    rows = rows_lines(notes, viewed.diagnosis, screen) if notes else []
     return lines + (rows if len(rows) < room else [])
 
 
-def _choices(cause: Finding, diagnosis: Diagnosis, run: Run, screen: Screen) -> list[list[ink.Line]]:
+def _choices(cause: Finding, diagnosis: Diagnosis, run: Run, screen: Screen) -> list[list[Line]]:
     """From the fullest to the shortest."""
     short = _short(cause, diagnosis, screen)
     remedy = remedy_lines(cause.remedy, screen) if cause.remedy else []
@@ -58,26 +59,26 @@ def _choices(cause: Finding, diagnosis: Diagnosis, run: Run, screen: Screen) -> 
     return [full + others, full, short + remedy, short]
 
 
-def _short(cause: Finding, diagnosis: Diagnosis, screen: Screen) -> list[ink.Line]:
+def _short(cause: Finding, diagnosis: Diagnosis, screen: Screen) -> list[Line]:
     """Severity and code, the whole sentence, where, and how many other causes there are."""
     width = min(screen.width, READING_WIDTH)
     message = screen.text(cause.message)
     lines = overline(cause, screen)
     more = len(diagnosis.causes) - 1
     if more:
-        note: ink.Line = [(f"and {numbers.plural(more, 'more cause', 'more causes')}, w shows all", ink.NOTE)]
-        lines = [*lines[:-1], *ink.flow([lines[-1], note], screen.width)]
-    lines += [[(text, ink.STRONG)] for text in ink.wrap(message, width)]
+        note: Line = [(f"and {numbers.plural(more, 'more cause', 'more causes')}, w shows all", NOTE)]
+        lines = [*lines[:-1], *flow_parts([lines[-1], note], screen.width)]
+    lines += [[(text, STRONG)] for text in wrap(message, width)]
     where = where_text(cause, message, screen)
-    return lines + ([[(text, ink.NOTE)] for text in ink.wrap(where, width)] if where else [])
+    return lines + ([[(text, NOTE)] for text in wrap(where, width)] if where else [])
 
 
-def _others(diagnosis: Diagnosis, screen: Screen) -> list[ink.Line]:
+def _others(diagnosis: Diagnosis, screen: Screen) -> list[Line]:
     others = diagnosis.causes[1:]
     return [[], *rows_lines(others, diagnosis, screen)] if others else []
 
 
-def _beside(cause: Finding, diagnosis: Diagnosis, run: Run, screen: Screen) -> list[list[ink.Line]]:
+def _beside(cause: Finding, diagnosis: Diagnosis, run: Run, screen: Screen) -> list[list[Line]]:
     """Sentence and remedy left, evidence and what followed right."""
     left_width = min(READING_WIDTH, (screen.width - _GAP) // 2)
     right_width = screen.width - left_width - _GAP
@@ -91,12 +92,12 @@ def _beside(cause: Finding, diagnosis: Diagnosis, run: Run, screen: Screen) -> l
     return [full, side_by_side(left, proof, left_width + _GAP), side_by_side(left, evidence, left_width + _GAP)]
 
 
-def side_by_side(left: list[ink.Line], right: list[ink.Line], width: int) -> list[ink.Line]:
+def side_by_side(left: list[Line], right: list[Line], width: int) -> list[Line]:
     """Two columns, the right one from `width` on."""
-    lines: list[ink.Line] = []
+    lines: list[Line] = []
     for place in range(max(len(left), len(right))):
         line = list(left[place]) if place < len(left) else []
         if place < len(right) and right[place]:
-            line += [(" " * max(0, width - ink.line_width(line)), ""), *right[place]]
+            line += [(" " * max(0, width - line_width(line)), ""), *right[place]]
         lines.append(line)
     return lines

@@ -14,7 +14,7 @@ import numpy as np
 from stethoscope.analyse.bins import bins_over
 from stethoscope.analyse.tree import Node
 from stethoscope.record import IntArray, Kind
-from stethoscope.views.terminal import ink
+from stethoscope.views.common.styled_text import Line
 from stethoscope.views.tui.chart import Frame
 
 MIN_WINDOW = 8
@@ -48,7 +48,7 @@ class View:
 class Page:
     """A drawn screen, and what the keys need to know of it."""
 
-    lines: list[ink.Line]
+    lines: list[Line]
     columns: IntArray = dataclasses.field(default_factory=lambda: np.empty(0, np.int64))
     """The first step of each cell."""
     size: int = 1

@@ -11,8 +11,7 @@ import numpy as np
 from stethoscope.explain.diagnosis import LookedAt
 from stethoscope.record import StethoscopeError
 from stethoscope.store.losses import lost_steps_text
-from stethoscope.views.terminal import ink, numbers
-from stethoscope.views.terminal.glyphs import STATE_STYLE, Screen
+from stethoscope.views.common import numbers
 
 if TYPE_CHECKING:
     from stethoscope.store import Run
@@ -94,17 +93,6 @@ def state_text(run: Run) -> str:
     return f"damaged, {what} and {'is' if lost == 1 else 'are'} left out"
 
 
-def title_line(run: Run, screen: Screen) -> ink.Line:
-    """State, name, id, and the state in words."""
-    sign = ink.pad(screen.glyphs.state.get(run.state, "?"), 2)
-    name = screen.name(run.name, max(16, screen.width // 3))
-    head: ink.Line = [(sign, STATE_STYLE.get(run.state, "")), (name, ink.STRONG)]
-    if screen.text(run.id) not in name:
-        head += [("  ", ""), (screen.name(run.id, 16), ink.NOTE)]
-    room = screen.width - ink.line_width(head) - 2
-    return [*head, ("  ", ""), (screen.name(state_text(run), room), ink.NOTE)]
-
-
 def coverage(run: Run, looked_at: LookedAt | None = None) -> tuple[int, int]:
     """Sites that reported at least once, and sites that were expected to."""
     if looked_at is not None and looked_at.num_sites_expected:
@@ -143,9 +131,3 @@ def _quietly(measure: Any, run: Run) -> float | None:
     except (StethoscopeError, KeyError):
         return None
     return value
-
-
-def status_lines(run: Run, screen: Screen, looked_at: LookedAt | None = None) -> list[ink.Line]:
-    """The status line, on as many lines as it needs; no part is broken."""
-    parts: list[ink.Line] = [[(part, ink.NOTE)] for part in status_parts(run, looked_at)]
-    return ink.flow(parts, screen.width, (f" {screen.glyphs.dot} ", ink.NOTE))

@@ -7,23 +7,23 @@ from rich.style import Style
 from textual.strip import Strip
 from textual.widget import Widget
 
-from stethoscope.views.terminal import ink
+from stethoscope.views.common.styled_text import Line, fit_line, to_text
 
 _COLORS = frozenset({"red", "yellow", "blue", "cyan", "bright_black"})
 
 
-class Sheet(Widget):
+class LinesWidget(Widget):
     """A page of lines."""
 
     can_focus = True
-    DEFAULT_CSS = "Sheet { width: 1fr; height: 1fr; }"
+    DEFAULT_CSS = "LinesWidget { width: 1fr; height: 1fr; }"
 
     def __init__(self) -> None:
         super().__init__()
-        self.lines: list[ink.Line] = []
+        self.lines: list[Line] = []
         self.with_color = True
 
-    def show(self, lines: list[ink.Line], with_color: bool) -> None:
+    def show(self, lines: list[Line], with_color: bool) -> None:
         """Puts these lines in place of those shown."""
         if lines != self.lines or with_color != self.with_color:
             self.lines, self.with_color = lines, with_color
@@ -31,7 +31,7 @@ class Sheet(Widget):
 
     def render_line(self, y: int) -> Strip:
         """One line, none longer than the terminal is wide."""
-        line = ink.fit(self.lines[y], self.size.width) if y < len(self.lines) else []
+        line = fit_line(self.lines[y], self.size.width) if y < len(self.lines) else []
         parts = [Segment(text, Style.parse(self._style(style))) for text, style in line]
         return Strip(parts).adjust_cell_length(self.size.width)
 
@@ -42,4 +42,4 @@ class Sheet(Widget):
 
     def text(self) -> str:
         """What is shown, as plain text."""
-        return ink.to_text(self.lines)
+        return to_text(self.lines)

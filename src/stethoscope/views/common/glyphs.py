@@ -7,7 +7,19 @@ from collections.abc import Mapping
 from typing import Final
 
 from stethoscope.record import Severity
-from stethoscope.views.terminal import ink
+from stethoscope.views.common.styled_text import (
+    BROKEN,
+    CRITICAL,
+    INFO,
+    LIVE,
+    PLAIN,
+    WARNING,
+    Line,
+    cut_middle,
+    fit_line,
+    name_text,
+    to_text,
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -73,16 +85,16 @@ ASCII: Final = Glyphs(
 )
 
 SEVERITY_STYLE: Final = {
-    Severity.CRITICAL: ink.CRITICAL,
-    Severity.WARNING: ink.WARNING,
-    Severity.INFO: ink.INFO,
+    Severity.CRITICAL: CRITICAL,
+    Severity.WARNING: WARNING,
+    Severity.INFO: INFO,
 }
 STATE_STYLE: Final = {
-    "live": ink.LIVE,
-    "finished": ink.PLAIN,
-    "crashed": ink.BROKEN,
-    "stale": ink.WARNING,
-    "damaged": ink.WARNING,
+    "live": LIVE,
+    "finished": PLAIN,
+    "crashed": BROKEN,
+    "stale": WARNING,
+    "damaged": WARNING,
 }
 
 
@@ -101,12 +113,12 @@ class Screen:
 
     def text(self, text: str) -> str:
         """Words of our own or from a finding, safe and in this screen's alphabet."""
-        return ink.name_text(text, ascii=self.ascii)
+        return name_text(text, ascii=self.ascii)
 
     def name(self, text: str, width: int) -> str:
         """A name from outside, safe, cut in the middle to `width` cells."""
-        return ink.cut_middle(self.text(text), width, ascii=self.ascii)
+        return cut_middle(self.text(text), width, ascii=self.ascii)
 
-    def write(self, lines: list[ink.Line]) -> str:
+    def write(self, lines: list[Line]) -> str:
         """The lines, none over the width, as the string to print."""
-        return ink.to_text([ink.fit(line, self.width) for line in lines], color=self.color)
+        return to_text([fit_line(line, self.width) for line in lines], color=self.color)

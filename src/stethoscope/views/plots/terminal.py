@@ -10,8 +10,8 @@ import math
 import numpy as np
 
 from stethoscope.record import FloatArray, printable
-from stethoscope.views.plot_data import Heatmap, Histogram, Lines, Plot, number
-from stethoscope.views.style import USUAL, log_ratio
+from stethoscope.views.common.plot_data import Heatmap, Histogram, Lines, Plot, number
+from stethoscope.views.common.style import USUAL, log_ratio
 
 EIGHTHS = " ▏▎▍▌▋▊▉█"
 HEAT = "·░▒▓█"

@@ -1,4 +1,4 @@
-"""The gate: every request is refused here unless it is known to be the user's, before anything is routed.
+"""Who may see the page: every request is refused here unless it is known to be the user's, before anything is routed.
 
 In order: the Host must be one of ours to the letter (DNS rebinding), the method must only read and bring no body, an
 Origin must be our own and the browser must not say the request comes from another site (CSRF, stream hijack), the token or the
@@ -47,7 +47,7 @@ HEADERS: Final = (
 
 
 @dataclasses.dataclass(frozen=True)
-class Gate:
+class AccessPolicy:
     """Who may come in: the token, and the names under which we are reached."""
 
     token: str
@@ -56,8 +56,8 @@ class Gate:
     port: int
 
     @classmethod
-    def at(cls, host: str, port: int, *, token: str | None = None, names: Iterable[str] = ()) -> Gate:
-        """The gate of a server that listens at host:port; `names` are further host names it answers to."""
+    def at(cls, host: str, port: int, *, token: str | None = None, names: Iterable[str] = ()) -> AccessPolicy:
+        """The access policy of a server that listens at host:port; `names` are further host names it answers to."""
         known = {"127.0.0.1", "localhost", "[::1]"} if is_loopback(host) else set()
         if host not in ("0.0.0.0", "::", ""):  # noqa: S104 - a place to listen at, never a name to be called by
             known.add(f"[{host}]" if ":" in host else host)
@@ -86,11 +86,11 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-class Guard:
-    """The ASGI wrapper that asks the gate; what is inside never sees a request that was refused."""
+class AccessMiddleware:
+    """The ASGI wrapper that applies the access policy; what is inside never sees a request that was refused."""
 
-    def __init__(self, app: Any, gate: Gate, close: Callable[[], None] = lambda: None) -> None:
-        self._app, self._gate = app, gate
+    def __init__(self, app: Any, policy: AccessPolicy, close: Callable[[], None] = lambda: None) -> None:
+        self._app, self._policy = app, policy
         self.close = close
         """Tells what is inside that the server is about to end."""
         self._under_way = 0
@@ -127,7 +127,7 @@ class Guard:
         """Status and words where the request may not pass."""
         headers = _headers(scope)
         hosts = headers.get("host", [])
-        if len(hosts) != 1 or hosts[0].lower() not in self._gate.hosts:
+        if len(hosts) != 1 or hosts[0].lower() not in self._policy.hosts:
             return 421, "This name is not ours. Open the link that `stethoscope ui` printed."
         if scope["method"] not in ("GET", "HEAD"):
             return 405, "This server only reads."
@@ -148,7 +148,7 @@ class Guard:
     def _is_own_site(self, headers: dict[str, list[str]], scope: Scope) -> bool:
         for origin in headers.get("origin", []):
             parts = urlsplit(origin)
-            if parts.scheme != "http" or parts.netloc.lower() not in self._gate.hosts or parts.path:
+            if parts.scheme != "http" or parts.netloc.lower() not in self._policy.hosts or parts.path:
                 return False
         site = (headers.get("sec-fetch-site") or ["none"])[0]
         if site in ("none", "same-origin"):
@@ -159,15 +159,15 @@ class Guard:
 
     def has_token(self, scope: Scope, headers: dict[str, list[str]]) -> bool:
         """Whether the cookie, the Authorization header, or (for the page itself) the link carries the token."""
-        gate = self._gate
+        policy = self._policy
         for line in headers.get("cookie", []):
             for part in line.split(";"):
                 name, _, value = part.strip().partition("=")
-                if name == gate.cookie and _same(value, gate.pass_value):
+                if name == policy.cookie and _same(value, policy.pass_value):
                     return True
         for line in headers.get("authorization", []):
             scheme, _, value = line.partition(" ")
-            if scheme.lower() == "bearer" and _same(value.strip(), gate.token):
+            if scheme.lower() == "bearer" and _same(value.strip(), policy.token):
                 return True
         return self.brings_token(scope)
 
@@ -176,7 +176,7 @@ class Guard:
         if scope["path"] != "/":
             return False
         found = parse_qs(scope.get("query_string", b"").decode("latin-1")).get("token", [])
-        return len(found) == 1 and _same(found[0], self._gate.token)
+        return len(found) == 1 and _same(found[0], self._policy.token)
 
     def _with_headers(self, scope: Scope, send: Send) -> Send:
         async def sending(message: MutableMapping[str, Any]) -> None:
@@ -192,8 +192,8 @@ class Guard:
         return sending
 
     def _cookie(self) -> bytes:
-        gate = self._gate
-        return f"{gate.cookie}={gate.pass_value}; Path=/; HttpOnly; SameSite=Strict".encode()
+        policy = self._policy
+        return f"{policy.cookie}={policy.pass_value}; Path=/; HttpOnly; SameSite=Strict".encode()
 
 
 def _same(given: str, wanted: str) -> bool:

@@ -128,7 +128,7 @@ def line_width(line: Line) -> int:
     return sum(cell_width(text) for text, _ in line)
 
 
-def fit(line: Line, width: int) -> Line:
+def fit_line(line: Line, width: int) -> Line:
     """The line without what passes `width` cells."""
     out: Line = []
     room = width
@@ -142,7 +142,7 @@ def fit(line: Line, width: int) -> Line:
     return out
 
 
-def flow(parts: Sequence[Line], width: int, joint: Span = ("  ", ""), indent: str = "") -> list[Line]:
+def flow_parts(parts: Sequence[Line], width: int, joint: Span = ("  ", ""), indent: str = "") -> list[Line]:
     """The parts joined on as many lines as they need; no part is broken unless it is wider than a line."""
     lines: list[Line] = []
     current: Line = []

@@ -6,14 +6,14 @@ import numpy as np
 
 from stethoscope.analyse.bins import Bins, Mark, MarkArray, bins_over, trend
 from stethoscope.record import FloatArray, Series
-from stethoscope.views.terminal import ink
-from stethoscope.views.terminal.glyphs import Glyphs
+from stethoscope.views.common.glyphs import Glyphs
+from stethoscope.views.common.styled_text import BROKEN, PLAIN, Line, Span, join_runs
 
 _FLAT = 0.005
 """A series that moves less than this share of its size is drawn flat: noise is not a trend."""
 
 
-def sparkline(series: Series, width: int, glyphs: Glyphs, *, bins: Bins | None = None) -> ink.Line:
+def sparkline(series: Series, width: int, glyphs: Glyphs, *, bins: Bins | None = None) -> Line:
     """The series in at most `width` cells, or on `bins` where a picture shares its axis."""
     if bins is None:
         bins = bins_over(series.steps, width)
@@ -21,24 +21,24 @@ def sparkline(series: Series, width: int, glyphs: Glyphs, *, bins: Bins | None =
     return bars(values, marks, glyphs)
 
 
-def bars(values: FloatArray, marks: MarkArray, glyphs: Glyphs, *, usual: float = 1.0) -> ink.Line:
+def bars(values: FloatArray, marks: MarkArray, glyphs: Glyphs, *, usual: float = 1.0) -> Line:
     """One cell a bin: its height, or what it is where it is no number.
 
     `usual` keeps the scale from being finer than this factor either way of the median: what stays well within
     it is drawn as the steady thing it is.
     """
     heights = _heights(np.where(marks == Mark.PLAIN, values, np.nan), len(glyphs.spark), usual)
-    return ink.join_runs(_cell(int(h), int(m), glyphs) for h, m in zip(heights, marks, strict=True))
+    return join_runs(_cell(int(h), int(m), glyphs) for h, m in zip(heights, marks, strict=True))
 
 
-def _cell(height: int, mark: int, glyphs: Glyphs) -> ink.Span:
+def _cell(height: int, mark: int, glyphs: Glyphs) -> Span:
     if mark == Mark.NAN:
-        return glyphs.nan, ink.BROKEN
+        return glyphs.nan, BROKEN
     if mark == Mark.INF:
-        return glyphs.inf, ink.BROKEN
+        return glyphs.inf, BROKEN
     if mark in (Mark.PLAIN, Mark.DEAD):
-        return glyphs.spark[height], ink.PLAIN
-    return glyphs.missing, ink.PLAIN
+        return glyphs.spark[height], PLAIN
+    return glyphs.missing, PLAIN
 
 
 def _heights(values: FloatArray, num_levels: int, usual: float) -> np.ndarray[tuple[int], np.dtype[np.int64]]:

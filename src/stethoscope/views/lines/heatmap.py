@@ -10,8 +10,23 @@ import numpy as np
 from stethoscope.analyse.bins import Mark
 from stethoscope.analyse.history import Grid, History, grid
 from stethoscope.record import FloatArray, Severity
-from stethoscope.views.terminal import axis, ink, numbers
-from stethoscope.views.terminal.glyphs import SEVERITY_STYLE, Screen
+from stethoscope.views.common import numbers
+from stethoscope.views.common.glyphs import SEVERITY_STYLE, Screen
+from stethoscope.views.common.styled_text import (
+    BROKEN,
+    LARGER,
+    NOTE,
+    PLAIN,
+    SMALLER,
+    STRONG,
+    Line,
+    Span,
+    cell_width,
+    flow_parts,
+    join_runs,
+    pad,
+)
+from stethoscope.views.lines import axis
 
 LEVELS = (1.5, 3.0, 6.0, 12.0)
 """How far from usual, as a factor either way, each darker sign begins."""
@@ -34,7 +49,7 @@ class Picture:
 
 def heatmap_lines(
     history: History, screen: Screen, picture: Picture | None = None, *, gutter: int | None = None
-) -> list[ink.Line]:
+) -> list[Line]:
     """The picture with its axis above and its key below; `gutter` is the width of the names."""
     picture = picture or Picture()
     history, num_hidden = shortened(history, picture)
@@ -47,23 +62,23 @@ def heatmap_lines(
     for place, row in enumerate(history.rows):
         severity = picture.troubled.get(row.name)
         line = _name_spans(row.label, severity, gutter, screen)
-        line += ink.join_runs(cell_spans(cells, levels, place, screen, raw=picture.raw))
+        line += join_runs(cell_spans(cells, levels, place, screen, raw=picture.raw))
         lines.append(line + ([] if picture.raw else direction(cells, levels, place, screen)))
     if num_hidden:
         lines.append(hidden_line(num_hidden))
-    lines += [[], *ink.flow(key_parts(cells, screen, raw=picture.raw), screen.width, indent="  ")]
+    lines += [[], *flow_parts(key_parts(cells, screen, raw=picture.raw), screen.width, indent="  ")]
     return lines
 
 
-def hidden_line(num_rows: int, how: str = "") -> ink.Line:
+def hidden_line(num_rows: int, how: str = "") -> Line:
     """What is not shown, and how to see it."""
     note = f"and {numbers.plural(num_rows, 'row')} more, nearer to usual"
-    return [("  ", ""), (f"{note}; {how}" if how else note, ink.NOTE)]
+    return [("  ", ""), (f"{note}; {how}" if how else note, NOTE)]
 
 
 def name_width(names: Sequence[str], width: int, heading: str = "") -> int:
     """Cells for the column of names: what they need, up to a third of the screen."""
-    needed = max((ink.cell_width(name) for name in [*names, heading]), default=8)
+    needed = max((cell_width(name) for name in [*names, heading]), default=8)
     return max(6, min(needed, width // 3))
 
 
@@ -73,23 +88,23 @@ def kind_text(history: History) -> str:
     return kind if history.stat == "norm" else f"{kind} {history.stat}"
 
 
-def _head(history: History, cells: Grid, gutter: int, screen: Screen, picture: Picture) -> list[ink.Line]:
+def _head(history: History, cells: Grid, gutter: int, screen: Screen, picture: Picture) -> list[Line]:
     left = " " * (_GUTTER + gutter + 2)
-    lines: list[ink.Line] = []
+    lines: list[Line] = []
     marks = axis.flags(cells.bins, picture.events, screen.glyphs)
     if marks:
         lines.append([(left, ""), *marks])
     ends = (int(history.steps[0]), int(history.steps[-1])) if len(history.steps) else (0, 0)
-    label = ink.pad(screen.name(kind_text(history), gutter), gutter)
-    return [*lines, [("  ", ""), (f"{label}  {axis.axis(cells.bins, *ends)}", ink.NOTE)]]
+    label = pad(screen.name(kind_text(history), gutter), gutter)
+    return [*lines, [("  ", ""), (f"{label}  {axis.axis(cells.bins, *ends)}", NOTE)]]
 
 
-def _name_spans(name: str, severity: Severity | None, gutter: int, screen: Screen) -> ink.Line:
-    text = ink.pad(screen.name(name, gutter), gutter) + "  "
+def _name_spans(name: str, severity: Severity | None, gutter: int, screen: Screen) -> Line:
+    text = pad(screen.name(name, gutter), gutter) + "  "
     if severity is None:
-        return [(" " * _GUTTER, ""), (text, ink.PLAIN)]
-    sign = ink.pad(screen.glyphs.severity[severity], _GUTTER)
-    return [(sign, SEVERITY_STYLE[severity]), (text, ink.STRONG)]
+        return [(" " * _GUTTER, ""), (text, PLAIN)]
+    sign = pad(screen.glyphs.severity[severity], _GUTTER)
+    return [(sign, SEVERITY_STYLE[severity]), (text, STRONG)]
 
 
 def cell_levels(cells: Grid, *, raw: bool) -> FloatArray:
@@ -97,38 +112,38 @@ def cell_levels(cells: Grid, *, raw: bool) -> FloatArray:
     return _value_levels(cells) if raw else ratio_levels(cells.levels)
 
 
-def cell_spans(cells: Grid, levels: FloatArray, place: int, screen: Screen, *, raw: bool) -> list[ink.Span]:
+def cell_spans(cells: Grid, levels: FloatArray, place: int, screen: Screen, *, raw: bool) -> list[Span]:
     """One row of the picture, a sign for each cell."""
     marks = cells.marks[place]
     spans = [cell_sign(int(mark), float(level), screen) for mark, level in zip(marks, levels[place], strict=True)]
     if raw:
-        return [(sign, "" if style in (ink.LARGER, ink.SMALLER) else style) for sign, style in spans]
+        return [(sign, "" if style in (LARGER, SMALLER) else style) for sign, style in spans]
     return spans
 
 
-def direction(cells: Grid, levels: FloatArray, place: int, screen: Screen) -> ink.Line:
+def direction(cells: Grid, levels: FloatArray, place: int, screen: Screen) -> Line:
     """Which way the farthest cell of a row lies, where the signs alone cannot say it."""
     plain = levels[place][(cells.marks[place] == Mark.PLAIN) & (levels[place] != 0)]
     if not screen.glyphs.marks_direction or not len(plain):
         return []
-    return [(" ^", ink.LARGER)] if plain[int(np.abs(plain).argmax())] > 0 else [(" v", ink.SMALLER)]
+    return [(" ^", LARGER)] if plain[int(np.abs(plain).argmax())] > 0 else [(" v", SMALLER)]
 
 
-def cell_sign(mark: int, level: float, screen: Screen) -> ink.Span:
+def cell_sign(mark: int, level: float, screen: Screen) -> Span:
     """Level -4 to 4: how many signs away from usual, and which way."""
     glyphs = screen.glyphs
     if mark == Mark.PLAIN:
         if np.isnan(level) or level == 0:
-            return glyphs.heat[0], ink.NOTE
-        style = ink.LARGER if level > 0 else ink.SMALLER
+            return glyphs.heat[0], NOTE
+        style = LARGER if level > 0 else SMALLER
         return glyphs.heat[min(4, int(abs(level)))], style
     sign, style = {
-        int(Mark.NAN): (glyphs.nan, ink.BROKEN),
-        int(Mark.INF): (glyphs.inf, ink.BROKEN),
-        int(Mark.DEAD): (glyphs.dead, ink.PLAIN),
-        int(Mark.FROZEN): (glyphs.frozen, ink.NOTE),
-        int(Mark.SKIPPED): (glyphs.skipped, ink.NOTE),
-    }.get(mark, (glyphs.missing, ink.PLAIN))
+        int(Mark.NAN): (glyphs.nan, BROKEN),
+        int(Mark.INF): (glyphs.inf, BROKEN),
+        int(Mark.DEAD): (glyphs.dead, PLAIN),
+        int(Mark.FROZEN): (glyphs.frozen, NOTE),
+        int(Mark.SKIPPED): (glyphs.skipped, NOTE),
+    }.get(mark, (glyphs.missing, PLAIN))
     return sign, style
 
 
@@ -175,30 +190,30 @@ def shortened(history: History, picture: Picture) -> tuple[History, int]:
     return history.take(kept), num_rows - len(kept)
 
 
-def key_parts(cells: Grid, screen: Screen, *, raw: bool) -> list[ink.Line]:
+def key_parts(cells: Grid, screen: Screen, *, raw: bool) -> list[Line]:
     """What the signs mean, only those that are in the picture."""
     glyphs, marks = screen.glyphs, cells.marks
     if raw:
         low, high, log = value_range(cells)
         ends = [numbers.number(end, ascii=screen.ascii) for end in (low, high)]
-        words = [(f"{glyphs.heat[0]} {ends[0]}", ink.NOTE), (f"{glyphs.heat[4]} {ends[1]}", ink.PLAIN)]
-        words += [("log scale", ink.NOTE)] if log else []
+        words = [(f"{glyphs.heat[0]} {ends[0]}", NOTE), (f"{glyphs.heat[4]} {ends[1]}", PLAIN)]
+        words += [("log scale", NOTE)] if log else []
     else:
-        words = [(f"{glyphs.heat[0]} usual", ink.NOTE)]
+        words = [(f"{glyphs.heat[0]} usual", NOTE)]
         if glyphs.marks_direction:
-            words += [("^ larger", ink.LARGER), ("v smaller", ink.SMALLER)]
+            words += [("^ larger", LARGER), ("v smaller", SMALLER)]
         else:
-            words += [(f"{glyphs.heat[3]} larger", ink.LARGER), (f"{glyphs.heat[3]} smaller", ink.SMALLER)]
+            words += [(f"{glyphs.heat[3]} larger", LARGER), (f"{glyphs.heat[3]} smaller", SMALLER)]
     signs = (
-        (Mark.NAN, glyphs.nan, "NaN", ink.BROKEN),
-        (Mark.INF, glyphs.inf, "Inf", ink.BROKEN),
-        (Mark.DEAD, glyphs.dead, "all zero", ink.PLAIN),
-        (Mark.FROZEN, glyphs.frozen, "frozen", ink.NOTE),
-        (Mark.SKIPPED, glyphs.skipped, "step skipped", ink.NOTE),
+        (Mark.NAN, glyphs.nan, "NaN", BROKEN),
+        (Mark.INF, glyphs.inf, "Inf", BROKEN),
+        (Mark.DEAD, glyphs.dead, "all zero", PLAIN),
+        (Mark.FROZEN, glyphs.frozen, "frozen", NOTE),
+        (Mark.SKIPPED, glyphs.skipped, "step skipped", NOTE),
     )
     words += [(f"{sign} {word}", style) for mark, sign, word, style in signs if (marks == mark).any()]
     if (marks == Mark.MISSING).any():
-        words.append(("blank missing", ink.NOTE))
+        words.append(("blank missing", NOTE))
     if cells.bins.size > 1:
-        words.append((f"{numbers.count(cells.bins.size)} steps a cell", ink.NOTE))
+        words.append((f"{numbers.count(cells.bins.size)} steps a cell", NOTE))
     return [[word] for word in words]

@@ -18,10 +18,10 @@ from typing import Any, Final
 from stethoscope.record import RunDamagedError, RunNotFoundError, StethoscopeError
 from stethoscope.store import find_runs
 from stethoscope.store.locate import last_written
-from stethoscope.views.pagedata.desk import Desk
+from stethoscope.views.common.open_run import OpenRun
+from stethoscope.views.common.row_reader import RowReader, SlowRunError, row_trouble
 from stethoscope.views.pagedata.packing import text
 from stethoscope.views.pagedata.runlist import run_row
-from stethoscope.views.row_reader import RowReader, SlowRunError, row_trouble
 
 MAX_OPEN: Final = 6
 MAX_LISTED: Final = 500
@@ -31,13 +31,13 @@ LIST_S: Final = 15.0
 """After this long the list is answered with the rows read so far; the others are read when it is asked for again."""
 
 
-class Shelf:
+class RunCache:
     """Where runs are taken from."""
 
     def __init__(self, base: Path) -> None:
         self.base = base
         self._lock = threading.Lock()
-        self._desks: OrderedDict[str, Desk] = OrderedDict()
+        self._open: OrderedDict[str, OpenRun] = OrderedDict()
         self._reader = RowReader()
         self._rows: OrderedDict[str, tuple[tuple[float, str, str], dict[str, Any]]] = OrderedDict()
 
@@ -46,40 +46,40 @@ class Shelf:
         found = [path for path in find_runs(self.base) if not path.is_symlink()]
         return {opaque_id(path): path for path in reversed(found[-MAX_LISTED * 4 :])}
 
-    def desk(self, run_id: str) -> Desk:
+    def open(self, run_id: str) -> OpenRun:
         """The run of this id, open and up to date; RunNotFoundError where there is none."""
         path = self.folders().get(run_id)
         if path is None:
             with self._lock:
-                was_here = run_id in self._desks
+                was_here = run_id in self._open
             if was_here:
                 raise RunNotFoundError(
                     "The run's folder is gone", do="What you see is the last it said. Go back to the list of runs"
                 )
             raise RunNotFoundError("There is no such run", do="It may have been removed: go back to the list of runs")
         with self._lock:
-            desk = self._desks.pop(run_id, None)
-            if desk is None:
-                desk = Desk(path)
-            self._desks[run_id] = desk
-            while len(self._desks) > MAX_OPEN:
-                self._desks.popitem(last=False)
+            viewed = self._open.pop(run_id, None)
+            if viewed is None:
+                viewed = OpenRun(path)
+            self._open[run_id] = viewed
+            while len(self._open) > MAX_OPEN:
+                self._open.popitem(last=False)
         try:
-            desk.refresh()
+            viewed.refresh()
         except RunNotFoundError:
             with self._lock:
-                self._desks.pop(run_id, None)
+                self._open.pop(run_id, None)
             raise
-        return desk
+        return viewed
 
     def warm_up(self) -> None:
         """Opens the newest run beside whatever else goes on: it is what is looked at first, while the browser starts."""
         newest = next(iter(self.folders()), None)
         if newest is not None:
             with contextlib.suppress(Exception):  # whatever is wrong with it is said where it is asked for
-                desk = self.desk(newest)
-                with desk.lock:
-                    run_row(desk)
+                viewed = self.open(newest)
+                with viewed.lock:
+                    run_row(viewed)
 
     def rows(self) -> list[dict[str, Any]]:
         """Every run as the list shows it; one that cannot be read, or not soon enough, says why."""
@@ -110,18 +110,18 @@ class Shelf:
 
     def _read(self, run_id: str, path: Path) -> dict[str, Any]:
         with self._lock:
-            desk = self._desks.get(run_id)
-        if desk is None:
-            desk = Desk(path)
-            with desk.lock:
-                row = run_row(desk)
-            if desk.run.state in ("live", "stale"):
+            viewed = self._open.get(run_id)
+        if viewed is None:
+            viewed = OpenRun(path)
+            with viewed.lock:
+                row = run_row(viewed)
+            if viewed.run.state in ("live", "stale"):
                 with self._lock:
-                    self._desks.setdefault(run_id, desk)
+                    self._open.setdefault(run_id, viewed)
         else:
-            desk.refresh()
-            with desk.lock:
-                row = run_row(desk)
+            viewed.refresh()
+            with viewed.lock:
+                row = run_row(viewed)
         # What is not strict JSON, or very long, would else spoil the answer for all.
         if len(json.dumps(row, allow_nan=False)) > MAX_ROW_BYTES:
             raise RunDamagedError("The run's description is too long to be shown")

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stethoscope.analyse.bins import Bins
-from stethoscope.views.terminal import ink, numbers
-from stethoscope.views.terminal.glyphs import Glyphs
+from stethoscope.views.common import numbers
+from stethoscope.views.common.glyphs import Glyphs
+from stethoscope.views.common.styled_text import STRONG, Line
 
 
 def axis(bins: Bins, first_step: int, last_step: int) -> str:
@@ -29,7 +30,7 @@ def axis(bins: Bins, first_step: int, last_step: int) -> str:
     return "".join(cells)
 
 
-def flags(bins: Bins, events: Sequence[int], glyphs: Glyphs) -> ink.Line:
+def flags(bins: Bins, events: Sequence[int], glyphs: Glyphs) -> Line:
     """The number of each event over its column; where several meet, the first; empty where none shows."""
     cells = [" "] * len(bins)
     for step, sign in zip(events, glyphs.numbers, strict=False):
@@ -37,4 +38,4 @@ def flags(bins: Bins, events: Sequence[int], glyphs: Glyphs) -> ink.Line:
         if place is not None and cells[place] == " ":
             cells[place] = sign
     text = "".join(cells).rstrip()
-    return [(text, ink.STRONG)] if text else []
+    return [(text, STRONG)] if text else []

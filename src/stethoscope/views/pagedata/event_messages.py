@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from stethoscope.store import Event
+from stethoscope.views.common import numbers
 from stethoscope.views.pagedata.packing import plain, text
-from stethoscope.views.terminal import numbers
 
 Body = Mapping[str, Any]
 _PARTS: Final = {
@@ -19,9 +19,9 @@ _PARTS: Final = {
 }
 
 
-def saying(event: Event, before: Event | None) -> tuple[str, str]:
+def event_message(event: Event, before: Event | None) -> tuple[str, str]:
     """A sentence, and what stands small under it; `before` is the event of the same kind before this one."""
-    told = _SAYINGS.get(event.kind)
+    told = _MESSAGES.get(event.kind)
     if told is None:
         return text(event.kind.replace("_", " ").capitalize(), 120), _fields(event.body)
     words = told(event.body, before.body if before is not None else {})
@@ -114,7 +114,7 @@ def _continued(body: Body, _: Body) -> str:
     return "Another training starts in this run" if body.get("how") == "fresh" else "The run is resumed"
 
 
-_SAYINGS: Final[dict[str, Callable[[Body, Body], str]]] = {
+_MESSAGES: Final[dict[str, Callable[[Body, Body], str]]] = {
     "governor": _governor,
     "modes": _modes,
     "checkup": _checkup,

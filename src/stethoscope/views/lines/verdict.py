@@ -13,9 +13,22 @@ from stethoscope.explain.diagnosis import Diagnosis, LookedAt
 from stethoscope.explain.headline import headline
 from stethoscope.explain.meanwhile import meanwhile, metric_series
 from stethoscope.record import Evidence, Finding, Kind, Series, Severity, StethoscopeError
-from stethoscope.views.terminal import ink, numbers
-from stethoscope.views.terminal.glyphs import SEVERITY_STYLE, Screen
-from stethoscope.views.terminal.sparkline import sparkline
+from stethoscope.views.common import numbers
+from stethoscope.views.common.glyphs import SEVERITY_STYLE, Screen
+from stethoscope.views.common.styled_text import (
+    BROKEN,
+    CRITICAL,
+    NOTE,
+    PLAIN,
+    STRONG,
+    Line,
+    cell_width,
+    flow_parts,
+    line_width,
+    pad,
+    wrap,
+)
+from stethoscope.views.lines.sparkline import sparkline
 
 if TYPE_CHECKING:
     from stethoscope.store import Run
@@ -31,7 +44,7 @@ _LEAD = 48
 """Steps shown before a fault begins, at least: enough to see what was usual."""
 
 
-def verdict_lines(diagnosis: Diagnosis, run: Run | None, screen: Screen, *, full: bool = False) -> list[ink.Line]:
+def verdict_lines(diagnosis: Diagnosis, run: Run | None, screen: Screen, *, full: bool = False) -> list[Line]:
     """The first cause in full, the others as rows (`full`: each in full); or that nothing was found."""
     notes = [f for f in diagnosis.findings if f.severity == Severity.INFO]
     if diagnosis.healthy:
@@ -47,20 +60,20 @@ def verdict_lines(diagnosis: Diagnosis, run: Run | None, screen: Screen, *, full
     return lines
 
 
-def calm_lines(diagnosis: Diagnosis, run: Run | None, screen: Screen) -> list[ink.Line]:
+def calm_lines(diagnosis: Diagnosis, run: Run | None, screen: Screen) -> list[Line]:
     """Where there is no cause: a tick only where there is nothing at all; a crash is said first, notes are announced."""
     said = headline(diagnosis, run)
     extent = extent_text(diagnosis.looked_at)
     noted = " Worth knowing:" if any(f.severity == Severity.INFO for f in diagnosis.findings) else ""
     if said.kind == "clear":
-        return [[(f"{screen.glyphs.clear} ", ink.NOTE), (f"{said.text} {extent}", ink.NOTE)]]
+        return [[(f"{screen.glyphs.clear} ", NOTE), (f"{said.text} {extent}", NOTE)]]
     if said.kind == "notes":
-        return [[(f"{said.text} {extent}{noted}", ink.NOTE)]]
-    sign = ink.pad(screen.glyphs.state["crashed"], 2)
-    first, *rest = ink.wrap(screen.text(said.text), min(screen.width, READING_WIDTH) - 2)
-    lines: list[ink.Line] = [[(sign, ink.BROKEN), (first, ink.STRONG)]]
-    lines += [[("  ", ""), (piece, ink.STRONG)] for piece in rest]
-    return [*lines, [("  ", ""), (extent + noted, ink.NOTE)]]
+        return [[(f"{said.text} {extent}{noted}", NOTE)]]
+    sign = pad(screen.glyphs.state["crashed"], 2)
+    first, *rest = wrap(screen.text(said.text), min(screen.width, READING_WIDTH) - 2)
+    lines: list[Line] = [[(sign, BROKEN), (first, STRONG)]]
+    lines += [[("  ", ""), (piece, STRONG)] for piece in rest]
+    return [*lines, [("  ", ""), (extent + noted, NOTE)]]
 
 
 def extent_text(looked_at: LookedAt) -> str:
@@ -73,15 +86,15 @@ def extent_text(looked_at: LookedAt) -> str:
     return text
 
 
-def cause_lines(cause: Finding, diagnosis: Diagnosis, run: Run | None, screen: Screen) -> list[ink.Line]:
+def cause_lines(cause: Finding, diagnosis: Diagnosis, run: Run | None, screen: Screen) -> list[Line]:
     """One cause in full."""
     width = min(screen.width, READING_WIDTH)
     message = screen.text(cause.message)
     lines = overline(cause, screen)
-    lines += [[(text, ink.STRONG)] for text in ink.wrap(message, width)]
+    lines += [[(text, STRONG)] for text in wrap(message, width)]
     where = where_text(cause, message, screen)
     if where:
-        lines += [[(text, ink.NOTE)] for text in ink.wrap(where, width)]
+        lines += [[(text, NOTE)] for text in wrap(where, width)]
     evidence = evidence_lines(cause, run, screen)
     if evidence:
         lines += [[], *evidence]
@@ -93,16 +106,16 @@ def cause_lines(cause: Finding, diagnosis: Diagnosis, run: Run | None, screen: S
     return lines
 
 
-def overline(cause: Finding, screen: Screen) -> list[ink.Line]:
+def overline(cause: Finding, screen: Screen) -> list[Line]:
     """Severity, code and how sure we are, over the sentence."""
     sign = screen.glyphs.severity[cause.severity]
-    parts: list[ink.Line] = [
+    parts: list[Line] = [
         [(f"{sign} {cause.severity.lower()}", SEVERITY_STYLE[cause.severity])],
-        [(screen.name(cause.code, screen.width), ink.NOTE)],
+        [(screen.name(cause.code, screen.width), NOTE)],
     ]
     if cause.confidence < 0.995:
-        parts.append([(f"{numbers.percent(cause.confidence)} sure", ink.PLAIN)])
-    return ink.flow(parts, screen.width)
+        parts.append([(f"{numbers.percent(cause.confidence)} sure", PLAIN)])
+    return flow_parts(parts, screen.width)
 
 
 def since(finding: Finding) -> str:
@@ -137,7 +150,7 @@ def _sites_text(sites: Sequence[str], screen: Screen) -> str:
     return f"in {text}" + (f" and {numbers.count(rest)} more" if rest else "")
 
 
-def evidence_lines(cause: Finding, run: Run | None, screen: Screen) -> list[ink.Line]:
+def evidence_lines(cause: Finding, run: Run | None, screen: Screen) -> list[Line]:
     """The numbers that show it: what, before, after, and a small trend where a series is known."""
     shown = [e for e in cause.evidence if e.value is not None or e.before is not None]
     if run is not None:
@@ -147,22 +160,22 @@ def evidence_lines(cause: Finding, run: Run | None, screen: Screen) -> list[ink.
     labels = [screen.text(e.label) for e in shown]
     before = [numbers.quantity(e.before, e.value, unit=e.unit, ascii=screen.ascii) for e in shown]
     after = [_with_unit(e, screen) for e in shown]
-    before_width = max(ink.cell_width(text) for text in before)
-    after_width = max(ink.cell_width(text) for text in after)
+    before_width = max(cell_width(text) for text in before)
+    after_width = max(cell_width(text) for text in after)
     arrow = screen.glyphs.arrow
     # The words come first; a trend takes what they and the numbers leave, and half of itself at least.
     taken = 6 + (before_width + 2 + len(arrow) if before_width else 0) + after_width + _TREND // 2
-    longest = max(ink.cell_width(label) for label in labels)
+    longest = max(cell_width(label) for label in labels)
     label_width = min(longest, max(14, min(screen.width, READING_WIDTH + _TREND) - taken))
     lines = []
     for e, label, was, now in zip(shown, labels, before, after, strict=True):
-        line: ink.Line = [("  ", ""), (ink.pad(screen.name(label, label_width), label_width + 2), ink.PLAIN)]
+        line: Line = [("  ", ""), (pad(screen.name(label, label_width), label_width + 2), PLAIN)]
         if before_width:
             mark = arrow if was else " " * len(arrow)
-            line.append((f"{ink.pad(was, before_width, right=True)} {mark} ", ink.PLAIN))
+            line.append((f"{pad(was, before_width, right=True)} {mark} ", PLAIN))
         broken = e.value is not None and not np.isfinite(e.value)
-        line.append((ink.pad(now, after_width), ink.CRITICAL if broken else ink.STRONG))
-        room = min(_TREND, screen.width - ink.line_width(line) - 2)
+        line.append((pad(now, after_width), CRITICAL if broken else STRONG))
+        room = min(_TREND, screen.width - line_width(line) - 2)
         line += [("  ", ""), *_evidence_trend(e, cause, run, room, screen)]
         lines.append(line)
     return lines
@@ -182,7 +195,7 @@ def _with_unit(evidence: Evidence, screen: Screen) -> str:
     return text + (unit if unit == "%" else f" {unit}" if unit and text else "")
 
 
-def _evidence_trend(evidence: Evidence, cause: Finding, run: Run | None, room: int, screen: Screen) -> ink.Line:
+def _evidence_trend(evidence: Evidence, cause: Finding, run: Run | None, room: int, screen: Screen) -> Line:
     series = trend_of(evidence, cause, run) if run is not None and room >= 8 else None
     if series is None or len(series) < 2:
         return []
@@ -221,17 +234,17 @@ def window_around(cause: Finding, steps: np.ndarray[tuple[int], np.dtype[np.int6
     return max(begin, min(cause.first_step - lead, end - _LEAD)), end
 
 
-def remedy_lines(remedy: str, screen: Screen) -> list[ink.Line]:
+def remedy_lines(remedy: str, screen: Screen) -> list[Line]:
     """The code line to try, never wrapped inside a word; several lines stay several."""
-    lines: list[ink.Line] = []
+    lines: list[Line] = []
     for text in remedy.strip().splitlines():
-        for piece in ink.wrap(screen.text(text), screen.width - 7) if len(text) > screen.width - 7 else [text]:
-            head = [("try  ", ink.NOTE)] if not lines else [("     ", "")]
-            lines.append([("  ", ""), *head, (screen.text(piece), ink.PLAIN)])
+        for piece in wrap(screen.text(text), screen.width - 7) if len(text) > screen.width - 7 else [text]:
+            head = [("try  ", NOTE)] if not lines else [("     ", "")]
+            lines.append([("  ", ""), *head, (screen.text(piece), PLAIN)])
     return lines
 
 
-def followed_lines(cause: Finding, followed: Iterable[Finding], screen: Screen) -> list[ink.Line]:
+def followed_lines(cause: Finding, followed: Iterable[Finding], screen: Screen) -> list[Line]:
     """What followed, numbered as the flags over the picture are."""
     consequences = list(followed)
     if not consequences:
@@ -240,35 +253,35 @@ def followed_lines(cause: Finding, followed: Iterable[Finding], screen: Screen) 
     entries = [(cause.first_step, f"it begins{where}")]
     entries += [(f.first_step, screen.text(f.message)) for f in consequences[:_MAX_FOLLOWED]]
     width = max(len(numbers.count(step)) for step, _ in entries)
-    lines: list[ink.Line] = [[("  ", ""), ("what followed", ink.NOTE)]]
+    lines: list[Line] = [[("  ", ""), ("what followed", NOTE)]]
     for sign, (step, text) in zip(screen.glyphs.numbers, entries, strict=False):
         label = f"{sign})" if screen.ascii else sign
-        head = f"{label} {ink.pad(numbers.count(step), width, right=True)}  "
-        pieces = ink.wrap(text, min(screen.width, READING_WIDTH) - 2 - len(head))
-        lines.append([("  ", ""), (head, ink.STRONG), (pieces[0], ink.PLAIN)])
-        lines += [[(" " * (2 + len(head)), ""), (piece, ink.PLAIN)] for piece in pieces[1:]]
+        head = f"{label} {pad(numbers.count(step), width, right=True)}  "
+        pieces = wrap(text, min(screen.width, READING_WIDTH) - 2 - len(head))
+        lines.append([("  ", ""), (head, STRONG), (pieces[0], PLAIN)])
+        lines += [[(" " * (2 + len(head)), ""), (piece, PLAIN)] for piece in pieces[1:]]
     if len(consequences) > _MAX_FOLLOWED:
-        lines.append([("  ", ""), (f"and {numbers.count(len(consequences) - _MAX_FOLLOWED)} more", ink.NOTE)])
+        lines.append([("  ", ""), (f"and {numbers.count(len(consequences) - _MAX_FOLLOWED)} more", NOTE)])
     return lines
 
 
 def rows_lines(
     findings: Sequence[Finding], diagnosis: Diagnosis, screen: Screen, *, numbered: bool = False
-) -> list[ink.Line]:
+) -> list[Line]:
     """Findings as rows: sign and sentence, then code and since when, and how many follow from it.
 
     `numbered` puts the numbers of the flags over the picture before the steps.
     """
-    lines: list[ink.Line] = []
+    lines: list[Line] = []
     for place, finding in enumerate(findings):
-        sign = ink.pad(screen.glyphs.severity[finding.severity], 2)
-        pieces = ink.wrap(screen.text(finding.message), min(screen.width, READING_WIDTH) - 2)
-        lines.append([(sign, SEVERITY_STYLE[finding.severity]), (pieces[0], ink.PLAIN)])
-        lines += [[("  ", ""), (piece, ink.PLAIN)] for piece in pieces[1:]]
+        sign = pad(screen.glyphs.severity[finding.severity], 2)
+        pieces = wrap(screen.text(finding.message), min(screen.width, READING_WIDTH) - 2)
+        lines.append([(sign, SEVERITY_STYLE[finding.severity]), (pieces[0], PLAIN)])
+        lines += [[("  ", ""), (piece, PLAIN)] for piece in pieces[1:]]
         sign = screen.glyphs.numbers[place] + " " if numbered and place < len(screen.glyphs.numbers) else ""
         note = f"{sign}{screen.text(finding.code)}  {since(finding)}"
         num_followed = len(diagnosis.followed.get(finding.code, ()))
         if num_followed:
             note += f"  {numbers.plural(num_followed, 'consequence')}"
-        lines.append([("  ", ""), (note, ink.NOTE)])
+        lines.append([("  ", ""), (note, NOTE)])
     return lines

@@ -9,11 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
-from stethoscope.record import ConfigError, FloatArray, printable
+from stethoscope.record import ConfigError, FloatArray, IntArray, printable
 
 
 def number(value: float) -> str:
@@ -185,6 +186,26 @@ class Heatmap:
         names = ("row", *(number(float(c)) for c in self.columns))
         rows = [(label, *row.tolist()) for label, row in zip(self.labels, self.values, strict=True)]
         return names, rows
+
+
+class HeatGrid(Protocol):
+    """Layers by steps, as the animator bins them."""
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """A name a row."""
+
+    @property
+    def first_steps(self) -> IntArray:
+        """The first step of each column."""
+
+    @property
+    def norms(self) -> FloatArray:
+        """[rows, columns]."""
+
+    @property
+    def state(self) -> npt.NDArray[np.uint8]:
+        """0 measured, 1 missing, 2 Inf, 3 NaN."""
 
 
 Plot = Histogram | Lines | Heatmap

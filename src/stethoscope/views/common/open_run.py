@@ -1,6 +1,6 @@
 """One open run with what is worked out of it: diagnosis, tree, histories, each made once and kept up to date.
 
-Everything that draws a run asks a Desk. It is not safe for threads by itself: whoever shares one holds its `lock`.
+Everything that draws a run asks a OpenRun. It is not safe for threads by itself: whoever shares one holds its `lock`.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from stethoscope.explain import Diagnosis, conclude, diagnose
 from stethoscope.explain.verdict import broken_detectors, looked_at
 from stethoscope.record import Finding, Kind, RunNotFoundError, StethoscopeError
 from stethoscope.store import Run, open_run
-from stethoscope.views.pagedata.coverage import Coverage
-from stethoscope.views.pagedata.oneseries import run_span
+from stethoscope.views.common.coverage import Coverage
+from stethoscope.views.common.site_series import run_span
 
 REFRESH_S: Final = 0.25
 """A live run is looked at again no more often than this."""
@@ -32,8 +32,8 @@ HEAT_KINDS: Final = (
 """What a heatmap can show, in the order of its keys 1 to 6."""
 
 
-class Desk:
-    """A run being looked at."""
+class OpenRun:
+    """A run, open for reading, with what is worked out of it."""
 
     def __init__(self, path: Path, run: Run | None = None) -> None:
         self.path = path
@@ -58,8 +58,8 @@ class Desk:
         """Why the run could not be examined, where it could not."""
 
     @classmethod
-    def of(cls, run: Run) -> Desk:
-        """A desk over a run that somebody has opened, as it stands."""
+    def of(cls, run: Run) -> OpenRun:
+        """A run that somebody has opened already, as it stands."""
         return cls(run.path, run)
 
     def refresh(self) -> int:

@@ -7,14 +7,14 @@ and Inf are hatched, never blank; names are drawn as they are, not as markup.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
 
 from stethoscope.record import FloatArray, IntArray, printable
-from stethoscope.views.plot_data import Heatmap, Histogram, Lines, Plot, number
-from stethoscope.views.style import (
+from stethoscope.views.common.plot_data import HeatGrid, Heatmap, Histogram, Lines, Plot, number
+from stethoscope.views.common.style import (
     HEADING_WEIGHT,
     HISTORY_RANGE,
     Tokens,
@@ -26,26 +26,6 @@ from stethoscope.views.style import (
 )
 
 MAX_LABELS = 40
-
-
-class HeatGrid(Protocol):
-    """Layers by steps, as the animator bins them."""
-
-    @property
-    def labels(self) -> tuple[str, ...]:
-        """A name a row."""
-
-    @property
-    def first_steps(self) -> IntArray:
-        """The first step of each column."""
-
-    @property
-    def norms(self) -> FloatArray:
-        """[rows, columns]."""
-
-    @property
-    def state(self) -> npt.NDArray[np.uint8]:
-        """0 measured, 1 missing, 2 Inf, 3 NaN."""
 
 
 def new_figure(width: float = 7.2, height: float = 3.0) -> Any:

@@ -10,8 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from stethoscope.record import FloatArray, MissingExtraError
-from stethoscope.views.plots import HeatGrid, draw_history, new_figure
-from stethoscope.views.style import Tokens, figure_style, tokens
+from stethoscope.views.common.plot_data import HeatGrid
+from stethoscope.views.common.style import Tokens, figure_style, tokens
+from stethoscope.views.plots.figures import draw_history, new_figure
 
 
 def flow_pictures(grid: HeatGrid, max_pictures: int, *, dark: bool = False) -> list[npt.NDArray[np.uint8]]:

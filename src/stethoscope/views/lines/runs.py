@@ -9,10 +9,21 @@ from typing import TYPE_CHECKING
 
 from stethoscope.explain import conclude
 from stethoscope.record import Finding, Series
-from stethoscope.views.terminal import ink, numbers
-from stethoscope.views.terminal.facts import started_at
-from stethoscope.views.terminal.glyphs import SEVERITY_STYLE, STATE_STYLE, Screen
-from stethoscope.views.terminal.sparkline import sparkline
+from stethoscope.views.common import numbers
+from stethoscope.views.common.glyphs import SEVERITY_STYLE, STATE_STYLE, Screen
+from stethoscope.views.common.styled_text import (
+    BROKEN,
+    NOTE,
+    PLAIN,
+    WARNING,
+    Line,
+    cell_width,
+    fit_line,
+    line_width,
+    pad,
+)
+from stethoscope.views.common.words import started_at
+from stethoscope.views.lines.sparkline import sparkline
 
 if TYPE_CHECKING:
     from stethoscope.store import Run
@@ -52,47 +63,47 @@ def run_row(run: Run) -> RunRow:
     )
 
 
-def runs_lines(rows: Sequence[RunRow], screen: Screen) -> list[ink.Line]:
+def runs_lines(rows: Sequence[RunRow], screen: Screen) -> list[Line]:
     """One line a run under a quiet head."""
-    name_cells = max([4, *(ink.cell_width(screen.text(row.name)) for row in rows)])
-    id_cells = max([2, *(ink.cell_width(screen.text(row.id)) for row in rows)])
+    name_cells = max([4, *(cell_width(screen.text(row.name)) for row in rows)])
+    id_cells = max([2, *(cell_width(screen.text(row.id)) for row in rows)])
     id_cells = min(id_cells, 12)
     trend = 16 if screen.width >= 110 else 0
     fixed = 2 + 2 + id_cells + 2 + 16 + 2 + 7 + 2 + 8 + 2 + (trend + 2 if trend else 0)
     # The year gives way to what was found.
-    codes = max([0, *(ink.cell_width(screen.text(row.finding.code)) + 2 for row in rows if row.finding is not None)])
+    codes = max([0, *(cell_width(screen.text(row.finding.code)) + 2 for row in rows if row.finding is not None)])
     begun = 16 if fixed + name_cells + codes <= screen.width else 11
     fixed -= 16 - begun
     name_cells = max(8, min(name_cells, screen.width - fixed - 16, 40))
-    lines: list[ink.Line] = [_head(name_cells, id_cells, begun, trend)]
+    lines: list[Line] = [_head(name_cells, id_cells, begun, trend)]
     for row in rows:
-        state: ink.Line = [
-            (ink.pad(screen.glyphs.state.get(row.state, "?"), 2), STATE_STYLE.get(row.state, "")),
-            (ink.pad(screen.name(row.name, name_cells), name_cells) + "  ", ink.PLAIN),
-            (ink.pad(screen.name(row.id, id_cells), id_cells) + "  ", ink.NOTE),
+        state: Line = [
+            (pad(screen.glyphs.state.get(row.state, "?"), 2), STATE_STYLE.get(row.state, "")),
+            (pad(screen.name(row.name, name_cells), name_cells) + "  ", PLAIN),
+            (pad(screen.name(row.id, id_cells), id_cells) + "  ", NOTE),
         ]
         if row.trouble:
-            lines.append(ink.fit([*state, (screen.text(row.trouble), ink.WARNING)], screen.width))
+            lines.append(fit_line([*state, (screen.text(row.trouble), WARNING)], screen.width))
             continue
         line = state + _numbers(row, begun, trend, screen)
-        lines.append(ink.fit(line + _verdict(row, screen, screen.width - ink.line_width(line)), screen.width))
+        lines.append(fit_line(line + _verdict(row, screen, screen.width - line_width(line)), screen.width))
     return lines
 
 
-def _head(name_cells: int, id_cells: int, begun: int, trend: int) -> ink.Line:
+def _head(name_cells: int, id_cells: int, begun: int, trend: int) -> Line:
     cells = [
-        "  " + ink.pad("run", name_cells),
-        ink.pad("id", id_cells),
-        ink.pad("begun", begun),
-        ink.pad("step", 7, right=True),
-        ink.pad("loss", 8, right=True),
+        "  " + pad("run", name_cells),
+        pad("id", id_cells),
+        pad("begun", begun),
+        pad("step", 7, right=True),
+        pad("loss", 8, right=True),
     ]
     if trend:
         cells.append(" " * trend)
-    return [("  ".join([*cells, "found"]), ink.NOTE)]
+    return [("  ".join([*cells, "found"]), NOTE)]
 
 
-def _numbers(row: RunRow, begun: int, trend: int, screen: Screen) -> ink.Line:
+def _numbers(row: RunRow, begun: int, trend: int, screen: Screen) -> Line:
     try:
         written = time.strftime("%Y-%m-%d %H:%M", time.localtime(row.started_at)) if row.started_at else ""
     except (OverflowError, ValueError, OSError):  # no date that a calendar has
@@ -100,23 +111,23 @@ def _numbers(row: RunRow, begun: int, trend: int, screen: Screen) -> ink.Line:
     step = numbers.count(row.last_step) if row.last_step is not None else ""
     loss = float(row.loss.values[-1]) if row.loss is not None and len(row.loss) else None
     text = numbers.number(loss, ascii=screen.ascii)
-    if ink.cell_width(text) > 8 and loss is not None:
+    if cell_width(text) > 8 and loss is not None:
         text = f"{loss:.1e}"
-    line: ink.Line = [
-        (f"{ink.pad(written[-begun:], begun)}  {ink.pad(step, 7, right=True)}  ", ink.PLAIN),
-        (ink.pad(text, 8, right=True) + "  ", ink.BROKEN if text in ("NaN", "Inf", "-Inf") else ink.PLAIN),
+    line: Line = [
+        (f"{pad(written[-begun:], begun)}  {pad(step, 7, right=True)}  ", PLAIN),
+        (pad(text, 8, right=True) + "  ", BROKEN if text in ("NaN", "Inf", "-Inf") else PLAIN),
     ]
     if trend:
         spark = sparkline(row.loss, trend, screen.glyphs) if row.loss is not None else []
-        line += [*spark, (" " * (trend + 2 - ink.line_width(spark)), "")]
+        line += [*spark, (" " * (trend + 2 - line_width(spark)), "")]
     return line
 
 
-def _verdict(row: RunRow, screen: Screen, room: int) -> ink.Line:
+def _verdict(row: RunRow, screen: Screen, room: int) -> Line:
     if row.finding is None and row.was_examined:
-        return [(screen.glyphs.clear if row.state in ("live", "finished") else "no cause found", ink.NOTE)]
+        return [(screen.glyphs.clear if row.state in ("live", "finished") else "no cause found", NOTE)]
     if row.finding is None:
-        return [("not diagnosed yet", ink.NOTE)]
+        return [("not diagnosed yet", NOTE)]
     sign = screen.glyphs.severity[row.finding.severity]
     text = screen.name(row.finding.code, max(8, room - 2))
-    return [(f"{sign} ", SEVERITY_STYLE[row.finding.severity]), (text, ink.PLAIN)]
+    return [(f"{sign} ", SEVERITY_STYLE[row.finding.severity]), (text, PLAIN)]
