@@ -17,10 +17,11 @@ from test_store_reader import NAMES
 
 from stethoscope.kernels.columns import NUM_COUNTS
 from stethoscope.record import Kind, RunDamagedError, RunFormatError, Site, SiteInfo
-from stethoscope.store import RunWriter, open_run, seal
+from stethoscope.store import RunWriter, open_run, scan, seal
 from stethoscope.store import spool as spool_module
 from stethoscope.store import tables as tables_module
-from stethoscope.store.manifest import pack_runs, unpack_runs
+from stethoscope.store.inside import open_file
+from stethoscope.store.manifest import Manifest, pack_runs, unpack_runs
 
 
 @pytest.fixture(autouse=True)
@@ -208,6 +209,22 @@ def test_a_seal_killed_for_real(tmp_path):
     for delay in (0.0, 0.005, 0.01, 0.02, 0.04):
         subprocess.run([sys.executable, "-c", code, str(tmp_path / "run"), str(delay)], timeout=60, check=False)
         np.testing.assert_equal(whole_of(tmp_path / "run"), before)
+
+
+def test_thousands_of_empty_journals_are_not_opened_and_share_manifests(tmp_path, monkeypatch):
+    expected = make_run(tmp_path)
+    for part in range(1500):
+        (tmp_path / f"rank-0/journal-0009-aaaaaaaa-{part:06d}.stj").touch()
+    opened, saved = [], []
+    monkeypatch.setattr(scan, "open_file", lambda run, label, most: opened.append(label) or open_file(run, label, most))
+    save = Manifest.save
+    monkeypatch.setattr(Manifest, "save", lambda self, folder: saved.append(folder) or save(self, folder))
+    report = seal(tmp_path, final=True)
+    assert report.journals == 1500  # nobody knows whether the newest one's process has ended
+    assert not [label for label in opened if "aaaaaaaa" in label]
+    assert len(saved) <= 4
+    assert [path.name for path in journals(tmp_path)] == ["journal-0009-aaaaaaaa-001499.stj"]
+    assert_rows(open_run(tmp_path), expected)
 
 
 def test_reading_while_another_seals_is_consistent(tmp_path, monkeypatch):

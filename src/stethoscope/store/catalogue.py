@@ -176,22 +176,20 @@ class Catalogue:
                 continue
             if (StartKey(rank, *named[:2]), named[2]) in sealed:
                 continue
-            piece_or_none = self._journals.get(label)
-            if piece_or_none is not None and piece_or_none.file.is_read_to(entry):
-                continue
-            if piece_or_none is None:
+            if label not in self._journals:
                 key = StartKey(rank, *named[:2])
                 file = FrameFile(self.folder, label, self._allowance)
-                piece_or_none = JournalPiece(file, key, named[2], self.sites, self.cache)
+                self._journals[label] = JournalPiece(file, key, named[2], self.sites, self.cache)
                 changed = True
-            if not (piece_or_none.is_closed and piece_or_none.file.tail is None):
-                try:
-                    changed |= piece_or_none.advance()
-                except FileNotFoundError:
-                    raise
-                except OSError as error:
-                    self._miss(label, error)
-            self._journals[label] = piece_or_none
+            piece = self._journals[label]
+            if piece.file.is_read_to(entry) or (piece.is_closed and piece.file.tail is None):
+                continue  # of a file without a byte there is nothing to read: it is not even opened
+            try:
+                changed |= piece.advance()
+            except FileNotFoundError:
+                raise
+            except OSError as error:
+                self._miss(label, error)
         return changed
 
     def journals(self) -> list[JournalPiece]:

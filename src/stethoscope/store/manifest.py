@@ -80,7 +80,7 @@ class Segment:
 
     def to_json(self) -> dict[str, Any]:
         """As plain JSON values."""
-        body = dataclasses.asdict(self)
+        body = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         body["key"] = [self.key.rank, self.key.ordinal, self.key.token]
         body["files"] = {name: file.to_json() for name, file in self.files.items()}
         return body

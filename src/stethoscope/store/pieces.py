@@ -186,6 +186,11 @@ class JournalPiece:
         """Whether its last frame says that nothing follows."""
         return self.file.is_closed
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether it holds no row, scalar, event or vector."""
+        return not (len(self._rows) or len(self._scalars) or len(self._told) or self._vectors)
+
     def advance(self) -> bool:
         """Reads what came since; True where that is anything."""
         has_new = False

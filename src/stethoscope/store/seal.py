@@ -42,6 +42,9 @@ from stethoscope.store.tables import (
 
 SEAL_BYTES: Final = 16 << 20
 SEAL_FILES: Final = 8
+"""Journals that hold something, sealed together at most."""
+_MOST_FILES: Final = 512
+"""All journals of one segment: the manifest is written once a segment, so files that hold nothing must not have one each."""
 _MEMORY_BYTES: Final = 4 << 20
 """What a seal keeps of payloads: each is needed once more, soon."""
 PYRAMID_GROUP_ROWS: Final = 4096
@@ -144,27 +147,31 @@ def _groups(catalogue: Catalogue, final: bool, report: SealReport, at_bytes: int
         by_start.setdefault(piece.key, []).append(piece)
     for key, pieces in by_start.items():
         newest = pieces[-1].part
+        over = [one for one in pieces if one.is_closed or one.part < newest or (final and key not in alive)]
         group: list[JournalPiece] = []
-        for piece in pieces:
-            is_over = piece.is_closed or piece.part < newest or (final and key not in alive)
-            if not is_over:
-                continue
-            if piece.file.damage or piece.problems or (piece.file.tail and not piece.file.tail.is_torn_tail):
+        num_rows = num_bytes = num_filled = 0
+        for piece in over:
+            if not _can_be_sealed(piece):
                 report.skipped.append(piece.file.label)
                 continue
-            if piece.num_rows > MOST_ROWS:  # no segment holds so many: it is read from its journal
-                report.skipped.append(piece.file.label)
-                continue
-            if group and sum(one.num_rows for one in group) + piece.num_rows > MOST_ROWS:
+            if group and num_rows + piece.num_rows > MOST_ROWS:
                 yield group
-                group = []
+                group, num_rows, num_bytes, num_filled = [], 0, 0, 0
             group.append(piece)
-            size = sum(one.file.num_bytes for one in group)
-            if size >= at_bytes or len(group) >= SEAL_FILES:
+            num_rows += piece.num_rows
+            num_bytes += piece.file.num_bytes
+            num_filled += not piece.is_empty
+            if num_bytes >= at_bytes or num_filled >= SEAL_FILES or len(group) >= _MOST_FILES:
                 yield group
-                group = []
+                group, num_rows, num_bytes, num_filled = [], 0, 0, 0
         if group and final:
             yield group
+
+
+def _can_be_sealed(piece: JournalPiece) -> bool:
+    """Not a damaged journal, nor one of more rows than a segment holds: both are read as they are."""
+    is_damaged = piece.file.damage or piece.problems or (piece.file.tail and not piece.file.tail.is_torn_tail)
+    return not is_damaged and piece.num_rows <= MOST_ROWS
 
 
 def _note_start(manifest: Manifest, group: list[JournalPiece]) -> None:
@@ -277,10 +284,10 @@ def sweep(run: Path, rank: int, place: Path, manifest: Manifest) -> None:
         folder = f"{table}/rank={rank}"
         labels = [f"{folder}/{entry.name}" for entry in list_folder(run, folder) if not entry.is_folder]
         gone += [label for label in labels if label.removesuffix(SUFFIX) not in named]
-    sealed = {(key.ordinal, key.token, part) for key, part in manifest.sealed_parts()}
-    for entry in list_folder(run, place.name):
-        is_half_written = entry.name.startswith(".manifest.json.") and entry.name.endswith(".new")
-        if not entry.is_folder and (is_half_written or parse_journal_name(entry.name) in sealed):
-            gone.append(f"{place.name}/{entry.name}")
+    names = [entry.name for entry in list_folder(run, place.name) if not entry.is_folder]
+    gone += [f"{place.name}/{name}" for name in names if name.startswith(".manifest.json.") and name.endswith(".new")]
+    journals = [name for name in names if parse_journal_name(name) is not None]
+    sealed = {(key.ordinal, key.token, part) for key, part in manifest.sealed_parts()} if journals else set()
+    gone += [f"{place.name}/{name}" for name in journals if parse_journal_name(name) in sealed]
     for label in gone:
         remove_file(run, label)
