@@ -40,7 +40,7 @@ def bandwidth(elements: int, rounds: int) -> None:
         ours, theirs = [], []
         for _ in range(rounds):
             theirs.append(seconds(lambda t=tensor: torch.sum(t)))
-            ours.append(seconds(lambda t=tensor: kernels.start([t])))
+            ours.append(seconds(lambda t=tensor: kernels.measure_async([t])))
         size = tensor.nbytes / 1e9
         ratio = min(theirs) / min(ours)
         budget = f">= {BUDGET[dtype]:.2f}" if dtype in BUDGET else ""
@@ -50,10 +50,10 @@ def bandwidth(elements: int, rounds: int) -> None:
 
 def extras(elements: int, rounds: int) -> None:
     tensor = torch.randn(elements)
-    row = best(lambda: kernels.start([tensor]), rounds)
+    row = best(lambda: kernels.measure_async([tensor]), rounds)
     print(f"\n## On a schedule, float32, {elements:,} elements\n")
     for name, asked in (("histogram", Extras(histogram=True)), ("sketch", Extras(sketch=True))):
-        spent = best(lambda a=asked: kernels.start([tensor], extras=a), max(3, rounds // 3)) - row
+        spent = best(lambda a=asked: kernels.measure_async([tensor], extras=a), max(3, rounds // 3)) - row
         print(f"- {name}: {spent / elements * 1e9:.2f} ns an element more than the row's {row / elements * 1e9:.2f}")
 
 
@@ -67,7 +67,7 @@ def tiny(rounds: int) -> None:
         table = collect(tensors)
         assert table is not None
         gather, rows = best(lambda t=tensors: collect(t), rounds), best(lambda t=table: cpu.rows(loaded, t), rounds)
-        whole = best(lambda t=tensors: kernels.start(t), rounds)
+        whole = best(lambda t=tensors: kernels.measure_async(t), rounds)
         print(f"| {count} | {gather * 1e5:.0f} | {rows * 1e5:.0f} | {whole * 1e5:.0f} |")
 
 
@@ -83,7 +83,7 @@ def one_step(rounds: int) -> None:
         table = collect(tensors)
         assert table is not None
         many = rounds * 20
-        start = best(lambda t=tensors: kernels.start(t), many)
+        start = best(lambda t=tensors: kernels.measure_async(t), many)
         inside = best(lambda t=table: cpu.rows(loaded, t), many)
         read = best(lambda s=sample, t=tensors: s.read(t), many)
         change = best(lambda s=sample, b=before: s.difference(b, b), many)

@@ -36,8 +36,8 @@ DEVICE = torch.device("cuda")
 
 @triton.jit
 def plain_read(data, out, CHUNK: tl.constexpr):
-    place = tl.program_id(0).to(tl.int64) * CHUNK
-    x = tl.load(data + place + tl.arange(0, CHUNK))
+    position = tl.program_id(0).to(tl.int64) * CHUNK
+    x = tl.load(data + position + tl.arange(0, CHUNK))
     tl.store(out + tl.program_id(0), tl.sum(x.to(tl.float32), 0))
 
 
@@ -107,7 +107,7 @@ def check_no_synchronisation() -> None:
     for warm in (True, False):
         torch.cuda.set_sync_debug_mode("default" if warm else "error")
         try:
-            pending = kernels.start(tensors, extras=asked, limits=[1.0, None])
+            pending = kernels.measure_async(tensors, extras=asked, limits=[1.0, None])
             before = sample.read(tensors)
             tensors[0].add_(1.0)
             change = sample.difference(before, sample.read(tensors))
@@ -116,14 +116,14 @@ def check_no_synchronisation() -> None:
         tensors[0].sub_(1.0)
         pending.result()
         change.result()
-    rows = kernels.start(tensors).result().rows
+    rows = kernels.measure_async(tensors).result().rows
     assert_rows_agree(rows, reference.rows([tensor.cpu() for tensor in tensors]))
     print("no synchronisation in start, Sample.read, Sample.difference")
 
 
 def speed_line(name: str, tensors: list[torch.Tensor], extras: Extras | None, what: str, plain: float) -> None:
     size = sum(tensor.nbytes for tensor in tensors)
-    spent, queued = device_seconds(lambda: kernels.start(tensors, extras=extras))
+    spent, queued = device_seconds(lambda: kernels.measure_async(tensors, extras=extras))
     speed = size / spent
     setting = f"{host.span_of(sum(tensor.numel() for tensor in tensors))}, {host.LAST_SPAN}"
     print(

@@ -260,14 +260,14 @@ def print_table(turns: list[Turn]) -> None:
     plains = [statistics.median(turn.device) for turn in turns if turn.name == "plain"]
     print(f"| plain | {statistics.median(plains):.2f} | | | | | |")
     for name in dict.fromkeys(turn.name for turn in turns if turn.name != "plain"):
-        places = [place for place, turn in enumerate(turns) if turn.name == name]
-        more = [ratio(turns, place, lambda turn: statistics.median(turn.device)) for place in places]
-        mean = [ratio(turns, place, lambda turn: statistics.fmean(turn.device)) for place in places]
-        wall = [ratio(turns, place, lambda turn: turn.wall) for place in places]
-        extra = max(turns[place].peak - turns[place - 1].peak for place in places) / 1e6
+        positions = [position for position, turn in enumerate(turns) if turn.name == name]
+        more = [ratio(turns, position, lambda turn: statistics.median(turn.device)) for position in positions]
+        mean = [ratio(turns, position, lambda turn: statistics.fmean(turn.device)) for position in positions]
+        wall = [ratio(turns, position, lambda turn: turn.wall) for position in positions]
+        extra = max(turns[position].peak - turns[position - 1].peak for position in positions) / 1e6
         each = ", ".join(f"{value:+.2%}" for value in more)
         print(
-            f"| {name} | {statistics.median(statistics.median(turns[place].device) for place in places):.2f} "
+            f"| {name} | {statistics.median(statistics.median(turns[position].device) for position in positions):.2f} "
             f"| {statistics.median(more):+.2%} | {each} | {statistics.median(mean):+.2%} "
             f"| {statistics.median(wall):+.2%} | {extra:.1f} |"
         )
@@ -282,9 +282,9 @@ def print_table(turns: list[Turn]) -> None:
     print(f"plain steps: 10th and 90th percentile {low:+.2%}, {high:+.2%} of their turn's median", flush=True)
 
 
-def ratio(turns: list[Turn], place: int, value: Callable[[Turn], float]) -> float:
+def ratio(turns: list[Turn], position: int, value: Callable[[Turn], float]) -> float:
     """How much more than the mean of its neighbours."""
-    return value(turns[place]) / statistics.fmean((value(turns[place - 1]), value(turns[place + 1]))) - 1
+    return value(turns[position]) / statistics.fmean((value(turns[position - 1]), value(turns[position + 1]))) - 1
 
 
 def measure_inside(training: Training, before: Turn) -> None:
@@ -304,7 +304,7 @@ def measure_inside(training: Training, before: Turn) -> None:
         after = take_turn(training, "plain", plain, 4)
     base = statistics.fmean(statistics.median(turn.device) for turn in (before, after))
     print(f"| plain, before and after | {base:.2f} | |")
-    found = {LOOKED_AT: times[3::4], BETWEEN: [value for place, value in enumerate(times) if place % 4 != 3]}
+    found = {LOOKED_AT: times[3::4], BETWEEN: [value for position, value in enumerate(times) if position % 4 != 3]}
     for name, values in found.items():
         print(f"| {name} | {statistics.median(values):.2f} | {statistics.median(values) / base - 1:+.2%} |")
     print(f"graphs and breaks: plain {graphs}, with both graphs {both}, after {count} more steps {later}", flush=True)

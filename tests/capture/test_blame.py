@@ -42,10 +42,10 @@ class Rows(Dataset[Any]):
     def __len__(self) -> int:
         return 6
 
-    def __getitem__(self, place: int) -> torch.Tensor:
+    def __getitem__(self, position: int) -> torch.Tensor:
         for level in (1, 3, 5, 6):
             warnings.warn(f"of a sample, {level}", stacklevel=level)
-        return torch.ones(4) * place
+        return torch.ones(4) * position
 
 
 class Doubled(torch.autograd.Function):

@@ -11,25 +11,25 @@ import torch
 
 import stethoscope
 from stethoscope.capture.collecting import CLEAN_LOOKS, Collector
-from stethoscope.capture.ring import Batch
+from stethoscope.capture.ring import MeasuredGroup
 from stethoscope.capture.schedule import Schedule
 from stethoscope.config import DebugConfig
 from stethoscope.kernels import Extras, measure
 
 
-def collected() -> tuple[Collector, list[Batch]]:
-    found: list[Batch] = []
+def collected() -> tuple[Collector, list[MeasuredGroup]]:
+    found: list[MeasuredGroup] = []
     return Collector(found.append), found
 
 
-def learn(collector: Collector, places: list[int]) -> None:
+def learn(collector: Collector, positions: list[int]) -> None:
     for _ in range(CLEAN_LOOKS):
-        for place in places:
-            collector.add(place, torch.ones(3))
+        for position in positions:
+            collector.add(position, torch.ones(3))
         collector.flush()
 
 
-def rows_of(batches: list[Batch]) -> dict[int, np.ndarray]:
+def rows_of(batches: list[MeasuredGroup]) -> dict[int, np.ndarray]:
     return {int(i): row for batch in batches for i, row in zip(batch.index, batch.table(), strict=True)}
 
 
@@ -38,8 +38,8 @@ def test_many_wait_and_are_measured_in_one_call() -> None:
     learn(collector, [0, 1, 2])
     found.clear()
     tensors = [torch.randn(5, 7) for _ in range(3)]
-    for place, tensor in enumerate(tensors):
-        collector.add(place, tensor)
+    for position, tensor in enumerate(tensors):
+        collector.add(position, tensor)
     assert found == []
     collector.flush()
     assert len(found) == 1

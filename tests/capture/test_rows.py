@@ -74,8 +74,8 @@ def _flatten(value: Any, name: str = "") -> Any:
     if isinstance(value, torch.Tensor):
         yield name, value
     elif isinstance(value, (tuple, list)):
-        for place, item in enumerate(value):
-            yield from _flatten(item, f"{name}.{place}" if name else str(place))
+        for position, item in enumerate(value):
+            yield from _flatten(item, f"{name}.{position}" if name else str(position))
 
 
 def _site(name: str, kind: Kind, suffix: str = "") -> Site:
@@ -105,21 +105,21 @@ def test_rows_equal_the_tensors(name: str, dtype: torch.dtype, tmp_path: Path) -
     run = stethoscope.open_run(session.run.path)
     block = run.block(0, STEPS)
     seen = set()
-    for place, info in enumerate(block.sites):
+    for position, info in enumerate(block.sites):
         for at, step in enumerate(block.steps):
-            if not block.present[at, place]:
+            if not block.present[at, position]:
                 continue
             key = (int(step), info.site)
             expected = truth.rows[key]
-            _assert_row(block.rows[at, place], expected, f"{info.site} at {step}", dtype)
-            assert block.calls[at, place] == truth.calls[key], info.site
+            _assert_row(block.rows[at, position], expected, f"{info.site} at {step}", dtype)
+            assert block.calls[at, position] == truth.calls[key], info.site
             seen.add(key)
     assert seen == set(truth.rows)
 
 
 def _assert_row(found: Any, expected: Any, where: str, dtype: torch.dtype) -> None:
-    for place, column in enumerate(COLUMNS):
-        a, b = found[place], expected[place]
+    for position, column in enumerate(COLUMNS):
+        a, b = found[position], expected[position]
         if column in COUNTS:
             assert a == b, f"{column} of {where}: {a} against {b}"
         elif np.isnan(b):

@@ -55,7 +55,7 @@ def test_names_are_those_of_the_shards_at_every_moment(reshard: bool) -> None:
 
     def look() -> None:
         names = Names(model)
-        moments.append({key: ".".join(filter(None, place)) for key, place in names.parameters.items()})
+        moments.append({key: ".".join(filter(None, position)) for key, position in names.parameters.items()})
         assert roots(set(list(between)[:1])) == [model]
 
     look()
@@ -89,9 +89,9 @@ def test_attached_between_forward_and_backward(tmp_path: Path) -> None:
     assert session is not None
     session.stop()
     block = session.run.block(0, 3)
-    for place, info in enumerate(block.sites):
+    for position, info in enumerate(block.sites):
         if info.site.kind in (Kind.WEIGHT, Kind.GRADIENT, Kind.UPDATE, Kind.OPTIMIZER_STATE):
-            assert block.present[:, place].all(), info.site
+            assert block.present[:, position].all(), info.site
         if info.site.kind in (Kind.WEIGHT, Kind.GRADIENT):
             assert info.measured == "shard"
     assert sum(session._watcher.guard.errors.values()) == 0

@@ -73,9 +73,9 @@ def with_specials(tensor: torch.Tensor, seed: int) -> torch.Tensor:
     """NaN and both infinities at a few places."""
     random = np.random.default_rng(seed)
     if tensor.numel() and tensor.dtype in FLOATS:
-        places = random.integers(0, tensor.numel(), size=3)
-        for place, value in zip(places, (np.nan, np.inf, -np.inf), strict=True):
-            tensor[int(place)] = value
+        positions = random.integers(0, tensor.numel(), size=3)
+        for position, value in zip(positions, (np.nan, np.inf, -np.inf), strict=True):
+            tensor[int(position)] = value
     return tensor
 
 

@@ -38,7 +38,7 @@ LIMITS = st.sampled_from([None, 0.0, 1.0, 65504.0])
 @given(st.lists(tensors(), max_size=4), LIMITS, st.integers(0, 2))
 def test_c_rows(library: cpu.Library, some: list[torch.Tensor], limit: float | None, level: int) -> None:
     library.level = min(level, TOP)
-    measured = kernels.start(some, limits=[limit] * len(some)).result()
+    measured = kernels.measure_async(some, limits=[limit] * len(some)).result()
     assert measured.unsupported == ()
     assert_rows_agree(measured.rows, reference.rows(some, [limit] * len(some)) if some else np.empty((0, 17)))
 
@@ -58,7 +58,7 @@ def test_portable_rows_histograms_and_sketches(tensor: torch.Tensor, limit: floa
 @given(tensors(), st.integers(0, 2**40), st.integers(0, 2))
 def test_c_histograms_and_sketches(library: cpu.Library, tensor: torch.Tensor, seed: int, level: int) -> None:
     library.level = min(level, TOP)
-    measured = kernels.start([tensor], extras=Extras(True, True, seed)).result()
+    measured = kernels.measure_async([tensor], extras=Extras(True, True, seed)).result()
     assert measured.histograms is not None
     assert measured.sketches is not None
     np.testing.assert_array_equal(measured.histograms[0], reference.histogram(tensor))
@@ -100,7 +100,7 @@ def test_threads_change_nothing(library: cpu.Library, dtype: torch.dtype) -> Non
     some = [big, *(ordinary_tensor(dtype, 50, seed) for seed in range(20)), big[: 64 * 4096 + 1]]
     rows = []
     for library.num_threads in (1, 2, 5):
-        measured = kernels.start(some, extras=Extras(True, True, 1)).result()
+        measured = kernels.measure_async(some, extras=Extras(True, True, 1)).result()
         rows.append(measured)
     for other in rows[1:]:
         np.testing.assert_array_equal(other.rows, rows[0].rows)
@@ -140,8 +140,8 @@ def test_every_dtype_torch_has_is_measured_or_named_unsupported() -> None:
                 made.append(torch.empty(4, dtype=dtype))
             except (RuntimeError, TypeError):
                 continue  # quantised dtypes cannot be made without a scale
-    measured = kernels.start(made).result()
-    unread = {str(made[place].dtype) for place in measured.unsupported}
+    measured = kernels.measure_async(made).result()
+    unread = {str(made[position].dtype) for position in measured.unsupported}
     readable = {str(d) for d in (*FLOATS, *FP8, *INTEGERS, *COMPLEX)}
     assert not unread & readable
     assert {str(t.dtype) for t in made} - unread == readable
@@ -154,7 +154,7 @@ def test_a_channels_last_weight_is_read_where_it_lies(library: cpu.Library) -> N
     assert table is not None
     assert table.pointers[0] == tensor.data_ptr()
     assert_rows_agree(kernels.measure([tensor]), reference.row(tensor))
-    sketch = kernels.start([tensor], extras=Extras(sketch=True)).result().sketches
+    sketch = kernels.measure_async([tensor], extras=Extras(sketch=True)).result().sketches
     assert sketch is not None
     assert_sketches_agree(sketch[0], tensor, 0)
 

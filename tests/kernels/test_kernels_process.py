@@ -75,8 +75,8 @@ def test_calls_from_many_threads(library: cpu.Library) -> None:
     with ThreadPoolExecutor(8) as pool:
         chosen = [[tensors[n % 4], tensors[n % 4][:100]] for n in range(32)]
         together = list(pool.map(kernels.measure, chosen))
-    for place, rows in enumerate(together):
-        np.testing.assert_array_equal(rows, alone[place % 4])
+    for position, rows in enumerate(together):
+        np.testing.assert_array_equal(rows, alone[position % 4])
 
 
 def test_a_forked_child_measures_too(library: cpu.Library) -> None:

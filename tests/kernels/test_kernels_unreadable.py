@@ -22,7 +22,7 @@ def _kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 def start_among_others(tensor: torch.Tensor) -> kernels.Measured:
     """Measured between two ordinary ones, whose rows must not suffer."""
     ordinary = torch.tensor([1.0, 2.0, 4.0])
-    measured = kernels.start([ordinary, tensor, ordinary], extras=Extras(True, True)).result()
+    measured = kernels.measure_async([ordinary, tensor, ordinary], extras=Extras(True, True)).result()
     truth = reference.row(ordinary)
     assert_rows_agree(measured.rows[[0, 2]], np.stack([truth, truth]))
     return measured
@@ -78,8 +78,8 @@ def test_sparse_tensors_count_the_zeros_they_leave_out(layout: str) -> None:
     dense = torch.zeros(8, 6)
     dense[1, 2], dense[3, 0], dense[7, 5] = 2.0, -1.0, 5.0
     if layout == "uncoalesced":
-        place = torch.tensor([[1, 1, 3, 7], [2, 2, 0, 5]])
-        tensor = torch.sparse_coo_tensor(place, torch.tensor([0.5, 1.5, -1.0, 5.0]), (8, 6))
+        position = torch.tensor([[1, 1, 3, 7], [2, 2, 0, 5]])
+        tensor = torch.sparse_coo_tensor(position, torch.tensor([0.5, 1.5, -1.0, 5.0]), (8, 6))
     elif layout == "complex coo":
         dense = dense.to(torch.complex64)
         tensor = dense.to_sparse()
@@ -113,7 +113,7 @@ def test_a_tensor_inside_vmap_is_unsupported_and_the_transform_goes_on() -> None
     seen = []
 
     def body(x: torch.Tensor) -> torch.Tensor:
-        seen.append(kernels.start([x]).result().unsupported)
+        seen.append(kernels.measure_async([x]).result().unsupported)
         return x * 2
 
     doubled = torch.vmap(body)(torch.ones(3, 2))
@@ -125,7 +125,7 @@ def test_nothing_is_left_in_the_graph() -> None:
     weight = torch.randn(5, 5, requires_grad=True)
     product = (weight * 2).t()
     version = product._version
-    kernels.start([weight, product], extras=Extras(True, True)).result()
+    kernels.measure_async([weight, product], extras=Extras(True, True)).result()
     product.sum().backward()
     assert product._version == version
     assert weight.grad is not None

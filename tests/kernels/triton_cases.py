@@ -112,9 +112,9 @@ def check_slots(tensors: list[torch.Tensor]) -> None:
 def main(device: str = "cpu", part: int = 0, parts: int = 1) -> int:
     """Every case, or one part of them; the number of cases."""
     done = 0
-    for place, group in enumerate(groups()):
-        if place % parts == part:
-            check([tensor.to(device) for tensor in group], (None, 1.0)[place % 2], place)
+    for position, group in enumerate(groups()):
+        if position % parts == part:
+            check([tensor.to(device) for tensor in group], (None, 1.0)[position % 2], position)
             done += 1
     if part == 0:
         check_gather([ordinary_tensor(dtype, 700, 1).to(device) for dtype in (*FLOATS, *FP8, *INTEGERS)])

@@ -93,7 +93,7 @@ def check_kernel(outcome: Outcome, name: str, tensor: Any) -> None:
     from stethoscope.kernels import reference
 
     outcome.tries += 1
-    measured = kernels.start([tensor]).result().rows[0]
+    measured = kernels.measure_async([tensor]).result().rows[0]
     try:
         assert_rows_agree(measured, reference.row(tensor))
     except AssertionError as error:

@@ -12,7 +12,7 @@ import torch
 
 import stethoscope
 from stethoscope.analyse import span
-from stethoscope.capture import boundary, lineage, notes
+from stethoscope.capture import lineage, notes, optimizer_probe
 from stethoscope.capture.routing import Routing
 from stethoscope.capture.schedule import FIRST_COSTS, Schedule
 from stethoscope.config import DebugConfig
@@ -84,7 +84,7 @@ def test_the_governor_acts_at_once_where_looking_is_very_dear(cost_ms: float, is
 def test_what_grows_with_the_layers_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The graph, the sampled coordinates, the unit gradients; and sites are registered in few calls."""
     monkeypatch.setattr(lineage, "MAX_MODULES", 8)
-    monkeypatch.setattr(boundary, "MAX_SAMPLED", 40 * 70)
+    monkeypatch.setattr(optimizer_probe, "MAX_SAMPLED", 40 * 70)
     monkeypatch.setattr(notes, "MAX_UNIT_GRADIENTS", 5)
     calls: list[int] = []
     register = RunWriter.sites

@@ -251,14 +251,14 @@ def test_our_warnings_never_become_exceptions(tmp_path: Path, capsys: pytest.Cap
 
 
 def test_an_error_of_ours_stays_with_us(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from stethoscope.capture import boundary
+    from stethoscope.capture import optimizer_probe
 
     def broken(*_args: Any, **_more: Any) -> Any:
         raise RuntimeError("planted")
 
     model, optimizer = _net()
     session = stethoscope.watch(model, optimizer, dir=str(tmp_path), **QUIET)
-    monkeypatch.setattr(boundary, "start", broken)
+    monkeypatch.setattr(optimizer_probe, "measure_async", broken)
     with pytest.warns(StethoscopeWarning, match="kept from your training.*planted"):
         _steps(model, optimizer, 20)
     session.stop()

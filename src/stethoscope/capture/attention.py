@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from stethoscope.capture.looks import can_look
+from stethoscope.capture.deferred_reads import can_defer
 from stethoscope.capture.nodes import kept, kind, owner, parents, shape, through
 
 MAX_NODES: Final = 20_000
@@ -108,7 +108,7 @@ def _is_weight(node: Any) -> bool:
 
 def _saved(node: Any, name: str) -> torch.Tensor | None:
     found = kept(node, f"_saved_{name}")
-    return found if found is not None and can_look(found) else None
+    return found if found is not None and can_defer(found) else None
 
 
 def _rows(queries: torch.Tensor) -> torch.Tensor:

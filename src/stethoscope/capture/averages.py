@@ -10,7 +10,7 @@ from typing import Any, Final
 import torch
 
 from stethoscope.capture.census import same
-from stethoscope.capture.looks import Looks, Values, can_look
+from stethoscope.capture.deferred_reads import DeferredReads, Values, can_defer
 from stethoscope.capture.sites import Names
 
 SAMPLE: Final = 64
@@ -32,7 +32,7 @@ class Averages:
         """Before the first step: what the weights are now."""
         self._initial = sample(self._names.tensors)
 
-    def ask(self, looks: Looks, *, search: bool) -> Callable[[], dict[str, Any] | None]:
+    def ask(self, reads: DeferredReads, *, search: bool) -> Callable[[], dict[str, Any] | None]:
         """Compares each with what it was; what is returned says which moved, when that has come."""
         if search and not self._searched:
             self._searched = True
@@ -49,7 +49,7 @@ class Averages:
                 same(now, before),
                 same(now, initial) if is_like and initial is not None else now.new_zeros(()).float(),
             ]
-            looks.ask(torch.stack(flags), _note, moved, name, given)
+            reads.ask(torch.stack(flags), _note, moved, name, given)
 
         def told() -> dict[str, Any] | None:
             # An average that still equals our first weights is ours, and nobody has updated it.
@@ -85,7 +85,7 @@ def sample(average: Any) -> torch.Tensor | None:
         tensors = (
             list(held.values()) if isinstance(held, dict) else list(held) if isinstance(held, (list, tuple)) else []
         )
-    some = [t.detach().flatten()[:SAMPLE] for t in tensors if isinstance(t, torch.Tensor) and can_look(t)]
+    some = [t.detach().flatten()[:SAMPLE] for t in tensors if isinstance(t, torch.Tensor) and can_defer(t)]
     # Of a model on several devices, what lies on the first.
     return torch.cat([_real(t) for t in some if t.device == some[0].device]) if some else None
 

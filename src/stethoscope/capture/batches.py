@@ -13,12 +13,12 @@ from typing import Any, Final
 import numpy as np
 import torch
 
+from stethoscope.capture.deferred_reads import DeviceTransfer, StepReads, can_defer, is_here
 from stethoscope.capture.fingerprints import fingerprints
-from stethoscope.capture.looks import Letter, Parcel, can_look, is_here
-from stethoscope.capture.ring import Batch
+from stethoscope.capture.ring import MeasuredGroup
 from stethoscope.capture.sites import SiteTable
 from stethoscope.capture.taps import tensors_in
-from stethoscope.kernels import start
+from stethoscope.kernels import measure_async
 from stethoscope.kernels.fetching import Fetched
 from stethoscope.record import Kind, Site
 
@@ -33,15 +33,17 @@ FEATURES_EVERY: Final = 16
 MAX_NAMED: Final = 256
 
 
-def rows(table: SiteTable, inputs: Any, targets: Any) -> list[Batch]:
+def rows(table: SiteTable, inputs: Any, targets: Any) -> list[MeasuredGroup]:
     """The rows of every tensor in the batch."""
     found = []
     for kind, values in ((Kind.INPUT, inputs), (Kind.TARGET, targets)):
         tensors = list(tensors_in(_as_tensors(values)))
         # Named apart from what the model's own call shows: the same batch would count twice.
-        places = [table.index(Site("", kind, f"batch.{name}" if name else "batch"), t) for name, t in tensors]
+        positions = [table.index(Site("", kind, f"batch.{name}" if name else "batch"), t) for name, t in tensors]
         if tensors:
-            found.append(Batch(np.array(places, dtype=np.uint32), start([t.detach() for _, t in tensors])))
+            found.append(
+                MeasuredGroup(np.array(positions, dtype=np.uint32), measure_async([t.detach() for _, t in tensors]))
+            )
     return found
 
 
@@ -51,7 +53,7 @@ class BatchFacts:
     def __init__(self) -> None:
         self._last: weakref.ref[torch.Tensor] | None = None
 
-    def look(self, inputs: Any, targets: Any, step: int, tell: Callable[[dict[str, Any]], None]) -> Letter | None:
+    def look(self, inputs: Any, targets: Any, step: int, tell: Callable[[dict[str, Any]], None]) -> StepReads | None:
         """Fingerprints, class counts, the largest sample, and now and then what single features are like.
 
         Told at once; of a batch that is elsewhere when the letter that is returned is opened.
@@ -74,11 +76,11 @@ class BatchFacts:
             tell(_facts(found.get("first"), found.get("label"), step, again=again))
             return np.zeros(0, dtype=np.float32)
 
-        return Letter([Parcel(Fetched(list(away.values()), come), [])], dict)
+        return StepReads([DeviceTransfer(Fetched(list(away.values()), come), [])], dict)
 
 
 def _is_small(tensor: torch.Tensor) -> bool:
-    return can_look(tensor) and 0 < tensor.nbytes <= MAX_FETCHED
+    return can_defer(tensor) and 0 < tensor.nbytes <= MAX_FETCHED
 
 
 def _copy(tensor: torch.Tensor) -> torch.Tensor:
@@ -146,9 +148,9 @@ def extremes(flat: torch.Tensor) -> dict[str, Any]:
     if not bool(finite.all()):
         body["nonfinite_samples"] = torch.nonzero(~finite).flatten()[:8].tolist()
     kept = torch.where(finite, largest, 0.0)
-    values, places = kept.topk(min(2, len(kept)))
+    values, positions = kept.topk(min(2, len(kept)))
     body["largest"] = {
-        "sample": int(places[0]),
+        "sample": int(positions[0]),
         "value": float(values[0]),
         "next": float(values[-1]) if len(kept) > 1 else None,
     }

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import torch
 
-from stethoscope.capture.looks import Looks, Values, can_look
+from stethoscope.capture.deferred_reads import DeferredReads, Values, can_defer
 from stethoscope.capture.sites import Names
 from stethoscope.capture.taps import Inert
 
@@ -76,12 +76,12 @@ class Twins:
             if first is not second and _equal(first, second) and not _is_flat(first)
         ]
 
-    def ask(self, looks: Looks) -> Callable[[], dict[str, Any] | None]:
+    def ask(self, reads: DeferredReads) -> Callable[[], dict[str, Any] | None]:
         """Compares them once more; what is returned says whether they are still equal, when that has come."""
         equal: dict[int, bool] = {}
         for number, (_, first, _, second) in enumerate(self.pairs):
             if _comparable(first, second):
-                looks.ask(same(first, second), _note, equal, number)
+                reads.ask(same(first, second), _note, equal, number)
         pairs = [(f"{a}.weight", f"{b}.weight") for a, _, b, _ in self.pairs]
 
         def told() -> dict[str, Any] | None:
@@ -102,7 +102,7 @@ class Copies:
         self._suspects = [p for p, alike in found if alike is not None and bool(alike)]
         self._before = [p.detach().clone() for p in self._suspects]
 
-    def ask(self, looks: Looks) -> Callable[[], dict[str, Any] | None]:
+    def ask(self, reads: DeferredReads) -> Callable[[], dict[str, Any] | None]:
         """Looks at them again; what is returned says which moved and still have equal rows, when that has come.
 
         It says None where nothing was suspicious from the start.
@@ -114,8 +114,8 @@ class Copies:
             if rows is None or id(parameter) not in self._names.parameters or not _comparable(parameter, old):
                 continue
             site = ".".join(filter(None, self._names.parameters[id(parameter)]))
-            looks.ask(rows, _note, alike, site)
-            looks.ask(same(parameter, old), _note, still, site)
+            reads.ask(rows, _note, alike, site)
+            reads.ask(same(parameter, old), _note, still, site)
         suspected = bool(self._suspects)
         return lambda: (
             {"sites": [site for site, yes in alike.items() if yes and not still[site]]} if suspected else None
@@ -132,7 +132,7 @@ def _note(into: dict[Any, bool], key: Any, values: Values) -> None:
 
 
 def _comparable(first: torch.Tensor, second: torch.Tensor) -> bool:
-    if not can_look(first) or not can_look(second):
+    if not can_defer(first) or not can_defer(second):
         return False
     return first.shape == second.shape and first.device == second.device and 0 < first.numel() <= MAX_COMPARED
 
@@ -162,7 +162,7 @@ def _stacked(names: Names) -> dict[int, int]:
 
 def _rows_equal(parameter: torch.Tensor, parts: int = 1) -> torch.Tensor | None:
     """Whether all rows are the same within each part, as a number on the device; None where that cannot be looked at."""
-    if not can_look(parameter) or parameter.dim() < 2 or not 0 < parameter.numel() <= MAX_COMPARED:
+    if not can_defer(parameter) or parameter.dim() < 2 or not 0 < parameter.numel() <= MAX_COMPARED:
         return None
     if parameter.shape[0] < 2 * parts or parameter.shape[0] % parts:
         return None

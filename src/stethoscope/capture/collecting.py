@@ -15,8 +15,8 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from stethoscope.capture.ring import Batch
-from stethoscope.kernels import Pending, start
+from stethoscope.capture.ring import MeasuredGroup
+from stethoscope.kernels import Pending, measure_async
 
 CLEAN_LOOKS: Final = 2
 """How often a site must have been left alone before it is made to wait."""
@@ -43,7 +43,7 @@ def _limit_bytes(device: int) -> int:
 class Collector:
     """Module outputs, or their gradients, on their way to one measurement."""
 
-    def __init__(self, emit: Callable[[Batch], None]) -> None:
+    def __init__(self, emit: Callable[[MeasuredGroup], None]) -> None:
         self._emit = emit
         self.extras: Any = None
         self.timed = False
@@ -61,38 +61,38 @@ class Collector:
         self._num_bytes = 0
         self._lock = threading.RLock()  # a backward pass runs on a thread per device
 
-    def add(self, place: int, tensor: torch.Tensor, scale: Pending | None = None) -> None:
+    def add(self, position: int, tensor: torch.Tensor, scale: Pending | None = None) -> None:
         """A tensor of this site, its rows to be divided by `scale` where there is one."""
         with self._lock:
             if type(tensor) is not torch.Tensor or tensor.layout is not torch.strided:
                 # A subclass, sparse or nested: whether it is changed while it waits cannot be known.
-                self._measure([place], [tensor], scale)
+                self._measure([position], [tensor], scale)
                 return
             tensor = tensor.detach()
-            clean = self._clean.get(place, 0)
+            clean = self._clean.get(position, 0)
             if clean < CLEAN_LOOKS or tensor.is_inference():
-                self._measure([place], [tensor], scale)
+                self._measure([position], [tensor], scale)
                 if clean == CHANGED or tensor.is_inference():
                     return
-                self._learning.append((place, tensor, tensor._version))
+                self._learning.append((position, tensor, tensor._version))
             else:
                 if scale is not self._scale:
                     self.flush()
                     self._scale = scale
                 if self._is_last(tensor):
-                    self._same.append((place, len(self._tensors) - 1))
+                    self._same.append((position, len(self._tensors) - 1))
                     return
-                self._places.append(place)
+                self._places.append(position)
                 self._tensors.append(tensor)
                 self._versions.append(tensor._version)
             self._num_bytes += tensor.nbytes
             if self._num_bytes > _limit_bytes(tensor.get_device()) or len(self._places) >= MAX_WAITING:
                 self.flush()
 
-    def measure(self, place: int, tensor: torch.Tensor, scale: Pending | None = None) -> None:
+    def measure(self, position: int, tensor: torch.Tensor, scale: Pending | None = None) -> None:
         """Measure this one now: whoever owns its memory will use it for something else."""
         with self._lock:
-            self._measure([place], [tensor], scale)
+            self._measure([position], [tensor], scale)
 
     def _is_last(self, tensor: torch.Tensor) -> bool:
         """Whether this is the tensor that came last: a module that returns what its last child returned."""
@@ -110,37 +110,39 @@ class Collector:
     def flush(self) -> None:
         """Measure what waits, and let go of it."""
         with self._lock:
-            for place, tensor, version in self._learning:
-                self._clean[place] = self._clean.get(place, 0) + 1 if tensor._version == version else CHANGED
+            for position, tensor, version in self._learning:
+                self._clean[position] = self._clean.get(position, 0) + 1 if tensor._version == version else CHANGED
             self._learning.clear()
             self._num_bytes = 0
             if not self._places:
                 return
-            places, tensors, versions, same = self._places, self._tensors, self._versions, self._same
+            positions, tensors, versions, same = self._places, self._tensors, self._versions, self._same
             self._places, self._tensors, self._versions, self._same = [], [], [], []
             if [tensor._version for tensor in tensors] != versions:
-                places, tensors, same = self._left_alone(places, tensors, versions, same)
-            if places:
-                self._measure(places, tensors, self._scale, same)
+                positions, tensors, same = self._left_alone(positions, tensors, versions, same)
+            if positions:
+                self._measure(positions, tensors, self._scale, same)
 
     def _left_alone(
-        self, places: list[int], tensors: list[torch.Tensor], versions: list[int], same: Same
+        self, positions: list[int], tensors: list[torch.Tensor], versions: list[int], same: Same
     ) -> tuple[list[int], list[torch.Tensor], list[tuple[int, int]]]:
         """What was not changed while it waited."""
         moved: dict[int, int] = {}
         for number, (tensor, version) in enumerate(zip(tensors, versions, strict=True)):
             if tensor._version == version:
                 moved[number] = len(moved)
-        changed = [place for number, place in enumerate(places) if number not in moved]
-        changed += [place for place, number in same if number not in moved]
+        changed = [position for number, position in enumerate(positions) if number not in moved]
+        changed += [position for position, number in same if number not in moved]
         self._clean.update(dict.fromkeys(changed, CHANGED))
         self.num_lost += len(changed)
-        kept = [(place, moved[number]) for place, number in same if number in moved]
-        return [places[number] for number in moved], [tensors[number] for number in moved], kept
+        kept = [(position, moved[number]) for position, number in same if number in moved]
+        return [positions[number] for number in moved], [tensors[number] for number in moved], kept
 
-    def _measure(self, places: list[int], tensors: list[torch.Tensor], scale: Pending | None, same: Same = ()) -> None:
-        pending = start(tensors, extras=self.extras, timed=self.timed)
+    def _measure(
+        self, positions: list[int], tensors: list[torch.Tensor], scale: Pending | None, same: Same = ()
+    ) -> None:
+        pending = measure_async(tensors, extras=self.extras, timed=self.timed)
         if same:
             pending = pending.again([number for _, number in same])
-            places = [*places, *(place for place, _ in same)]
-        self._emit(Batch(np.array(places, dtype=np.uint32), pending, scale, part="modules"))
+            positions = [*positions, *(position for position, _ in same)]
+        self._emit(MeasuredGroup(np.array(positions, dtype=np.uint32), pending, scale, part="modules"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Final
 
-from stethoscope.capture.intake import Intake
+from stethoscope.capture.batch_tracking import BatchTracker
 from stethoscope.capture.notes import Notes
 from stethoscope.capture.ring import StepRows
 from stethoscope.capture.schedule import Schedule
@@ -19,8 +19,8 @@ OWN_PARTS: Final = ("gradients", "boundary", "ledger")
 class Cost:
     """Seconds spent in the open Step."""
 
-    def __init__(self, schedule: Schedule, taps: Taps, intake: Intake, notes: Notes) -> None:
-        self._schedule, self._taps, self._intake, self._notes = schedule, taps, intake, notes
+    def __init__(self, schedule: Schedule, taps: Taps, batch_tracker: BatchTracker, notes: Notes) -> None:
+        self._schedule, self._taps, self._intake, self._notes = schedule, taps, batch_tracker, notes
         self._spent = dict.fromkeys(OWN_PARTS, 0.0)
         self.step_began = time.perf_counter()
 

@@ -141,7 +141,7 @@ class Discovery:
         began = time.perf_counter()
         if self.spent_s > ALLOWANCE_SECONDS + SHARE * (began - self._began):
             return
-        made = [(found, place) for ref, place in self._waiting if (found := ref()) is not None]
+        made = [(found, position) for ref, position in self._waiting if (found := ref()) is not None]
         optimizers = [optimizer for optimizer, _ in made]
         self._waiting.clear()
         if not optimizers:
@@ -161,7 +161,7 @@ class Discovery:
         if models:
             self._found(dict(zip(names(models), models, strict=True)), optimizers)
             self._former += self._current
-            self._current = [(weakref.ref(optimizer), place) for optimizer, place in made]
+            self._current = [(weakref.ref(optimizer), position) for optimizer, position in made]
             current = {id(optimizer) for optimizer in optimizers}
             self._former = [entry for entry in self._former if entry[0]() is not None and id(entry[0]()) not in current]
             self._own_watchers = [
@@ -172,11 +172,11 @@ class Discovery:
         """Whether one of these optimizers trains another part of the models, in another way, or was made elsewhere than any before."""
         parameters = set().union(*map(_parameters_of, models))
         identities = set()
-        for optimizer, place in made:
+        for optimizer, position in made:
             held = frozenset(id(p) for group in optimizer.param_groups for p in group["params"])
             # One for a tensor beside the model (an adversarial perturbation) trains no model.
             if not held.isdisjoint(parameters):
-                identities.add(hash((type(optimizer), held, place)))
+                identities.add(hash((type(optimizer), held, position)))
         are_new = not identities <= self._known
         self._known |= identities
         return are_new

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from stethoscope.capture.guard import never_compiled
-from stethoscope.capture.ring import Batch
+from stethoscope.capture.ring import MeasuredGroup
 from stethoscope.kernels import Slots
 from stethoscope.record import Kind, Site
 
@@ -54,38 +54,38 @@ class Target:
     name: str
 
 
-def pass_through(output: Any, places: tuple[Any, ...]) -> Any:
+def pass_through(output: Any, positions: tuple[Any, ...]) -> Any:
     """The output as it is, by way of our operator. torch.compile traces this; nothing else calls it."""
     # Not `is_exporting()`: torch 2.11's torch.compile takes that for true wherever it traces.
     if torch.compiler._is_exporting_flag:
         return output
     if isinstance(output, torch.Tensor):
-        return _passed(output, places[0])
+        return _passed(output, positions[0])
     if type(output) is tuple or type(output) is list:
         passed = [
-            _passed(value, places[number + 1]) if number < MAX_PLACES and isinstance(value, torch.Tensor) else value
+            _passed(value, positions[number + 1]) if number < MAX_PLACES and isinstance(value, torch.Tensor) else value
             for number, value in enumerate(output)
         ]
         return tuple(passed) if type(output) is tuple else passed
     return output
 
 
-def _passed(tensor: Any, place: Any) -> Any:
-    return torch.ops.stethoscope.through(tensor, place) if tensor.is_floating_point() else tensor
+def _passed(tensor: Any, position: Any) -> Any:
+    return torch.ops.stethoscope.through(tensor, position) if tensor.is_floating_point() else tensor
 
 
-def _through(tensor: Any, place: Any) -> Any:
-    _seen(tensor, place, Kind.ACTIVATION)
+def _through(tensor: Any, position: Any) -> Any:
+    _seen(tensor, position, Kind.ACTIVATION)
     return tensor.clone()
 
 
-def _back(gradient: Any, place: Any) -> Any:
-    _seen(gradient, place, Kind.ACTIVATION_GRADIENT)
+def _back(gradient: Any, position: Any) -> Any:
+    _seen(gradient, position, Kind.ACTIVATION_GRADIENT)
     return gradient.clone()
 
 
-def _seen(tensor: Any, place: Any, kind: Kind) -> None:
-    target = _targets.get(place.data_ptr())
+def _seen(tensor: Any, position: Any, kind: Kind) -> None:
+    target = _targets.get(position.data_ptr())
     if target is not None:
         target.owner.guard(target.owner.look, target, tensor.detach(), kind)
 
@@ -142,15 +142,15 @@ class GraphTaps:
         self.num_unread = 0
         """Outputs that a graph on a device could not measure."""
 
-    def places(self, tap: OutputTap) -> tuple[torch.Tensor, ...]:
+    def positions(self, tap: OutputTap) -> tuple[torch.Tensor, ...]:
         """What a module's outputs are known by inside of graphs: itself, or each of its first few tensors."""
         block = torch.zeros(1 + MAX_PLACES, APART, device=self._device)
         self._blocks.append(block)
         found = tuple(block[number, 0] for number in range(1 + MAX_PLACES))
-        for number, place in enumerate(found):
-            torch._dynamo.mark_static_address(place, guard=False)
-            _targets[place.data_ptr()] = Target(self, tap, str(number - 1) if number else "")
-            self._known.append(place.data_ptr())
+        for number, position in enumerate(found):
+            torch._dynamo.mark_static_address(position, guard=False)
+            _targets[position.data_ptr()] = Target(self, tap, str(number - 1) if number else "")
+            self._known.append(position.data_ptr())
         return found
 
     def forget_graphs(self, root: torch.nn.Module) -> None:
@@ -187,7 +187,7 @@ class GraphTaps:
                 scale = self._taps.gradient_scale if kind is Kind.ACTIVATION_GRADIENT else None
                 sites, pending = slots.fetch()
                 index = np.array(sites, dtype=np.uint32)
-                self._taps.collect(Batch(index, pending, scale, part="modules", optional=True))
+                self._taps.collect(MeasuredGroup(index, pending, scale, part="modules", optional=True))
 
     def close(self) -> None:
         """Nothing in a graph reaches us any more."""

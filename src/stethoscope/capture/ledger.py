@@ -67,9 +67,9 @@ class Ledger:
 
         True where gradients of an earlier backward were thrown away by an optimizer that never stepped.
         """
-        for place, parameter in enumerate(self.parameters):
-            if state_of(parameter) != self._seen[place]:
-                self._cleared[place] = True
+        for position, parameter in enumerate(self.parameters):
+            if state_of(parameter) != self._seen[position]:
+                self._cleared[position] = True
         if self.num_steps or not self.num_backwards:
             return False
         arrived = [p for p, state in zip(self.parameters, self._after_backward, strict=True) if state != ABSENT]
@@ -84,7 +84,7 @@ class Ledger:
     def step_begins(self) -> dict[str, float]:
         """The accounts of this step, as counts over the parameters looked at."""
         now = [state_of(p) for p in self.parameters]
-        arrived = [place for place, state in enumerate(self._after_backward) if state != ABSENT]
+        arrived = [position for position, state in enumerate(self._after_backward) if state != ABSENT]
         kept = [p for p in arrived if self._held_after_step[p] and not self._cleared[p]] if self.num_backwards else []
         self.kept = [self.parameters[p] for p in kept] if len(kept) < len(arrived) else []
         return {

@@ -52,8 +52,8 @@ def build(trace: Trace) -> dict[str, Any]:
         if path in used
     ]
     nodes.sort(key=lambda node: (node["order"] < 0, node["order"]))
-    for place, node in enumerate(nodes):
-        node["order"] = place if node["order"] >= 0 else -1
+    for position, node in enumerate(nodes):
+        node["order"] = position if node["order"] >= 0 else -1
     return {
         "version": VERSION,
         "status": "traced",

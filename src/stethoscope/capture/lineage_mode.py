@@ -278,13 +278,13 @@ class Tags:
     def join(self, path: str, operation: str, links: list[Link], grads: bool) -> int:
         """The join of these producers by this operation in this module's forward."""
         sources = frozenset(link.source for link in links)
-        place = (path, operation)
-        if self._num_joins.get(place, 0) >= MAX_JOINS_EACH:
+        position = (path, operation)
+        if self._num_joins.get(position, 0) >= MAX_JOINS_EACH:
             sources = frozenset(source for source in sources if isinstance(source, str))
         number = self._known_joins.get((path, operation, sources))
         if number is None:
             number = self._known_joins[path, operation, sources] = len(self.joins)
-            self._num_joins[place] = self._num_joins.get(place, 0) + 1
+            self._num_joins[position] = self._num_joins.get(position, 0) + 1
             self.time += 1
             self.joins.append(Join(path, operation, self.time))
         for link in links:

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import torch
 
-from stethoscope.capture.looks import can_look, is_here
+from stethoscope.capture.deferred_reads import can_defer, is_here
 from stethoscope.capture.nodes import (
     MAX_NODES,
     PASSING,
@@ -101,7 +101,7 @@ def unread(body: dict[str, Any]) -> list[tuple[dict[str, Any], str]]:
 def _seen(node: Any, name: str) -> torch.Tensor | None:
     """A tensor that a node kept, where a look at it waits for nothing."""
     value = kept(node, name)
-    return value if value is not None and value.numel() and can_look(value) else None
+    return value if value is not None and value.numel() and can_defer(value) else None
 
 
 def _share(flags: torch.Tensor) -> float | torch.Tensor:
@@ -225,7 +225,7 @@ def _comparison(node: Any, body: dict[str, Any]) -> None:
     if source is None or not _is_never_negative(source):
         return
     target = getattr(node, "_saved_target", None)
-    if isinstance(target, torch.Tensor) and can_look(target):
+    if isinstance(target, torch.Tensor) and can_defer(target):
         _note(body, "output_cut", {"by": kind(source), "negative_targets": _share(target < 0)}, source)
     elif kind(node) == "Sub" and "output_cut" not in body:
         _note(body, "output_cut", {"by": kind(source), "negative_targets": None}, source)

@@ -18,9 +18,9 @@ import torch
 
 from stethoscope.capture import attention, census, lossgraph, nodes, routing, units
 from stethoscope.capture.averages import Averages
-from stethoscope.capture.looks import Letter, Looks, Values, can_look
-from stethoscope.capture.seen import Seen
+from stethoscope.capture.deferred_reads import DeferredReads, StepReads, Values, can_defer
 from stethoscope.capture.sites import Names, Sink, SiteTable
+from stethoscope.capture.step_observations import StepObservations
 from stethoscope.record import Kind, Site
 
 CENSUS_EVERY: Final = 16
@@ -75,10 +75,10 @@ class Notes:
         """Named numbers of the open step, taken by the Watcher when it closes."""
         self._reading: lossgraph.Reading | None = None
         """How the latest loss that was looked at reads the output."""
-        self.looks = Looks()
+        self.reads = DeferredReads()
         self._counter: weakref.ref[torch.Tensor] | None = None
         """The optimizer's own count of its steps, where that is on a device."""
-        self._seen = Seen()
+        self._observed = StepObservations()
         self._routing = routing.Routing(names.root)
         self._units = units.UnitRecord()
 
@@ -111,7 +111,7 @@ class Notes:
             self._modes = census.modes(root)
             self._sink.event(self._step(), "modes", self._modes)
 
-    def output(self, path: str, module: Any, args: Any, tensors: list[tuple[str, torch.Tensor]], place: int) -> None:
+    def output(self, path: str, module: Any, args: Any, tensors: list[tuple[str, torch.Tensor]], position: int) -> None:
         """A module returned, in a step whose outputs are looked at."""
         first = tensors[0][1]
         if first.grad_fn is not None:
@@ -119,27 +119,27 @@ class Notes:
             self._owned = True
             if not path:
                 self._mark_output(first.grad_fn)
-        if not self.units_due or not can_look(first):
+        if not self.units_due or not can_defer(first):
             return
         began = time.perf_counter()
-        watch = self.looks.stopwatch(first.device)
-        self._look_at_units(path, module, args, first, place)
+        watch = self.reads.stopwatch(first.device)
+        self._look_at_units(path, module, args, first, position)
         if watch is not None:
             watch.stop(first.device)
         self.spent["modules"] += time.perf_counter() - began
 
-    def _look_at_units(self, path: str, module: Any, args: Any, first: torch.Tensor, place: int) -> None:
-        seen = self._seen
+    def _look_at_units(self, path: str, module: Any, args: Any, first: torch.Tensor, position: int) -> None:
+        seen = self._observed
         if not path:
             numbers = units.logits(first, self._reading)
             if numbers is not None:
-                self.looks.ask(numbers, seen.see_logits)
+                self.reads.ask(numbers, seen.take_logits)
             return
         if seen.num_layers < MAX_LAYERS and not list(module.children()):
             found = units.activity(first)
             if found is not None:
                 seen.num_layers += 1
-                self.looks.ask(found, seen.see_activity, place, path)
+                self.reads.ask(found, seen.take_activity, position, path)
         self._look_closer(path, module, args, first)
 
     def _mark_output(self, node: Any) -> None:
@@ -151,13 +151,13 @@ class Notes:
     def _look_closer(self, path: str, module: Any, args: Any, output: torch.Tensor) -> None:
         given = args[0] if args and isinstance(args[0], torch.Tensor) else None
         if isinstance(module, torch.nn.modules.batchnorm._NormBase) and given is not None and module.training:
-            self._seen.normalised[path] = given.numel() / max(given.shape[1] if given.dim() > 1 else 1, 1)
+            self._observed.normalised[path] = given.numel() / max(given.shape[1] if given.dim() > 1 else 1, 1)
         for squashed in (output, given):
             # An activation written as a function is seen where the next layer takes it in.
-            if squashed is not None and units.is_squashed(squashed) and can_look(squashed):
+            if squashed is not None and units.is_squashed(squashed) and can_defer(squashed):
                 numbers = units.saturation(squashed)
                 if numbers is not None:
-                    self.looks.ask(numbers, self._seen.see_saturation, path)
+                    self.reads.ask(numbers, self._observed.take_saturation, path)
         self._routing.see(path, given, output)
 
     # ---- backward ----
@@ -189,21 +189,21 @@ class Notes:
 
     def _tell(self, kind: str, body: dict[str, Any]) -> None:
         """An event, at once or when its numbers have come."""
-        places = lossgraph.unread(body)
-        for holder, key in places:
-            self.looks.ask(holder[key].clone(), _put, holder, key)
-        if places:
-            self._seen.later.append((kind, lambda: body))
+        positions = lossgraph.unread(body)
+        for holder, key in positions:
+            self.reads.ask(holder[key].clone(), _put, holder, key)
+        if positions:
+            self._observed.later.append((kind, lambda: body))
         else:
             self._sink.event(self._step(), kind, body)
 
     def _look_at_attention(self, loss: torch.Tensor) -> None:
         found = attention.find(loss)
-        watch = self.looks.stopwatch(loss.device)
+        watch = self.reads.stopwatch(loss.device)
         for path, node in found.items():
             numbers = attention.numbers_of(node)
             if numbers is not None:
-                self.looks.ask(numbers, self._seen.see_attention, path)
+                self.reads.ask(numbers, self._observed.take_attention, path)
         if watch is not None:
             watch.stop(loss.device)
 
@@ -225,11 +225,11 @@ class Notes:
                 break
             if watch is None:
                 device = parameter.device
-                watch = self.looks.stopwatch(device)
+                watch = self.reads.stopwatch(device)
             rows = units.rows_with_gradient(gradient, self._bias_of(site))
             if rows is not None:
                 num_asked += 1
-                self.looks.ask(rows, self._seen.see_gradient, self._table.index(site, parameter), site.path)
+                self.reads.ask(rows, self._observed.take_gradient, self._table.index(site, parameter), site.path)
         if watch is not None:
             watch.stop(device)  # one device's time: events of two cannot be compared
         self.spent["boundary"] += time.perf_counter() - began
@@ -251,12 +251,12 @@ class Notes:
         if self._num_outputs_marked:
             self.metrics["outputs_alive"] = float(len(self._outputs_alive))
             self.metrics["outputs_marked"] = float(self._num_outputs_marked)
-        self._seen.is_look = step == self._looked_step
+        self._observed.is_look = step == self._looked_step
         for path, candidate in self._routing.settle().items():
-            self.looks.ask(candidate.count(), self._seen.see_routing, path, candidate)
+            self.reads.ask(candidate.count(), self._observed.take_routing, path, candidate)
         if step % CENSUS_EVERY == 0:
             self._count_hooks(step)
-            self._seen.later.append(("averages", self.averages.ask(self.looks, search=step >= CENSUS_EVERY)))
+            self._observed.later.append(("averages", self.averages.ask(self.reads, search=step >= CENSUS_EVERY)))
         if step & (step - 1) == 0 and 2 <= step <= 1024:
             self._look_again()
         if len(self._alive) > 8 and step & (step - 1) == 0:
@@ -266,10 +266,10 @@ class Notes:
         taken, self.metrics = self.metrics, {}
         return taken
 
-    def send(self) -> Letter:
+    def send(self) -> StepReads:
         """What was looked at in the step that closes: told when its numbers are there."""
-        step, seen, self._seen = self._step(), self._seen, Seen()
-        return self.looks.send(lambda: seen.tell(step, self._sink, self._units))
+        step, seen, self._observed = self._step(), self._observed, StepObservations()
+        return self.reads.send(lambda: seen.tell(step, self._sink, self._units))
 
     def _count_hooks(self, step: int) -> None:
         by_module = census.hooks_by_module(self._names.root)
@@ -294,15 +294,15 @@ class Notes:
     def _ask_count(self, count: torch.Tensor) -> None:
         """Fused and capturable optimizers count on the device: asked for now and then, and when it is another tensor than before."""
         is_new = self._counter is None or self._counter() is not count
-        if count.numel() == 1 and can_look(count) and (is_new or self._step() % CENSUS_EVERY == 0):
+        if count.numel() == 1 and can_defer(count) and (is_new or self._step() % CENSUS_EVERY == 0):
             self._counter = weakref.ref(count)
             # A copy: it counts on from here before the number is read.
-            self.looks.ask(count.detach().clone(), self._seen.see_number, "optimizer_step")
+            self.reads.ask(count.detach().clone(), self._observed.take_number, "optimizer_step")
 
     def _look_again(self) -> None:
         if self._twins is not None and self._copies is not None:
-            self._seen.later.append(("twins", self._twins.ask(self.looks)))
-            self._seen.later.append(("copies", self._copies.ask(self.looks)))
+            self._observed.later.append(("twins", self._twins.ask(self.reads)))
+            self._observed.later.append(("copies", self._copies.ask(self.reads)))
 
 
 def _put(holder: dict[str, Any], key: str, values: Values) -> None:

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import torch
 
-from stethoscope.capture.looks import can_look
+from stethoscope.capture.deferred_reads import can_defer
 from stethoscope.capture.sites import Names
 from stethoscope.kernels.tensors import bytes_of
 
@@ -36,7 +36,7 @@ def facts(model: Any, names: Names) -> dict[str, Any] | None:
 
 
 def _digest(parameter: torch.Tensor) -> str | None:
-    if not can_look(parameter) or not parameter.numel():
+    if not can_defer(parameter) or not parameter.numel():
         return None
     most = MAX_ELEMENTS if parameter.device.type == "cpu" else MAX_ON_DEVICE
     values = parameter.detach().flatten()[:most].cpu().contiguous()

@@ -17,7 +17,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from stethoscope.capture.looks import Letter
+from stethoscope.capture.deferred_reads import StepReads
 from stethoscope.capture.phases import PARTS
 from stethoscope.capture.sites import Sink
 from stethoscope.kernels import Measured, Pending, merge
@@ -25,11 +25,13 @@ from stethoscope.kernels.columns import INDEX, NUM_COUNTS
 
 MAX_IN_FLIGHT: Final = 64
 POLL_SECONDS: Final = 0.002
-SCALED: Final = [place for name, place in INDEX.items() if place >= NUM_COUNTS and name not in ("skewness", "kurtosis")]
+SCALED: Final = [
+    position for name, position in INDEX.items() if position >= NUM_COUNTS and name not in ("skewness", "kurtosis")
+]
 
 
 @dataclasses.dataclass(slots=True)
-class Batch:
+class MeasuredGroup:
     """Sites measured together: their numbers, their rows, and a factor to divide the rows by, where there is one."""
 
     index: npt.NDArray[np.uint32]
@@ -77,7 +79,7 @@ class StepRows:
     """Everything measured in one step."""
 
     step: int
-    batches: list[Batch] = dataclasses.field(default_factory=list)
+    batches: list[MeasuredGroup] = dataclasses.field(default_factory=list)
     scalars: dict[str, float] = dataclasses.field(default_factory=dict)
     pending_scalars: list[tuple[str, Pending]] = dataclasses.field(default_factory=list)
     accounts: dict[str, float] = dataclasses.field(default_factory=dict)
@@ -87,7 +89,7 @@ class StepRows:
     factors: dict[str, float] = dataclasses.field(default_factory=dict)
     """By what named numbers are multiplied when they are told."""
     num_backwards: int = 0
-    letter: Letter | None = None
+    reads: StepReads | None = None
     """What was looked at closely in this step."""
 
     def account(self, accounts: dict[str, float]) -> None:
@@ -130,7 +132,7 @@ class StepRows:
 
     def ready(self) -> bool:
         """Whether everything can be had without waiting."""
-        if self.letter is not None and not self.letter.ready():
+        if self.reads is not None and not self.reads.ready():
             return False
         return all(b.ready() for b in self.batches) and all(p.ready() for _, p in self.pending_scalars)
 
@@ -141,7 +143,7 @@ class StepRows:
             spent = batch.pending.device_ms()
             if spent is not None:
                 found[batch.part] = found.get(batch.part, 0.0) + spent
-        looking = self.letter.device_ms() if self.letter is not None else None
+        looking = self.reads.device_ms() if self.reads is not None else None
         return found if looking is None else found | {"units": looking}
 
     def emit(self, sink: Sink) -> dict[str, float]:
@@ -149,26 +151,26 @@ class StepRows:
         if self.batches:
             index, table, calls = combine([b.sited() for b in self.batches])
             sink.rows(self.step, index, table, calls)
-        for name, place in (("histogram", 0), ("sketch", 1)):
-            self._emit_vectors(sink, name, place)
+        for name, position in (("histogram", 0), ("sketch", 1)):
+            self._emit_vectors(sink, name, position)
         values = dict(self.scalars)
         grouped: dict[str, list[float]] = {}
         for name, pending in self.pending_scalars:
             grouped.setdefault(name, []).append(scalar_of(pending))
         values.update({name: float(np.mean(found)) * self.factors.get(name, 1.0) for name, found in grouped.items()})
-        if self.letter is not None:
-            values.update(self.letter.open())
+        if self.reads is not None:
+            values.update(self.reads.open())
         if values:
             sink.scalars(self.step, values)
         return values
 
-    def _emit_vectors(self, sink: Sink, name: str, place: int) -> None:
-        found = [(batch.index, vectors) for batch in self.batches if (vectors := _extras(batch)[place]) is not None]
+    def _emit_vectors(self, sink: Sink, name: str, position: int) -> None:
+        found = [(batch.index, vectors) for batch in self.batches if (vectors := _extras(batch)[position]) is not None]
         if found:
             sink.vectors(self.step, name, np.concatenate([i for i, _ in found]), np.concatenate([v for _, v in found]))
 
 
-def _extras(batch: Batch) -> tuple[Any, Any]:
+def _extras(batch: MeasuredGroup) -> tuple[Any, Any]:
     measured = batch.measured()
     return measured.histograms, measured.sketches
 

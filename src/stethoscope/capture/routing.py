@@ -35,9 +35,9 @@ class Candidate:
 
     def count(self) -> torch.Tensor:
         """How many rows have each expert as their first, second … choice, [choices, experts], on the device."""
-        places = torch.arange(len(self.experts), device=self.best.device)
+        positions = torch.arange(len(self.experts), device=self.best.device)
         ordered = self.best.T.contiguous().sort(dim=1).values
-        wanted = places.expand(len(ordered), -1).contiguous()
+        wanted = positions.expand(len(ordered), -1).contiguous()
         return torch.searchsorted(ordered, wanted, right=True) - torch.searchsorted(ordered, wanted)
 
     def is_router(self, counts: list[list[int]]) -> bool:

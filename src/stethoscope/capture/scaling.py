@@ -17,7 +17,7 @@ import torch
 from stethoscope.capture.lossgraph import constant_factor
 from stethoscope.capture.ring import StepRows
 from stethoscope.capture.sites import Names
-from stethoscope.kernels import Pending, start
+from stethoscope.kernels import Pending, measure_async
 
 MAX_NODES: Final = 64
 """Nodes of the loss's graph in which a scaled loss is looked for."""
@@ -46,7 +46,7 @@ class Scaling:
         self._scaler = weakref.ref(scaler)
         # Its value now: the scaler changes it in place.
         copy = scale.detach().clone()
-        rows.pending_scalars.append(("loss_scale", start([copy])))
+        rows.pending_scalars.append(("loss_scale", measure_async([copy])))
         for tensor in [scaled] if isinstance(scaled, torch.Tensor) else list(scaled):
             if isinstance(tensor, torch.Tensor) and tensor.grad_fn is not None:
                 self._scaled[tensor.grad_fn] = copy
@@ -101,7 +101,7 @@ class Scaling:
         mine = self._mine(gradients)
         if not mine:
             return
-        rows.pending_scalars.append(("grad_norm", start([total_norm.detach()])))
+        rows.pending_scalars.append(("grad_norm", measure_async([total_norm.detach()])))
         rows.scalars["clip_norm"] = float(max_norm)
         rows.scalars["clip_scaled"] = float(self._still_scaled(mine, optimizers))
 
@@ -136,4 +136,4 @@ def host_scale(scaler: Any) -> float | None:
 
 def pending_scale(scale: torch.Tensor | None) -> Pending | None:
     """The scale as something to divide rows by."""
-    return None if scale is None else start([scale])
+    return None if scale is None else measure_async([scale])

@@ -120,10 +120,10 @@ class Seams:
 
     def _growing(self) -> Iterator[Listener]:
         """Every listener, with those that join while the others hear: discovery makes them at this very moment."""
-        place = 0
-        while place < len(self.listeners):
-            yield self.listeners[place]
-            place += 1
+        position = 0
+        while position < len(self.listeners):
+            yield self.listeners[position]
+            position += 1
 
     @property
     def num_open(self) -> int:

@@ -63,8 +63,8 @@ class SiteTable:
         if found is not None:
             return found
         self._sink.sites([_info(site, tensor, measured)])
-        place = self._index[site] = len(self._index)
-        return place
+        position = self._index[site] = len(self._index)
+        return position
 
     def indices(self, sites: Sequence[Site], tensors: Sequence[Any], measured: Sequence[str]) -> list[int]:
         """The numbers of many sites; the sink is told of all new ones in one call."""

@@ -23,9 +23,9 @@ from torch.compiler import is_compiling
 from stethoscope.capture.collecting import Collector
 from stethoscope.capture.graph_taps import TAPPED, GraphTaps, any_compiled, pass_through
 from stethoscope.capture.guard import never_compiled, not_compiled_itself
-from stethoscope.capture.ring import Batch
+from stethoscope.capture.ring import MeasuredGroup
 from stethoscope.capture.sites import Ensemble, Names, SiteTable, wanted
-from stethoscope.kernels import Pending, start
+from stethoscope.kernels import Pending, measure_async
 from stethoscope.record import Kind, Site
 
 MAX_TENSORS_PER_OUTPUT: Final = 8
@@ -47,7 +47,7 @@ def _items(value: Any) -> list[tuple[str, Any]]:
         if isinstance(value, Mapping):
             return [(str(key), item) for key, item in value.items()]
         if isinstance(value, (tuple, list)):
-            return [(str(place), item) for place, item in enumerate(value)]
+            return [(str(position), item) for position, item in enumerate(value)]
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
             return [(field.name, getattr(value, field.name)) for field in dataclasses.fields(value)]
     except Exception:
@@ -100,14 +100,14 @@ class OutputTap(Inert):
         self._gradient_taps: dict[str, GradientTap] = {}
         self._without_graph = False
         """Whether the last output came from a part of a training forward that keeps no graph."""
-        self.places: tuple[torch.Tensor, ...] = ()
+        self.positions: tuple[torch.Tensor, ...] = ()
         """What the output is known by inside of compiled graphs, where these are tapped."""
 
     def __call__(self, module: Any, args: Any, output: Any) -> Any:
         """Look at the output, where this step is looked at; else keep it for the case that the loss is not finite."""
         if is_compiling():
-            if TAPPED.on and self.places and is_grad_enabled():
-                return pass_through(output, self.places)
+            if TAPPED.on and self.positions and is_grad_enabled():
+                return pass_through(output, self.positions)
             return None
         taps = self._taps
         if taps.keeping and self._is_part and is_grad_enabled():
@@ -181,24 +181,24 @@ class OutputTap(Inert):
 
     def index(self, name: str, tensor: torch.Tensor) -> int:
         """The number of this output's site."""
-        place = self._indices.get(name)
-        if place is None:
-            place = self._indices[name] = self._taps.table.index(Site(self.path, self._kind, name), tensor)
-        return place
+        position = self._indices.get(name)
+        if position is None:
+            position = self._indices[name] = self._taps.table.index(Site(self.path, self._kind, name), tensor)
+        return position
 
     def _gradient_tap(self, name: str, tensor: torch.Tensor) -> GradientTap:
         tap = self._gradient_taps.get(name)
         if tap is None:
-            place = self._taps.table.index(Site(self.path, Kind.ACTIVATION_GRADIENT, name), tensor)
-            tap = self._gradient_taps[name] = GradientTap(self._taps, place, self.path)
+            position = self._taps.table.index(Site(self.path, Kind.ACTIVATION_GRADIENT, name), tensor)
+            tap = self._gradient_taps[name] = GradientTap(self._taps, position, self.path)
         return tap
 
 
 class GradientTap(Inert):
     """The hook on one output's gradient."""
 
-    def __init__(self, taps: Taps, place: int, path: str) -> None:
-        self._taps, self._place, self.path = taps, place, path
+    def __init__(self, taps: Taps, position: int, path: str) -> None:
+        self._taps, self._place, self.path = taps, position, path
 
     def __call__(self, gradient: Any) -> None:
         """Look at the gradient; it passes as it is."""
@@ -267,8 +267,8 @@ class InputTap(Inert):
         found = found[:MAX_TENSORS_PER_OUTPUT]
         if found:
             indices = [self.index(name, tensor) for name, tensor in found]
-            pending = start([tensor for _, tensor in found])
-            self._taps.collect(Batch(np.array(indices, dtype=np.uint32), pending))
+            pending = measure_async([tensor for _, tensor in found])
+            self._taps.collect(MeasuredGroup(np.array(indices, dtype=np.uint32), pending))
         self._taps.spent += time.perf_counter() - began
 
 
@@ -288,7 +288,7 @@ class Taps:
         *,
         layers: tuple[str, ...],
         limit: int,
-        collect: Callable[[Batch], None],
+        collect: Callable[[MeasuredGroup], None],
         guard: Callable[..., None],
         on_call: Callable[[Any, bool], None],
     ) -> None:
@@ -365,7 +365,7 @@ class Taps:
             if not is_root:
                 self._parts.append(output_tap)
                 if self.graphs is not None:
-                    output_tap.places = self.graphs.places(output_tap)
+                    output_tap.positions = self.graphs.positions(output_tap)
             handle = module.register_forward_hook(output_tap)
             (self._handles if is_root else self._part_handles).append(handle)
 
@@ -378,7 +378,7 @@ class Taps:
         self.wants_graphs = False
         self.graphs = GraphTaps(self, self._names.root, self.guard)
         for tap in self._parts:
-            tap.places = self.graphs.places(tap)
+            tap.positions = self.graphs.positions(tap)
         self.guard(self.graphs.forget_graphs, self._names.root)
         self.recording = self._recording
 
@@ -411,9 +411,9 @@ class Taps:
             if tensor.is_floating_point() and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
         ]
         if found:
-            indices = [place for place, _ in found]
-            pending = start([tensor for _, tensor in found])
-            self.collect(Batch(np.array(indices, dtype=np.uint32), pending))
+            indices = [position for position, _ in found]
+            pending = measure_async([tensor for _, tensor in found])
+            self.collect(MeasuredGroup(np.array(indices, dtype=np.uint32), pending))
         self.forget()
         return [tensor for tap, _, tensor in alive if isinstance(tap, InputTap)]
 

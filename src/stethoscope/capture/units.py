@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from stethoscope.capture.looks import can_look
+from stethoscope.capture.deferred_reads import can_defer
 from stethoscope.capture.lossgraph import Reading
 
 MAX_UNITS: Final = 8192
@@ -99,14 +99,14 @@ def rows_with_gradient(gradient: torch.Tensor, bias: torch.Tensor | None = None)
     A row without a gradient whose bias has one is no dead unit: what comes into the layer is zero.
     """
     values = gradient.detach()
-    if values.dim() < 2 or not can_look(values) or not 1 < values.shape[0] <= MAX_UNITS or not values.numel():
+    if values.dim() < 2 or not can_defer(values) or not 1 < values.shape[0] <= MAX_UNITS or not values.numel():
         return None
     rows = (values.abs() if values.is_complex() else values).flatten(1)
     if rows.device.type == "cpu":
         largest = torch.maximum(rows.amax(1), -rows.amin(1)).abs().float()
     else:
         largest = _norm(rows, math.inf, 1)
-    if bias is not None and can_look(bias) and bias.shape == largest.shape and bias.device == largest.device:
+    if bias is not None and can_defer(bias) and bias.shape == largest.shape and bias.device == largest.device:
         largest = torch.maximum(largest, bias.detach().abs().float())
     return largest
 
@@ -120,7 +120,7 @@ def logits(output: Any, reading: Reading | None = None) -> torch.Tensor | None:
         not isinstance(output, torch.Tensor)
         or not output.is_floating_point()
         or output.dim() < 1
-        or not can_look(output)
+        or not can_defer(output)
     ):
         return None
     size, dim = tuple(output.shape), -1

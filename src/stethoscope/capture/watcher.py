@@ -15,17 +15,17 @@ from typing import Any, Final
 import torch
 
 from stethoscope.capture import batches, replicas
-from stethoscope.capture.boundary import Boundary
+from stethoscope.capture.batch_tracking import BatchTracker
 from stethoscope.capture.clock import Clock
 from stethoscope.capture.closures import Closure, has_closure
 from stethoscope.capture.cost import Cost
 from stethoscope.capture.guard import Guard, guarded
-from stethoscope.capture.intake import Intake
 from stethoscope.capture.lineage import Lineage
 from stethoscope.capture.notes import Notes
-from stethoscope.capture.owners import Owners
+from stethoscope.capture.optimizer_probe import OptimizerProbe
+from stethoscope.capture.optimizer_registry import OptimizerRegistry
 from stethoscope.capture.phases import Phases
-from stethoscope.capture.ring import Batch, Ring, StepRows, scalar_of
+from stethoscope.capture.ring import MeasuredGroup, Ring, StepRows, scalar_of
 from stethoscope.capture.scaling import Scaling, host_scale, pending_scale
 from stethoscope.capture.schedule import Schedule
 from stethoscope.capture.seams import SEAMS
@@ -33,7 +33,7 @@ from stethoscope.capture.sites import Names, Sink, SiteTable, is_compiled
 from stethoscope.capture.taps import Taps
 from stethoscope.capture.totals import Totals
 from stethoscope.config import DebugConfig
-from stethoscope.kernels import Extras, start
+from stethoscope.kernels import Extras, measure_async
 
 SKETCH_SEED: Final = 0x5E7
 MAX_IDLE: Final = 64
@@ -68,7 +68,7 @@ class Watcher:
         """The thread that took the last step."""
         self._rows = StepRows(first_step)
         self._batch_facts = batches.BatchFacts()
-        self.intake = Intake(
+        self.batch_tracker = BatchTracker(
             self.names,
             self.table,
             sink,
@@ -77,7 +77,7 @@ class Watcher:
         )
         self._settled: StepRows | None = None
         """The open Step up to its last optimizer step; what comes after may belong to the next Step."""
-        self._rest: list[Batch] = []
+        self._rest: list[MeasuredGroup] = []
         self.scaling = Scaling(self.names)
         self._counts = Totals(sink)
         self._num_idle = 0
@@ -96,11 +96,11 @@ class Watcher:
         )
         self.phases = Phases(lambda: self.taps.spent)
         self.notes = Notes(self.names, self.table, sink, lambda: self.clock.step, self.schedule.units_every)
-        self.cost = Cost(self.schedule, self.taps, self.intake, self.notes)
+        self.cost = Cost(self.schedule, self.taps, self.batch_tracker, self.notes)
         self.taps.on_output, self.taps.on_evaluation = self.notes.output, self._evaluation_forward
         self.lineage = Lineage(self.names.root, self._note_graph, model=model, ready=lambda: not self.evaluating)
-        self.owners = Owners(optimizers, self.names, self.table, config, sink, self.clock)
-        self.owners.on_change = self._attach
+        self.registry = OptimizerRegistry(optimizers, self.names, self.table, config, sink, self.clock)
+        self.registry.on_change = self._attach
 
     # ---- life ----
 
@@ -148,12 +148,12 @@ class Watcher:
 
     def log(self, name: str, value: torch.Tensor) -> None:
         """A metric that is still a tensor: read when it is there, without a synchronisation."""
-        rows = StepRows(self.log_step, pending_scalars=[(name, start([value.detach()]))])
+        rows = StepRows(self.log_step, pending_scalars=[(name, measure_async([value.detach()]))])
         self.ring.put(rows)
 
     def log_batch(self, inputs: Any, targets: Any) -> None:
         """Statistics and fingerprints of a batch, for the Step that is about to use it."""
-        self.intake.logged(evaluating=self.evaluating)
+        self.batch_tracker.logged(evaluating=self.evaluating)
         if not self.evaluating:
             self._rows.batches.extend(batches.rows(self.table, inputs, targets))
         step, kind = self.clock.step, "eval_batch" if self.evaluating else "batch"
@@ -162,9 +162,9 @@ class Watcher:
             if facts:
                 self.sink.event(step, kind, facts)
 
-        letter = self._batch_facts.look(inputs, targets, step, tell)
-        if letter is not None:
-            self.ring.put(StepRows(step, letter=letter))
+        reads = self._batch_facts.look(inputs, targets, step, tell)
+        if reads is not None:
+            self.ring.put(StepRows(step, reads=reads))
 
     def evaluation_begins(self) -> None:
         """Validation starts: which modules are in training mode is a fact worth keeping."""
@@ -188,7 +188,7 @@ class Watcher:
         if self.evaluating:
             return
         self.phases.end("forward_ms", self._rows.scalars)
-        self.guard(self.intake.backward)
+        self.guard(self.batch_tracker.backward)
         began = time.perf_counter()
         # A line search evaluates the loss elsewhere too: the step's loss is that of the first evaluation.
         is_first = self._closure is None or self._closure.backward_begins()
@@ -201,7 +201,7 @@ class Watcher:
             self.guard(self.notes.backward_begins, tensor, first_of_step=first_of_step, counts=is_first)
         self.taps.forget()
         self.taps.keeping = False  # checkpointing computes again: its outputs were there before
-        for ledger in self.owners.ledgers:
+        for ledger in self.registry.ledgers:
             if ledger.backward_begins() and self._closure is None:
                 self._counts.discarded(self.clock.step)
                 break
@@ -224,7 +224,7 @@ class Watcher:
         self.taps.gradient_scale = None
         self._rows.num_backwards += 1
         self._counts.num_backwards += 1
-        for ledger in self.owners.ledgers:
+        for ledger in self.registry.ledgers:
             ledger.backward_ends()
         # Optimizers that step inside backward end their round with it.
         if self.clock.anything_stepped and self._stepped_in_backward:
@@ -238,52 +238,52 @@ class Watcher:
     @guarded
     def step_begins(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         """Measure the gradients the optimizer is about to use."""
-        edge = self.owners.meet(optimizer)
-        if edge is None:
+        probe = self.registry.meet(optimizer)
+        if probe is None:
             return
         self._flush_taps()
         if self.clock.repeats(optimizer):
             self._close_step(whole=False)
         began = time.perf_counter()
         # With a closure the gradients at this moment are those of the last step: read them after it.
-        edge.used_closure = has_closure(args, kwargs)
-        self._closure = Closure(self.owners.ledger(optimizer)) if edge.used_closure else None
-        if not edge.used_closure:
-            self.owners.settle_accounts(optimizer, self._rows)
+        probe.used_closure = has_closure(args, kwargs)
+        self._closure = Closure(self.registry.ledger(optimizer)) if probe.used_closure else None
+        if not probe.used_closure:
+            self.registry.settle_accounts(optimizer, self._rows)
         self.cost.add("ledger", began)
-        if not edge.used_closure:
-            self._take_gradients(edge, optimizer)
+        if not probe.used_closure:
+            self._take_gradients(probe, optimizer)
         if self.schedule.due("boundary", self.clock.step):
             began = time.perf_counter()
-            edge.remember()
-            self.owners.note_undone(edge)
+            probe.remember()
+            self.registry.note_undone(probe)
             self.cost.add("boundary", began)
         self.phases.begin("optimizer_ms")
 
     @guarded
     def step_ends(self, optimizer: torch.optim.Optimizer) -> None:
         """Measure what it did."""
-        edge = self.owners.boundary(optimizer)
-        if edge is None:
+        probe = self.registry.probe(optimizer)
+        if probe is None:
             return
         self.phases.end("optimizer_ms", self._rows.scalars)
         self._closure = None
-        if edge.used_closure:
-            self.owners.settle_accounts(optimizer, self._rows)
-            self._take_gradients(edge, optimizer)
-        self.owners.ledger(optimizer).step_ends()
+        if probe.used_closure:
+            self.registry.settle_accounts(optimizer, self._rows)
+            self._take_gradients(probe, optimizer)
+        self.registry.ledger(optimizer).step_ends()
         if len(self.clock.optimizers) > 1:
             self._rows.own_losses(self.clock.optimizers.index(optimizer), self._settled)
         if self.schedule.due("boundary", self.clock.step):
             began = time.perf_counter()
-            for batch in (edge.update(self.clock.step), edge.weights(self._extras), edge.state()):
+            for batch in (probe.update(self.clock.step), probe.weights(self._extras), probe.state()):
                 if batch is not None:
                     self._collect(batch)
             self.cost.add("boundary", began)
-        self.owners.note_rates(optimizer, self._rows)
+        self.registry.note_rates(optimizer, self._rows)
         found_inf = getattr(optimizer, "found_inf", None)
         if isinstance(found_inf, torch.Tensor):
-            self._rows.pending_scalars.append(("found_inf", start([found_inf.detach()])))
+            self._rows.pending_scalars.append(("found_inf", measure_async([found_inf.detach()])))
         self.trained_in = threading.get_ident()
         complete = self.clock.stepped(optimizer)
         self._stepped_in_backward = torch._C._current_graph_task_id() != -1
@@ -312,9 +312,9 @@ class Watcher:
     @guarded
     def scaler_stepped(self, scaler: Any, optimizer: torch.optim.Optimizer, ran: bool) -> None:
         """Count a step that the scaler skipped."""
-        if ran or self.owners.meet(optimizer) is None:
+        if ran or self.registry.meet(optimizer) is None:
             return
-        self.owners.ledger(optimizer).step_ends()
+        self.registry.ledger(optimizer).step_ends()
         self._counts.skipped(self.clock.step, host_scale(scaler))
         # What was measured belongs to an attempt that came to nothing.
         self._rows = StepRows(self.clock.step)
@@ -322,13 +322,13 @@ class Watcher:
     @guarded
     def batch_arrived(self, dataset: Any, batch: Any, seconds: float) -> None:
         """Note it, until it is known whether it is trained on."""
-        self.intake.arrived(dataset, batch, seconds, evaluating=self.evaluating)
+        self.batch_tracker.arrived(dataset, batch, seconds, evaluating=self.evaluating)
 
     @guarded
     def scheduler_stepped(self, scheduler: Any) -> None:
         """Count it; a scheduler's first step is its own constructor's."""
         if getattr(scheduler, "_step_count", 2) > 1:
-            mine = self.owners.boundary(getattr(scheduler, "optimizer", None)) is not None
+            mine = self.registry.probe(getattr(scheduler, "optimizer", None)) is not None
             self._counts.num_scheduler_steps += int(mine)
 
     # ---- how ----
@@ -350,7 +350,7 @@ class Watcher:
     def _note_graph(self, body: dict[str, Any]) -> None:
         self.sink.event(self.clock.step, "graph", body)
 
-    def _collect(self, batch: Batch) -> None:
+    def _collect(self, batch: MeasuredGroup) -> None:
         self._rows.batches.append(batch)
 
     def _forward_begins(self, values: Any, mode: bool) -> None:
@@ -358,22 +358,22 @@ class Watcher:
         self._rows.scalars.setdefault("data_ms", (time.perf_counter() - self.cost.step_began) * 1e3)
         self._num_idle += 1
         self._choose_recording()
-        self.guard(self.intake.called, values, training=not self.evaluating, mode=mode)
+        self.guard(self.batch_tracker.called, values, training=not self.evaluating, mode=mode)
         self.taps.forget()
         self.guard(self.notes.forward_begins, evaluating=False, recording=self.taps.recording)
         self.phases.begin("forward_ms")
 
     def _evaluation_forward(self, values: Any, mode: bool) -> None:
         if not torch.is_grad_enabled():
-            self.guard(self.intake.called, values, training=False, mode=mode)
+            self.guard(self.batch_tracker.called, values, training=False, mode=mode)
         if self.evaluating:
             self.notes.forward_begins(evaluating=True)
 
     def _choose_recording(self) -> None:
         # Also where nobody calls the root itself (an agent whose actor and critic are called one by one).
-        looks = not self.evaluating and self._num_idle <= MAX_IDLE
-        self.taps.recording = looks and self.schedule.due("modules", self.clock.step)
-        self.taps.keeping = looks and not self.taps.recording
+        may_look = not self.evaluating and self._num_idle <= MAX_IDLE
+        self.taps.recording = may_look and self.schedule.due("modules", self.clock.step)
+        self.taps.keeping = may_look and not self.taps.recording
         step = self.clock.step
         due = self.schedule.due("batches", step) and self.schedule.due("gradients", step)
         self.taps.inputs_due = due and not self.evaluating
@@ -381,7 +381,7 @@ class Watcher:
     def _note_loss(self, loss: torch.Tensor) -> None:
         divisor, scale = self.scaling.divisor_of(loss), self.scaling.scale_of(loss)
         self.taps.gradient_scale = pending_scale(scale)
-        pending = start([loss.detach() if scale is None else loss.detach() / scale])
+        pending = measure_async([loss.detach() if scale is None else loss.detach() / scale])
         self._rows.pending_scalars.append(("loss", pending))
         self._rows.divisors[id(pending)] = divisor
         if loss.device.type == "cpu" and not math.isfinite(scalar_of(pending)):
@@ -389,7 +389,7 @@ class Watcher:
 
     def _look_back(self) -> None:
         """The loss is not finite: look at what was let pass in this step after all."""
-        self.intake.suspect(self.taps.measure_kept())
+        self.batch_tracker.suspect(self.taps.measure_kept())
 
     def _flush_taps(self) -> None:
         """What waits belongs to the rows that are open now."""
@@ -397,21 +397,21 @@ class Watcher:
         self.taps.waiting.flush()
         self.taps.spent += time.perf_counter() - began
 
-    def _take_gradients(self, edge: Boundary, optimizer: Any) -> None:
+    def _take_gradients(self, probe: OptimizerProbe, optimizer: Any) -> None:
         if not self.schedule.due("gradients", self.clock.step):
             return
         began = time.perf_counter()
-        batch = edge.gradients(self._extras, getattr(optimizer, "grad_scale", None))
+        batch = probe.gradients(self._extras, getattr(optimizer, "grad_scale", None))
         if batch is not None:
             self._collect(batch)
         began = self.cost.add("gradients", began)
         if self.schedule.due("boundary", self.clock.step):
-            self.guard(self.notes.unit_gradients, edge.parameters)
+            self.guard(self.notes.unit_gradients, probe.parameters)
             self.cost.add("boundary", began)
 
     def _settle(self) -> None:
         """Another optimizer may follow in this Step, or this one may step again: then the next Step has begun here."""
-        self._rest = self.owners.rest(self.clock.step, self.schedule)
+        self._rest = self.registry.rest(self.clock.step, self.schedule)
         self._settled = self._rows if self._settled is None else self._settled.absorb(self._rows)
         self._rows = StepRows(self.clock.step)
 
@@ -420,20 +420,20 @@ class Watcher:
         self._flush_taps()
         began = time.perf_counter()
         step = self.clock.step
-        self.owners.rescan(step)
+        self.registry.rescan(step)
         settled, self._settled = self._settled, None
         following = StepRows(step + 1)
         if settled is not None and not whole:
             self._rows, following = settled, self._rows
         else:
-            self._rest = self.owners.rest(step, self.schedule)
+            self._rest = self.registry.rest(step, self.schedule)
             self._rows = self._rows if settled is None else settled.absorb(self._rows)
         rows = self._rows
         rows.batches += self._rest
         self.guard(self.scaling.undo_accumulation, rows)
         self._rest = []
         self.guard(self._close_notes)
-        self.guard(self.intake.close, rows, measured=self.schedule.due("gradients", step))
+        self.guard(self.batch_tracker.close, rows, measured=self.schedule.due("gradients", step))
         now = self.cost.add("boundary", began)
         rows.scalars.update({f"ledger/{key}": value for key, value in rows.accounts.items()})
         rows.scalars["num_backwards"] = float(rows.num_backwards)
@@ -450,16 +450,16 @@ class Watcher:
     def _close_notes(self) -> None:
         scalars = self._rows.scalars
         scalars.update(self.notes.step_closes(self.clock.optimizers))
-        self._rows.letter = self.notes.send()
+        self._rows.reads = self.notes.send()
         if self._counts.num_scheduler_steps:
             scalars["scheduler_steps"] = float(self._counts.num_scheduler_steps)
-        cosines = [cosine for edge in self.owners.boundaries if (cosine := edge.take_cosine()) is not None]
+        cosines = [cosine for probe in self.registry.probes if (cosine := probe.take_cosine()) is not None]
         here = [cosine for cosine in cosines if isinstance(cosine, float)]
         if here:
             scalars["update_cos"] = sum(here) / len(here)
         there = [cosine for cosine in cosines if isinstance(cosine, torch.Tensor)]
         if there and not here:  # of several optimizers on devices, the first one's
-            self._rows.pending_scalars.append(("update_cos", start(there[:1])))
+            self._rows.pending_scalars.append(("update_cos", measure_async(there[:1])))
 
     def _prepare_step(self) -> None:
         step = self.clock.step
@@ -477,6 +477,6 @@ class Watcher:
         """Now and then the device's own time is asked for; it is read when it has come, never waited for."""
         waiting = self.taps.waiting
         waiting.extras, waiting.timed = self._extras, self.schedule.timed(step)
-        self.notes.looks.timed = waiting.timed
-        for edge in self.owners.boundaries:
-            edge.timed = waiting.timed
+        self.notes.reads.timed = waiting.timed
+        for probe in self.registry.probes:
+            probe.timed = waiting.timed

@@ -3,7 +3,7 @@
 from stethoscope.kernels.captured import Slots
 from stethoscope.kernels.columns import COLUMNS, NUM_COLUMNS, Table, empty_rows, merge, stat
 from stethoscope.kernels.histogram import NUM_BINS, Percentiles, percentiles
-from stethoscope.kernels.measuring import backend, measure, start
+from stethoscope.kernels.measuring import backend, measure, measure_async
 from stethoscope.kernels.pending import Extras, Measured, Pending
 from stethoscope.kernels.reference import UnsupportedArrayError
 from stethoscope.kernels.sampling import Sample, Snapshot
@@ -26,8 +26,8 @@ __all__ = [
     "backend",
     "empty_rows",
     "measure",
+    "measure_async",
     "merge",
     "percentiles",
-    "start",
     "stat",
 ]

@@ -21,7 +21,7 @@ COUNTS: Final = tuple(one.name for one in COUNT_COLUMNS)
 COLUMNS: Final = COUNTS + tuple(one.name for one in VALUE_COLUMNS)
 NUM_COLUMNS: Final = len(COLUMNS)
 NUM_COUNTS: Final = len(COUNTS)
-INDEX: Final = {name: place for place, name in enumerate(COLUMNS)}
+INDEX: Final = {name: position for position, name in enumerate(COLUMNS)}
 
 
 def empty_rows(num_rows: int) -> Table:

@@ -49,8 +49,8 @@ def edges() -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
 def bin_index(values: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
     """The bin of each finite value."""
     _, exponents = np.frexp(values)
-    place = np.clip(exponents.astype(np.int64) - 1, MIN_EXPONENT, MAX_EXPONENT) - MIN_EXPONENT
-    index = np.where(values > 0, ZERO_BIN + 1 + place, ZERO_BIN - 1 - place)
+    position = np.clip(exponents.astype(np.int64) - 1, MIN_EXPONENT, MAX_EXPONENT) - MIN_EXPONENT
+    index = np.where(values > 0, ZERO_BIN + 1 + position, ZERO_BIN - 1 - position)
     return np.where(values == 0, ZERO_BIN, index)
 
 
@@ -79,9 +79,9 @@ def percentiles(
     low, high = _bounded_edges(minimum, maximum)
     # The value of rank ceil(q n / 100), counted from one (NumPy's "inverted_cdf"): always an element.
     rank = np.maximum(np.ceil(wanted / 100.0 * total), 1.0)
-    place = np.searchsorted(cumulative, rank)
-    within = (rank - (cumulative[place] - counts[place]) - 0.5) / counts[place]
-    low, high = low[place], high[place]
+    position = np.searchsorted(cumulative, rank)
+    within = (rank - (cumulative[position] - counts[position]) - 0.5) / counts[position]
+    low, high = low[position], high[position]
     with np.errstate(invalid="ignore"):
         estimate = low + within * (high - low)
     # Where a bin has no end, its other edge is the best that is known.
@@ -95,9 +95,9 @@ def _bounded_edges(
     low, high = edges()
     for bound in (minimum, maximum):
         if bound is not None and np.isfinite(bound):
-            place = int(bin_index(np.array([bound]))[0])
+            position = int(bin_index(np.array([bound]))[0])
             if bound == minimum:
-                low[place] = max(low[place], bound)
+                low[position] = max(low[position], bound)
             if bound == maximum:
-                high[place] = min(high[place], bound)
+                high[position] = min(high[position], bound)
     return low, high

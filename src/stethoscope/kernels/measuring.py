@@ -33,17 +33,17 @@ def measure(arrays: Sequence[Any], *, limits: Limits | None = None) -> Table:
     Takes NumPy arrays, torch tensors, JAX arrays, lists and numbers, mixed.
     Raises `UnsupportedArrayError` where one of them holds no numbers that can be read.
     """
-    tensors = [place for place, array in enumerate(arrays) if is_tensor(array)]
-    others = [place for place, array in enumerate(arrays) if not is_tensor(array)]
+    tensors = [position for position, array in enumerate(arrays) if is_tensor(array)]
+    others = [position for position, array in enumerate(arrays) if not is_tensor(array)]
     out = np.empty((len(arrays), NUM_COLUMNS))
     if tensors:
-        out[tensors] = _measure_tensors([arrays[place] for place in tensors], _pick(limits, tensors))
+        out[tensors] = _measure_tensors([arrays[position] for position in tensors], _pick(limits, tensors))
     if others:
-        out[others] = _measure_arrays([arrays[place] for place in others], _pick(limits, others))
+        out[others] = _measure_arrays([arrays[position] for position in others], _pick(limits, others))
     return out
 
 
-def start(
+def measure_async(
     tensors: Sequence[torch.Tensor],
     *,
     limits: Limits | None = None,
@@ -64,22 +64,22 @@ def start(
 
 def _start_mixed(tensors: Sequence[Any], limits: Limits | None, extras: Extras | None) -> Pending:
     """For what the pointer table does not take as it is: looks at each tensor, then goes device by device."""
-    places: dict[Any, list[int]] = {}
+    positions: dict[Any, list[int]] = {}
     sources: list[Any] = []
     implicit_zeros: dict[int, int] = {}
     unsupported: list[int] = []
-    for place, tensor in enumerate(tensors):
+    for position, tensor in enumerate(tensors):
         found = plain(tensor)
         sources.append(None if found is None else found.tensor)
         if found is None:
-            unsupported.append(place)
+            unsupported.append(position)
             continue
         if found.implicit_zeros:
-            implicit_zeros[place] = found.implicit_zeros
-        places.setdefault(found.tensor.device, []).append(place)
+            implicit_zeros[position] = found.implicit_zeros
+        positions.setdefault(found.tensor.device, []).append(position)
     parts: list[tuple[Sequence[int], Part]] = [
-        (members, _launch([sources[place] for place in members], _pick(limits, members), extras))
-        for members in places.values()
+        (members, _launch([sources[position] for position in members], _pick(limits, members), extras))
+        for members in positions.values()
     ]
     return Pending(Assembled(len(sources), parts, implicit_zeros, unsupported))
 
@@ -128,7 +128,7 @@ def _measure_on_device(table: Collected, limits: Limits | None, extras: Extras |
 
 
 def _measure_tensors(tensors: list[Any], limits: Limits | None) -> Table:
-    measured = start(tensors, limits=limits).result()
+    measured = measure_async(tensors, limits=limits).result()
     if measured.unsupported:
         tensor = tensors[measured.unsupported[0]]
         raise reference.UnsupportedArrayError(
@@ -164,5 +164,5 @@ def _readable(array: Any) -> npt.NDArray[Any] | None:
     return found if found.flags.forc else np.ascontiguousarray(found)
 
 
-def _pick(limits: Limits | None, places: list[int]) -> Limits | None:
-    return None if limits is None else [limits[place] for place in places]
+def _pick(limits: Limits | None, positions: list[int]) -> Limits | None:
+    return None if limits is None else [limits[position] for position in positions]

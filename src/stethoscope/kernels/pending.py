@@ -88,23 +88,23 @@ class Assembled:
         histograms: Histograms | None = None
         sketches: Sketches | None = None
         unsupported = list(self._unsupported)
-        for places, part in self._parts:
+        for positions, part in self._parts:
             measured = part.result()
-            rows[places] = measured.rows
-            unsupported.extend(places[index] for index in measured.unsupported)
+            rows[positions] = measured.rows
+            unsupported.extend(positions[index] for index in measured.unsupported)
             if measured.histograms is not None:
                 if histograms is None:
                     histograms = np.zeros((self._num_rows, NUM_BINS), dtype=np.uint32)
-                histograms[places] = measured.histograms
+                histograms[positions] = measured.histograms
             if measured.sketches is not None:
                 if sketches is None:
                     sketches = np.zeros((self._num_rows, SKETCH_WIDTH), dtype=np.float32)
-                sketches[places] = measured.sketches
-        for place, num_zeros in self._implicit_zeros.items():
-            rows[place] = merge(rows[place], zero_row(num_zeros))
+                sketches[positions] = measured.sketches
+        for position, num_zeros in self._implicit_zeros.items():
+            rows[position] = merge(rows[position], zero_row(num_zeros))
             if histograms is not None:
-                total = int(histograms[place, ZERO_BIN]) + num_zeros
-                histograms[place, ZERO_BIN] = min(total, int(np.iinfo(np.uint32).max))
+                total = int(histograms[position, ZERO_BIN]) + num_zeros
+                histograms[position, ZERO_BIN] = min(total, int(np.iinfo(np.uint32).max))
         return Measured(rows, histograms, sketches, tuple(sorted(unsupported)))
 
 
@@ -120,15 +120,15 @@ class Pending:
         """Whether `result` returns at once. Never waits."""
         return self._part.ready()
 
-    def again(self, places: Sequence[int]) -> Pending:
+    def again(self, positions: Sequence[int]) -> Pending:
         """The same rows, and those of these places once more after them."""
 
         def finish(measured: Measured) -> Measured:
             found = measured if self._finish is None else self._finish(measured)
-            order = [*range(len(found.rows)), *places]
+            order = [*range(len(found.rows)), *positions]
             histograms = None if found.histograms is None else found.histograms[order]
             sketches = None if found.sketches is None else found.sketches[order]
-            twice = [len(found.rows) + n for n, place in enumerate(places) if place in found.unsupported]
+            twice = [len(found.rows) + n for n, position in enumerate(positions) if position in found.unsupported]
             return Measured(found.rows[order], histograms, sketches, (*found.unsupported, *twice))
 
         return Pending(self._part, finish)

@@ -47,7 +47,7 @@ FIRST_TABLE_CODE: Final = CODE["float8_e4m3fn"]
 class Collected:
     """A table of pointers, and the owners that keep them valid."""
 
-    __slots__ = ("bent", "counts", "device", "kinds", "owners", "pointers")
+    __slots__ = ("counts", "device", "kinds", "noncontiguous", "owners", "pointers")
 
     def __init__(
         self,
@@ -55,12 +55,12 @@ class Collected:
         counts: array[int],
         kinds: bytes,
         owners: Sequence[Any],
-        bent: Sequence[int] = (),
+        noncontiguous: Sequence[int] = (),
         device: int = -1,
     ) -> None:
-        """`bent`: places of tensors whose elements do not lie in logical order; `device`: -1 is the CPU."""
+        """`noncontiguous`: positions of tensors whose elements do not lie in logical order; `device`: -1 is the CPU."""
         self.pointers, self.counts, self.kinds, self.owners = pointers, counts, kinds, owners
-        self.bent, self.device = bent, device
+        self.noncontiguous, self.device = noncontiguous, device
 
     def __len__(self) -> int:
         return len(self.kinds)
@@ -99,21 +99,21 @@ def collect(tensors: Sequence[torch.Tensor], *, ordered: bool = False) -> Collec
     except (KeyError, RuntimeError, NotImplementedError):
         return None  # complex or unreadable dtypes, sparse layouts, tensors inside transforms
     owners: Sequence[Any] = tensors
-    bent = () if all(contiguous) else tuple(place for place, flag in enumerate(contiguous) if not flag)
-    if bent:
+    noncontiguous = () if all(contiguous) else tuple(position for position, flag in enumerate(contiguous) if not flag)
+    if noncontiguous:
         owners = list(tensors)
-        for place in bent:
-            tensor = owners[place]
+        for position in noncontiguous:
+            tensor = owners[position]
             if tensor.is_neg() or (not ordered and not is_dense(tuple(tensor.shape), tensor.stride())):
                 return None
             if ordered:
-                owners[place] = tensor.detach().contiguous()
-                pointers[place] = owners[place].data_ptr()
+                owners[position] = tensor.detach().contiguous()
+                pointers[position] = owners[position].data_ptr()
     # Low addresses: no storage (meta, freed by sharding; an offset may hide the null), or an old-style heap.
     if pointers and min(pointers) < 1 << 32 and not _all_stored(owners, pointers, counts):
         return None
-    bent = () if ordered else bent
-    return Collected(array("Q", pointers), array("q", counts), kinds, owners, bent, max(devices, default=-1))
+    noncontiguous = () if ordered else noncontiguous
+    return Collected(array("Q", pointers), array("q", counts), kinds, owners, noncontiguous, max(devices, default=-1))
 
 
 def _all_stored(tensors: Sequence[Any], pointers: list[int], counts: list[int]) -> bool:

@@ -52,9 +52,9 @@ class Launched:
         values = self._values.cpu().numpy().astype(np.float64)
         rows = empty_rows(self._num_rows)
         sums = np.zeros((self._num_rows, values.shape[1] - NUM_COLUMNS))
-        for place, piece in zip(self._owners, values, strict=True):
-            rows[place] = merge(rows[place], piece[:NUM_COLUMNS])
-            sums[place] += piece[NUM_COLUMNS:]
+        for position, piece in zip(self._owners, values, strict=True):
+            rows[position] = merge(rows[position], piece[:NUM_COLUMNS])
+            sums[position] += piece[NUM_COLUMNS:]
         histograms: Histograms | None = None
         sketches: Sketches | None = None
         if bins.NUM_BINS in self._widths:
@@ -73,8 +73,8 @@ def launch(tensors: Sequence[torch.Tensor], limits: Sequence[float | None] | Non
     widths = [bins.NUM_BINS] * extras.histogram + [sketch_hash.SKETCH_WIDTH] * extras.sketch
     owners: list[int] = []
     pieces: list[Any] = []
-    for place, tensor in enumerate(tensors):
-        limit = None if limits is None else limits[place]
+    for position, tensor in enumerate(tensors):
+        limit = None if limits is None else limits[position]
         tiny = SMALLEST_NORMAL.get(dtype_name(tensor), 0.0)
         flat = tensor.reshape(-1)
         for first in range(0, flat.numel(), PIECE):
@@ -84,7 +84,7 @@ def launch(tensors: Sequence[torch.Tensor], limits: Sequence[float | None] | Non
                 parts.append(_histogram(torch, piece))
             if extras.sketch:
                 parts.append(_sketch(torch, piece, first // sketch_hash.SKETCH_WIDTH, extras.seed))
-            owners.append(place)
+            owners.append(position)
             pieces.append(torch.cat(parts))
     width = NUM_COLUMNS + sum(widths)
     stacked = torch.stack(pieces) if pieces else torch.empty((0, width), dtype=torch.float64, device="cpu")
@@ -154,8 +154,8 @@ def _moments(torch: Any, kept: Any, finite: Any, n: Any, largest: Any, flat: Any
 
 def _histogram(torch: Any, x: Any) -> Any:
     exponent = torch.frexp(x).exponent.to(torch.int64) - 1
-    place = torch.clamp(exponent, bins.MIN_EXPONENT, bins.MAX_EXPONENT) - bins.MIN_EXPONENT
-    index = torch.where(x > 0, bins.ZERO_BIN + 1 + place, bins.ZERO_BIN - 1 - place)
+    position = torch.clamp(exponent, bins.MIN_EXPONENT, bins.MAX_EXPONENT) - bins.MIN_EXPONENT
+    index = torch.where(x > 0, bins.ZERO_BIN + 1 + position, bins.ZERO_BIN - 1 - position)
     index = torch.where(x == 0, bins.ZERO_BIN, index)
     index = torch.where(torch.isfinite(x), index, bins.NUM_BINS)
     # Sorting instead of bincount, which synchronises and is refused in deterministic mode on some devices.

@@ -96,8 +96,8 @@ def row_of_values(flat: Values, tiny: float, limit: float | None = None) -> Tabl
 def rows(arrays: Any, limits: Any = None) -> Table:
     """The rows of several arrays."""
     out = np.empty((len(arrays), NUM_COLUMNS))
-    for place, array in enumerate(arrays):
-        out[place] = row(array, None if limits is None else limits[place])
+    for position, array in enumerate(arrays):
+        out[position] = row(array, None if limits is None else limits[position])
     return out
 
 

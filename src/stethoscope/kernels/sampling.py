@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stethoscope.kernels import cpu, portable, triton, triton_gather
-from stethoscope.kernels.measuring import start
+from stethoscope.kernels.measuring import measure_async
 from stethoscope.kernels.pending import Assembled, Done, Measured, Part, Pending
 from stethoscope.kernels.pointers import collect, collect_pieces
 from stethoscope.kernels.tensors import plain
@@ -51,7 +51,7 @@ class Sample:
     def __init__(self, tensors: Sequence[Any], *, size: int = 1024, seed: int = 0) -> None:
         """`tensors` may be tensors or their shapes."""
         counts = [_num_values(item) for item in tensors]
-        self._coordinates = [coordinates(count, size, seed, place) for place, count in enumerate(counts)]
+        self._coordinates = [coordinates(count, size, seed, position) for position, count in enumerate(counts)]
         self._counts = array("q", counts)
         self.sizes: tuple[int, ...] = tuple(len(chosen) for chosen in self._coordinates)
         self._starts = np.concatenate([[0], np.cumsum(self.sizes, dtype=np.int64)]).astype(np.int64)
@@ -63,10 +63,10 @@ class Sample:
         """The sampled values as they are now, copied; without waiting for any device."""
         table = collect(tensors) if tensors else None
         if table is not None and table.counts == self._counts:
-            layout = tuple((place, tuple(tensors[place].stride())) for place in table.bent)
+            layout = tuple((position, tuple(tensors[position].stride())) for position in table.noncontiguous)
             offsets = self._offsets.get(layout)
             if offsets is None:
-                offsets = self._offsets[layout] = self._lay_out(tensors, table.bent)
+                offsets = self._offsets[layout] = self._lay_out(tensors, table.noncontiguous)
             loaded = cpu.library()
             if table.device < 0 and loaded is not None:
                 return Snapshot(cpu.gather(loaded, table, self._starts, offsets), {})
@@ -92,8 +92,8 @@ class Sample:
         before, after = self._apart(before), self._apart(after)
         moved = before.elsewhere.keys() ^ after.elsewhere.keys()
         missing = sorted({*before.missing, *after.missing, *moved})
-        elsewhere = [place for place in after.elsewhere if place not in missing]
-        kept = [place for place in range(len(self.sizes)) if place not in {*missing, *elsewhere}]
+        elsewhere = [position for position in after.elsewhere if position not in missing]
+        kept = [position for position in range(len(self.sizes)) if position not in {*missing, *elsewhere}]
         parts: list[tuple[Sequence[int], Part]] = []
         if kept:
             with np.errstate(invalid="ignore", over="ignore"):
@@ -102,8 +102,8 @@ class Sample:
                 return Pending(host)
             parts.append((kept, Done(Measured(host.result().rows[kept]))))
         if elsewhere:
-            changes = [after.elsewhere[place] - before.elsewhere[place] for place in elsewhere]
-            parts.append((elsewhere, start(changes)))
+            changes = [after.elsewhere[position] - before.elsewhere[position] for position in elsewhere]
+            parts.append((elsewhere, measure_async(changes)))
         return Pending(Assembled(len(self.sizes), parts, {}, missing))
 
     def _apart(self, snapshot: Snapshot) -> Snapshot:
@@ -111,7 +111,7 @@ class Sample:
         if snapshot.device is None:
             return snapshot
         pairs = itertools.pairwise(self._starts.tolist())
-        pieces = {place: snapshot.device[begin:end] for place, (begin, end) in enumerate(pairs)}
+        pieces = {position: snapshot.device[begin:end] for position, (begin, end) in enumerate(pairs)}
         return Snapshot(np.zeros(int(self._starts[-1])), pieces)
 
     def _host_part(self, change: npt.NDArray[np.float64]) -> Part:
@@ -122,15 +122,15 @@ class Sample:
         pieces = [torch.from_numpy(piece) for piece in np.split(change, self._starts[1:-1])]
         return Done(portable.launch(pieces[: len(self.sizes)], None, None).result())
 
-    def _lay_out(self, tensors: Sequence[Any], bent: Sequence[int]) -> Coordinates:
+    def _lay_out(self, tensors: Sequence[Any], noncontiguous: Sequence[int]) -> Coordinates:
         """Where the coordinates lie in memory, in elements from each tensor's pointer."""
         chosen = list(self._coordinates)
-        for place in bent:
-            index = np.unravel_index(chosen[place], tuple(tensors[place].shape))
-            strides = tensors[place].stride()
-            chosen[place] = sum(
+        for position in noncontiguous:
+            index = np.unravel_index(chosen[position], tuple(tensors[position].shape))
+            strides = tensors[position].stride()
+            chosen[position] = sum(
                 (axis * stride for axis, stride in zip(index, strides, strict=True)),
-                start=np.zeros(len(chosen[place]), dtype=np.int64),
+                start=np.zeros(len(chosen[position]), dtype=np.int64),
             )
         return np.ascontiguousarray(np.concatenate([np.zeros(0, dtype=np.int64), *chosen]), dtype=np.int64)
 
@@ -138,30 +138,30 @@ class Sample:
         host = np.zeros(int(self._starts[-1]))
         elsewhere: dict[int, Any] = {}
         missing: list[int] = []
-        for place, tensor in enumerate(tensors):
+        for position, tensor in enumerate(tensors):
             found = plain(tensor)
-            if found is None or found.implicit_zeros or found.tensor.numel() != self._counts[place]:
-                missing.append(place)
+            if found is None or found.implicit_zeros or found.tensor.numel() != self._counts[position]:
+                missing.append(position)
                 continue
-            values = portable.gather(found.tensor, self._coordinates_on(place, found.tensor.device))
+            values = portable.gather(found.tensor, self._coordinates_on(position, found.tensor.device))
             if found.tensor.device.type == "cpu":
-                host[self._starts[place] : self._starts[place + 1]] = values.numpy()
+                host[self._starts[position] : self._starts[position + 1]] = values.numpy()
             else:
-                elsewhere[place] = values
+                elsewhere[position] = values
         return Snapshot(host, elsewhere, tuple(missing))
 
-    def _coordinates_on(self, place: int, device: Any) -> Any:
-        key = (place, device)
+    def _coordinates_on(self, position: int, device: Any) -> Any:
+        key = (position, device)
         if key not in self._on_device:
-            self._on_device[key] = sys.modules["torch"].as_tensor(self._coordinates[place], device="cpu").to(device)
+            self._on_device[key] = sys.modules["torch"].as_tensor(self._coordinates[position], device="cpu").to(device)
         return self._on_device[key]
 
 
-def coordinates(count: int, size: int, seed: int, place: int) -> Coordinates:
+def coordinates(count: int, size: int, seed: int, position: int) -> Coordinates:
     """Sorted coordinates of a tensor with `count` values: `size` of them, or all where there are no more."""
     if count <= size:
         return np.arange(count, dtype=np.int64)
-    random = np.random.default_rng([seed, place, count])
+    random = np.random.default_rng([seed, position, count])
     return np.sort(random.choice(count, size=size, replace=False, shuffle=False)).astype(np.int64)
 
 

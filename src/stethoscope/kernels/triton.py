@@ -163,20 +163,20 @@ class Assembly:
         histograms: Any = None
         sketches: Any = None
         left = iter(tables)
-        for places, names in self._groups:
+        for positions, names in self._groups:
             for name in names:
                 table = next(left)
                 if name == "sums":
-                    rows[places] = rows_of_sums(table)
+                    rows[positions] = rows_of_sums(table)
                 elif name == "histograms":
                     if histograms is None:
                         histograms = np.zeros((self._num_rows, bins.NUM_BINS), dtype=np.uint32)
-                    histograms[places] = np.minimum(table[:, : bins.NUM_BINS], np.iinfo(np.uint32).max)
+                    histograms[positions] = np.minimum(table[:, : bins.NUM_BINS], np.iinfo(np.uint32).max)
                 else:
                     if sketches is None:
                         sketches = np.zeros((self._num_rows, SKETCH_WIDTH), dtype=np.float32)
                     with np.errstate(over="ignore"):
-                        sketches[places] = table.astype(np.float32)
+                        sketches[positions] = table.astype(np.float32)
         return Measured(rows, histograms, sketches)
 
 
@@ -247,12 +247,12 @@ def launch(
     tables: list[Any] = []
     groups: list[tuple[list[int], tuple[str, ...]]] = []
     for key in np.unique(keys).tolist():
-        places = np.flatnonzero(keys == key)
-        chosen = None if limits is None else [limits[place] for place in places.tolist()]
-        group = Group(KINDS[key // 2], bool(key % 2), pointers[places], counts[places])
+        positions = np.flatnonzero(keys == key)
+        chosen = None if limits is None else [limits[position] for position in positions.tolist()]
+        group = Group(KINDS[key // 2], bool(key % 2), pointers[positions], counts[positions])
         left = _launch_group(device, group, chosen, extras)
         tables.extend(left.values())
-        groups.append((places.tolist(), tuple(left)))
+        groups.append((positions.tolist(), tuple(left)))
     return Fetched(tables, Assembly(len(table), groups), watch)
 
 

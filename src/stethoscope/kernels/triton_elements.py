@@ -48,9 +48,9 @@ def wide(raw, READ: tl.constexpr):
 
 
 @triton.jit
-def read(places, inside, READ: tl.constexpr):
+def read(positions, inside, READ: tl.constexpr):
     """The elements at these places, zero for those that are outside."""
-    x = wide(tl.load(places, mask=inside, other=0), READ)
+    x = wide(tl.load(positions, mask=inside, other=0), READ)
     if READ == "e8m0fnu":  # which has no zero
         x = tl.where(inside, x, 0.0)
     return x

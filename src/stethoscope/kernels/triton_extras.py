@@ -38,9 +38,9 @@ def chunk_histograms(
         exponent = (bits >> 23) - 127
         odd = exponent == 128
         negative = x.to(tl.int32, bitcast=True) < 0
-    place = tl.minimum(tl.maximum(exponent, LOWEST), HIGHEST) - LOWEST
+    position = tl.minimum(tl.maximum(exponent, LOWEST), HIGHEST) - LOWEST
     middle = HIGHEST - LOWEST + 1
-    index = tl.where(negative, middle - 1 - place, middle + 1 + place)
+    index = tl.where(negative, middle - 1 - position, middle + 1 + position)
     index = tl.where(bits == 0, middle, index)
     index = tl.where(odd, 511, index)
     found = tl.histogram(index, 512)

@@ -65,9 +65,9 @@ def _pilot(data, length, READ: tl.constexpr, BLOCK: tl.constexpr):
     """
     lane = tl.arange(0, BLOCK)
     apart = tl.maximum(length // (BLOCK // LINE) // LINE * LINE, LINE)
-    place = lane // LINE * apart + lane % LINE
-    inside = place < length
-    x = read(data + place, inside, READ)
+    position = lane // LINE * apart + lane % LINE
+    inside = position < length
+    x = read(data + position, inside, READ)
     scale = _scale(tl.max(tl.abs(x), 0), READ)
     count = tl.minimum(length, BLOCK)
     zeros = tl.max((inside & (bits_of(x, READ) == 0)).to(tl.int32), 0)

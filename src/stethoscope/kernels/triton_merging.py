@@ -23,10 +23,10 @@ def _common_scale(partials, apart, begin, end, READ: tl.constexpr, LANES: tl.con
     least = tl.zeros([LANES], dtype=tl.float64) + float("inf")
     if READ == "double":
         for first in range(begin, end, LANES):
-            place = first + tl.arange(0, LANES)
-            inside = place < end
-            here = tl.load(partials + place, mask=inside, other=0.0, cache_modifier=FRESH) > 0
-            scale = tl.load(partials + 10 * apart + place, mask=inside, other=1.0, cache_modifier=FRESH)
+            position = first + tl.arange(0, LANES)
+            inside = position < end
+            here = tl.load(partials + position, mask=inside, other=0.0, cache_modifier=FRESH) > 0
+            scale = tl.load(partials + 10 * apart + position, mask=inside, other=1.0, cache_modifier=FRESH)
             least = tl.minimum(least, tl.where(here, scale, float("inf")))
     common = tl.min(least, 0)
     return tl.where(common < float("inf"), common, 1.0)
@@ -49,11 +49,11 @@ def _mean_of_means(partials, apart, begin, end, common, LANES: tl.constexpr):
     total = tl.zeros([LANES], dtype=tl.float64)
     count = total
     for first in range(begin, end, LANES):
-        place = first + tl.arange(0, LANES)
-        inside = place < end
-        here = tl.load(partials + place, mask=inside, other=0.0, cache_modifier=FRESH) > 0
-        scale = tl.load(partials + 10 * apart + place, mask=inside, other=1.0, cache_modifier=FRESH)
-        mean = tl.load(partials + 11 * apart + place, mask=inside, other=0.0, cache_modifier=FRESH)
+        position = first + tl.arange(0, LANES)
+        inside = position < end
+        here = tl.load(partials + position, mask=inside, other=0.0, cache_modifier=FRESH) > 0
+        scale = tl.load(partials + 10 * apart + position, mask=inside, other=1.0, cache_modifier=FRESH)
+        mean = tl.load(partials + 11 * apart + position, mask=inside, other=0.0, cache_modifier=FRESH)
         total += tl.where(here, mean * (common / scale), 0.0)
         count += here.to(tl.float64)
     return tl.sum(total, 0) / tl.maximum(tl.sum(count, 0), 1.0)
@@ -81,9 +81,9 @@ def merge_spans(partials, apart, begin, end, out, READ: tl.constexpr, LANES: tl.
     else:
         shift = _mean_of_means(partials, apart, begin, end, common, LANES)
     for first in range(begin, end, LANES):
-        place = first + lanes
-        inside = place < end
-        each = place[None, :]
+        position = first + lanes
+        inside = position < end
+        each = position[None, :]
         counts += tl.load(
             partials + kinds[:, None] * apart + each,
             mask=inside[None, :] & (kinds[:, None] < 7),
@@ -99,7 +99,7 @@ def merge_spans(partials, apart, begin, end, out, READ: tl.constexpr, LANES: tl.
         # The maximum, as a minimum.
         found = tl.where(ends[:, None] == 1, tl.where(inside[None, :], -found, infinity), found)
         extremes = tl.minimum(extremes, found)
-        powers += _span_powers(partials, apart, place, inside, common, shift, kinds)
+        powers += _span_powers(partials, apart, position, inside, common, shift, kinds)
     totals = tl.sum(counts, 1)
     least = tl.min(extremes, 1)
     added = tl.sum(powers, 1)
@@ -124,19 +124,21 @@ def _pick(values, kinds, which: tl.constexpr):
 
 
 @triton.jit
-def _span_powers(partials, apart, place, inside, common, shift, kinds):
+def _span_powers(partials, apart, position, inside, common, shift, kinds):
     """Of each span, in the common scale: sums of the first four powers of the distance from the shift, and of
     magnitudes; as lines of a table."""
-    n = tl.load(partials + place, mask=inside, other=0.0, cache_modifier=FRESH)
+    n = tl.load(partials + position, mask=inside, other=0.0, cache_modifier=FRESH)
     ratio = tl.where(
-        n > 0, common / tl.load(partials + 10 * apart + place, mask=inside, other=1.0, cache_modifier=FRESH), 0.0
+        n > 0, common / tl.load(partials + 10 * apart + position, mask=inside, other=1.0, cache_modifier=FRESH), 0.0
     )
-    own_mean = tl.load(partials + 11 * apart + place, mask=inside, other=0.0, cache_modifier=FRESH)
-    total_abs = tl.load(partials + 12 * apart + place, mask=inside, other=0.0, cache_modifier=FRESH) * ratio
-    two = tl.load(partials + 13 * apart + place, mask=inside, other=0.0, cache_modifier=FRESH) * ratio * ratio
-    three = tl.load(partials + 14 * apart + place, mask=inside, other=0.0, cache_modifier=FRESH) * ratio * ratio * ratio
+    own_mean = tl.load(partials + 11 * apart + position, mask=inside, other=0.0, cache_modifier=FRESH)
+    total_abs = tl.load(partials + 12 * apart + position, mask=inside, other=0.0, cache_modifier=FRESH) * ratio
+    two = tl.load(partials + 13 * apart + position, mask=inside, other=0.0, cache_modifier=FRESH) * ratio * ratio
+    three = (
+        tl.load(partials + 14 * apart + position, mask=inside, other=0.0, cache_modifier=FRESH) * ratio * ratio * ratio
+    )
     four = (
-        tl.load(partials + 15 * apart + place, mask=inside, other=0.0, cache_modifier=FRESH)
+        tl.load(partials + 15 * apart + position, mask=inside, other=0.0, cache_modifier=FRESH)
         * ratio
         * ratio
         * ratio

@@ -213,7 +213,7 @@ class LayerTimes:
             # A module that returns what its last child returned: the gradient arrives at the child.
             if tensor.requires_grad and tensor is not self._last_output():
                 self._last_output = weakref.ref(tensor)
-                tensor.register_hook(Arrival(self, marks, place))
+                tensor.register_hook(LoaderBatch(self, marks, place))
 
 
 class Before(Inert):
@@ -240,7 +240,7 @@ class After(Inert):
             self._times.guard(self._times.ends, self._facts, output)
 
 
-class Arrival(Inert):
+class LoaderBatch(Inert):
     """The hook on one output's gradient."""
 
     def __init__(self, times: LayerTimes, marks: _Marks, place: int) -> None:
@@ -254,5 +254,5 @@ class Arrival(Inert):
         self._marks.arrivals.append((self._place, self._marks.now()))
 
 
-for _hook in (Before, After, Arrival):
+for _hook in (Before, After, LoaderBatch):
     never_compiled(_hook.__call__)

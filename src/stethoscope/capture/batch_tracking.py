@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import torch
 
-from stethoscope.capture.arrivals import Arrival, has_shape, is_readable
+from stethoscope.capture.loader_batches import LoaderBatch, has_shape, is_readable
 from stethoscope.capture.ring import StepRows
 from stethoscope.capture.sites import Names, Sink, SiteTable
 from stethoscope.capture.taps import tensors_in
@@ -34,7 +34,7 @@ MAX_SUSPECTED: Final = 16
 """Batches that are looked at for a loss that is not finite: once it is lost, it stays so."""
 
 
-class Intake:
+class BatchTracker:
     """What goes into one watched model."""
 
     def __init__(
@@ -46,9 +46,9 @@ class Intake:
         self._began = time.perf_counter()
         self._sources: list[tuple[int, weakref.ref[Any] | None]] = []
         self._numbers: Counter[int] = Counter()
-        self._recent: deque[Arrival] = deque(maxlen=MAX_RECENT)
-        self._pending: deque[Arrival] = deque(maxlen=MAX_PENDING)
-        self._confirmed: list[Arrival] = []
+        self._recent: deque[LoaderBatch] = deque(maxlen=MAX_RECENT)
+        self._pending: deque[LoaderBatch] = deque(maxlen=MAX_PENDING)
+        self._confirmed: list[LoaderBatch] = []
         self._passed: tuple[int, list[tuple[str, weakref.ref[torch.Tensor]]]] | None = None
         """The last batch that a loader yielded and nobody looked at: the number of its data, its tensors."""
         self._num_suspected = 0
@@ -83,7 +83,7 @@ class Intake:
         if not wanted or self._logged[not is_training]:
             return
         table = self._table if is_training else None
-        arrival = Arrival.of(batch, source, is_training=is_training, table=table)
+        arrival = LoaderBatch.of(batch, source, is_training=is_training, table=table)
         if arrival is not None:
             arrival.facts["number"] = self._numbers[source]
             self._recent.append(arrival)
@@ -129,18 +129,18 @@ class Intake:
             return
         known = [t for t in inputs if is_readable(t) and not t.requires_grad]
         if not self._confirmed:
-            found = self._passed_batch(known) or (Arrival.of_call(known, self._step()) if known else None)
+            found = self._passed_batch(known) or (LoaderBatch.of_call(known, self._step()) if known else None)
             self._confirmed += [found] if found is not None else []
         for arrival in self._confirmed:
             arrival.suspect()
 
-    def _passed_batch(self, inputs: list[torch.Tensor]) -> Arrival | None:
+    def _passed_batch(self, inputs: list[torch.Tensor]) -> LoaderBatch | None:
         """What a loader yielded last, where it was let pass and is still there."""
         if self._passed is None:
             return None
         source, parts = self._passed
         alive = {name: tensor for name, kept in parts if (tensor := kept()) is not None}
-        arrival = Arrival.of(alive, source, is_training=True, table=self._table)
+        arrival = LoaderBatch.of(alive, source, is_training=True, table=self._table)
         if arrival is None or (inputs and not arrival.closeness(inputs)):
             return None
         arrival.facts["number"] = self._numbers[source]
@@ -160,7 +160,7 @@ class Intake:
             if measured and arrival.target is not None and arrival.target.rows is not None:
                 rows.batches.append(arrival.target.rows)
 
-    def _take(self, arrival: Arrival, inputs: list[torch.Tensor], *, training: bool, mode: bool) -> None:
+    def _take(self, arrival: LoaderBatch, inputs: list[torch.Tensor], *, training: bool, mode: bool) -> None:
         if not training:
             self._tell_validation(arrival)
             return
@@ -174,12 +174,12 @@ class Intake:
         known = [t for t in inputs if is_readable(t) and not t.requires_grad]
         if not known or len(self._names.roots) > 1 or self._logged[False] or not self._due():
             return
-        arrival = Arrival.of_call(known, self._step())
+        arrival = LoaderBatch.of_call(known, self._step())
         arrival.facts["again"] = self._last_call() is known[0]
         self._last_call = weakref.ref(known[0])
         self._pending.append(arrival)
 
-    def _tell_validation(self, arrival: Arrival) -> None:
+    def _tell_validation(self, arrival: LoaderBatch) -> None:
         if not self._logged[True] and arrival.source is not None:
             self._sink.event(self._step(), "eval_batch", arrival.body())
 

@@ -11,10 +11,10 @@ import numpy.typing as npt
 import torch
 from torch.nn.parameter import is_lazy
 
-from stethoscope.capture.ring import Batch
+from stethoscope.capture.ring import MeasuredGroup
 from stethoscope.capture.sites import Names, SiteTable, wanted
 from stethoscope.config import DebugConfig
-from stethoscope.kernels import Extras, Sample, Snapshot, start
+from stethoscope.kernels import Extras, Sample, Snapshot, measure_async
 from stethoscope.record import Kind, Site
 
 Indices = npt.NDArray[np.uint32]
@@ -25,7 +25,7 @@ LEAST_SAMPLE: Final = 64
 """Coordinates of each weight that are measured however many weights there are."""
 
 
-class Boundary:
+class OptimizerProbe:
     """One optimizer's parameters, their sites, and the measurements around its step."""
 
     def __init__(
@@ -46,7 +46,7 @@ class Boundary:
             if (known := names.parameters.get(id(p))) is not None and wanted(known[0], config.layers)
         ]
         self._named = [names.parameters[id(p)] for p in self.parameters]
-        self.strangers = [p for p in parameters if id(p) not in names.parameters and not is_lazy(p)]
+        self.foreign_params = [p for p in parameters if id(p) not in names.parameters and not is_lazy(p)]
         """Parameters that this optimizer holds and the model does not."""
         measured = ["meta" if p.is_meta else "all" for p in self.parameters]
         self._weights = self._register(Kind.WEIGHT, measured, on=config.weights)
@@ -81,20 +81,20 @@ class Boundary:
         sites = [Site(module, kind, name) for module, name in self._named]
         return np.array(self._table.indices(sites, self.parameters, measured), dtype=np.uint32)
 
-    def gradients(self, extras: Extras | None, scale: Any = None) -> Batch | None:
+    def gradients(self, extras: Extras | None, scale: Any = None) -> MeasuredGroup | None:
         """The gradients as they are now."""
         if not self._config.gradients:
             return None
         # Each `.grad` is asked for once: every time makes a Python object of it.
         index, found = self._gradients, [p.grad for p in self.parameters]
         if type(None) in set(map(type, found)):
-            index = index[[place for place, gradient in enumerate(found) if gradient is not None]]
+            index = index[[position for position, gradient in enumerate(found) if gradient is not None]]
             found = [gradient for gradient in found if gradient is not None]
         if not found:
             return None
-        pending = start(found, extras=extras, timed=self.timed)
-        factor = None if scale is None else start([scale.detach()])
-        return Batch(index, pending, factor, part="gradients")
+        pending = measure_async(found, extras=extras, timed=self.timed)
+        factor = None if scale is None else measure_async([scale.detach()])
+        return MeasuredGroup(index, pending, factor, part="gradients")
 
     def remember(self) -> None:
         """Keep the sampled coordinates of every weight as they are before the step."""
@@ -120,7 +120,7 @@ class Boundary:
         values, moved = self._earlier
         self._num_undone = np.where(moved & ~self._sample.any_of(values != before.host), self._num_undone + 1, 0)
 
-    def update(self, step: int) -> Batch | None:
+    def update(self, step: int) -> MeasuredGroup | None:
         """What the step changed since `remember`, on the sampled coordinates."""
         before, self._before = self._before, None
         if before is None or self._sample is None or self._updates is None:
@@ -129,7 +129,7 @@ class Boundary:
         self._compare_direction(before, after, step)
         changed = len(before.host) == len(after.host) and len(before.host) > 0
         self._earlier = (before.host, self._sample.any_of(before.host != after.host)) if changed else None
-        return Batch(self._updates, self._sample.difference(before, after), part="boundary")
+        return MeasuredGroup(self._updates, self._sample.difference(before, after), part="boundary")
 
     def take_cosine(self) -> float | torch.Tensor | None:
         """The cosine between this step's update and the one before, None where one of them was not looked at.
@@ -162,14 +162,14 @@ class Boundary:
         ):
             self._cosine = (change * last[0]).sum() / (change.norm() * last[0].norm())
 
-    def weights(self, extras: Extras | None) -> Batch | None:
+    def weights(self, extras: Extras | None) -> MeasuredGroup | None:
         """Every weight as it is now."""
         if not self._config.weights or not self.parameters:
             return None
-        pending = start(self.parameters, extras=extras, timed=self.timed)
-        return Batch(self._weights, pending, part="boundary")
+        pending = measure_async(self.parameters, extras=extras, timed=self.timed)
+        return MeasuredGroup(self._weights, pending, part="boundary")
 
-    def state(self) -> Batch | None:
+    def state(self) -> MeasuredGroup | None:
         """The optimizer's tensors of more than one element: momentum, second moments."""
         optimizer = self.optimizer
         if not self._config.optimizer_state or optimizer is None:
@@ -178,7 +178,7 @@ class Boundary:
             self._read_state(optimizer)
         if not self._state_tensors:
             return None
-        return Batch(self._state_index, start(self._state_tensors, timed=self.timed), part="boundary")
+        return MeasuredGroup(self._state_index, measure_async(self._state_tensors, timed=self.timed), part="boundary")
 
     def _state_holds(self, optimizer: torch.optim.Optimizer) -> bool:
         """Whether the optimizer still holds the tensors that were found last time."""
@@ -186,7 +186,7 @@ class Boundary:
         return len(optimizer.state) == self._num_states and all(own.get(key) is value for own, key, value in held)
 
     def _read_state(self, optimizer: torch.optim.Optimizer) -> None:
-        places: list[int] = []
+        positions: list[int] = []
         self._state_held, self._num_states = [], len(optimizer.state)
         for parameter in self.parameters:
             held = optimizer.state.get(parameter)
@@ -194,26 +194,26 @@ class Boundary:
                 continue
             for key, value in held.items():
                 if isinstance(value, torch.Tensor) and value.is_floating_point() and value.dim() > 0:
-                    places.append(self._state_place(parameter, key, value))
+                    positions.append(self._state_place(parameter, key, value))
                     self._state_held.append((held, key, value))
         self._state_tensors = [value for _, _, value in self._state_held]
-        self._state_index = np.array(places, dtype=np.uint32)
+        self._state_index = np.array(positions, dtype=np.uint32)
 
     def _state_place(self, parameter: Any, key: Any, value: torch.Tensor) -> int:
-        place = self._state_sites.get((id(parameter), str(key)))
-        if place is None:
+        position = self._state_sites.get((id(parameter), str(key)))
+        if position is None:
             site = self._names.site(parameter, Kind.OPTIMIZER_STATE, str(key)) or Site(
                 "", Kind.OPTIMIZER_STATE, str(key)
             )
-            place = self._state_sites[id(parameter), str(key)] = self._table.index(site, value)
-        return place
+            position = self._state_sites[id(parameter), str(key)] = self._table.index(site, value)
+        return position
 
 
-def buffers(names: Names, table: SiteTable, layers: tuple[str, ...]) -> Batch | None:
+def buffers(names: Names, table: SiteTable, layers: tuple[str, ...]) -> MeasuredGroup | None:
     """Every floating-point buffer as it is now."""
-    places, tensors = [], []
+    positions, tensors = [], []
     for site, buffer in names.buffers():
         if wanted(site.module, layers):
-            places.append(table.index(site, buffer))
+            positions.append(table.index(site, buffer))
             tensors.append(buffer.detach())
-    return Batch(np.array(places, dtype=np.uint32), start(tensors)) if tensors else None
+    return MeasuredGroup(np.array(positions, dtype=np.uint32), measure_async(tensors)) if tensors else None

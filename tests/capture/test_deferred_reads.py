@@ -17,14 +17,14 @@ import torch.nn.functional as F  # noqa: E402
 from torch import nn  # noqa: E402
 
 import stethoscope  # noqa: E402
-from stethoscope.capture import attention, averages, batches, census, looks, lossgraph, routing, units  # noqa: E402
+from stethoscope.capture import attention, averages, batches, census, deferred_reads, lossgraph, routing, units  # noqa: E402
 from stethoscope.capture.sites import Names  # noqa: E402
 
 
 @pytest.fixture
 def no_values(monkeypatch: pytest.MonkeyPatch) -> torch.device:
     """A device whose values nobody can read: whatever would wait for a GPU raises there."""
-    monkeypatch.setattr(looks, "DEVICES", ("cpu", "meta"))
+    monkeypatch.setattr(deferred_reads, "DEVICES", ("cpu", "meta"))
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     return torch.device("meta")
 
@@ -163,8 +163,8 @@ def test_a_batch_that_is_logged_elsewhere_is_told_later_and_the_same(
             for _ in range(5):
                 x, y = (9 * torch.randn(6, 4)).to(dtype), torch.randint(0, 3, (6,))
                 session.log_batch(x, y)
-                place, x = x, x.clone()
-                place.zero_()  # as where every batch is written to the same place
+                position, x = x, x.clone()
+                position.zero_()  # as where every batch is written to the same place
                 optimizer.zero_grad()
                 F.cross_entropy(model(x.float()), y).backward()
                 optimizer.step()
@@ -209,7 +209,7 @@ def test_looks_at_the_model_never_read_a_value(no_values: torch.device) -> None:
     names.parameters[id(weight)] = ("0", "weight")
     other = nn.Linear(3, 3).to(no_values)
     kept._known, kept._searched = {1: (other, averages.sample(other))}, True
-    under_way = looks.Looks()
+    under_way = deferred_reads.DeferredReads()
     for one in (twins, copies):
         one.ask(under_way)
     kept.ask(under_way, search=False)
@@ -217,7 +217,7 @@ def test_looks_at_the_model_never_read_a_value(no_values: torch.device) -> None:
     candidate = routing.Candidate(("a", "b", "c", "d", "e"), None, 64, best)
     under_way.ask(candidate.count(), lambda values: None)
     assert sum(len(asked) for asked in under_way._asked.values()) == 5
-    joined = looks._joined([numbers for numbers, _, _ in under_way._asked[no_values]])
+    joined = deferred_reads._joined([numbers for numbers, _, _ in under_way._asked[no_values]])
     assert joined.shape == (1 + 1 + 1 + 2 + 4 * 5,)
 
 
@@ -233,7 +233,7 @@ def test_a_count_on_a_device_is_asked_for_when_it_is_new(no_values: torch.device
 
     def asked() -> int:
         notes._note_counts([optimizer])
-        return sum(len(found) for found in notes.looks._asked.values())
+        return sum(len(found) for found in notes.reads._asked.values())
 
     assert asked() == 1
     step[0] = 2
@@ -242,20 +242,22 @@ def test_a_count_on_a_device_is_asked_for_when_it_is_new(no_values: torch.device
     assert asked() == 2
     step[0] = CENSUS_EVERY
     assert asked() == 3
-    given = notes.looks._asked[no_values][0]
+    given = notes.reads._asked[no_values][0]
     given[1](*given[2], np.array([7.0], dtype=np.float32))
-    assert notes._seen.metrics == {"optimizer_step": 7.0}
+    assert notes._observed.metrics == {"optimizer_step": 7.0}
 
 
 def test_the_cosine_of_updates_on_a_device_is_that_on_the_cpu() -> None:
-    from stethoscope.capture.boundary import Boundary
+    from stethoscope.capture.optimizer_probe import OptimizerProbe
     from stethoscope.capture.sites import SiteTable
     from stethoscope.config import DebugConfig
     from stethoscope.kernels import Snapshot
 
     random = np.random.default_rng(0)
     values = [random.standard_normal(50) for _ in range(5)]
-    here, there = (Boundary(None, [], Names(nn.Linear(1, 1)), SiteTable(mock.Mock()), DebugConfig()) for _ in range(2))
+    here, there = (
+        OptimizerProbe(None, [], Names(nn.Linear(1, 1)), SiteTable(mock.Mock()), DebugConfig()) for _ in range(2)
+    )
     for number, step in enumerate((0, 1, 2, 5)):  # two steps lie between the last ones: they are not compared
         pair = values[number : number + 2]
         here._compare_direction(*(Snapshot(value, {}) for value in pair), step)
@@ -272,11 +274,11 @@ def test_sharded_tensors_and_sparse_ones_are_left_alone() -> None:
     class Sharded(torch.Tensor):
         pass
 
-    assert looks.can_look(torch.ones(3))
-    assert looks.can_look(nn.Parameter(torch.ones(3)))
-    assert not looks.can_look(torch.ones(3).as_subclass(Sharded))
-    assert not looks.can_look(torch.eye(3).to_sparse())
-    assert not looks.can_look(torch.empty(3, device="meta"))
+    assert deferred_reads.can_defer(torch.ones(3))
+    assert deferred_reads.can_defer(nn.Parameter(torch.ones(3)))
+    assert not deferred_reads.can_defer(torch.ones(3).as_subclass(Sharded))
+    assert not deferred_reads.can_defer(torch.eye(3).to_sparse())
+    assert not deferred_reads.can_defer(torch.empty(3, device="meta"))
 
 
 def test_numbers_of_units_by_another_way() -> None:
@@ -322,7 +324,7 @@ def test_checkpointing_is_not_made_to_compute_again() -> None:
     assert len(attention.find(attend(x).sum())) == 1
 
 
-class Slow(looks.Fetched):
+class Slow(deferred_reads.Fetched):
     """Numbers that take a while, as a device's do."""
 
     def __init__(self, *args: object, **kwargs: object) -> None:
@@ -379,7 +381,7 @@ def told(folder: Path) -> tuple[list[object], dict[str, list[float]]]:
 
 def test_what_comes_later_is_told_of_the_step_it_is_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     at_once = told(tmp_path / "a")
-    monkeypatch.setattr(looks, "Fetched", Slow)
+    monkeypatch.setattr(deferred_reads, "Fetched", Slow)
     later = told(tmp_path / "b")
     assert at_once == later
     assert [step for step, kind, _ in at_once[0] if kind == "attention"] == [0, 8, 16]

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 
 from stethoscope.capture.attention import facts as attention_facts
-from stethoscope.capture.looks import Values
+from stethoscope.capture.deferred_reads import Values
 from stethoscope.capture.routing import Candidate
 from stethoscope.capture.sites import Sink
 from stethoscope.capture.units import UnitRecord, logit_facts, saturated_share
 
 
-class Seen:
+class StepObservations:
     """The facts of one step, filled in as their numbers come."""
 
     def __init__(self) -> None:
@@ -31,33 +31,33 @@ class Seen:
         self.later: list[tuple[str, Callable[[], dict[str, Any] | None]]] = []
         """Events by kind, whose bodies are known when everything has come."""
 
-    def see_logits(self, values: Values) -> None:
+    def take_logits(self, values: Values) -> None:
         """The model's output."""
         self.metrics.update(logit_facts(values))
 
-    def see_number(self, name: str, values: Values) -> None:
+    def take_number(self, name: str, values: Values) -> None:
         """One named number of the step."""
         self.metrics[name] = float(values[0])
 
-    def see_activity(self, place: int, path: str, values: Values) -> None:
+    def take_activity(self, position: int, path: str, values: Values) -> None:
         """How active each unit of a layer is."""
-        self.activity.append((place, path, values))
+        self.activity.append((position, path, values))
 
-    def see_gradient(self, place: int, path: str, values: Values) -> None:
+    def take_gradient(self, position: int, path: str, values: Values) -> None:
         """The largest gradient of each row of a weight."""
-        self.gradients.append((place, path, values))
+        self.gradients.append((position, path, values))
 
-    def see_saturation(self, path: str, values: Values) -> None:
+    def take_saturation(self, path: str, values: Values) -> None:
         """What a bounded output looks like."""
         share = saturated_share(*values.tolist())
         if share is not None:
             self.saturation[path] = share
 
-    def see_attention(self, path: str, values: Values) -> None:
+    def take_attention(self, path: str, values: Values) -> None:
         """How sharp an attention is."""
         self.attention[path] = attention_facts(values)
 
-    def see_routing(self, path: str, candidate: Candidate, values: Values) -> None:
+    def take_routing(self, path: str, candidate: Candidate, values: Values) -> None:
         """How many rows have each expert as their first, second … choice."""
         counts = values.astype(np.int64).reshape(-1, len(candidate.experts)).tolist()
         if candidate.is_router(counts):
@@ -92,8 +92,8 @@ class Seen:
 def _vectors(step: int, name: str, found: list[tuple[int, str, Values]], sink: Sink) -> None:
     """Layers of one width together."""
     by_width: dict[int, list[tuple[int, Values]]] = {}
-    for place, _, values in found:
-        by_width.setdefault(len(values), []).append((place, values))
+    for position, _, values in found:
+        by_width.setdefault(len(values), []).append((position, values))
     for rows in by_width.values():
-        index = np.array([place for place, _ in rows], dtype=np.uint32)
+        index = np.array([position for position, _ in rows], dtype=np.uint32)
         sink.vectors(step, name, index, np.stack([values for _, values in rows]))

@@ -12,10 +12,10 @@ import torch
 
 from stethoscope.capture import batches
 from stethoscope.capture.fingerprints import joined, quick_fingerprints, thinned
-from stethoscope.capture.ring import Batch
+from stethoscope.capture.ring import MeasuredGroup
 from stethoscope.capture.sites import SiteTable
 from stethoscope.capture.taps import tensors_in
-from stethoscope.kernels import start
+from stethoscope.kernels import measure_async
 from stethoscope.record import Kind, Site
 
 MAX_PARTS: Final = 8
@@ -36,11 +36,11 @@ class Part:
     shape: tuple[int, ...]
     dtype: torch.dtype
     counts: list[int] | None = None
-    rows: Batch | None = None
+    rows: MeasuredGroup | None = None
 
 
 @dataclasses.dataclass(slots=True)
-class Arrival:
+class LoaderBatch:
     """A batch that came, and what became of it so far."""
 
     source: int | None
@@ -56,7 +56,7 @@ class Arrival:
     target: Part | None = None
 
     @classmethod
-    def of(cls, batch: Any, source: int, *, is_training: bool, table: SiteTable | None) -> Arrival | None:
+    def of(cls, batch: Any, source: int, *, is_training: bool, table: SiteTable | None) -> LoaderBatch | None:
         """Notes what a loader yielded; statistics of targets only where there is a table of sites for them."""
         found = [(name, t) for name, t in tensors_in(batch) if is_readable(t)][:MAX_PARTS]
         if not found:
@@ -70,14 +70,16 @@ class Arrival:
             tensor = found[number][1]
             parts[number].counts = batches.class_counts(tensor)
             if table is not None:
-                place = table.index(Site("", Kind.TARGET, f"batch.{parts[number].name}"), tensor)
-                parts[number].rows = Batch(np.array([place], dtype=np.uint32), start([tensor.detach()]))
+                position = table.index(Site("", Kind.TARGET, f"batch.{parts[number].name}"), tensor)
+                parts[number].rows = MeasuredGroup(
+                    np.array([position], dtype=np.uint32), measure_async([tensor.detach()])
+                )
         arrival = cls(source, is_training, parts, facts, main)
         arrival.target = arrival._target({main})
         return arrival
 
     @classmethod
-    def of_call(cls, tensors: Sequence[torch.Tensor], step: int) -> Arrival:
+    def of_call(cls, tensors: Sequence[torch.Tensor], step: int) -> LoaderBatch:
         """Notes what the model was called with, where no loader shows it."""
         facts: dict[str, Any] = {"num_samples": len(tensors[0]), "seen": "call"} | _names(tensors)
         return cls(None, True, [], facts | batches.of_values(tensors[0], step, MAX_ELEMENTS))

@@ -24,7 +24,7 @@ DEVICES: Final = ("cpu", "cuda")
 """Where numbers can be had from without waiting."""
 
 
-def can_look(value: torch.Tensor) -> bool:
+def can_defer(value: torch.Tensor) -> bool:
     """Whether a look at this tensor neither waits nor talks to other processes, as sharded ones would."""
     if type(value) not in PLAIN or value.layout is not torch.strided or value.device.type not in DEVICES:
         return False
@@ -41,7 +41,7 @@ def is_here(value: torch.Tensor) -> bool:
 
 
 @dataclasses.dataclass(slots=True)
-class Parcel:
+class DeviceTransfer:
     """The values of one device, on their way."""
 
     fetched: Fetched[Values]
@@ -58,22 +58,22 @@ class Parcel:
 
 
 @dataclasses.dataclass(slots=True)
-class Letter:
+class StepReads:
     """The looks of one step, and what is told when their values are there."""
 
-    parcels: list[Parcel]
+    transfers: list[DeviceTransfer]
     tell: Callable[[], dict[str, float]]
     """Called once, after every value was taken; returns named numbers of the step."""
     watches: list[Stopwatch] = dataclasses.field(default_factory=list)
 
     def ready(self) -> bool:
         """Whether it can be opened without waiting."""
-        return all(parcel.fetched.ready() for parcel in self.parcels)
+        return all(transfer.fetched.ready() for transfer in self.transfers)
 
     def open(self) -> dict[str, float]:
         """Takes every value and tells what they say."""
-        for parcel in self.parcels:
-            parcel.open()
+        for transfer in self.transfers:
+            transfer.open()
         return self.tell()
 
     def device_ms(self) -> float | None:
@@ -82,7 +82,7 @@ class Letter:
         return sum(times) if times and len(times) == len(self.watches) else None
 
 
-class Looks:
+class DeferredReads:
     """What is handed in during a step."""
 
     def __init__(self) -> None:
@@ -103,18 +103,18 @@ class Looks:
         self._watches.append(watch)
         return watch
 
-    def send(self, tell: Callable[[], dict[str, float]]) -> Letter:
+    def send(self, tell: Callable[[], dict[str, float]]) -> StepReads:
         """Everything of the step that ends now goes on its way."""
         asked, self._asked = self._asked, {}
         watches, self._watches = self._watches, []
-        parcels = [
-            Parcel(
+        transfers = [
+            DeviceTransfer(
                 Fetched([_joined([numbers for numbers, _, _ in some])], _values),
                 [(numbers.numel(), take, given) for numbers, take, given in some],
             )
             for some in asked.values()
         ]
-        return Letter(parcels, tell, watches)
+        return StepReads(transfers, tell, watches)
 
 
 def _joined(parts: Sequence[torch.Tensor]) -> torch.Tensor:

@@ -16,14 +16,14 @@ from typing import Any, Final
 
 import torch
 
-from stethoscope.capture.boundary import Boundary, buffers
 from stethoscope.capture.clock import Clock
 from stethoscope.capture.ledger import Ledger
-from stethoscope.capture.ring import Batch, StepRows
+from stethoscope.capture.optimizer_probe import OptimizerProbe, buffers
+from stethoscope.capture.ring import MeasuredGroup, StepRows
 from stethoscope.capture.schedule import Schedule
 from stethoscope.capture.sites import Names, Sink, SiteTable
 from stethoscope.config import DebugConfig
-from stethoscope.kernels import start
+from stethoscope.kernels import measure_async
 from stethoscope.record import Kind
 
 RESCAN_EVERY: Final = 256
@@ -31,7 +31,7 @@ UNDONE_TIMES: Final = 5
 """Steps in a row after which a weight was put back, before that is called a habit."""
 
 
-class Owners:
+class OptimizerRegistry:
     """The optimizers of one model, each with its boundary and its ledger."""
 
     def __init__(
@@ -45,13 +45,13 @@ class Owners:
     ) -> None:
         self._names, self._table, self._config, self._sink, self._clock = names, table, config, sink, clock
         self._given = [weakref.ref(optimizer) for optimizer in optimizers]
-        self._boundaries: dict[int, Boundary] = {}
+        self._boundaries: dict[int, OptimizerProbe] = {}
         self._ledgers: dict[int, Ledger] = {}
         self._said_undone = False
         self._replaced: list[weakref.ref[Any]] = []
         self._foreign: dict[int, weakref.ref[Any]] = {}
         """Optimizers that hold nothing of this model, as far as was known when they were met."""
-        self.orphans: Boundary | None = None
+        self.orphans: OptimizerProbe | None = None
         """Parameters of the model that no optimizer holds."""
         self.on_change: Callable[[], None] = lambda: None
         """Called when the model's modules or parameters are not the ones known before."""
@@ -60,40 +60,40 @@ class Owners:
         self._unowned = Ledger(list(names.tensors))
 
     @property
-    def boundaries(self) -> list[Boundary]:
+    def probes(self) -> list[OptimizerProbe]:
         """Of all optimizers that are alive."""
-        return [edge for edge in self._boundaries.values() if edge.optimizer is not None]
+        return [probe for probe in self._boundaries.values() if probe.optimizer is not None]
 
     @property
     def ledgers(self) -> list[Ledger]:
         """One for each optimizer; where there is none, one for the whole model."""
         return list(self._ledgers.values()) or [self._unowned]
 
-    def boundary(self, optimizer: Any) -> Boundary | None:
+    def probe(self, optimizer: Any) -> OptimizerProbe | None:
         """The boundary of an optimizer that was met."""
-        edge = self._boundaries.get(id(optimizer))
-        return edge if edge is not None and edge.optimizer is optimizer else None
+        probe = self._boundaries.get(id(optimizer))
+        return probe if probe is not None and probe.optimizer is optimizer else None
 
     def ledger(self, optimizer: Any) -> Ledger:
         """The ledger of an optimizer that is ours."""
         return self._ledgers[id(optimizer)]
 
-    def meet(self, optimizer: torch.optim.Optimizer) -> Boundary | None:
+    def meet(self, optimizer: torch.optim.Optimizer) -> OptimizerProbe | None:
         """The boundary of an optimizer that is about to step; None where it trains something else."""
         if self._names.has_materialised:
             self._refresh()
-        edge = self.boundary(optimizer)
+        probe = self.probe(optimizer)
         parameters = list(itertools.chain.from_iterable(group["params"] for group in optimizer.param_groups))
-        if edge is not None and _same(parameters, edge.all_parameters):
-            return edge
+        if probe is not None and _same(parameters, probe.all_parameters):
+            return probe
         known = self._names.parameters
-        if edge is None and self._is_foreign(optimizer):
+        if probe is None and self._is_foreign(optimizer):
             return None
         if any(id(p) not in known for p in parameters):
             self._refresh()
             known = self._names.parameters
         given = any(ref() is optimizer for ref in self._given)
-        if edge is None and not given and not any(id(p) in known for p in parameters):
+        if probe is None and not given and not any(id(p) in known for p in parameters):
             self._foreign[id(optimizer)] = weakref.ref(optimizer)
             return None
         return self._take(optimizer, parameters)
@@ -106,9 +106,9 @@ class Owners:
             sites = [site.path for p in ledger.kept if (site := self._names.site(p, Kind.GRADIENT)) is not None]
             self._sink.event(step, "gradients_kept", {"sites": sites})
 
-    def note_undone(self, edge: Boundary) -> None:
+    def note_undone(self, probe: OptimizerProbe) -> None:
         """Weights that somebody puts back after every step: said once it is a habit, and again at powers of two."""
-        step, sites = self._clock.step, edge.undone(UNDONE_TIMES)
+        step, sites = self._clock.step, probe.undone(UNDONE_TIMES)
         if sites and (step & (step - 1) == 0 or not self._said_undone):
             self._said_undone = True
             self._sink.event(step, "undone_updates", {"sites": sites, "times": UNDONE_TIMES})
@@ -121,13 +121,13 @@ class Owners:
             name = "lr" if number == 0 else f"lr.{number}"
             rate = group.get("lr")
             if isinstance(rate, torch.Tensor):
-                rows.pending_scalars.append((name, start([rate.detach()])))
+                rows.pending_scalars.append((name, measure_async([rate.detach()])))
             elif isinstance(rate, numbers.Real):
                 rows.scalars[name] = float(rate)
 
-    def rest(self, step: int, schedule: Schedule) -> list[Batch]:
+    def rest(self, step: int, schedule: Schedule) -> list[MeasuredGroup]:
         """What belongs to no optimizer: buffers; parameters that none holds, whose gradients would be lost."""
-        found: list[Batch | None] = []
+        found: list[MeasuredGroup | None] = []
         if self.orphans is not None and self.orphans.parameters and schedule.due("gradients", step):
             found.append(self.orphans.gradients(None))
         if schedule.due("boundary", step):
@@ -142,18 +142,18 @@ class Owners:
         if step & (step - 1) and step % RESCAN_EVERY:
             return
         self._refresh()
-        for edge in self.boundaries:
+        for probe in self.probes:
             # What was frozen when the ledger began may be trained by now.
-            if edge.optimizer is not None and self.ledger(edge.optimizer).is_outdated(edge.all_parameters):
-                self._ledgers[id(edge.optimizer)] = Ledger(edge.all_parameters)
+            if probe.optimizer is not None and self.ledger(probe.optimizer).is_outdated(probe.all_parameters):
+                self._ledgers[id(probe.optimizer)] = Ledger(probe.all_parameters)
         self.say(step)
 
     def say(self, step: int, *, replaces: bool = False) -> None:
         """Record the lists as they are now; `replaces` where a new optimizer took the place of an older one."""
-        owned = {id(p) for edge in self.boundaries for p in edge.all_parameters}
+        owned = {id(p) for probe in self.probes for p in probe.all_parameters}
         orphans = [p for p in self._names.tensors if id(p) not in owned]
         self.orphans = self._bound(None, orphans) if orphans else None
-        strangers = [p for edge in self.boundaries for p in edge.strangers]
+        foreign_params = [p for probe in self.probes for p in probe.foreign_params]
         self._sink.event(
             step,
             "ownership",
@@ -162,23 +162,23 @@ class Owners:
                 "optimizers": [type(o).__name__ for o in self._clock.optimizers],
                 "groups": [self._group(o, g) for o in self._clock.optimizers for g in o.param_groups],
                 "not_in_optimizer": [self._describe(p) for p in orphans],
-                "not_in_model": [{"shape": list(p.shape), "has_gradient": p.grad is not None} for p in strangers],
+                "not_in_model": [{"shape": list(p.shape), "has_gradient": p.grad is not None} for p in foreign_params],
             },
         )
 
     # ---- how ----
 
-    def _take(self, optimizer: torch.optim.Optimizer, parameters: list[Any]) -> Boundary:
+    def _take(self, optimizer: torch.optim.Optimizer, parameters: list[Any]) -> OptimizerProbe:
         is_new = all(known is not optimizer for known in self._clock.optimizers)
-        gone = [key for key, edge in self._boundaries.items() if edge.optimizer is None]
+        gone = [key for key, probe in self._boundaries.items() if probe.optimizer is None]
         for key in gone:
             del self._boundaries[key], self._ledgers[key]
         replaces = is_new and (self._replace_older(optimizer, parameters) or bool(gone))
-        edge = self._boundaries[id(optimizer)] = self._bound(optimizer, parameters)
+        probe = self._boundaries[id(optimizer)] = self._bound(optimizer, parameters)
         self._ledgers[id(optimizer)] = Ledger(parameters)
         self._clock.know(optimizer)
         self.say(self._clock.step, replaces=replaces)
-        return edge
+        return probe
 
     def _replace_older(self, optimizer: Any, parameters: list[Any]) -> bool:
         """A new optimizer for all that an older one holds takes its place, though nobody has collected that one yet.
@@ -189,9 +189,9 @@ class Owners:
             return False
         held = {id(p) for p in parameters}
         older = [
-            (key, edge.optimizer)
-            for key, edge in self._boundaries.items()
-            if self._clock.own_counts.get(key) and held.issuperset(id(p) for p in edge.all_parameters)
+            (key, probe.optimizer)
+            for key, probe in self._boundaries.items()
+            if self._clock.own_counts.get(key) and held.issuperset(id(p) for p in probe.all_parameters)
         ]
         for key, other in older:
             del self._boundaries[key], self._ledgers[key]
@@ -207,12 +207,12 @@ class Owners:
         if not self._names.refresh():
             return
         self._foreign.clear()
-        for edge in self.boundaries:
-            self._boundaries[id(edge.optimizer)] = self._bound(edge.optimizer, edge.all_parameters)
+        for probe in self.probes:
+            self._boundaries[id(probe.optimizer)] = self._bound(probe.optimizer, probe.all_parameters)
         self.on_change()
 
-    def _bound(self, optimizer: Any, parameters: list[Any]) -> Boundary:
-        return Boundary(optimizer, parameters, self._names, self._table, self._config)
+    def _bound(self, optimizer: Any, parameters: list[Any]) -> OptimizerProbe:
+        return OptimizerProbe(optimizer, parameters, self._names, self._table, self._config)
 
     def _describe(self, parameter: Any) -> dict[str, Any]:
         module, name = self._names.parameters[id(parameter)]
