@@ -59,7 +59,8 @@ frontend/node_modules/.package-lock.json: frontend/package-lock.json
 	@touch $@
 
 bench: $(TOOLS)
-	@for program in benchmarks/*.py; do echo "== $$program"; $(BIN)/python $$program || exit 1; done
+	@for program in $(patsubst %.py,%,$(notdir $(wildcard benchmarks/*.py))); do \
+		echo "== $$program"; $(BIN)/python -m benchmarks.$$program || exit 1; done
 
 # Every fault and every healthy run of the catalogue, as a table: found or missed, silent or not.
 # FAULTS="--unseen --seeds 2", or FAULTS=--live-equals-stored; python -m benchmarks.faults --help tells all.

@@ -3,7 +3,7 @@
 100 million gradient elements in the shapes of a transformer's parameters. Both sides run in turn, so that
 whatever else the machine does falls on both alike; the ratio of the medians is the claim.
 
-    python benchmarks/animator.py [--device cuda] [--out benchmarks/results/animator.md]
+    python -m benchmarks.animator [--device cuda] [--out benchmarks/results/animator.md]
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """How fast the C kernel is: bandwidth of the core row against torch.sum, and the cost of tiny tensors.
 
-    python benchmarks/cpu_kernel.py [--elements 20000000] [--rounds 12]
+    python -m benchmarks.cpu_kernel [--elements 20000000] [--rounds 12]
 
 The two are measured in turn, best of the rounds, because torch.sum alone swings by a factor of two between runs
 on a shared machine. The budget: float32 >= 2/3 and bf16 >= 1/3 of torch.sum's bandwidth.

@@ -1,6 +1,6 @@
 """What watching costs a training step on the CPU, beside wandb.watch and TensorBoard histograms, in one run.
 
-    PYTHONPATH=src python benchmarks/cpu_overhead.py [--rounds 5] [--steps 20] [--threads 1]
+    PYTHONPATH=src python -m benchmarks.cpu_overhead [--rounds 5] [--steps 20] [--threads 1]
 
 A small transformer, a conv net and an LSTM. Variants take turns, with plain steps before and after each: what a
 variant costs is the median of its steps against those plain ones, and of all rounds the middle one counts, beside the

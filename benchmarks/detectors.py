@@ -1,6 +1,6 @@
 """What detecting costs in the companion: processor time a step, for 2,000 sites, beside the time to read them.
 
-    python benchmarks/detectors.py [--sites 2000] [--steps 300]
+    python -m benchmarks.detectors [--sites 2000] [--steps 300]
 
 The run is synthetic: 500 layers with a weight, its gradient, its update and an output each, noisy, with a falling loss. It
 is read and fed as a companion does it, a few steps at a time.
@@ -20,9 +20,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
 from benchmarks.store import Data
 
 from stethoscope.analyse.span import spans

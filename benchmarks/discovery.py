@@ -1,7 +1,7 @@
 """What finding the models of an unchanged script costs, once and per step.
 
 Models of 10 to 5,000 modules; the rest of the process holds as many objects as torch, numpy and half a million of the
-user's bring with them. Prints a table: python benchmarks/discovery.py > benchmarks/results/discovery.md
+user's bring with them. Prints a table: python -m benchmarks.discovery > benchmarks/results/discovery.md
 """
 
 from __future__ import annotations

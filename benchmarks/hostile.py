@@ -16,12 +16,10 @@ import tempfile
 import warnings
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "store"))
+from tests.store.hostile_commands import COMMANDS, Ending, attempt
+from tests.store.hostile_folders import CASES, HOSTILE, Canaries, make_case, make_good
+
 warnings.simplefilter("ignore", DeprecationWarning)  # fork beside threads that are asleep
-
-from hostile_commands import COMMANDS, Ending, attempt  # noqa: E402
-from hostile_folders import CASES, HOSTILE, Canaries, make_case, make_good  # noqa: E402
-
 RESULT = Path(__file__).resolve().parent / "results" / "hostile.md"
 MOST_S, MOST_MB = 5.0, 500.0
 _IN_MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None

@@ -1,6 +1,6 @@
 """What a newcomer has to take in: files, lines, classes, names, complexity, second ways to do one thing.
 
-`python benchmarks/house.py [REV ...]` counts the package as it stands at each revision (default: the work tree), side
+`python -m benchmarks.house [REV ...]` counts the package as it stands at each revision (default: the work tree), side
 by side. Everything is counted from the syntax tree; nothing is imported.
 """
 

@@ -1,6 +1,6 @@
 """Ten thousand layers, default settings: what watching takes at the start, in the first step, on average, and at the end.
 
-    PYTHONPATH=src python benchmarks/many_layers.py [all|few|flat] [--layers 10000] [--steps 128]
+    PYTHONPATH=src python -m benchmarks.many_layers [all|few|flat] [--layers 10000] [--steps 128]
 
 `all` runs every layer in every step, `few` only eight of them, `flat` has as many parameters and no layers. Seconds of the wall
 clock, and of the training thread's own processor time, which other work on the machine does not change. The process is left

@@ -1,6 +1,6 @@
 """Ten thousand small tensors in one model: what watching costs per tensor and step.
 
-    PYTHONPATH=src python benchmarks/many_tensors.py [cpu|cuda] [--tensors 10000] [--elements 256] [--seconds 100]
+    PYTHONPATH=src python -m benchmarks.many_tensors [cpu|cuda] [--tensors 10000] [--elements 256] [--seconds 100]
 
 Plain and watched steps take turns; the difference of the medians, divided by the number of tensors. Each turn is told as it ends,
 and has its share of the seconds: one that takes longer stops after the step it is at and says so. Beginning and ending a session are

@@ -1,6 +1,6 @@
 """How fast the page is: a large run's answers and first paint beside TensorBoard's, a report, a live training.
 
-    python benchmarks/page.py [--sites 5000] [--steps 20480] [--part scale|report|live ...]
+    python -m benchmarks.page [--sites 5000] [--steps 20480] [--part scale|report|live ...]
 
 The large run has a million steps in its ladder and --steps of rows; TensorBoard gets as many series as a kind has
 sites, over the last --tensorboard-steps of them (it keeps 1,000 points a series). The report is of a run of 200
@@ -11,15 +11,11 @@ from __future__ import annotations
 
 import argparse
 import shutil
-import sys
 import tempfile
 import time
 from pathlib import Path
 
-HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE / "screens"))
-
-from browsing import ask, browsing, heap_mb, load_average, peak_mb, serving  # noqa: E402
+from benchmarks.screens.browsing import ask, browsing, heap_mb, load_average, peak_mb, serving
 
 
 def head(title: str, note: str) -> None:
@@ -29,8 +25,7 @@ def head(title: str, note: str) -> None:
 
 
 def scale(args: argparse.Namespace) -> None:
-    import large_run
-    import tensorboard_page
+    from benchmarks.screens import large_run, tensorboard_page
 
     from stethoscope.views.server.run_cache import opaque_id
 
@@ -111,7 +106,7 @@ def paint(link: str, key: str, what: str) -> None:
 
 
 def report(args: argparse.Namespace) -> None:
-    import long_report
+    from benchmarks.screens import long_report
 
     head("Report", f"{args.layers} layers, {args.report_steps:,} steps.")
     for line in long_report.measure(args.layers, args.report_steps):
@@ -119,7 +114,7 @@ def report(args: argparse.Namespace) -> None:
 
 
 def live(args: argparse.Namespace) -> None:
-    import live_training
+    from benchmarks.screens import live_training
 
     head("Live", f"A training watched by a session, about {args.rate:.0f} steps a second, {args.seconds:.0f} s a turn.")
     for line in live_training.measure(args.rate, args.seconds, args.turns):
@@ -144,7 +139,7 @@ def main() -> None:
     if not shutil.which("chromium"):
         print("There is no Chromium here: the page is not measured.")
         return
-    print("# How fast the page is\n\n2 cores; Chromium headless; printed by `python benchmarks/page.py`.")
+    print("# How fast the page is\n\n2 cores; Chromium headless; printed by `python -m benchmarks.page`.")
     for part in args.part or list(PARTS):
         PARTS[part](args)
 

@@ -3,7 +3,7 @@
 A transformer of 2 layers on the CPU, trained with the session at its defaults, with and without hooks, in turn. The
 feed that instruments read from is timed by itself.
 
-    python benchmarks/session_instruments.py [--out benchmarks/results/session_instruments.md]
+    python -m benchmarks.session_instruments [--out benchmarks/results/session_instruments.md]
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Very many steps of a tiny model: memory flat, queue never growing, disk inside its budget.
 
-    PYTHONPATH=src python benchmarks/soak.py [--steps 200000] [--disk 64MB]
+    PYTHONPATH=src python -m benchmarks.soak [--steps 200000] [--disk 64MB]
 
 Looks two hundred times, and tells ten times what it saw: resident memory of the training process; of its companion, and of the
 process that seals beside it, the most since it told last; bytes that wait for the writer the most, bytes on disk the most. Fails

@@ -1,6 +1,6 @@
 """What storing costs: bytes a value, time an append, time a question; beside SQLite and TensorBoard.
 
-    python benchmarks/store.py [--sites 2000] [--steps 2000] [--save]
+    python -m benchmarks.store [--sites 2000] [--steps 2000] [--save]
 
 Data: every site has its own size and scale and drifts; every statistic of every step is noisy, so that no
 mantissa bit is predictable. All times are of this machine, in this run, with a warm page cache.

@@ -1,6 +1,6 @@
 """Every threat of the table "Nobody gets in" against a real server on this machine with a real run: the request, and what it got.
 
-    PYTHONPATH=src python benchmarks/threats.py [--markdown benchmarks/results/threats.md]
+    PYTHONPATH=src python -m benchmarks.threats [--markdown benchmarks/results/threats.md]
 
 A short training writes a run whose names hold markup and terminal escapes; `stethoscope ui` serves it from a process of
 its own. Fails where a request got what it must not.

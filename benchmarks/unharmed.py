@@ -1,6 +1,6 @@
 """Every kind of training plain and watched, each a process of its own: the same bits, the same words, the same end.
 
-    PYTHONPATH=src python benchmarks/unharmed.py [--only WORD] [--no-distributed] > benchmarks/results/unharmed.md
+    PYTHONPATH=src python -m benchmarks.unharmed [--only WORD] [--no-distributed] > benchmarks/results/unharmed.md
 
 Watched is `stethoscope run SCRIPT` with the companion on. Compared are the exit code, all of stdout (every kind prints digests of
 its losses, weights, names and random states, and whether its models can be copied and pickled) and stderr, of which our own
@@ -15,13 +15,9 @@ import concurrent.futures
 import datetime
 import platform
 import sys
-from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT))
-
-from tests.styles import distributed_kinds, kinds  # noqa: E402 - the tests are no package that is installed
-from tests.styles.unharmed import Verdict, compare_kind, compare_ranks  # noqa: E402
+from tests.styles import distributed_kinds, kinds
+from tests.styles.unharmed import Verdict, compare_kind, compare_ranks
 
 
 def table(title: str, verdicts: list[Verdict]) -> None:

@@ -1,6 +1,6 @@
 """Module outputs under torch.compile on a GPU: right with and without CUDA graphs.
 
-    PYTHONPATH=src python benchmarks/gpu/compiled_taps.py
+    PYTHONPATH=src python -m benchmarks.gpu.compiled_taps
 
 A small GPT in float32, compiled as usual and with "reduce-overhead" (CUDA graphs): norms of every output and its gradient in a
 step that is looked at, against hooks on a copy that runs eagerly; graphs, breaks. What looking costs: `overhead.py --inside`.
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from gpt import GPT, Size
+from benchmarks.gpu.gpt import GPT, Size
 from torch._dynamo.utils import counters
 
 import stethoscope

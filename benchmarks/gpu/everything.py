@@ -1,6 +1,6 @@
 """Every GPU figure in one call, as far as the time goes.
 
-    PYTHONPATH=src python benchmarks/gpu/everything.py [--seconds 570] [--only 0,1] [--beside 4] [--no-peers] [--list]
+    PYTHONPATH=src python -m benchmarks.gpu.everything [--seconds 570] [--only 0,1] [--beside 4] [--no-peers] [--list]
 
 A lent device is lent for minutes: each part is a process of its own with a limit, and what it prints goes to the screen and to
 $OUT/<part>.log as it comes. Parts that compile for minutes can begin beside the others: whoever measures is alone (`gpt.alone`).
@@ -20,27 +20,27 @@ import time
 from pathlib import Path
 from typing import TextIO
 
-from gpt import alone
+from benchmarks.gpu.gpt import alone
 
-HERE = Path(__file__).parent
+ROOT = Path(__file__).parents[2]
 PARTS: tuple[tuple[str, tuple[str, ...], int], ...] = (
-    ("looks", ("looks.py",), 90),
-    ("1.3B-eager", ("overhead.py", "1.3B", "eager", "--rounds", "2", "--peers", "--sync-steps", "0"), 330),
-    ("124M-eager", ("overhead.py", "124M", "eager", "--rounds", "2", "--peers"), 330),
-    ("1.3B-compiled", ("overhead.py", "1.3B", "compiled", "--rounds", "2", "--inside", "--sync-steps", "0"), 500),
-    ("124M-compiled", ("overhead.py", "124M", "compiled", "--rounds", "2", "--peers", "--inside"), 500),
-    ("inside-graphs-check", ("compiled_taps.py",), 180),
-    ("kernel", ("kernel_check.py",), 180),
-    ("many-tensors", ("../many_tensors.py", "cuda"), 120),
+    ("looks", ("gpu.looks",), 90),
+    ("1.3B-eager", ("gpu.overhead", "1.3B", "eager", "--rounds", "2", "--peers", "--sync-steps", "0"), 330),
+    ("124M-eager", ("gpu.overhead", "124M", "eager", "--rounds", "2", "--peers"), 330),
+    ("1.3B-compiled", ("gpu.overhead", "1.3B", "compiled", "--rounds", "2", "--inside", "--sync-steps", "0"), 500),
+    ("124M-compiled", ("gpu.overhead", "124M", "compiled", "--rounds", "2", "--peers", "--inside"), 500),
+    ("inside-graphs-check", ("gpu.compiled_taps",), 180),
+    ("kernel", ("gpu.kernel_check",), 180),
+    ("many-tensors", ("many_tensors", "cuda"), 120),
 )
 """A name, the program with its arguments, and the most seconds it may take."""
 
 
 def run(name: str, program: tuple[str, ...], limit: int, folder: Path) -> str:
     """How the part ended."""
-    command = [sys.executable, "-u", str(HERE / program[0]), *program[1:]]
+    command = [sys.executable, "-u", "-m", f"benchmarks.{program[0]}", *program[1:]]
     with (folder / f"{name}.log").open("w") as log:
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT)
         try:
             told = _tell(process, log, time.monotonic() + limit)
         finally:

@@ -1,6 +1,6 @@
 """The Triton kernels on a real device: right, without a synchronisation, and how fast.
 
-    PYTHONPATH=src python benchmarks/gpu/kernel_check.py [--sweep]
+    PYTHONPATH=src python -m benchmarks.gpu.kernel_check [--sweep]
 
 1. Every case of tests/kernels/triton_cases.py against the reference.
 2. `start` and `Sample` under torch's sync debug mode "error".
@@ -22,15 +22,14 @@ from typing import Any
 import torch
 import triton
 import triton.language as tl
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "kernels"))
-import triton_cases
-from agreement import assert_rows_agree
+from tests.kernels import triton_cases
+from tests.kernels.agreement import assert_rows_agree
 
 from stethoscope import kernels
 from stethoscope.kernels import Extras, Sample, reference
 from stethoscope.kernels import triton as host
 
+ROOT = Path(__file__).parents[2]
 DEVICE = torch.device("cuda")
 
 
@@ -89,10 +88,9 @@ def read_bandwidth(num_bytes: int) -> float:
 
 def check_cases(processes: int = 12) -> int:
     """In several processes: nearly all of the time goes to compiling."""
-    program = str(Path(triton_cases.__file__))
-    command = [sys.executable, "-W", "ignore", program, "cuda"]
+    command = [sys.executable, "-W", "ignore", "-m", triton_cases.__name__, "cuda"]
     started = [
-        subprocess.Popen([*command, str(part), str(processes)], stdout=subprocess.PIPE, text=True)
+        subprocess.Popen([*command, str(part), str(processes)], stdout=subprocess.PIPE, text=True, cwd=ROOT)
         for part in range(processes)
     ]
     told = [process.communicate()[0] for process in started]

@@ -9,13 +9,10 @@ import copy
 import statistics
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 import torch
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from lineage import Transformer
+from benchmarks.lineage import Transformer
 
 from stethoscope.capture.lineage import Lineage
 

@@ -1,6 +1,6 @@
 """Close looks on a device against the same looks on the CPU: what they say, and that none of them waits.
 
-    PYTHONPATH=src python benchmarks/gpu/looks.py [--device cuda]
+    PYTHONPATH=src python -m benchmarks.gpu.looks [--device cuda]
 
 One model with attention written out and fused, a router, bounded outputs and a head, trained for a few steps from the same weights
 on the same batches, on both. Every number of the events `units` and `attention`, of the vectors of units and of the output is compared;

@@ -1,6 +1,6 @@
 """What watching costs a training step on a GPU, beside today's tools, in one run.
 
-    PYTHONPATH=src python benchmarks/gpu/overhead.py 124M eager [--rounds 3] [--steps 8] [--peers]
+    PYTHONPATH=src python -m benchmarks.gpu.overhead 124M eager [--rounds 3] [--steps 8] [--peers]
 
 bf16 autocast, fused AdamW, random tokens. Every variant's turn stands between two plain turns, and counts against both: a
 card that has worked for seconds clocks lower than one that rested while something attached. A turn begins with steps that are
@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from gpt import GPT, SIZES, alone
+from benchmarks.gpu.gpt import GPT, SIZES, alone
 
 import stethoscope
 

@@ -69,7 +69,7 @@ _WATCH = """() => { window.looks = []; setInterval(() => {
 
 def measure(rate: float, seconds: float, turns: int) -> list[str]:
     """Rows of a table."""
-    from browsing import browsing, serving
+    from benchmarks.screens.browsing import browsing, serving
 
     from stethoscope.store import find_runs
     from stethoscope.views.server.run_cache import opaque_id

@@ -7,8 +7,8 @@ import tempfile
 import time
 from pathlib import Path
 
-import large_run
-from browsing import browsing
+from benchmarks.screens import large_run
+from benchmarks.screens.browsing import browsing
 
 from stethoscope.record import Evidence, Finding, Severity
 from stethoscope.store import FindingsWriter

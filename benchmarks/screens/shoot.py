@@ -1,6 +1,6 @@
 """Every screen of the page, light and dark, from real runs, into docs/images.
 
-    python benchmarks/screens/shoot.py [--runs DIR] [--out docs/images] [--only run-live,checkup]
+    python -m benchmarks.screens.shoot [--runs DIR] [--out docs/images] [--only run-live,checkup]
 
 Trains the runs of training.py (one sick, one healthy, two with a checkup before them, one that is still live while it is
 photographed) where DIR does not hold them yet, serves them, and takes the pictures with Chromium; with --only those alone,

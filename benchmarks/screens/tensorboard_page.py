@@ -11,7 +11,7 @@ import urllib.request
 from pathlib import Path
 
 import numpy as np
-from browsing import browsing, heap_mb, peak_mb
+from benchmarks.screens.browsing import browsing, heap_mb, peak_mb
 
 
 def write_events(folder: Path, num_series: int, num_steps: int) -> float:

@@ -1,14 +1,7 @@
 """Bins, ratios and groups, each against a direct computation."""
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "views"))
-
-import synthetic
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,6 +11,7 @@ from stethoscope.analyse.history import grid, history, log_ratios, usual_of
 from stethoscope.kernels import columns
 from stethoscope.record import Kind, Site, SiteInfo
 from stethoscope.store import open_run
+from tests.views import synthetic
 
 
 @settings(deadline=None)

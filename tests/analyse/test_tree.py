@@ -2,15 +2,8 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "views"))
-
-import synthetic
 
 from stethoscope.analyse.bins import Mark
 from stethoscope.analyse.history import history
@@ -18,6 +11,7 @@ from stethoscope.analyse.tree import Histories, module_tree, node_history
 from stethoscope.kernels.columns import INDEX
 from stethoscope.record import Kind
 from stethoscope.store import RunWriter, open_run
+from tests.views import synthetic
 
 
 @pytest.fixture

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "views"))
-
-import synthetic
 
 from stethoscope.cli import main
 from stethoscope.explain.diagnosis import Diagnosis, LookedAt
+from tests.views import synthetic
 
 
 @pytest.fixture

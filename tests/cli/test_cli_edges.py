@@ -8,11 +8,11 @@ import time
 from pathlib import Path
 
 import pytest
-import synthetic
-from synthetic import write_run
 
 from stethoscope.record import Kind, Site, SiteInfo
 from stethoscope.store import RunWriter
+from tests.views import synthetic
+from tests.views.synthetic import write_run
 
 SRC = Path(__file__).parents[2] / "src"
 

@@ -6,11 +6,11 @@ import io
 import json
 
 import pytest
-import synthetic
 
 from stethoscope.record import Severity
 from stethoscope.store import FindingsWriter
 from stethoscope.views.common.styled_text import cell_width
+from tests.views import synthetic
 
 pytestmark = pytest.mark.usefixtures("given_diagnosis")
 

@@ -87,7 +87,7 @@ def test_explain(cli, base):
 
 
 def test_a_crash_without_a_cause_in_markdown_and_for_github(cli, base):
-    import synthetic
+    from tests.views import synthetic
 
     synthetic.write_run(
         base / "20261116-140000-gone-bbbbbb",

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import itertools
-import sys
 from pathlib import Path
 
+import flow_gallery
 import pytest
 
 import stethoscope
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
-
-import flow_gallery
 
 Edges = set[tuple[str, str]]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -78,12 +79,19 @@ def test_files_are_where_they_were_asked_for(tour: tuple[str, Path]) -> None:
 
 def test_nine_of_the_ten_parts_need_no_torch(tmp_path: Path) -> None:
     code = (
-        f"import sys; sys.path.insert(0, {str(TOUR.parent)!r})\n"
-        "import seed_tour as tour; from pathlib import Path\n"
+        "import sys; import seed_tour as tour; from pathlib import Path\n"
         "tour.basic_usage(); tour.advanced_configuration(Path('.')); tour.debugging_hooks()\n"
         "tour.visualization(Path('.')); tour.tensor_inspector(); tour.gradient_debugger()\n"
         "tour.model_diagnostics(); tour.performance_profiler(); tour.terminal_visualization()\n"
         "assert 'torch' not in sys.modules\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path)
+    path = os.pathsep.join([str(TOUR.parent), str(TOUR.parents[1] / "src")])
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": path},
+    )
     assert done.returncode == 0, done.stderr

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.explain.test_thinned import make
 
 from stethoscope import cli
 from stethoscope.detect.nonfinite import Nonfinite
 from stethoscope.explain import diagnose, headline
+from tests.explain.test_thinned import make
 
 
 @pytest.mark.parametrize("where", ["observe", "findings"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
@@ -10,11 +9,9 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 
-import stethoscope  # noqa: E402
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
-
 import five_faults  # noqa: E402
+
+import stethoscope  # noqa: E402
 
 ROOTS = {
     "gradients_not_cleared": 1,

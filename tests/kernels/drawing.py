@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import torch
-from agreement import FLOATS, FP8, INTEGERS, laid_out, ordinary_tensor, tensor_of_bits, with_specials
 from hypothesis import strategies as st
+
+from tests.kernels.agreement import FLOATS, FP8, INTEGERS, laid_out, ordinary_tensor, tensor_of_bits, with_specials
 
 LAYOUTS = ("plain", "transposed", "strided", "window", "expanded", "shifted", "misaligned")
 COUNTS = st.one_of(

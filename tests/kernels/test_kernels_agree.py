@@ -7,7 +7,14 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from agreement import (
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from stethoscope import kernels
+from stethoscope.kernels import Extras, cpu, portable, reference
+from stethoscope.kernels.columns import merge
+from stethoscope.kernels.pointers import collect
+from tests.kernels.agreement import (
     COMPLEX,
     FLOATS,
     FP8,
@@ -18,14 +25,7 @@ from agreement import (
     tensor_of_bits,
     with_specials,
 )
-from drawing import tensors
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-
-from stethoscope import kernels
-from stethoscope.kernels import Extras, cpu, portable, reference
-from stethoscope.kernels.columns import merge
-from stethoscope.kernels.pointers import collect
+from tests.kernels.drawing import tensors
 
 CHECKS_OFF = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 CALM = settings(deadline=None, max_examples=150, suppress_health_check=CHECKS_OFF)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from agreement import COMPLEX, FLOATS, FP8, INTEGERS, assert_rows_agree, tensor_of_bits
 
 from stethoscope.kernels import Sample, cpu, reference
+from tests.kernels.agreement import COMPLEX, FLOATS, FP8, INTEGERS, assert_rows_agree, tensor_of_bits
 
 
 @pytest.fixture(params=["c", "portable"], autouse=True)

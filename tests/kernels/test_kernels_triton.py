@@ -19,10 +19,10 @@ from stethoscope.kernels.pointers import Collected, collect
 
 def test_every_case_by_the_interpreter() -> None:
     pytest.importorskip("triton")
-    program = Path(__file__).with_name("triton_cases.py")
     environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-W", "ignore::RuntimeWarning", str(program)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    command = [sys.executable, "-W", "ignore::RuntimeWarning", "-m", "tests.kernels.triton_cases"]
+    root = Path(__file__).parents[2]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False, cwd=root)
     assert done.returncode == 0, done.stderr[-2000:]
     assert int(done.stdout) > 20
 

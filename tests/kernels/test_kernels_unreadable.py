@@ -7,10 +7,10 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from agreement import assert_rows_agree
 
 from stethoscope import kernels
 from stethoscope.kernels import Extras, cpu, reference
+from tests.kernels.agreement import assert_rows_agree
 
 
 @pytest.fixture(params=["c", "portable"], autouse=True)

@@ -7,10 +7,18 @@ from collections.abc import Iterator
 
 import numpy as np
 import torch
-from agreement import FLOATS, FP8, INTEGERS, assert_rows_agree, ordinary_tensor, tensor_of_bits, with_specials
 
 from stethoscope.kernels import Extras, Slots, reference, triton, triton_gather
 from stethoscope.kernels.pointers import collect, collect_pieces
+from tests.kernels.agreement import (
+    FLOATS,
+    FP8,
+    INTEGERS,
+    assert_rows_agree,
+    ordinary_tensor,
+    tensor_of_bits,
+    with_specials,
+)
 
 SPAN = triton.LEAST_SPAN
 

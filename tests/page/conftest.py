@@ -17,15 +17,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "views"))
-
-import synthetic
-
 from stethoscope.analyse.graph import Edge, Graph, Node
 from stethoscope.kernels.histogram import NUM_BINS, ZERO_BIN
 from stethoscope.record import Evidence, Finding, Kind, Severity, SiteInfo
 from stethoscope.store import FindingsWriter, RunWriter, process
 from stethoscope.views.server.run_cache import opaque_id
+from tests.views import synthetic
 
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser") or ""
 FLAGS = [

@@ -6,18 +6,14 @@ import csv
 import io
 import re
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-import synthetic
-
-from conftest import HEALTHY, HOSTILE, LIVE, SICK, STALE, Watched, run_hash
 from stethoscope.cli import main
 from stethoscope.views.server.run_cache import opaque_id
+from tests.page.conftest import HEALTHY, HOSTILE, LIVE, SICK, STALE, Watched, run_hash
+from tests.views import synthetic
 
 SCREENS = ("overview", "layers", "flow", "profile", "ranks", "log", "checkup")
 

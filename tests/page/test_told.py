@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "views"))
-sys.path.insert(0, str(Path(__file__).parent))
-
-import synthetic
-
-from conftest import HEALTHY, SICK, Watched, run_hash
 from stethoscope.record import Evidence, Finding, Severity
 from stethoscope.store import FindingsWriter
 from stethoscope.views.server.run_cache import opaque_id
+from tests.page.conftest import HEALTHY, SICK, Watched, run_hash
+from tests.views import synthetic
 
 ALONE = "20261116-070000-alone-abcabc"
 CHECKED = "20261116-070100-checked-abcabd"

@@ -118,8 +118,8 @@ def copy_what_was_durable(one: Try, left: Path) -> None:
 def kill_at_each_call_of_sealing(lab: Lab, tries: int, outcome: Outcome) -> None:
     """In the long form every call in turn, until a seal comes through; after each the run reads the same and seals again."""
     lab.need_shim()
-    from run_making import make_run
-    from test_store_damage import all_numbers
+    from tests.store.run_making import make_run
+    from tests.store.test_store_damage import all_numbers
 
     base = lab.new_folder() / "run"
     make_run(base, num_steps=12, num_sites=4)

@@ -24,9 +24,6 @@ from tests.robustness.forks import Child, Forks
 
 HERE = Path(__file__).parent
 MOST_EXIT_S = 5.0
-STORE_TESTS = str(HERE.parent / "store")
-if STORE_TESTS not in sys.path:
-    sys.path.insert(0, STORE_TESTS)  # run_making lives there
 
 
 class SkipRowError(Exception):

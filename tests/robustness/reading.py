@@ -21,7 +21,7 @@ from tests.robustness.registry import row
 
 def make(lab: Lab, **given: object) -> tuple[Path, Path]:
     """A small run that ended, and its one journal."""
-    from run_making import journals, make_run
+    from tests.store.run_making import journals, make_run
 
     folder = lab.new_folder() / "run"
     make_run(folder, **given)  # type: ignore[arg-type]
@@ -29,14 +29,14 @@ def make(lab: Lab, **given: object) -> tuple[Path, Path]:
 
 
 def numbers(folder: Path) -> tuple[object, ...]:
-    from test_store_damage import all_numbers
+    from tests.store.test_store_damage import all_numbers
 
     return all_numbers(open_run(folder))
 
 
 @row(14, "the journal cut at every byte", short=40, long=10**9)
 def cut_the_journal(lab: Lab, tries: int, outcome: Outcome) -> None:
-    from test_store_damage import all_numbers, is_part_of
+    from tests.store.test_store_damage import all_numbers, is_part_of
 
     folder, journal = make(lab, num_steps=3, num_sites=2)
     whole, data, most = numbers(folder), journal.read_bytes(), 0
@@ -73,7 +73,7 @@ def flip_every_bit(lab: Lab, tries: int, outcome: Outcome) -> None:
 
 
 def flip_bits(folder: Path, path: Path, whole: object, stride: int, outcome: Outcome) -> None:
-    from test_store_damage import all_numbers, is_part_of
+    from tests.store.test_store_damage import all_numbers, is_part_of
 
     data = path.read_bytes()
     for bit in range(0, 8 * len(data), stride):
@@ -106,7 +106,7 @@ def pad_with_zeros(lab: Lab, tries: int, outcome: Outcome) -> None:
 @row(17, "a length of 2^63 in a frame", short=4, long=4)
 def claim_a_huge_length(lab: Lab, tries: int, outcome: Outcome) -> None:
     """With a header whose own checksum is right: refused without taking memory for it."""
-    from test_store_damage import is_part_of
+    from tests.store.test_store_damage import is_part_of
 
     places = {"stored": 48, "unpacked": 56}  # in the header
     for name, size in (("stored", 2**63), ("stored", 2**62), ("unpacked", 2**63), ("unpacked", 2**40)):
@@ -129,10 +129,9 @@ def claim_a_huge_length(lab: Lab, tries: int, outcome: Outcome) -> None:
 @row(46, "reading while another process seals", short=1, long=10)
 def read_while_sealing(lab: Lab, tries: int, outcome: Outcome) -> None:
     """Every read during it gives the whole run, from journals or from segments."""
-    from run_making import some_sites, write_steps
-    from test_store_damage import all_numbers
-
     from stethoscope.store import RunWriter, spool
+    from tests.store.run_making import some_sites, write_steps
+    from tests.store.test_store_damage import all_numbers
 
     for _ in range(tries):
         one = lab.prepare()

@@ -83,7 +83,7 @@ class Page:
 @contextlib.contextmanager
 def page_of(lab: Lab) -> Iterator[Page]:
     """The page of a folder with one run."""
-    from run_making import make_run
+    from tests.store.run_making import make_run
 
     folder = lab.new_folder() / "runs"
     make_run(folder / "20261116-120000-made-aaaaaa", num_steps=50, num_sites=200)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import io
 import math
-import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -13,13 +12,10 @@ from typing import Any
 import numpy as np
 
 from stethoscope import open_run
-from tests.robustness.lab import HERE, MOST_EXIT_S, Lab, Outcome
+from tests.robustness.lab import MOST_EXIT_S, Lab, Outcome
 from tests.robustness.processes import start_rank, start_ranks
 from tests.robustness.registry import row
 
-KERNEL_TESTS = str(HERE.parent / "kernels")
-if KERNEL_TESTS not in sys.path:
-    sys.path.append(KERNEL_TESTS)  # agreement lives there
 STEPS = 6
 NAN, INF = math.nan, math.inf
 
@@ -51,10 +47,9 @@ def train_with(tensor: Any, folder: Path | None) -> tuple[list[float], Any]:
 
 def check_tensor(lab: Lab, outcome: Outcome, name: str, tensor: Any, values: Any) -> None:
     """Its row is that of `values`, or it has none and no number; its neighbours have every row; the losses are the plain ones."""
-    from agreement import assert_rows_agree
-
     from stethoscope.kernels import reference
     from stethoscope.store.encoding import stored_floats
+    from tests.kernels.agreement import assert_rows_agree
 
     outcome.tries += 1
     with warnings.catch_warnings(record=True):
@@ -87,10 +82,9 @@ def check_tensor(lab: Lab, outcome: Outcome, name: str, tensor: Any, values: Any
 
 def check_kernel(outcome: Outcome, name: str, tensor: Any) -> None:
     """The row of a tensor handed to the kernels is that of the reference, and null where nothing is finite."""
-    from agreement import assert_rows_agree
-
     from stethoscope import kernels
     from stethoscope.kernels import reference
+    from tests.kernels.agreement import assert_rows_agree
 
     outcome.tries += 1
     measured = kernels.measure_async([tensor]).result().rows[0]
@@ -103,7 +97,8 @@ def check_kernel(outcome: Outcome, name: str, tensor: Any) -> None:
 def odd_values(dtype: Any) -> list[Any]:
     """Tensors of one dtype: everything that can stand in it, nothing finite, a scalar, nothing."""
     import torch
-    from agreement import tensor_of_bits
+
+    from tests.kernels.agreement import tensor_of_bits
 
     warnings.filterwarnings("ignore", "ComplexHalf")
     found = [
@@ -137,21 +132,21 @@ def hand_out_no_numbers(lab: Lab, tries: int, outcome: Outcome) -> None:
 
 @row(32, "complex numbers", short=1, long=1)
 def hand_out_complex(lab: Lab, tries: int, outcome: Outcome) -> None:
-    from agreement import COMPLEX
+    from tests.kernels.agreement import COMPLEX
 
     check_dtypes(lab, outcome, COMPLEX)
 
 
 @row(33, "bf16, fp16, float64", short=1, long=1)
 def hand_out_half_precision(lab: Lab, tries: int, outcome: Outcome) -> None:
-    from agreement import FLOATS
+    from tests.kernels.agreement import FLOATS
 
     check_dtypes(lab, outcome, FLOATS)
 
 
 @row(34, "every fp8", short=1, long=1)
 def hand_out_fp8(lab: Lab, tries: int, outcome: Outcome) -> None:
-    from agreement import FP8
+    from tests.kernels.agreement import FP8
 
     check_dtypes(lab, outcome, FP8)
 
@@ -159,7 +154,8 @@ def hand_out_fp8(lab: Lab, tries: int, outcome: Outcome) -> None:
 @row(35, "integers and bool", short=1, long=1)
 def hand_out_integers(lab: Lab, tries: int, outcome: Outcome) -> None:
     import torch
-    from agreement import INTEGERS
+
+    from tests.kernels.agreement import INTEGERS
 
     check_dtypes(lab, outcome, INTEGERS)
     for tensor in (torch.tensor([1, 0, 2]), torch.tensor([True, False])):
@@ -218,9 +214,8 @@ def hand_out_nothing(lab: Lab, tries: int, outcome: Outcome) -> None:
 @row(39, "DTensor shards on two ranks", short=1, long=3)
 def shard_a_weight(lab: Lab, tries: int, outcome: Outcome) -> None:
     """Each rank's row is that of its own shard; merged, that of the whole weight."""
-    from agreement import assert_rows_agree
-
     from stethoscope.kernels import reference
+    from tests.kernels.agreement import assert_rows_agree
 
     for _ in range(tries):
         ranks = start_ranks(lab, steps=4)
@@ -286,11 +281,11 @@ def stack_many_layers(lab: Lab, tries: int, outcome: Outcome) -> None:
 
 @row(43, "names: unicode, NUL, 10 kB, markup, terminal escapes, duplicates", short=1, long=1)
 def name_modules_strangely(lab: Lab, tries: int, outcome: Outcome) -> None:
-    import test_store_reader as names
     import torch
 
     import stethoscope
     from stethoscope.cli import main
+    from tests.store import test_store_reader as names
 
     outcome.try_it("wrong", names.test_strange_names_make_the_round_trip, lab.new_folder())
     outcome.try_it("wrong", names.test_two_tensors_of_one_name_count_as_one, lab.new_folder())

@@ -189,7 +189,7 @@ import sys
 import torch
 from torch.nn import functional as F
 import stethoscope
-from models import MODELS, make_batch
+from tests.models import MODELS, make_batch
 
 asked = {"None": None, "True": True}[sys.argv[1]]
 torch.set_num_threads(1)
@@ -225,7 +225,7 @@ def test_taps_make_way_for_torch_compile_unless_asked_for(asked: bool | None, tm
     """
     ran = subprocess.run(
         [sys.executable, "-c", COMPILED_LATER, str(asked), str(tmp_path)],
-        cwd=Path(__file__).parents[1],
+        cwd=Path(__file__).parents[2],
         capture_output=True,
         text=True,
         timeout=300,

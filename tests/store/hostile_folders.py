@@ -21,7 +21,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import zstandard
-from run_making import some_rows, some_sites
 
 from stethoscope.record import Evidence, Finding, Severity
 from stethoscope.store import FindingsWriter, RunWriter, seal
@@ -29,6 +28,7 @@ from stethoscope.store.encoding import encode_json, encode_rows, encode_scalars
 from stethoscope.store.frames import _FIELDS, HEADER_BYTES, MAGIC, FrameKind, checksum, read_header
 from stethoscope.store.runfile import dump, parse
 from stethoscope.store.sums import SUFFIX, block_sums
+from tests.store.run_making import some_rows, some_sites
 
 HOSTILE = "20261118-120000-hostile-bbbbbb"
 CASES: dict[str, Callable[[Path, Path], None]] = {}

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from run_making import assert_rows, journals, make_run, some_sites, write_steps
 
 from stethoscope.record import Finding, RunDamagedError, RunError, RunFormatError, RunNotFoundError, Severity
 from stethoscope.store import FindingsWriter, RunWriter, open_run, seal
 from stethoscope.store.runfile import dump, load
 from stethoscope.store.sums import SUFFIX, BlockDamagedError, VerifiedFile
+from tests.store.run_making import assert_rows, journals, make_run, some_sites, write_steps
 
 
 @pytest.fixture

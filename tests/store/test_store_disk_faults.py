@@ -10,10 +10,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from run_making import assert_rows, journals, some_rows, some_sites, write_steps
 
 from stethoscope.store import RunWriter, condition, open_run
+from tests.store.run_making import assert_rows, journals, some_rows, some_sites, write_steps
 
+ROOT = Path(__file__).parents[2]
 IS_ROOT = hasattr(os, "geteuid") and os.geteuid() == 0
 
 
@@ -223,9 +224,8 @@ def test_a_run_of_a_newer_format_is_not_written_to(tmp_path):
 def test_no_file_descriptors_left(tmp_path):
     code = """
         import resource, sys, os
-        sys.path.insert(0, {tests!r})
         from pathlib import Path
-        from run_making import some_sites, write_steps
+        from tests.store.run_making import some_sites, write_steps
         from stethoscope.store import RunWriter, open_run
         from stethoscope.store import condition
         condition.FIRST_RETRY_S = 0.02
@@ -246,12 +246,13 @@ def test_no_file_descriptors_left(tmp_path):
         print(second.flush(), second.state)
         second.close(); writer.close()
         print(len(open_run(folder / "second").steps))
-    """.format(tests=str(Path(__file__).parent), folder=str(tmp_path / "run"))
+    """.format(folder=str(tmp_path / "run"))
     shown = subprocess.run(
         ["bash", "-c", f'ulimit -n 64; exec {sys.executable} -c "$0"', textwrap.dedent(code)],
         capture_output=True,
         text=True,
         timeout=60,
+        cwd=ROOT,
     )
     assert shown.returncode == 0, shown.stderr
     assert shown.stdout.splitlines()[1:] == ["False", "True writing", "2"]
@@ -308,9 +309,8 @@ def test_a_read_only_file_system_at_the_start_and_later(tmp_path, monkeypatch):
 def test_a_limit_on_file_sizes_means_more_files(tmp_path):
     code = f"""
         import resource, sys
-        sys.path.insert(0, {str(Path(__file__).parent)!r})
         from pathlib import Path
-        from run_making import some_sites, write_steps
+        from tests.store.run_making import some_sites, write_steps
         from stethoscope.store import RunWriter
         resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
         writer = RunWriter.create(Path({str(tmp_path)!r}), {{}})
@@ -320,7 +320,7 @@ def test_a_limit_on_file_sizes_means_more_files(tmp_path):
         writer.close()
     """
     shown = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=60, check=True, cwd=ROOT
     )
     assert shown.stdout.strip() == "True"
     assert len(journals(tmp_path)) > 2

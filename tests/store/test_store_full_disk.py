@@ -10,12 +10,13 @@ import time
 from pathlib import Path
 
 import pytest
-from run_making import journals, some_sites, write_steps
 
 from stethoscope.store import RunWriter, open_run
 from stethoscope.store.losses import StepRanges, lost_steps_text
 from stethoscope.store.reserve import RESERVE_BYTES
+from tests.store.run_making import journals, some_sites, write_steps
 
+ROOT = Path(__file__).parents[2]
 SITES = 20
 
 
@@ -71,15 +72,16 @@ def test_every_step_is_on_the_disk_or_counted_as_lost(small_disk):
 def test_a_process_that_is_killed_on_a_full_disk_has_said_that_it_was_full(small_disk):
     script = f"""
         import sys, time
-        sys.path.insert(0, {str(Path(__file__).parent)!r})
         from pathlib import Path
-        from test_store_full_disk import begin, write_until_it_fails
+        from tests.store.test_store_full_disk import begin, write_until_it_fails
         writer = begin(Path({str(small_disk / "run")!r}))
         write_until_it_fails(writer)
         print("full", flush=True)
         time.sleep(60)
     """
-    process = subprocess.Popen([sys.executable, "-c", textwrap.dedent(script)], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(script)], stdout=subprocess.PIPE, text=True, cwd=ROOT
+    )
     assert process.stdout.readline() == "full\n"
     process.send_signal(signal.SIGKILL)
     process.wait()

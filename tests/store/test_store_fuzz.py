@@ -12,7 +12,23 @@ import shutil
 import struct
 
 import pytest
-from hostile_folders import (
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from stethoscope.config import DebugConfig
+from stethoscope.record import ConfigError, RunError
+from stethoscope.store import open_run
+from stethoscope.store.encoding import (
+    EncodingError,
+    decode_json,
+    decode_rows,
+    decode_scalars,
+    decode_vectors,
+    encode_scalars,
+)
+from stethoscope.store.frames import FrameError, FrameKind, checksum, read_header, unpack
+from stethoscope.store.runfile import parse
+from tests.store.hostile_folders import (
     GOOD_FINDING,
     WIDE,
     edit_manifest,
@@ -29,23 +45,7 @@ from hostile_folders import (
     rows_payload,
     table,
 )
-from hypothesis import HealthCheck, example, given, settings
-from hypothesis import strategies as st
-from run_making import some_sites
-
-from stethoscope.config import DebugConfig
-from stethoscope.record import ConfigError, RunError
-from stethoscope.store import open_run
-from stethoscope.store.encoding import (
-    EncodingError,
-    decode_json,
-    decode_rows,
-    decode_scalars,
-    decode_vectors,
-    encode_scalars,
-)
-from stethoscope.store.frames import FrameError, FrameKind, checksum, read_header, unpack
-from stethoscope.store.runfile import parse
+from tests.store.run_making import some_sites
 
 EXAMPLES = int(os.environ.get("STETHOSCOPE_FUZZ_EXAMPLES", "20"))
 FUZZ = settings(

@@ -9,9 +9,6 @@ import time
 from pathlib import Path
 
 import pytest
-from hostile_commands import attempt
-from hostile_folders import CASES, make_case, make_good
-from run_making import make_run
 
 import stethoscope.store
 from stethoscope.record import RunError
@@ -24,6 +21,9 @@ from stethoscope.store.inside import (
     read_file,
     remove_file,
 )
+from tests.store.hostile_commands import attempt
+from tests.store.hostile_folders import CASES, make_case, make_good
+from tests.store.run_making import make_run
 
 STORE = Path(stethoscope.store.__file__).parent
 BANNED = frozenset(

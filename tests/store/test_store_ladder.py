@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from run_making import make_run, some_rows, some_sites
 
 from stethoscope.kernels.columns import INDEX
 from stethoscope.record import Kind
@@ -10,6 +9,7 @@ from stethoscope.store import RunWriter, climbing, open_run, seal
 from stethoscope.store import ladder as ladder_module
 from stethoscope.store import spool as spool_module
 from stethoscope.store.manifest import Manifest
+from tests.store.run_making import make_run, some_rows, some_sites
 
 LEVELS = (6, 7, 8, 10)
 

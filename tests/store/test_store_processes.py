@@ -11,17 +11,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from run_making import assert_rows, some_rows, some_sites, write_steps
 
 from stethoscope.store import RunWriter, open_run
 from stethoscope.store.encoding import stored_floats
+from tests.store.run_making import assert_rows, some_rows, some_sites, write_steps
 
+ROOT = Path(__file__).parents[2]
 WRITE_FOREVER = """
 import sys
-sys.path.insert(0, sys.argv[2])
 from pathlib import Path
 import numpy as np
-from run_making import some_rows, some_sites
+from tests.store.run_making import some_rows, some_sites
 from stethoscope.store import RunWriter, spool
 spool.ROTATE_STEPS = 40
 writer = RunWriter.create(Path(sys.argv[1]), {})
@@ -41,9 +41,7 @@ while True:
 def kill_once(folder, seed):
     """Starts a writing process, kills it at a random moment; returns how many steps it was promised."""
     process = subprocess.Popen(
-        [sys.executable, "-c", WRITE_FOREVER, str(folder), str(Path(__file__).parent)],
-        stdout=subprocess.PIPE,
-        text=True,
+        [sys.executable, "-c", WRITE_FOREVER, str(folder)], stdout=subprocess.PIPE, text=True, cwd=ROOT
     )
     assert process.stdout is not None
     assert process.stdout.readline() == "begun\n"
@@ -113,16 +111,17 @@ def test_a_forked_child_is_inert(tmp_path):
 def run_script(folder, body):
     code = f"""
         import sys
-        sys.path.insert(0, {str(Path(__file__).parent)!r})
         from pathlib import Path
-        from run_making import some_sites, write_steps
+        from tests.store.run_making import some_sites, write_steps
         from stethoscope.store import RunWriter
         writer = RunWriter.create(Path({str(folder)!r}), {{}})
         writer.sites(some_sites(3))
         write_steps(writer, range(10), 3)
         {body}
     """
-    return subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=60)
+    return subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=60, cwd=ROOT
+    )
 
 
 @pytest.mark.parametrize(("body", "code"), [("", 0), ("sys.exit(4)", 4), ("raise KeyError(1)", 1)])

@@ -7,12 +7,12 @@ import time
 
 import numpy as np
 import pytest
-from run_making import assert_rows, make_run, some_rows, some_sites, write_steps
 
 from stethoscope.kernels.columns import NUM_COLUMNS, merge, stat
 from stethoscope.record import Finding, Kind, Severity, Site, SiteInfo
 from stethoscope.store import FindingsWriter, RunWriter, find_runs, latest_run, new_run_folder, open_run
 from stethoscope.store.encoding import stored_floats
+from tests.store.run_making import assert_rows, make_run, some_rows, some_sites, write_steps
 
 NAMES = [
     "größe.层",

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from run_making import assert_rows, journals, make_run, some_rows, some_sites, write_steps
 from test_store_damage import all_numbers, is_part_of
 from test_store_reader import NAMES
 
@@ -22,6 +21,7 @@ from stethoscope.store import spool as spool_module
 from stethoscope.store import tables as tables_module
 from stethoscope.store.inside import open_file
 from stethoscope.store.manifest import Manifest, pack_runs, unpack_runs
+from tests.store.run_making import assert_rows, journals, make_run, some_rows, some_sites, write_steps
 
 
 @pytest.fixture(autouse=True)

@@ -4,11 +4,11 @@ import sys
 
 import numpy as np
 import pytest
-from run_making import make_run, some_rows, some_sites
 
 from stethoscope.record import Finding, MissingExtraError, RunDamagedError, Severity, StethoscopeError
 from stethoscope.store import FindingsWriter, RunWriter, open_run, seal
 from stethoscope.store import spool as spool_module
+from tests.store.run_making import make_run, some_rows, some_sites
 
 duckdb = pytest.importorskip("duckdb")
 

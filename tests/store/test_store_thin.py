@@ -1,12 +1,12 @@
 """Thinning drops rows, counts them, and keeps what buckets and the asked-for steps say."""
 
 import numpy as np
-from run_making import journals, make_run, some_sites, write_steps
 
 from stethoscope.record import Finding, Severity
 from stethoscope.store import FindingsWriter, RunWriter, open_run, seal, thin
 from stethoscope.store import spool as spool_module
 from stethoscope.store.pyramid import fold_series
+from tests.store.run_making import journals, make_run, some_sites, write_steps
 
 
 def test_thinning_keeps_buckets_and_what_was_asked_for(tmp_path, monkeypatch):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import json
 import struct
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,16 +12,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-import synthetic
-
 from stethoscope.cli import main
 from stethoscope.kernels import histogram
 from stethoscope.record import Evidence, Finding, Kind, Severity, Site, SiteInfo
 from stethoscope.store import FindingsWriter, RunWriter, open_run
 from stethoscope.views.export import TABLES, export_run
 from stethoscope.views.export.tensorboard import masked_crcs
+from tests.views import synthetic
 
 NASTY = "=cmd|' /C calc'!A0</script>\x1b[2J"
 

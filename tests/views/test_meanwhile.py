@@ -4,16 +4,9 @@ from __future__ import annotations
 
 import base64
 import dataclasses
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-import synthetic
-from synthetic import CAUSE, FOLLOWED, write_run
 
 from stethoscope.explain.diagnosis import Diagnosis
 from stethoscope.explain.meanwhile import CLIP, loss_words, meanwhile, metric_series
@@ -25,6 +18,8 @@ from stethoscope.views.pagedata.log import log_data, num_entries
 from stethoscope.views.pagedata.ranks import over_ranks, spread_bins
 from stethoscope.views.pagedata.verdict import followed_entries, lasting, verdict_data
 from stethoscope.views.terminal import render_diagnosis
+from tests.views import synthetic
+from tests.views.synthetic import CAUSE, FOLLOWED, write_run
 
 BARE = dataclasses.replace(CAUSE, evidence=(Evidence("share of something", 0.1, 0.9),))
 

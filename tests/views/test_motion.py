@@ -6,19 +6,15 @@ import base64
 import hashlib
 import json
 import re
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-import synthetic
-
 from stethoscope.cli import main
 from stethoscope.instruments.animator import GradientFlowAnimator
 from stethoscope.instruments.film import NoEncoderError
+from tests.views import synthetic
 
 NASTY = "</script><script>alert(1)</script><!--\u202e\x1b[2J"
 

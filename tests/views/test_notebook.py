@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 import re
-import sys
 from html.parser import HTMLParser
-from pathlib import Path
 
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-import synthetic
 
 import stethoscope
 from stethoscope.explain import Diagnosis
@@ -20,6 +14,7 @@ from stethoscope.explain.diagnosis import LookedAt
 from stethoscope.record import Evidence, Finding, Severity
 from stethoscope.store import FindingsWriter, open_run
 from stethoscope.views.notebook import markup
+from tests.views import synthetic
 
 NASTY = '</div></svg><script>alert(1)</script><img src=x onerror="alert(2)">\x1b[31m\u202e&lt;'
 VOID = {"br", "hr", "img", "meta"}

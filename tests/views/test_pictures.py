@@ -2,8 +2,6 @@
 
 import numpy as np
 import pytest
-import synthetic
-from synthetic import NUM_ELEMENTS, healthy, row, write_run
 
 from stethoscope.analyse.bins import Mark, bins_over
 from stethoscope.analyse.history import history
@@ -14,6 +12,8 @@ from stethoscope.views.common.styled_text import cell_width, to_text
 from stethoscope.views.lines.heatmap import heatmap_lines
 from stethoscope.views.lines.sparkline import sparkline
 from stethoscope.views.terminal import Picture, Screen, render_heatmap, render_layers
+from tests.views import synthetic
+from tests.views.synthetic import NUM_ELEMENTS, healthy, row, write_run
 
 
 def spark(values, width=80, glyphs=UNICODE):

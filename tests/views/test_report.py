@@ -7,19 +7,14 @@ import gzip
 import hashlib
 import json
 import re
-import sys
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-import synthetic
 
 from stethoscope.cli import main
 from stethoscope.store import FindingsWriter
 from stethoscope.views.pagedata import OpenRun
 from stethoscope.views.report import report_data, report_html, report_markdown
+from tests.views import synthetic
 
 NASTY = "</script><script>alert(1)</script><img src=x onerror=alert(2)>`|*_[x](javascript:alert(3))"
 

@@ -5,15 +5,12 @@ from __future__ import annotations
 import base64
 import json
 import shutil
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-import synthetic
+from tests.views import synthetic
 
 pytest.importorskip("starlette")
 pytest.importorskip("httpx2")

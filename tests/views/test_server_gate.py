@@ -10,9 +10,7 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-import synthetic
+from tests.views import synthetic
 
 pytest.importorskip("starlette")
 pytest.importorskip("httpx2")

@@ -7,21 +7,16 @@ import contextlib
 import json
 import os
 import socket
-import sys
 import threading
 import time
 import urllib.error
 import urllib.request
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(1, str(Path(__file__).parents[2]))
-
-import synthetic
+from tests.views import synthetic
 
 pytest.importorskip("starlette")
 pytest.importorskip("uvicorn")

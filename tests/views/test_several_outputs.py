@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import base64
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-import synthetic
 
 from stethoscope.analyse import overview
 from stethoscope.analyse.bins import Mark
@@ -24,6 +19,7 @@ from stethoscope.views.pagedata.heat import heat_data
 from stethoscope.views.report import report_data
 from stethoscope.views.tui.layer_page import layer_page
 from stethoscope.views.tui.view import View
+from tests.views import synthetic
 
 RETURNED = {
     "encoder": ("hidden", "pooled"),

@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-import synthetic
 
 from stethoscope.analyse.bins import Bins
 from stethoscope.record import Series
@@ -32,6 +27,7 @@ from stethoscope.views.tui.run_screen import CompareScreen, FlowScreen, LayerScr
 from stethoscope.views.tui.runs_page import RunList
 from stethoscope.views.tui.screens import PageScreen
 from stethoscope.views.tui.view import View
+from tests.views import synthetic
 
 
 def sick(base: Path, name: str = "20261116-130000-gpt-fp16-3f9a01", **more) -> Path:

@@ -4,14 +4,14 @@ import dataclasses
 import math
 
 import pytest
-import synthetic
-from synthetic import CAUSE, FOLLOWED, write_run
 
 from stethoscope.explain.diagnosis import Diagnosis, LookedAt
 from stethoscope.record import Evidence, Finding, Severity
 from stethoscope.store import open_run
 from stethoscope.views.common.styled_text import cell_width
 from stethoscope.views.terminal import render_diagnosis, render_finding, render_verdict
+from tests.views import synthetic
+from tests.views.synthetic import CAUSE, FOLLOWED, write_run
 
 LOOKED = LookedAt(num_sites=148, num_sites_expected=148, num_steps=10_000, first_step=1, last_step=10_000)
 SICK = Diagnosis(causes=(CAUSE,), findings=(CAUSE, *FOLLOWED), followed={CAUSE.code: FOLLOWED}, looked_at=LOOKED)
