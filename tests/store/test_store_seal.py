@@ -11,8 +11,6 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from test_store_damage import all_numbers, is_part_of
-from test_store_reader import NAMES
 
 from stethoscope.kernels.columns import NUM_COUNTS
 from stethoscope.record import Kind, RunDamagedError, RunFormatError, Site, SiteInfo
@@ -22,6 +20,8 @@ from stethoscope.store import tables as tables_module
 from stethoscope.store.inside import open_file
 from stethoscope.store.manifest import Manifest, pack_runs, unpack_runs
 from tests.store.run_making import assert_rows, journals, make_run, some_rows, some_sites, write_steps
+from tests.store.test_store_damage import all_numbers, is_part_of
+from tests.store.test_store_reader import NAMES
 
 
 @pytest.fixture(autouse=True)
