@@ -2,7 +2,7 @@
 
     python -m benchmarks.page [--sites 5000] [--steps 20480] [--part scale|report|live ...]
 
-The large run has a million steps in its ladder and --steps of rows; TensorBoard gets as many series as a kind has
+The large run has a million steps in its rollups and --steps of rows; TensorBoard gets as many series as a kind has
 sites, over the last --tensorboard-steps of them (it keeps 1,000 points a series). The report is of a run of 200
 layers and 100,000 steps. Live is a real training watched by a session, page open and page shut in turns.
 """
@@ -34,7 +34,7 @@ def scale(args: argparse.Namespace) -> None:
         folder = runs / "20261116-120000-large-aaaaaa"
         last = large_run.make(folder, args.sites, args.steps)
         amount, key = len(large_run.sites(args.sites)), opaque_id(folder)
-        head("Scale", f"{amount:,} sites; {last + 1:,} steps in the ladder, {args.steps:,} of them with rows.")
+        head("Scale", f"{amount:,} sites; {last + 1:,} steps in rollups, {args.steps:,} of them with rows.")
         with serving(runs) as (_, link):
             paint(link, key, "a server that has just started")
         with serving(runs) as (server, link):

@@ -121,9 +121,9 @@ def bench_ours(folder: Path, num_sites: int, num_steps: int) -> list[tuple[str, 
         )
     )
     sealed = size_of(folder / "rows", "*")
-    pyramid = size_of(folder / "pyramid", "*")
+    buckets = size_of(folder / "pyramid", "*")
     rows.append(("sealed rows, with hashes", f"{sealed / values:.2f} bytes a value"))
-    rows.append(("pyramids, on top", f"{pyramid / values:.2f} bytes a value"))
+    rows.append(("buckets, on top", f"{buckets / values:.2f} bytes a value"))
     rows.append(("manifest and run.json", f"{size_of(folder, '*.json') / 1024:.0f} kB"))
     return rows + ask_run("sealed: ", folder, num_steps)
 

@@ -1,8 +1,8 @@
-"""A run of 5,000 sites and a million steps, made in a minute: the last 20,480 steps with their rows, the rest as the ladder.
+"""A run of 5,000 sites and a million steps, made in a minute: the last 20,480 steps with their rows, the rest as rollups.
 
-Rows and pyramids are written by the store's own table writers; a few different segments stand for all of them (files
-are linked, not copied), because what is measured is reading. The ladder over the rows is built by the store itself;
-below it, over the million steps, lie rungs of the same form. A real run of that length has its scalars in many files.
+Rows and buckets are written by the store's own table writers; a few different segments stand for all of them (files
+are linked, not copied), because what is measured is reading. The rollups over the rows are built by the store itself;
+below it, over the million steps, lie others of the same form. A real run of that length has its scalars in many files.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ import pyarrow as pa
 from stethoscope.kernels.columns import INDEX, NUM_COLUMNS
 from stethoscope.record import Kind, Site, SiteInfo
 from stethoscope.store import FindingsWriter, RunWriter, seal
-from stethoscope.store.climbing import climb_ladder
-from stethoscope.store.ladder import LEVELS_UP, STATS, STEPS_UP, Folded, Rung, RungWriter
+from stethoscope.store.downsample.buckets import BASE_LEVEL, buckets_table, fold_rows
+from stethoscope.store.downsample.building import TOGETHER, build_rollups
+from stethoscope.store.downsample.dense import STATS, DenseBuckets
+from stethoscope.store.downsample.rollup import LEVELS_PER_HEIGHT, Rollup, RollupWriter
 from stethoscope.store.manifest import Manifest, Segment, pack_runs
-from stethoscope.store.pyramid import BASE_LEVEL, buckets_table, fold_rows
-from stethoscope.store.seal import PYRAMID_GROUP_ROWS
-from stethoscope.store.sums import SUFFIX, Sealed, write_sealed
+from stethoscope.store.seal import BUCKET_GROUP_ROWS
+from stethoscope.store.sealed_file import SUFFIX, Sealed, write_sealed
 from stethoscope.store.tables import SortedRows, rows_table, to_parquet
 
 KINDS = (Kind.GRADIENT, Kind.WEIGHT, Kind.UPDATE, Kind.OPTIMIZER_STATE)
@@ -69,9 +70,9 @@ def make(folder: Path, amount: int = 5000, raw_steps: int = 20_480, all_steps: i
     num_old = old_steps // SEGMENT_STEPS
     manifest.segments.append(_scalars(folder, key, all_steps, num_old))
     _raw(folder, manifest, key, old_steps, raw_steps, num_old)
-    climb_ladder(folder, 0, place, manifest)
+    build_rollups(folder, 0, place, manifest)
     if old_steps:
-        _old_rungs(folder, manifest, key, len(infos), old_steps)
+        _old_rollups(folder, manifest, key, len(infos), old_steps)
     manifest.save(place)
     return all_steps - 1
 
@@ -112,13 +113,13 @@ def _raw(folder: Path, manifest: Manifest, key: object, old_steps: int, raw_step
         else:
             files["rows"] = linked(folder, kept[number % VARIANTS]["rows"], f"rows/rank=0/{stem}")
             rows = None
-        # Pyramids carry their steps, so each is its own; the rows of a dense segment are found by counting.
+        # Buckets carry their steps, so each is its own; the rows of a dense segment are found by counting.
         if rows is None:
             count = len(infos)
             rows = SortedRows(
                 np.repeat(steps[:1], count), np.arange(count), table_of(count, rng), np.ones(count, np.int64)
             )
-        buckets = to_parquet(buckets_table(fold_rows(rows), infos, 0), row_group_rows=PYRAMID_GROUP_ROWS)
+        buckets = to_parquet(buckets_table(fold_rows(rows), infos, 0), row_group_rows=BUCKET_GROUP_ROWS)
         files["pyramid"] = write_sealed(folder, f"pyramid/rank=0/{stem}", buckets)
         manifest.segments.append(
             Segment(
@@ -133,27 +134,27 @@ def _raw(folder: Path, manifest: Manifest, key: object, old_steps: int, raw_step
         )
 
 
-def _old_rungs(folder: Path, manifest: Manifest, key: object, num_sites: int, old_steps: int) -> None:
+def _old_rollups(folder: Path, manifest: Manifest, key: object, num_sites: int, old_steps: int) -> None:
     rng, units = np.random.default_rng(2), 1
     for height in (1, 2, 3):
-        units *= STEPS_UP
-        level, steps = BASE_LEVEL + LEVELS_UP * (height - 1), units * SEGMENT_STEPS
+        units *= TOGETHER
+        level, steps = BASE_LEVEL + LEVELS_PER_HEIGHT * (height - 1), units * SEGMENT_STEPS
         count, sealed = steps >> level, None
         group = max(1, (32 << 10) // count)
         for number in range(old_steps // steps):
             path = f"ladder/rank=0/rung-old-{height}-{number:06d}.parquet"
             if sealed is None:
-                folded = Folded.empty(level, 0, num_sites, count, len(STATS))
+                folded = DenseBuckets.empty(level, 0, num_sites, count, len(STATS))
                 folded.mean[:] = rng.uniform(0.9, 1.1, folded.mean.shape)
                 folded.low[:], folded.high[:] = folded.mean * 0.9, folded.mean * 1.1
                 folded.rows[:] = 1 << level
-                writer = RungWriter(count)
+                writer = RollupWriter(count)
                 writer.write(folded, group)
                 file = sealed = write_sealed(folder, path, writer.close())
             else:
                 file = linked(folder, sealed, path)
             parts = [1 + number * units, (number + 1) * units]
-            manifest.ladder.append(Rung(key, height, level, parts, number * count, count, num_sites, group, file))  # type: ignore[arg-type]
+            manifest.rollups.append(Rollup(key, height, level, parts, number * count, count, num_sites, group, file))  # type: ignore[arg-type]
 
 
 def linked(folder: Path, of: Sealed, path: str) -> Sealed:

@@ -27,7 +27,7 @@ from stethoscope.store import FindingsWriter, RunWriter, seal
 from stethoscope.store.encoding import encode_json, encode_rows, encode_scalars
 from stethoscope.store.frames import _FIELDS, HEADER_BYTES, MAGIC, FrameKind, checksum, read_header
 from stethoscope.store.runfile import dump, parse
-from stethoscope.store.sums import SUFFIX, block_sums
+from stethoscope.store.sealed_file import SUFFIX, block_sums
 from tests.store.run_making import some_rows, some_sites
 
 HOSTILE = "20261118-120000-hostile-bbbbbb"
@@ -611,13 +611,13 @@ MANIFESTS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "starts that are missing": lambda body: body.pop("starts"),
     "100,000 problems": lambda body: body.update(problems=[{"file": "x", "offset": 0, "what": "y"}] * 100_000),
     "problems that are texts": lambda body: body.update(problems=["x"]),
-    "a rung outside": lambda body: body.update(ladder=[_rung("../../outside/precious.parquet")]),
-    "a rung of 2**50 buckets": lambda body: body.update(ladder=[_rung(count=2**50)]),
-    "a rung that is not there": lambda body: body.update(ladder=[_rung()]),
+    "a rollup outside": lambda body: body.update(ladder=[_rollup("../../outside/precious.parquet")]),
+    "a rollup of 2**50 buckets": lambda body: body.update(ladder=[_rollup(count=2**50)]),
+    "a rollup that is not there": lambda body: body.update(ladder=[_rollup()]),
 }
 
 
-def _rung(path: str = "ladder/rank=0/rung-0001-aaaaaaaa-1-000000-000001.parquet", **changes: Any) -> dict[str, Any]:
+def _rollup(path: str = "ladder/rank=0/rung-0001-aaaaaaaa-1-000000-000001.parquet", **changes: Any) -> dict[str, Any]:
     file = {"path": path, "num_bytes": 10, "sha256": "0" * 64, "sums_sha256": "0" * 64}
     return {
         "key": [0, 1, "aaaaaaaa"],

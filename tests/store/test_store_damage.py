@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from stethoscope.record import Finding, RunDamagedError, RunError, RunFormatError, RunNotFoundError, Severity
 from stethoscope.store import FindingsWriter, RunWriter, open_run, seal
 from stethoscope.store.runfile import dump, load
-from stethoscope.store.sums import SUFFIX, BlockDamagedError, VerifiedFile
+from stethoscope.store.sealed_file import SUFFIX, BlockDamagedError, VerifiedFile
 from tests.store.run_making import assert_rows, journals, make_run, some_sites, write_steps
 
 

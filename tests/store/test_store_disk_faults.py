@@ -130,8 +130,8 @@ def test_a_failed_fsync_means_a_new_file_with_everything_again(tmp_path, disk):
 
 
 def steps_of(path):
+    from stethoscope.store.frame_file import FrameFile
     from stethoscope.store.frames import FrameKind
-    from stethoscope.store.scan import FrameFile
 
     return [
         frame.header.step

@@ -99,9 +99,9 @@ def read_all(run):
         for name in found.metrics():
             found.metric(name)
         for info in found.sites[:2]:
-            found.pyramid(info.site, "norm")
+            found.site_buckets(info.site, "norm")
             found.vectors("histogram", info.site)
-        found.coarse(None, "norm", 0, 64, 6)
+        found.buckets(None, "norm", 0, 64, 6)
         found.events()
         found.findings()
         str(found.state), found.losses, found.starts, found.problems

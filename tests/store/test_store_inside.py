@@ -73,7 +73,7 @@ TOO_SLOW_TO_MAKE = {
 NAMES = [name for name in CASES if name not in TOO_SLOW_TO_MAKE]
 
 
-@pytest.mark.parametrize("path", sorted(STORE.glob("*.py")), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", sorted(STORE.rglob("*.py")), ids=lambda path: path.name)
 def test_only_one_module_opens_lists_and_removes(path):
     if path.name == "inside.py":
         return
@@ -103,9 +103,9 @@ def read_everything(run):
             for name in found.metrics():
                 found.metric(name)
             for info in found.sites[:3]:
-                found.pyramid(info.site, "norm")
+                found.site_buckets(info.site, "norm")
                 found.vectors("histogram", info.site)
-            found.coarse(None, "norm", 0, 100, 6)
+            found.buckets(None, "norm", 0, 100, 6)
             found.events()
             found.findings()
             assert found.state

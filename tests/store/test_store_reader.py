@@ -177,7 +177,7 @@ def test_many_ranks_are_merged_a_few_steps_at_a_time(tmp_path, monkeypatch):
             writer.rows(step, np.arange(2), table)
         writer.close()
     whole = open_run(tmp_path).matrix("gradient", "std")
-    monkeypatch.setattr("stethoscope.store.questions._WINDOW_VALUES", 3 * 2 * NUM_COLUMNS)
+    monkeypatch.setattr("stethoscope.store.queries._WINDOW_VALUES", 3 * 2 * NUM_COLUMNS)
     windows = open_run(tmp_path).matrix("gradient", "std")
     np.testing.assert_array_equal(windows.values, whole.values)
     assert list(windows.steps) == list(range(20))
@@ -285,7 +285,7 @@ def test_sealed_runs_are_read_without_torch(tmp_path):
     code = (
         "import sys; from stethoscope import store; from pathlib import Path\n"
         f"folder = Path({str(tmp_path)!r}); store.seal(folder, final=True); run = store.open_run(folder)\n"
-        "run.block(0, 9); run.pyramid('blocks.0.weight'); run.to_arrow(); run.verify()\n"
+        "run.block(0, 9); run.site_buckets('blocks.0.weight'); run.to_arrow(); run.verify()\n"
         "print('torch' in sys.modules, len(run.steps))"
     )
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)

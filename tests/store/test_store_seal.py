@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from stethoscope.kernels.columns import NUM_COUNTS
 from stethoscope.record import Kind, RunDamagedError, RunFormatError, Site, SiteInfo
-from stethoscope.store import RunWriter, open_run, scan, seal
+from stethoscope.store import RunWriter, frame_file, open_run, seal
 from stethoscope.store import spool as spool_module
 from stethoscope.store import tables as tables_module
 from stethoscope.store.inside import open_file
@@ -81,7 +81,7 @@ def test_live_and_sealed_reads_are_equal(tmp_path):
     assert open_run(tmp_path).verify() == []
 
 
-def test_matrix_series_and_pyramid_are_equal_too(tmp_path):
+def test_matrix_series_and_buckets_are_equal_too(tmp_path):
     make_varied(tmp_path)
     live = open_run(tmp_path)
     site = some_sites(4)[1].site
@@ -90,9 +90,9 @@ def test_matrix_series_and_pyramid_are_equal_too(tmp_path):
         lambda run: run.matrix("gradient", "rms").values,
         lambda run: run.matrix(None, "mean", first=4, last=9, rank=1).values,
         lambda run: run.series("blocks.2*", stat="std", rank=0)["blocks.2.weight"].values,
-        lambda run: run.pyramid(site, "norm", 2, rank=0).max,
-        lambda run: run.pyramid(site, "norm", 7, rank=1).mean,
-        lambda run: run.pyramid(site, "norm", 6).min,
+        lambda run: run.site_buckets(site, "norm", 2, rank=0).max,
+        lambda run: run.site_buckets(site, "norm", 7, rank=1).mean,
+        lambda run: run.site_buckets(site, "norm", 6).min,
     ]
     before = [ask(live) for ask in questions]
     seal(tmp_path, final=True)
@@ -216,7 +216,9 @@ def test_thousands_of_empty_journals_are_not_opened_and_share_manifests(tmp_path
     for part in range(1500):
         (tmp_path / f"rank-0/journal-0009-aaaaaaaa-{part:06d}.stj").touch()
     opened, saved = [], []
-    monkeypatch.setattr(scan, "open_file", lambda run, label, most: opened.append(label) or open_file(run, label, most))
+    monkeypatch.setattr(
+        frame_file, "open_file", lambda run, label, most: opened.append(label) or open_file(run, label, most)
+    )
     save = Manifest.save
     monkeypatch.setattr(Manifest, "save", lambda self, folder: saved.append(folder) or save(self, folder))
     report = seal(tmp_path, final=True)
@@ -375,7 +377,7 @@ def check_noticed(folder, path, whole, place):
 
 
 def test_a_damaged_block_costs_its_row_group_only(tmp_path, monkeypatch):
-    monkeypatch.setattr("stethoscope.store.sums.BLOCK_BYTES", 512)
+    monkeypatch.setattr("stethoscope.store.sealed_file.BLOCK_BYTES", 512)
     for module in ("stethoscope.store.tables", "stethoscope.store.segment"):
         monkeypatch.setattr(f"{module}.ROW_GROUP_ROWS", 64)
     monkeypatch.setattr(tables_module.to_parquet, "__kwdefaults__", {"row_group_rows": 64})

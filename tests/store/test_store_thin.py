@@ -5,7 +5,7 @@ import numpy as np
 from stethoscope.record import Finding, Severity
 from stethoscope.store import FindingsWriter, RunWriter, open_run, seal, thin
 from stethoscope.store import spool as spool_module
-from stethoscope.store.pyramid import fold_series
+from stethoscope.store.downsample.buckets import fold_series
 from tests.store.run_making import journals, make_run, some_sites, write_steps
 
 
@@ -15,7 +15,7 @@ def test_thinning_keeps_buckets_and_what_was_asked_for(tmp_path, monkeypatch):
     seal(tmp_path, final=True)
     run = open_run(tmp_path)
     site = some_sites(6)[2].site
-    pyramid = run.pyramid(site, "norm", 6)
+    buckets = run.site_buckets(site, "norm", 6)
     size = sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file())
     report = thin(tmp_path, size // 2, [(300, 309)])
     assert report.is_within_budget
@@ -28,28 +28,28 @@ def test_thinning_keeps_buckets_and_what_was_asked_for(tmp_path, monkeypatch):
     assert 639 in steps
     for step in (300, 305, 639):
         np.testing.assert_array_equal(run.block(step, step).rows[0], expected[step])
-    np.testing.assert_array_equal(run.pyramid(site, "norm", 6).max, pyramid.max)
-    np.testing.assert_allclose(run.pyramid(site, "norm", 7).mean, run.pyramid(site, "norm", 7).mean)
+    np.testing.assert_array_equal(run.site_buckets(site, "norm", 6).max, buckets.max)
+    np.testing.assert_allclose(run.site_buckets(site, "norm", 7).mean, run.site_buckets(site, "norm", 7).mean)
     assert len(run.metric("loss")) == 640
     again = thin(tmp_path, report.bytes_after * 3 // 4, [(300, 309)])
     run.refresh()
     assert again.rows_dropped > 0
     assert set(range(300, 310)) <= set(run.steps.tolist())
     values = np.array([expected[step][2, 13] for step in range(640)])
-    coarse = run.pyramid(site, "norm", 9)
+    coarse = run.site_buckets(site, "norm", 9)
     np.testing.assert_array_equal(coarse.max, [values[:512].max(), values[512:].max()])
     np.testing.assert_array_equal(coarse.min, [values[:512].min(), values[512:].min()])
     np.testing.assert_allclose(coarse.mean, [values[:512].mean(), values[512:].mean()], rtol=1e-6)
     np.testing.assert_array_equal(coarse.last, [values[511], values[639]])
 
 
-def test_pyramid_of_nulls():
+def test_buckets_of_nulls():
     values = np.array([np.nan, 1.0, 3.0, np.nan, np.nan, np.nan, np.nan, np.nan])
-    pyramid = fold_series(np.arange(8), values, 2)
-    np.testing.assert_array_equal(pyramid.mean, [2.0, np.nan])
-    np.testing.assert_array_equal(pyramid.max, [3.0, np.nan])
-    np.testing.assert_array_equal(pyramid.last, [np.nan, np.nan])
-    assert pyramid.count.tolist() == [2, 0]
+    buckets = fold_series(np.arange(8), values, 2)
+    np.testing.assert_array_equal(buckets.mean, [2.0, np.nan])
+    np.testing.assert_array_equal(buckets.max, [3.0, np.nan])
+    np.testing.assert_array_equal(buckets.last, [np.nan, np.nan])
+    assert buckets.count.tolist() == [2, 0]
 
 
 def make_full_run(folder, num_steps, disk_bytes=2 << 30):
@@ -81,14 +81,14 @@ def test_every_table_thins_and_neighbours_are_joined(tmp_path, monkeypatch):
     before = open_run(tmp_path)
     noisy = before.metric("noisy").values
     assert len(before.catalogue.segments()) == 17
-    pyramid = before.pyramid(some_sites(4)[1].site, "norm", 9)
+    buckets = before.site_buckets(some_sites(4)[1].site, "norm", 9)
     report = thin(tmp_path, folder_size(tmp_path) // 6, [(500, 505)])
     assert report.is_within_budget
     run = open_run(tmp_path)
     assert run.verify() == []
     assert len(run.catalogue.segments()) < 8
     assert sum(t.rows_dropped for t in run.thinned) == report.rows_dropped > 0
-    np.testing.assert_array_equal(run.pyramid(some_sites(4)[1].site, "norm", 9).max, pyramid.max)
+    np.testing.assert_array_equal(run.site_buckets(some_sites(4)[1].site, "norm", 9).max, buckets.max)
     steps, values = run.vectors("sketch", some_sites(4)[0].site)
     assert 0 < len(steps) < 103
     assert (values == steps[:, None]).all()

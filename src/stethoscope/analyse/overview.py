@@ -19,7 +19,7 @@ from stethoscope.analyse.grouping import Row, row_name
 from stethoscope.analyse.history import log_ratios, usual_of
 from stethoscope.kernels.statistics import Across, statistic
 from stethoscope.record import FloatArray, IntArray, Kind
-from stethoscope.store.coarse import Coarse, refolded
+from stethoscope.store import BucketMatrix
 
 if TYPE_CHECKING:
     from stethoscope.analyse.tree import Node
@@ -59,7 +59,7 @@ class Overview:
 
     def __init__(self, run: Run) -> None:
         self._run = run
-        self._whole: dict[tuple[Kind, str], tuple[int, int, Coarse]] = {}
+        self._whole: dict[tuple[Kind, str], tuple[int, int, BucketMatrix]] = {}
         self._amounts: tuple[int, dict[Kind, int]] = 0, {}
 
     def is_large(self, kind: Kind, span: tuple[int, int]) -> bool:
@@ -73,13 +73,13 @@ class Overview:
             self._amounts = len(sites), dict(Counter(info.site.kind for info in sites))
         return self._amounts[1].get(kind, 0) * max(0, span[1] - span[0] + 1)
 
-    def whole(self, kind: Kind, stat: str, span: tuple[int, int]) -> Coarse | None:
+    def whole(self, kind: Kind, stat: str, span: tuple[int, int]) -> BucketMatrix | None:
         """The whole run in about a thousand buckets; None where it has no buckets."""
         kept = self._whole.get((kind, stat))
         num_sites = len(self._run.sites)
         if kept is not None and kept[0] == num_sites and span[1] - kept[1] < max(64, (span[1] - span[0]) // 256):
             return kept[2]
-        found = self._run.coarse(kind, stat, *span, fitting_level(span, _WHOLE_BUCKETS))
+        found = self._run.buckets(kind, stat, *span, fitting_level(span, _WHOLE_BUCKETS))
         if found is None:
             return None
         while len(self._whole) > 3:
@@ -93,9 +93,9 @@ class Overview:
         level = fitting_level((first, last), width)
         whole = self._whole.get((kind, stat))
         if whole is not None and whole[0] == len(self._run.sites) and last <= whole[1] and level >= whole[2].level:
-            found: Coarse | None = refolded(whole[2], first, last, level)
+            found: BucketMatrix | None = whole[2].coarsened(first, last, level)
         else:
-            found = self._run.coarse(kind, stat, first, last, level)
+            found = self._run.buckets(kind, stat, first, last, level)
         return None if found is None else grouped(found, stat, nodes)
 
     def usual(
@@ -111,7 +111,7 @@ class Overview:
         return usual_of(np.where(rows.marks >= Mark.INF, np.nan, rows.mean)[:, :num_past].T)
 
 
-def grouped(source: Coarse, stat: str, nodes: Sequence[Node]) -> Nodes:
+def grouped(source: BucketMatrix, stat: str, nodes: Sequence[Node]) -> Nodes:
     """The sites' buckets put together for each node."""
     bins = Bins(source.starts, 1 << source.level)
     shape = len(nodes), len(bins)
@@ -134,7 +134,7 @@ def grouped(source: Coarse, stat: str, nodes: Sequence[Node]) -> Nodes:
     return Nodes(bins, rows, low, high, mean, marks)
 
 
-def _members(source: Coarse, nodes: Sequence[Node]) -> list[IntArray]:
+def _members(source: BucketMatrix, nodes: Sequence[Node]) -> list[IntArray]:
     """The places of each node's sites."""
     found: dict[tuple[int, str], list[int]] = {}
     depths = sorted({node.depth for node in nodes})

@@ -13,18 +13,21 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from stethoscope.record import RunDamagedError, RunFormatError
 from stethoscope.store import manifest as manifests
-from stethoscope.store.coarse import RungPiece
+from stethoscope.store.cache import MEMORY_BYTES, ByteCache
+from stethoscope.store.downsample.rollup import RollupPiece
+from stethoscope.store.frame_file import FrameFile, Problem
 from stethoscope.store.frames import Allowance
 from stethoscope.store.inside import Entry, list_folder, stat_file
+from stethoscope.store.journal_piece import JournalPiece
 from stethoscope.store.locate import is_rank, journal_name, parse_journal_name, rank_folder, rank_folders
 from stethoscope.store.losses import add_up
 from stethoscope.store.manifest import Manifest, StartNote
-from stethoscope.store.pieces import MEMORY_BYTES, MOST_PROBLEMS, JournalPiece, PayloadCache, Piece, StartKey
-from stethoscope.store.scan import FrameFile, Problem
-from stethoscope.store.segment import ColumnCache, SegmentPiece
+from stethoscope.store.pieces import MOST_PROBLEMS, Piece, StartKey
+from stethoscope.store.segment import SegmentPiece
 from stethoscope.store.sitetable import SiteTable
 from stethoscope.store.starts import Start, how
 
@@ -40,7 +43,7 @@ class _Rank:
         self.stamp: tuple[int, ...] | None = None
         self.manifest = Manifest()
         self.segments: list[SegmentPiece] = []
-        self.rungs: list[RungPiece] = []
+        self.rollups: list[RollupPiece] = []
         self.problems: list[Problem] = []
 
 
@@ -52,8 +55,8 @@ class Catalogue:
         self.lock = threading.RLock()
         """Held by whoever reads or updates: a run may be shared by the threads of a server."""
         self.sites = SiteTable()
-        self.cache = PayloadCache(memory_bytes)
-        self.columns = ColumnCache(memory_bytes)
+        self.cache = ByteCache[bytes](memory_bytes)
+        self.columns = ByteCache[npt.NDArray[Any]](memory_bytes)
         self.starts: list[Start] = []
         self._only_rank = only_rank
         self._ranks: dict[int, _Rank] = {}
@@ -154,8 +157,8 @@ class Catalogue:
                 mine.segments.append(old)
             else:
                 mine.segments.append(SegmentPiece(self.folder, segment, numbers, self.columns))
-        kept = {piece.rung.file: piece for piece in mine.rungs}
-        mine.rungs = [kept.get(rung.file) or RungPiece(self.folder, rung, numbers) for rung in manifest.ladder]
+        kept = {piece.rollup.file: piece for piece in mine.rollups}
+        mine.rollups = [kept.get(one.file) or RollupPiece(self.folder, one, numbers) for one in manifest.rollups]
         return True
 
     def _update_journals(
@@ -201,10 +204,10 @@ class Catalogue:
         found = [piece for rank in self._ranks.values() for piece in rank.segments]
         return sorted(found, key=lambda piece: (piece.key, piece.part))
 
-    def rungs(self, rank: int) -> list[RungPiece]:
-        """The rungs of one rank's ladder."""
+    def rollups(self, rank: int) -> list[RollupPiece]:
+        """The rollups of one rank."""
         with self.lock:
-            return list(self._ranks[rank].rungs) if rank in self._ranks else []
+            return list(self._ranks[rank].rollups) if rank in self._ranks else []
 
     def pieces(self, rank: int | None = None) -> list[Piece]:
         """All pieces in the order in which they were written, of one rank or of all."""
@@ -234,7 +237,7 @@ class Catalogue:
         for rank in self._ranks.values():
             found += rank.problems
             found += [problem for piece in rank.segments for problem in piece.problems]
-            found += [problem for rung in rank.rungs for problem in rung.problems]
+            found += [problem for rollup in rank.rollups for problem in rollup.problems]
         for piece in self.journals():
             key = piece.key.rank, piece.key.ordinal, piece.key.token
             found += piece.all_problems(is_live=key in live)

@@ -16,13 +16,13 @@ import numpy as np
 
 from stethoscope.record import IntArray, RunDamagedError, RunNotFoundError, SiteInfo
 from stethoscope.store.checked import Fields, checked_end, checked_head, checked_losses
+from stethoscope.store.downsample.rollup import Rollup
 from stethoscope.store.encoding import EncodingError
-from stethoscope.store.ladder import Rung, checked_key, checked_parts
-from stethoscope.store.pieces import MOST_PROBLEMS, MOST_SITES, StartKey
+from stethoscope.store.frame_file import Problem
+from stethoscope.store.pieces import MOST_PROBLEMS, MOST_SITES, StartKey, checked_key, checked_parts
 from stethoscope.store.runfile import dump, load, write_durably
-from stethoscope.store.scan import Problem
+from stethoscope.store.sealed_file import Sealed
 from stethoscope.store.sitetable import site_info
-from stethoscope.store.sums import Sealed
 
 NAME: Final = "manifest.json"
 MOST_ROWS: Final = 1 << 20
@@ -81,7 +81,7 @@ class Segment:
     def to_json(self) -> dict[str, Any]:
         """As plain JSON values."""
         body = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        body["key"] = [self.key.rank, self.key.ordinal, self.key.token]
+        body["key"] = self.key.to_json()
         body["files"] = {name: file.to_json() for name, file in self.files.items()}
         return body
 
@@ -122,7 +122,7 @@ class Manifest:
     starts: dict[StartKey, StartNote] = dataclasses.field(default_factory=dict)
     segments: list[Segment] = dataclasses.field(default_factory=list)
     problems: list[Problem] = dataclasses.field(default_factory=list)
-    ladder: list[Rung] = dataclasses.field(default_factory=list)
+    rollups: list[Rollup] = dataclasses.field(default_factory=list)
 
     def sealed_parts(self) -> set[tuple[StartKey, int]]:
         """The journal files that segments have replaced."""
@@ -130,15 +130,13 @@ class Manifest:
 
     def save(self, folder: Path) -> None:
         """Puts the manifest in place, durably."""
-        starts = [
-            {"key": [key.rank, key.ordinal, key.token], **dataclasses.asdict(note)} for key, note in self.starts.items()
-        ]
+        starts = [{"key": key.to_json(), **dataclasses.asdict(note)} for key, note in self.starts.items()]
         body = {
             "sites": [info.to_json() for info in self.sites],
             "starts": starts,
             "segments": [segment.to_json() for segment in self.segments],
             "problems": [problem.to_json() for problem in self.problems],
-            "ladder": [rung.to_json() for rung in self.ladder],
+            "ladder": [rollup.to_json() for rollup in self.rollups],
         }
         write_durably(folder / NAME, dump(body, indent=None))  # thousands of sites: indenting takes seconds
 
@@ -165,10 +163,10 @@ class Manifest:
             starts=dict(_checked_start(entry, rank) for entry in fields.items("starts", dict)),
             segments=[Segment.from_json(segment, rank, len(sites)) for segment in fields.items("segments", dict)],
             problems=[_checked_problem(problem) for problem in fields.items("problems", dict)[:MOST_PROBLEMS]],
-            ladder=[Rung.from_json(rung, rank, len(sites)) for rung in fields.items("ladder", dict, [])],
+            rollups=[Rollup.from_json(rollup, rank, len(sites)) for rollup in fields.items("ladder", dict, [])],
         )
         files = [file.path for segment in found.segments for file in segment.files.values()]
-        files += [rung.file.path for rung in found.ladder]
+        files += [rollup.file.path for rollup in found.rollups]
         if len(set(files)) < len(files):
             raise EncodingError("a sealed file is named twice")
         return found

@@ -1,4 +1,4 @@
-"""A run's rows lie in pieces: journal files and sealed segments. What every piece can do, and journals.
+"""A run's rows lie in pieces: journal files and sealed segments. What every piece can do.
 
 A piece belongs to one process start. `chunks` yields its rows in the order they were written, so that laying
 them down one after the other leaves the latest value of each site and step.
@@ -7,40 +7,30 @@ them down one after the other leaves the latest value of each site and step.
 from __future__ import annotations
 
 import dataclasses
-from array import array
-from collections import OrderedDict
+import itertools
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from stethoscope.kernels.columns import COLUMNS, INDEX, NUM_COLUMNS, NUM_COUNTS, Table, merge
+from stethoscope.kernels.columns import NUM_COLUMNS
 from stethoscope.record import FloatArray, IntArray
-from stethoscope.store.checked import Fields, checked_end, checked_losses
-from stethoscope.store.encoding import (
-    EncodingError,
-    Rows,
-    decode_json,
-    decode_rows,
-    decode_scalars,
-    decode_vectors,
-    vectors_name,
-)
-from stethoscope.store.frames import FrameError, FrameKind
-from stethoscope.store.scan import FrameAt, FrameFile, Places, Problem
-from stethoscope.store.sitetable import SiteTable
+from stethoscope.store.checked import Fields
+from stethoscope.store.encoding import EncodingError, decode_json
+from stethoscope.store.frame_file import Problem
+from stethoscope.store.locate import MOST_PARTS
 
 if TYPE_CHECKING:
-    from stethoscope.store.pyramid import Pyramid
+    from stethoscope.store.downsample.buckets import SiteBuckets
 
 ALL_COLUMNS: Final = tuple(range(NUM_COLUMNS))
 FIRST_STEP: Final = -(2**63)
+LAST_STEP: Final = 2**63 - 1
 MOST_SITES: Final = 1 << 20
 MOST_PROBLEMS: Final = 1000
 """Told of one file."""
-MEMORY_BYTES: Final = 192 << 20
-"""What a reader may keep of payloads, and as much again of columns."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, order=True)
@@ -50,6 +40,29 @@ class StartKey:
     rank: int
     ordinal: int
     token: str
+
+    def to_json(self) -> list[Any]:
+        """As a manifest holds it."""
+        return [self.rank, self.ordinal, self.token]
+
+
+def checked_key(parts: list[Any], rank: int) -> StartKey:
+    """The key of a process start of this rank; EncodingError where it is another's or none."""
+    if (
+        len(parts) != 3
+        or parts[0] != rank
+        or not isinstance(parts[1], int)
+        or not re.fullmatch("[0-9a-f]{8}", str(parts[2]))
+    ):
+        raise EncodingError(f"the key of a process start is not one of rank {rank}: {parts!r:.100}")
+    return StartKey(rank, parts[1], parts[2])
+
+
+def checked_parts(parts: list[int]) -> list[int]:
+    """The numbers of journal files, rising or equal."""
+    if not parts or parts[0] < 0 or parts[-1] > MOST_PARTS or any(a > b for a, b in itertools.pairwise(parts)):
+        raise EncodingError(f"parts are not rising numbers of journals up to {MOST_PARTS}")
+    return parts
 
 
 @dataclasses.dataclass(slots=True)
@@ -93,7 +106,7 @@ class Piece(Protocol):
     def steps(self) -> IntArray:
         """The steps that have rows, rising."""
 
-    def chunks(self, places: tuple[int, ...], wanted: npt.NDArray[np.bool_], first: int, last: int) -> Iterator[Chunk]:
+    def chunks(self, columns: tuple[int, ...], wanted: npt.NDArray[np.bool_], first: int, last: int) -> Iterator[Chunk]:
         """The rows of the wanted sites and steps, with these columns."""
 
     def metric_names(self) -> set[str]:
@@ -108,306 +121,5 @@ class Piece(Protocol):
     def vectors(self, name: str, site: int) -> Iterator[tuple[int, npt.NDArray[Any]]]:
         """Steps and vectors of one site, in order."""
 
-    def pyramid(self, site: int, stat: str) -> Pyramid | None:
+    def site_buckets(self, site: int, stat: str) -> SiteBuckets | None:
         """One statistic of one site in buckets, where such are stored."""
-
-
-class PayloadCache:
-    """Unpacked payloads, the latest used ones, up to a number of bytes."""
-
-    def __init__(self, limit_bytes: int = MEMORY_BYTES) -> None:
-        self._limit_bytes = limit_bytes
-        self.is_small = limit_bytes < MEMORY_BYTES
-        """Whether whoever reads wants little memory more than quick answers."""
-        self._num_bytes = 0
-        self._items: OrderedDict[tuple[str, int], bytes] = OrderedDict()
-
-    def get(self, file: FrameFile, offset: int) -> bytes:
-        """The payload that lies there, from memory or from the file."""
-        key = file.label, offset
-        found = self._items.get(key)
-        if found is not None:
-            self._items.move_to_end(key)
-            return found
-        payload = file.payload(offset)
-        self.put(file, offset, payload)
-        return payload
-
-    def put(self, file: FrameFile, offset: int, payload: bytes) -> None:
-        """Keeps a payload, forgetting the least used ones where there are too many."""
-        key = file.label, offset
-        if key not in self._items:
-            self._items[key] = payload
-            self._num_bytes += len(payload)
-        while self._num_bytes > self._limit_bytes and self._items:
-            self._num_bytes -= len(self._items.popitem(last=False)[1])
-
-    def forget(self, label: str) -> None:
-        """Forgets the payloads of one file."""
-        for key in [key for key in self._items if key[0] == label]:
-            self._num_bytes -= len(self._items.pop(key))
-
-    def clear(self) -> None:
-        """Forgets everything."""
-        self._items.clear()
-        self._num_bytes = 0
-
-
-class JournalPiece:
-    """One journal file."""
-
-    def __init__(self, file: FrameFile, key: StartKey, part: int, table: SiteTable, cache: PayloadCache) -> None:
-        self.key, self.part, self.file = key, part, file
-        self.num_rows = 0
-        self.ended: dict[str, Any] | None = None
-        self.losses: dict[str, int] = {}
-        self.last_time = 0.0
-        self.problems: list[Problem] = []
-        self._table, self._cache = table, cache
-        self._numbers = np.empty(0, np.int64)
-        self._last_sites: tuple[bytes, IntArray] = b"", self._numbers
-        self._room = self._numbers
-        self._met: set[int] = set()
-        self._has_twins = False
-        self._rows = Places()
-        self._known_steps = 0, np.empty(0, np.int64)
-        self._scalars = Places()
-        self._by_name: dict[str, tuple[array[int], array[float]]] = {}
-        self._last_told = FIRST_STEP
-        """The latest step of any scalar or event: whoever wants later ones need not look."""
-        self._told = Places()
-        self._told_serials, self._told_times = array("Q"), array("d")
-        self._events: list[Event] = []
-        """The events at the places of `_told`; none where memory is short, and they are read again."""
-        self._vectors: dict[str, Places] = {}
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether its last frame says that nothing follows."""
-        return self.file.is_closed
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether it holds no row, scalar, event or vector."""
-        return not (len(self._rows) or len(self._scalars) or len(self._told) or self._vectors)
-
-    def advance(self) -> bool:
-        """Reads what came since; True where that is anything."""
-        has_new = False
-        for frame, payload in self.file.stream():
-            has_new = True
-            self.last_time = max(self.last_time, frame.header.time)
-            try:
-                self._take(frame, payload)
-            except EncodingError as error:
-                if len(self.problems) < MOST_PROBLEMS:
-                    self.problems.append(
-                        Problem(self.file.label, frame.offset, f"a frame cannot be understood: {error}", 1)
-                    )
-        return has_new
-
-    def all_problems(self, *, is_live: bool) -> list[Problem]:
-        """Damage, and the torn tail where the file is not being written right now."""
-        tail = self.file.tail
-        found = self.file.damage + self.problems
-        return found if tail is None or (is_live and tail.is_torn_tail) else [*found, tail]
-
-    def _take(self, frame: FrameAt, payload: bytes) -> None:
-        kind, step = frame.header.kind, frame.header.step
-        if kind == FrameKind.ROWS:
-            rows = decode_rows(payload)
-            if rows.num_columns != len((self.file.head or {}).get("columns") or COLUMNS):
-                raise EncodingError(f"rows of {rows.num_columns} columns, other than the file's head says")
-            self._check_sites(rows, frame)
-            if len(rows):
-                self._cache.put(self.file, frame.offset, payload)
-                self._rows.add(frame)
-                self.num_rows += len(rows)
-        elif kind == FrameKind.SCALARS:
-            self._take_scalars(frame, decode_scalars(payload))
-        elif kind == FrameKind.EVENT:
-            event = self._event(step, frame.header.time, payload)
-            if not self._cache.is_small:
-                self._events.append(event)
-            self._told.add(frame)
-            self._told_serials.append(frame.header.serial)
-            self._told_times.append(frame.header.time)
-            self._last_told = max(self._last_told, step)
-        elif kind == FrameKind.VECTORS:
-            self._vectors.setdefault(vectors_name(payload), Places()).add(frame)
-        elif kind == FrameKind.SITES:
-            self._learn_sites(payload, frame.header.payload_checksum)
-        elif kind == FrameKind.HEALTH:
-            self.losses = checked_losses(decode_json(payload))
-        elif kind == FrameKind.END:
-            self.ended, self.losses = checked_end(decode_json(payload))
-
-    def _event(self, step: int, time: float, payload: bytes) -> Event:
-        return decode_event(payload, step, self.key.rank, time)
-
-    def _take_scalars(self, frame: FrameAt, values: dict[str, float]) -> None:
-        step = frame.header.step
-        self._scalars.add(frame)
-        self._last_told = max(self._last_told, step)
-        for name, value in values.items():
-            if name not in self._by_name:
-                self._by_name[name] = array("q"), array("d")
-            steps, numbers = self._by_name[name]
-            steps.append(step)
-            numbers.append(value)
-
-    def _learn_sites(self, payload: bytes, checksum: bytes) -> None:
-        # Each file of a start repeats the description, which is large where there are 10,000 layers: it is decoded once.
-        known = self._table.described(checksum)
-        if known is None:
-            fields = Fields(decode_json(payload), "the description of the sites")
-            first, infos = fields.whole("first", 0, MOST_SITES), fields.items("sites", dict)
-            if first + len(infos) > MOST_SITES:
-                raise EncodingError(f"more than {MOST_SITES} sites")
-            known = self._table.describe(checksum, first, infos)
-        first, found = known
-        end = first + len(found)
-        if end > len(self._room):
-            # Sites come one by one, ten thousand of them: the room for their numbers grows by doubling.
-            room = np.full(max(end, 2 * len(self._room)), -1, np.int64)
-            room[: len(self._room)] = self._room
-            self._room = room
-        self._room[first:end] = found
-        self._numbers = self._room[: max(len(self._numbers), end)]
-        self._last_sites = b"", self._numbers[:0]
-        for number in found:
-            self._has_twins |= number in self._met
-            self._met.add(number)
-
-    def _check_sites(self, rows: Rows, frame: FrameAt) -> None:
-        unknown = int((self._sites_of(rows) < 0).sum())
-        if unknown:
-            what = f"{unknown} rows of step {frame.header.step} are of sites whose description was lost"
-            self.problems.append(Problem(self.file.label, frame.offset, what, 0))
-
-    def _sites_of(self, rows: Rows) -> IntArray:
-        """The run-wide numbers of a frame's sites; most frames name the same ones, so the last is kept."""
-        key = rows.index_bytes
-        if self._last_sites[0] != key:
-            self._last_sites = key, self._site_numbers(rows.index)
-        return self._last_sites[1]
-
-    def _site_numbers(self, index: npt.NDArray[np.uint32]) -> IntArray:
-        if not len(self._numbers):
-            return np.full(len(index), -1, np.int64)
-        places = np.minimum(index, len(self._numbers) - 1)
-        return np.where(index < len(self._numbers), self._numbers[places], -1)
-
-    def steps(self) -> IntArray:
-        """The steps that have rows, rising."""
-        if len(self._known_steps[1]) == 0 or self._known_steps[0] != len(self._rows):
-            found = np.unique(np.array(self._rows.steps, np.int64))
-            self._known_steps = len(self._rows), found
-        return self._known_steps[1]
-
-    def chunks(self, places: tuple[int, ...], wanted: npt.NDArray[np.bool_], first: int, last: int) -> Iterator[Chunk]:
-        """The rows of the wanted sites and steps, with these columns."""
-        if not len(wanted):
-            return
-        before, kept, sites = None, np.empty(0, np.int64), np.empty(0, np.int64)
-        for step, offset in self._rows:
-            if not first <= step <= last:
-                continue
-            try:
-                rows = decode_rows(self._cache.get(self.file, offset))
-            except (FrameError, EncodingError) as error:
-                problem = Problem(self.file.label, offset, f"{error}, since it was first read", 1)
-                if problem not in self.problems:
-                    self.problems.append(problem)
-                continue
-            numbers = self._sites_of(rows)
-            if numbers is not before:
-                before, kept = numbers, np.flatnonzero((numbers >= 0) & wanted[np.maximum(numbers, 0)])
-                sites = numbers[kept]
-            if len(kept):
-                yield self._chunk(step, rows, sites, kept, places)
-
-    def _chunk(self, step: int, rows: Rows, sites: IntArray, kept: IntArray, places: tuple[int, ...]) -> Chunk:
-        calls = rows.calls[kept].astype(np.int64)
-        if self._has_twins and len(np.unique(sites)) < len(sites):
-            table = self._columns(rows, ALL_COLUMNS)[kept]
-            sites, table, calls = merge_twins(sites, table, calls)
-            return Chunk(step, sites, table[:, list(places)], calls)
-        return Chunk(step, sites, self._columns(rows, places)[kept], calls)
-
-    def _columns(self, rows: Rows, places: tuple[int, ...]) -> Table:
-        """The asked columns by name: a file written with other columns still gives those it has."""
-        names = (self.file.head or {}).get("columns") or list(COLUMNS)
-        out = np.empty((len(rows), len(places)))
-        for k, place in enumerate(places):
-            if names == list(COLUMNS):
-                out[:, k] = rows.column(place)
-            elif COLUMNS[place] in names:
-                out[:, k] = rows.column(names.index(COLUMNS[place]))
-            else:
-                out[:, k] = 0.0 if place < NUM_COUNTS and place != INDEX["count"] else np.nan
-        return out
-
-    def scalars(self) -> Iterator[tuple[int, dict[str, float]]]:
-        """Steps and their named numbers, in order."""
-        for step, offset in self._scalars:
-            yield step, decode_scalars(self._cache.get(self.file, offset))
-
-    def metric_names(self) -> set[str]:
-        """The names of the scalars."""
-        return set(self._by_name)
-
-    def metric(self, name: str, first: int = FIRST_STEP) -> tuple[IntArray, FloatArray]:
-        """Steps and values of one scalar in order of writing, none where all are before `first`."""
-        found = self._by_name.get(name) if self._last_told >= first else None
-        if found is None:
-            return np.empty(0, np.int64), np.empty(0)
-        return np.array(found[0], np.int64), np.array(found[1], np.float64)
-
-    def events(self, first: int = FIRST_STEP, kind: str | None = None) -> Iterator[tuple[int, Event]]:
-        """Serials and events in order, from `first` on, of one kind or all."""
-        for place, (step, offset) in enumerate(self._told if self._last_told >= first else ()):
-            if step < first:
-                continue
-            if self._cache.is_small:
-                event = self._event(step, self._told_times[place], self._cache.get(self.file, offset))
-            else:
-                event = self._events[place]
-            if kind in (None, event.kind):
-                yield self._told_serials[place], event
-
-    def vectors(self, name: str, site: int) -> Iterator[tuple[int, npt.NDArray[Any]]]:
-        """Steps and vectors of one site, in order."""
-        for step, offset in self._vectors.get(name, ()):
-            _, index, values = decode_vectors(self._cache.get(self.file, offset))
-            for place in np.flatnonzero(self._site_numbers(index) == site):
-                yield step, values[place]
-
-    def all_vectors(self) -> Iterator[tuple[str, int, IntArray, npt.NDArray[Any]]]:
-        """Name, step, sites and values of every vectors frame, in order of writing."""
-        frames = sorted((offset, step) for places in self._vectors.values() for step, offset in places)
-        for offset, step in frames:
-            name, index, values = decode_vectors(self._cache.get(self.file, offset))
-            numbers = self._site_numbers(index)
-            yield name, step, numbers[numbers >= 0], values[numbers >= 0]
-
-    def pyramid(self, site: int, stat: str) -> Pyramid | None:  # noqa: ARG002 - a journal stores none
-        """None: a journal's rows are folded by whoever asks."""
-        return None
-
-
-def merge_twins(sites: IntArray, table: Table, calls: IntArray) -> tuple[IntArray, Table, IntArray]:
-    """Rows of sites that bear the same name, taken together as one tensor's."""
-    order = np.argsort(sites, kind="stable")
-    kept_sites: list[int] = []
-    kept_rows: list[npt.NDArray[np.float64]] = []
-    kept_calls: list[int] = []
-    for place in order:
-        if kept_sites and kept_sites[-1] == sites[place]:
-            kept_rows[-1] = merge(kept_rows[-1], table[place])
-            kept_calls[-1] += int(calls[place])
-        else:
-            kept_sites.append(int(sites[place]))
-            kept_rows.append(table[place])
-            kept_calls.append(int(calls[place]))
-    return np.array(kept_sites, np.int64), np.array(kept_rows), np.array(kept_calls, np.int64)

@@ -29,18 +29,19 @@ from stethoscope.record import (
     Site,
     SiteInfo,
 )
+from stethoscope.store.cache import MEMORY_BYTES
 from stethoscope.store.catalogue import Catalogue
 from stethoscope.store.checked import checked_info
-from stethoscope.store.coarse import Coarse
+from stethoscope.store.downsample.buckets import BASE_LEVEL, SiteBuckets, join
+from stethoscope.store.downsample.reading import BucketMatrix
 from stethoscope.store.findings import FindingsReader
-from stethoscope.store.grid import Block, Matrix
+from stethoscope.store.frame_file import Problem
 from stethoscope.store.inside import Entry, list_folder
+from stethoscope.store.layout import Block, Matrix
 from stethoscope.store.locate import is_run
-from stethoscope.store.pieces import FIRST_STEP, MEMORY_BYTES, Event
-from stethoscope.store.pyramid import BASE_LEVEL, Pyramid, join
-from stethoscope.store.questions import LAST_STEP, Questions
+from stethoscope.store.pieces import FIRST_STEP, LAST_STEP, Event
+from stethoscope.store.queries import Queries
 from stethoscope.store.runfile import RUN_FILE, load
-from stethoscope.store.scan import Problem
 from stethoscope.store.starts import Start, overall
 
 
@@ -75,7 +76,7 @@ class Run(Drawn):
         self.name = str(body.get("name", path.name))
         self.info: dict[str, Any] = body
         self._catalogue = Catalogue(path, memory_bytes=memory_bytes)
-        self._questions = Questions(self._catalogue)
+        self._queries = Queries(self._catalogue)
         self._findings = FindingsReader(path)
         self._steps: tuple[int, IntArray] = -1, np.empty(0, np.int64)
         self.refresh()
@@ -206,7 +207,7 @@ class Run(Drawn):
     ) -> SeriesMap:
         """One statistic of each site that a glob and a kind name; of one rank, or merged over all."""
         numbers = self._catalogue.sites.select(pattern, kind)
-        grid, values = self._questions.grid(stat, numbers, FIRST_STEP, LAST_STEP, rank)
+        grid, values = self._queries.grid(stat, numbers, FIRST_STEP, LAST_STEP, rank)
         found: dict[Site, Series] = {}
         for column, info in enumerate(self._catalogue.sites.of(numbers)):
             there = grid.present[:, column]
@@ -226,13 +227,13 @@ class Run(Drawn):
     ) -> Matrix:
         """One statistic as steps by sites, for the steps first..last inclusive."""
         numbers = self._catalogue.sites.select(pattern, kind)
-        grid, values = self._questions.grid(stat, numbers, *_bounds(first, last), rank)
+        grid, values = self._queries.grid(stat, numbers, *_bounds(first, last), rank)
         return Matrix(grid.steps, self._catalogue.sites.of(numbers), values, ~grid.present)
 
     def block(self, first: int, last: int, *, rank: int | None = None) -> Block:
         """All rows of the steps first..last inclusive."""
         numbers = self._catalogue.sites.select()
-        grid, _ = self._questions.grid(None, numbers, first, last, rank)
+        grid, _ = self._queries.grid(None, numbers, first, last, rank)
         return Block(grid.steps, self._catalogue.sites.of(numbers), grid.values, grid.present, grid.calls)
 
     def record(self, site: Site | str, step: int) -> Record | None:
@@ -240,7 +241,7 @@ class Run(Drawn):
         number = self._number(site)
         if number is None:
             return None
-        grid, _ = self._questions.grid(None, np.array([number]), step, step, None)
+        grid, _ = self._queries.grid(None, np.array([number]), step, step, None)
         if not grid.present.any():
             return None
         stats = dict(zip(COLUMNS, grid.values[0, 0].tolist(), strict=True))
@@ -248,48 +249,48 @@ class Run(Drawn):
 
     def metrics(self) -> tuple[str, ...]:
         """The names of the scalars."""
-        return tuple(sorted(self._questions.metric_names()))
+        return tuple(sorted(self._queries.metric_names()))
 
     def metric(self, name: str, *, rank: int | None = None, first: int | None = None) -> Series:
         """One scalar over steps, from `first` on; without a rank, of the lowest rank that has it."""
         low, _ = _bounds(first, None)
         for one in self.ranks if rank is None else (rank,):
-            if len(self.ranks) == 1 or name in self._questions.metric_names(one):
-                return self._questions.metric(name, one, low)
+            if len(self.ranks) == 1 or name in self._queries.metric_names(one):
+                return self._queries.metric(name, one, low)
         return Series(np.empty(0, np.int64), np.empty(0))
 
     def events(self, kind: str | None = None, *, first: int | None = None, last: int | None = None) -> list[Event]:
         """Discrete facts in order of step, then of writing."""
         low, high = _bounds(first, last)
-        return self._questions.events(kind, low, high)
+        return self._queries.events(kind, low, high)
 
     def vectors(self, name: str, site: Site | str, *, rank: int | None = None) -> tuple[IntArray, npt.NDArray[Any]]:
         """One site's vectors: steps [S], values [S, k]; without a rank, of the lowest that has them."""
         number = self._number(site)
         for one in self.ranks if rank is None else (rank,):
-            found = {} if number is None else self._questions.vectors(name, number, one)
+            found = {} if number is None else self._queries.vectors(name, number, one)
             if found:
                 width = max(len(vector) for vector in found.values())
                 kept = [step for step in sorted(found) if len(found[step]) == width]
                 return np.array(kept, np.int64), np.stack([found[step] for step in kept])
         return np.empty(0, np.int64), np.empty((0, 0))
 
-    def pyramid(
+    def site_buckets(
         self, site: Site | str, stat: str = "norm", level: int = BASE_LEVEL, *, rank: int | None = None
-    ) -> Pyramid:
+    ) -> SiteBuckets:
         """One statistic of one site in buckets of 2**level steps, also of rows thinned out since."""
         number = self._number(site)
-        return join((), level) if number is None else self._questions.pyramid(number, stat, level, rank)
+        return join((), level) if number is None else self._queries.site_buckets(number, stat, level, rank)
 
-    def coarse(
+    def buckets(
         self, kind: Kind | str | None, stat: str, first: int, last: int, level: int, *, pattern: str = "*"
-    ) -> Coarse | None:
+    ) -> BucketMatrix | None:
         """One statistic of many sites over first..last in buckets of 2**level steps, read in a moment also of long runs.
 
         None where only the rows can tell: finer than the stored buckets, or several ranks or starts to be merged.
         """
         numbers = self._catalogue.sites.select(pattern, kind)
-        return self._questions.coarse(stat, numbers, (first, last), level)
+        return self._queries.buckets(stat, numbers, (first, last), level)
 
     def findings(self) -> list[Finding]:
         """What was found in the run so far, the latest version of each."""
@@ -311,7 +312,7 @@ class Run(Drawn):
             for piece in self._catalogue.segments():
                 piece.verify()
 
-        self._questions.ask(test)
+        self._queries.ask(test)
         return self.problems
 
     def to_arrow(self, table: str = "rows") -> Any:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from stethoscope.record import FloatArray, IntArray
 from stethoscope.store.encoding import EncodingError
@@ -13,8 +14,8 @@ from stethoscope.store.pieces import FIRST_STEP
 from stethoscope.store.tables import untext
 
 if TYPE_CHECKING:
+    from stethoscope.store.cache import ByteCache
     from stethoscope.store.sealed_table import SealedTable
-    from stethoscope.store.segment import ColumnCache
 
 
 _T = TypeVar("_T")
@@ -23,7 +24,7 @@ _T = TypeVar("_T")
 class SegmentScalars:
     """The scalars of one segment: read once, kept by name."""
 
-    def __init__(self, table: SealedTable | None, cache: ColumnCache) -> None:
+    def __init__(self, table: SealedTable | None, cache: ByteCache[npt.NDArray[Any]]) -> None:
         self._table, self._cache = table, cache
         self._names: set[str] | None = None
 

@@ -19,17 +19,18 @@ import numpy.typing as npt
 
 from stethoscope.kernels.columns import NUM_COLUMNS
 from stethoscope.store.catalogue import Catalogue
-from stethoscope.store.climbing import climb_ladder
+from stethoscope.store.downsample.buckets import buckets_table, fold_rows
+from stethoscope.store.downsample.building import build_rollups
 from stethoscope.store.inside import list_folder, remove_file
+from stethoscope.store.journal_piece import JournalPiece
 from stethoscope.store.locate import TABLES, parse_journal_name, rank_folders
 from stethoscope.store.manifest import MOST_ROWS, Manifest, Segment, StartNote, pack_runs
 from stethoscope.store.manifest import NAME as MANIFEST
-from stethoscope.store.pieces import ALL_COLUMNS, Chunk, JournalPiece, StartKey
+from stethoscope.store.pieces import ALL_COLUMNS, FIRST_STEP, LAST_STEP, Chunk, StartKey
 from stethoscope.store.private import open_file
-from stethoscope.store.pyramid import buckets_table, fold_rows
 from stethoscope.store.runfile import sync_folder
+from stethoscope.store.sealed_file import SUFFIX, Sealed, write_sealed
 from stethoscope.store.sitetable import SiteTable
-from stethoscope.store.sums import SUFFIX, Sealed, write_sealed
 from stethoscope.store.tables import (
     SortedRows,
     events_table,
@@ -47,7 +48,7 @@ _MOST_FILES: Final = 512
 """All journals of one segment: the manifest is written once a segment, so files that hold nothing must not have one each."""
 _MEMORY_BYTES: Final = 4 << 20
 """What a seal keeps of payloads: each is needed once more, soon."""
-PYRAMID_GROUP_ROWS: Final = 4096
+BUCKET_GROUP_ROWS: Final = 4096
 LOCK: Final = ".sealing"
 
 
@@ -136,7 +137,7 @@ def _seal_rank(run: Path, rank: int, place: Path, final: bool, report: SealRepor
         report.segments += 1
         report.rows += segment.num_rows
         report.bytes_after += segment.num_bytes
-    climb_ladder(run, rank, place, manifest)
+    build_rollups(run, rank, place, manifest)
 
 
 def _groups(catalogue: Catalogue, final: bool, report: SealReport, at_bytes: int) -> Iterator[list[JournalPiece]]:
@@ -206,7 +207,7 @@ def _write_segment(
             "pyramid",
             "",
             buckets_table(fold_rows(rows), infos, key.ordinal),
-            row_group_rows=PYRAMID_GROUP_ROWS,
+            row_group_rows=BUCKET_GROUP_ROWS,
         )
     # One by one, not as lists: as objects they are many times what they are as columns.
     scalars = scalars_table((entry for piece in group for entry in piece.scalars()), key.ordinal)
@@ -229,7 +230,7 @@ def describe_segment(key: StartKey, parts: list[int], rows: SortedRows, files: d
 def gather_rows(group: list[JournalPiece], numbers: npt.NDArray[np.int64]) -> SortedRows:
     """All rows of the journals, sorted."""
     wanted = np.ones(len(numbers), bool)
-    chunks = [c for piece in group for c in piece.chunks(ALL_COLUMNS, wanted, -(2**63), 2**63 - 1)]
+    chunks = [c for piece in group for c in piece.chunks(ALL_COLUMNS, wanted, FIRST_STEP, LAST_STEP)]
     if not chunks:
         none = np.empty(0, np.int64)
         return SortedRows(none, none, np.empty((0, NUM_COLUMNS)), none)
@@ -278,7 +279,7 @@ def _gather_vectors(group: list[JournalPiece], numbers: npt.NDArray[np.int64]) -
 def sweep(run: Path, rank: int, place: Path, manifest: Manifest) -> None:
     """Removes what the manifest does not name (an unfinished seal's files) and journals it has replaced."""
     named = {file.path for segment in manifest.segments for file in segment.files.values()}
-    named |= {rung.file.path for rung in manifest.ladder}
+    named |= {rollup.file.path for rollup in manifest.rollups}
     gone = []
     for table in TABLES:
         folder = f"{table}/rank={rank}"

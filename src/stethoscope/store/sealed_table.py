@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from stethoscope.store.scan import Problem
-from stethoscope.store.sums import BlockDamagedError, Sealed, VerifiedFile
+from stethoscope.store.frame_file import Problem
+from stethoscope.store.sealed_file import BlockDamagedError, Sealed, VerifiedFile
 
 Groups = list[int]
 TEXTS: Final = frozenset({"name", "kind", "json", "module"})

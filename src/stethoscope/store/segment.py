@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -12,13 +11,15 @@ import numpy.typing as npt
 
 from stethoscope.kernels.columns import COLUMNS, INDEX
 from stethoscope.record import FloatArray, IntArray
+from stethoscope.store.cache import ByteCache
+from stethoscope.store.downsample.buckets import BASE_LEVEL, SiteBuckets
+from stethoscope.store.downsample.dense import BROKEN_BY, INF, NAN, STATS, DenseBuckets
 from stethoscope.store.encoding import EncodingError
+from stethoscope.store.frame_file import Problem
 from stethoscope.store.manifest import MOST_ROWS as SEGMENT_ROWS
 from stethoscope.store.manifest import Segment, unpack_runs
-from stethoscope.store.pieces import ALL_COLUMNS, FIRST_STEP, MEMORY_BYTES, Chunk, Event, decode_event
-from stethoscope.store.pyramid import BASE_LEVEL, Pyramid
+from stethoscope.store.pieces import ALL_COLUMNS, FIRST_STEP, Chunk, Event, decode_event
 from stethoscope.store.scalars import SegmentScalars
-from stethoscope.store.scan import Problem
 from stethoscope.store.sealed_table import MOST_ROWS, Groups, SealedTable, UnfitTableError
 from stethoscope.store.tables import ROW_GROUP_ROWS, texts_of
 
@@ -26,45 +27,14 @@ _MOST_EVENT_BYTES: Final = 128 << 20
 """Of the events of one segment, written out."""
 
 
-class ColumnCache:
-    """Decoded columns of segments, the latest used ones, up to a number of bytes."""
-
-    def __init__(self, limit_bytes: int = MEMORY_BYTES) -> None:
-        self._limit_bytes = limit_bytes
-        self.is_small = limit_bytes < MEMORY_BYTES
-        """Whether whoever reads wants little memory more than quick answers."""
-        self._num_bytes = 0
-        self._items: OrderedDict[tuple[str, str], npt.NDArray[Any]] = OrderedDict()
-
-    def get(self, path: str, column: str) -> npt.NDArray[Any] | None:
-        """The whole column, if it is here."""
-        found = self._items.get((path, column))
-        if found is not None:
-            self._items.move_to_end((path, column))
-        return found
-
-    def put(self, path: str, column: str, values: npt.NDArray[Any]) -> None:
-        """Keeps a whole column, forgetting the least used ones where there are too many."""
-        if (path, column) in self._items:
-            return
-        self._items[path, column] = values
-        self._num_bytes += values.nbytes
-        while self._num_bytes > self._limit_bytes and self._items:
-            self._num_bytes -= self._items.popitem(last=False)[1].nbytes
-
-    def clear(self) -> None:
-        """Forgets everything."""
-        self._items.clear()
-        self._num_bytes = 0
-
-
 class SegmentPiece:
     """One segment. `numbers` gives the run-wide number of each site of the manifest."""
 
-    def __init__(self, run: Path, segment: Segment, numbers: IntArray, cache: ColumnCache) -> None:
+    def __init__(self, run: Path, segment: Segment, numbers: IntArray, cache: ByteCache[npt.NDArray[Any]]) -> None:
         self.key, self.part, self.segment = segment.key, segment.parts[0], segment
+        self.parts, self.span = segment.parts, (segment.first_step or 0, segment.last_step or 0)
         self.problems: list[Problem] = []
-        self._numbers, self._cache = numbers, cache
+        self.numbers, self._cache = numbers, cache
         self._tables = {
             name: SealedTable(
                 run, file, self.problems, keeps_footer=not cache.is_small, most_rows=_most_rows(segment, name)
@@ -81,14 +51,9 @@ class SegmentPiece:
         return self._steps
 
     @property
-    def numbers(self) -> IntArray:
-        """The run-wide number of each site of the manifest."""
-        return self._numbers
-
-    @property
     def site_numbers(self) -> IntArray:
         """The run-wide numbers of the sites that have rows here."""
-        return self._numbers[self._sites]
+        return self.numbers[self._sites]
 
     def verify(self) -> None:
         """Tests every block of every file."""
@@ -99,7 +64,7 @@ class SegmentPiece:
         """The rows of the wanted sites and steps, with these columns."""
         if "rows" not in self._tables or not len(self._steps) or self._steps[0] > last or self._steps[-1] < first:
             return
-        here = wanted[self._numbers[self._sites]]
+        here = wanted[self.numbers[self._sites]]
         if not here.any() or not ((self._steps >= first) & (self._steps <= last)).any():
             return
         names = [COLUMNS[place] for place in places] + (["calls"] if places == ALL_COLUMNS else [])
@@ -154,7 +119,7 @@ class SegmentPiece:
         if (is_whole or self.segment.is_dense) and read.num_rows != expected:
             table.refuse(UnfitTableError("it has other rows than its manifest says"))
             return True
-        if "site" in read.column_names and read.num_rows and max(read.column("site").to_numpy()) >= len(self._numbers):
+        if "site" in read.column_names and read.num_rows and max(read.column("site").to_numpy()) >= len(self.numbers):
             table.refuse(UnfitTableError("it names sites that its manifest does not"))
             return True
         return False
@@ -176,7 +141,7 @@ class SegmentPiece:
             sites, steps = self._sites[rows // len(self._steps)], self._steps[rows % len(self._steps)]
         else:
             sites, steps = read["site"].astype(np.int64), read["step"]
-        numbers = self._numbers[sites]
+        numbers = self.numbers[sites]
         kept = np.flatnonzero(wanted[numbers] & (steps >= first) & (steps <= last))
         values = np.empty((len(kept), len(places)))
         for k, place in enumerate(places):
@@ -193,7 +158,7 @@ class SegmentPiece:
         last: int,
     ) -> Chunk:
         shape = len(self._sites), len(self._steps)
-        numbers = self._numbers[self._sites]
+        numbers = self.numbers[self._sites]
         rows = slice(*np.searchsorted(self._steps, [first, last + 1 if last < 2**63 - 1 else last]).tolist())
         if last == 2**63 - 1:
             rows = slice(rows.start, len(self._steps))
@@ -248,7 +213,7 @@ class SegmentPiece:
 
     def vectors(self, name: str, site: int) -> Iterator[tuple[int, npt.NDArray[Any]]]:
         """Steps and vectors of one site, in order."""
-        mine = np.flatnonzero(self._numbers == site)
+        mine = np.flatnonzero(self.numbers == site)
         for label, table in self._tables.items():
             if label.split(":", 2)[0] != "vectors" or label.split(":", 2)[2] != name or not len(mine):
                 continue
@@ -262,19 +227,36 @@ class SegmentPiece:
                     read.column("values")[int(place)].values.to_numpy(zero_copy_only=False),
                 )
 
-    def read_pyramid(
-        self, begin: int, end: int, stats: Sequence[str], lost: Sequence[str]
-    ) -> dict[str, npt.NDArray[Any]] | None:
-        """Stored buckets of the sites begin..end-1 of the manifest: `step`, `site`, `norm_min`, ...; None where damaged."""
+    def buckets(self, begin: int, end: int, stats: Sequence[str] = STATS) -> DenseBuckets | None:
+        """The stored buckets of the sites begin..end-1 of the manifest; None where they cannot be trusted."""
+        first_step, last_step = self.span
+        if self.segment.thinned:  # its buckets may begin before the first row that is left
+            size = max(self.segment.thinned, 1 << BASE_LEVEL)
+            first_step = first_step // size * size
+        first = first_step >> BASE_LEVEL
+        out = DenseBuckets.empty(BASE_LEVEL, first, end - begin, (last_step >> BASE_LEVEL) - first + 1, len(stats))
         table = self._tables["pyramid"]
-        names = ["step", "site", "count_count", *(f"{name}_max" for name in lost)]
+        names = ["step", "site", "count_count", *(f"{name}_max" for name in BROKEN_BY)]
         names += [f"{stat}_{part}" for stat in stats for part in ("min", "max", "mean")]
-        read = table.read(table.groups_of_site(begin, end - 1), dict.fromkeys(names))
-        return None if read is None else {name: read.column(name).to_numpy() for name in dict.fromkeys(names)}
+        found = table.read(table.groups_of_site(begin, end - 1), dict.fromkeys(names))
+        if found is None:
+            return None
+        read = {name: found.column(name).to_numpy() for name in dict.fromkeys(names)}
+        sites, target = read["site"].astype(np.int64) - begin, (read["step"] >> BASE_LEVEL) - first
+        kept = (sites >= 0) & (sites < end - begin) & (target >= 0) & (target < out.low.shape[1])
+        where = sites[kept], target[kept]
+        for index, name in enumerate(stats):
+            out.low[(*where, index)] = read[f"{name}_min"][kept]
+            out.high[(*where, index)] = read[f"{name}_max"][kept]
+            out.mean[(*where, index)] = read[f"{name}_mean"][kept]
+        out.rows[where] = np.maximum(read["count_count"][kept], 1)
+        infinite = (read["num_posinf_max"][kept] > 0) | (read["num_neginf_max"][kept] > 0)
+        out.broken[where] = np.where(read["num_nan_max"][kept] > 0, NAN, np.where(infinite, INF, 0))
+        return out
 
-    def pyramid(self, site: int, stat: str) -> Pyramid | None:
+    def site_buckets(self, site: int, stat: str) -> SiteBuckets | None:
         """One statistic of one site in buckets of the stored level; None where there are none."""
-        table, mine = self._tables.get("pyramid"), np.flatnonzero(self._numbers == site)
+        table, mine = self._tables.get("pyramid"), np.flatnonzero(self.numbers == site)
         if table is None or stat not in INDEX or not len(mine):
             return None
         names = ["step", "site", *(f"{stat}_{part}" for part in ("min", "max", "mean", "last", "count"))]
@@ -285,7 +267,7 @@ class SegmentPiece:
         columns = [read.column(name).to_numpy()[kept] for name in names]
         low, high, mean, last = (column.astype(np.float64) for column in columns[2:6])
         level = max(BASE_LEVEL, self.segment.thinned.bit_length() - 1)
-        return Pyramid(level, columns[0], low, high, mean, last, columns[6].astype(np.int64))
+        return SiteBuckets(level, columns[0], low, high, mean, last, columns[6].astype(np.int64))
 
 
 def _most_rows(segment: Segment, name: str) -> int:

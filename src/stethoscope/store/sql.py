@@ -16,9 +16,9 @@ import numpy as np
 from stethoscope.kernels.columns import COLUMNS, COUNTS
 from stethoscope.record import MissingExtraError, RunDamagedError, StethoscopeError
 from stethoscope.store.seal import gather_rows
+from stethoscope.store.sealed_file import BlockDamagedError, VerifiedFile
 from stethoscope.store.sealed_table import SealedTable, UnfitTableError, check_texts
 from stethoscope.store.segment import SegmentPiece
-from stethoscope.store.sums import BlockDamagedError, VerifiedFile
 from stethoscope.store.tables import rows_table, scalars_table, text
 
 if TYPE_CHECKING:

@@ -8,8 +8,7 @@ import numpy as np
 
 from stethoscope.analyse.overview import fitting_level
 from stethoscope.record import Kind, Series, Site
-from stethoscope.store import Run
-from stethoscope.store.coarse import Coarse
+from stethoscope.store import BucketMatrix, Run
 
 LONG_STEPS: Final = 16_384
 """Steps from which on a site's rows lie in too many files to read them all."""
@@ -38,7 +37,7 @@ def series_of(
     if run_span(run)[1] - run_span(run)[0] < LONG_STEPS:
         return dict(run.series(pattern, kind, stat).items())
     if span[1] - span[0] >= LONG_STEPS:
-        found = run.coarse(kind, stat, *span, fitting_level(span, _MAX_BUCKETS), pattern=pattern)
+        found = run.buckets(kind, stat, *span, fitting_level(span, _MAX_BUCKETS), pattern=pattern)
         if found is not None:
             return {info.site: _with_spikes(found, at) for at, info in enumerate(found.sites)}
     matrix = run.matrix(kind, stat, pattern=pattern, first=span[0], last=span[1])
@@ -49,7 +48,7 @@ def series_of(
     }
 
 
-def _with_spikes(source: Coarse, at: int) -> Series:
+def _with_spikes(source: BucketMatrix, at: int) -> Series:
     """The means, and after each the lowest or highest value where that is far from it; NaN and Inf by name."""
     seen = source.rows[at] > 0
     starts, mean = source.starts[seen], source.mean[at, seen].astype(np.float64)

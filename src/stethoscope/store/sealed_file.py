@@ -23,7 +23,7 @@ BLOCK_BYTES: Final = 32 << 10
 _DIGEST_BYTES: Final = 32
 SUFFIX: Final = ".sums"
 MAX_FILE: Final = 256 << 20
-"""No sealed file is larger: one is made of some 16 MB of journals, a rung of the ladder of a few such."""
+"""No sealed file is larger: one is made of some 16 MB of journals, a rollup of a few such."""
 
 
 class BlockDamagedError(OSError):

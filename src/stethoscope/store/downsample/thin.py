@@ -19,17 +19,18 @@ import numpy as np
 
 from stethoscope.kernels.columns import COLUMNS, NUM_COLUMNS
 from stethoscope.record import SiteInfo
+from stethoscope.store.cache import ByteCache
+from stethoscope.store.downsample.buckets import BASE_LEVEL, BucketTable, buckets_table, refold
+from stethoscope.store.downsample.selection import Kept, kept_rows, slim_events, slim_scalars, slim_vectors
+from stethoscope.store.frame_file import Problem
 from stethoscope.store.inside import folder_bytes
 from stethoscope.store.locate import rank_folders
 from stethoscope.store.manifest import Manifest, Segment
-from stethoscope.store.pieces import ALL_COLUMNS, Chunk
-from stethoscope.store.pyramid import BASE_LEVEL, Buckets, buckets_table, refold
-from stethoscope.store.scan import Problem
-from stethoscope.store.seal import PYRAMID_GROUP_ROWS, describe_segment, is_bare, only_one, sweep
+from stethoscope.store.pieces import ALL_COLUMNS, FIRST_STEP, LAST_STEP, Chunk
+from stethoscope.store.seal import BUCKET_GROUP_ROWS, describe_segment, is_bare, only_one, sweep
+from stethoscope.store.sealed_file import Sealed, write_sealed
 from stethoscope.store.sealed_table import SealedTable
-from stethoscope.store.segment import ColumnCache, SegmentPiece
-from stethoscope.store.slim import Kept, kept_rows, slim_events, slim_scalars, slim_vectors
-from stethoscope.store.sums import Sealed, write_sealed
+from stethoscope.store.segment import SegmentPiece
 from stethoscope.store.tables import SortedRows, rows_table, sort_rows, to_parquet
 
 FIRST_BUCKET: Final = 16
@@ -38,8 +39,8 @@ _FACTOR: Final = 4
 _TOGETHER: Final = 4
 _MOST_ROWS: Final = 64 << 10
 """Segments are joined up to so many rows that remain."""
-_LADDER_SHARE: Final = 4
-"""The part of the budget that the ladder may have."""
+_ROLLUP_SHARE: Final = 4
+"""The part of the budget that rollups may have."""
 _COLUMNS: Final = {
     "scalars": ("step", "name", "start", "value"),
     "events": ("step", "serial", "start", "time", "kind", "json"),
@@ -80,7 +81,7 @@ def thin(
             too_much = report.bytes_after - disk_bytes
             if too_much <= 0:
                 break
-            one = _Pass(run, rank, place, kept, upto, damaged, disk_bytes // len(folders) // _LADDER_SHARE)
+            one = _Pass(run, rank, place, kept, upto, damaged, disk_bytes // len(folders) // _ROLLUP_SHARE)
             with only_one(place) as is_mine:
                 if is_mine and one.run_once(too_much, report):
                     progress = True
@@ -101,13 +102,13 @@ class _Pass:
     kept: Kept
     upto: int | None
     damaged: set[str]
-    ladder_bytes: int
+    rollup_bytes: int
 
     def run_once(self, too_much: int, report: ThinReport) -> bool:
         """Thins some segments. False where nothing is left to thin."""
         manifest = Manifest.load(self.place)
         sweep(self.run, self.rank, self.place, manifest)
-        if self._drop_rung(manifest):
+        if self._drop_rollup(manifest):
             return True
         for group in _candidates(manifest, too_much, self._is_ready):
             try:
@@ -124,14 +125,16 @@ class _Pass:
             return True
         return False
 
-    def _drop_rung(self, manifest: Manifest) -> bool:
-        """Of a ladder that takes up too much room its finest, oldest rung goes; segments have the same buckets."""
-        if sum(rung.file.num_bytes for rung in manifest.ladder) <= self.ladder_bytes:
+    def _drop_rollup(self, manifest: Manifest) -> bool:
+        """Where rollups take up too much room the finest, oldest one goes; segments have the same buckets."""
+        if sum(rollup.file.num_bytes for rollup in manifest.rollups) <= self.rollup_bytes:
             return False
-        for rung in sorted(manifest.ladder, key=lambda one: (one.height, one.key, one.parts)):
+        for rollup in sorted(manifest.rollups, key=lambda one: (one.height, one.key, one.parts)):
             # The newest of a height says up to where there are some: without it they would be made again.
-            if any((o.key, o.height) == (rung.key, rung.height) and o.parts > rung.parts for o in manifest.ladder):
-                manifest.ladder.remove(rung)
+            if any(
+                (o.key, o.height) == (rollup.key, rollup.height) and o.parts > rollup.parts for o in manifest.rollups
+            ):
+                manifest.rollups.remove(rollup)
                 manifest.save(self.place)
                 sweep(self.run, self.rank, self.place, manifest)
                 return True
@@ -145,12 +148,9 @@ class _Pass:
         return is_read and segment.files["rows"].path not in self.damaged
 
 
-def _rungs_over(manifest: Manifest, segment: Segment) -> list[list[int]]:
-    """The rungs of the ladder that stand for a segment too."""
-    part = segment.parts[0]
-    return [
-        rung.parts for rung in manifest.ladder if rung.key == segment.key and rung.parts[0] <= part <= rung.parts[1]
-    ]
+def _rollups_over(manifest: Manifest, segment: Segment) -> list[list[int]]:
+    """The rollups that stand for a segment too."""
+    return [one.parts for one in manifest.rollups if one.stands_for(segment.key, segment.parts[0])]
 
 
 def _candidates(manifest: Manifest, too_much: int, is_ready: Callable[[Segment], bool]) -> Iterator[list[Segment]]:
@@ -167,7 +167,7 @@ def _candidates(manifest: Manifest, too_much: int, is_ready: Callable[[Segment],
         for segment in segments[at + 1 :]:
             last = group[-1]
             is_next = segment.key == last.key and segment.parts[0] == last.parts[-1] + 1
-            is_next = is_next and _rungs_over(manifest, segment) == _rungs_over(manifest, last)
+            is_next = is_next and _rollups_over(manifest, segment) == _rollups_over(manifest, last)
             rows = (sum(one.num_rows for one in group) + segment.num_rows) // factor
             is_enough = sum(one.num_bytes for one in group) * (factor - 1) // factor >= too_much
             if not is_next or segment.thinned != level or not is_ready(segment) or rows > _MOST_ROWS:
@@ -195,7 +195,7 @@ def _thinner(run: Path, group: list[Segment], infos: list[SiteInfo], kept: Kept)
     slim, num_rows = _slim_rows(run, group, infos, bucket, kept)
     write("rows", rows_table(slim, infos, first.key.ordinal))
     buckets = refold(_joined_buckets(run, group), max(BASE_LEVEL, bucket.bit_length() - 1))
-    write("pyramid", buckets_table(buckets, infos, first.key.ordinal), row_group_rows=PYRAMID_GROUP_ROWS)
+    write("pyramid", buckets_table(buckets, infos, first.key.ordinal), row_group_rows=BUCKET_GROUP_ROWS)
     for name in ("scalars", "events"):
         tables = [_read(run, one.files[name], _COLUMNS[name]) for one in group if name in one.files]
         if tables:
@@ -216,8 +216,8 @@ def _slim_rows(
     """What remains of the segments' rows, and how many there were. One segment at a time is in memory."""
     parts, total = [], 0
     for segment in group:
-        piece = SegmentPiece(run, segment, np.arange(len(infos)), ColumnCache(0))
-        for chunk in piece.chunks(ALL_COLUMNS, np.ones(len(infos), bool), -(2**63), 2**63 - 1):
+        piece = SegmentPiece(run, segment, np.arange(len(infos)), ByteCache(0))
+        for chunk in piece.chunks(ALL_COLUMNS, np.ones(len(infos), bool), FIRST_STEP, LAST_STEP):
             rows = _flat(chunk)
             total += len(rows)
             parts.append(rows.keep(kept_rows(rows, bucket, kept)))
@@ -242,7 +242,7 @@ def _flat(chunk: Chunk) -> SortedRows:
     return SortedRows(steps, sites, chunk.values.reshape(-1, NUM_COLUMNS), chunk.calls.reshape(-1))
 
 
-def _joined_buckets(run: Path, group: list[Segment]) -> Buckets:
+def _joined_buckets(run: Path, group: list[Segment]) -> BucketTable:
     """The stored buckets of the segments, sorted by site, then step."""
     parts = [_read_buckets(run, segment) for segment in group]
     sites, steps = (np.concatenate([getattr(part, name) for part in parts]) for name in ("sites", "steps"))
@@ -251,19 +251,19 @@ def _joined_buckets(run: Path, group: list[Segment]) -> Buckets:
     def column(name: str) -> Any:
         return np.concatenate([getattr(part, name) for part in parts])[order]
 
-    return Buckets(
+    return BucketTable(
         sites[order], steps[order], column("low"), column("high"), column("mean"), column("last"), column("count")
     )
 
 
-def _read_buckets(run: Path, segment: Segment) -> Buckets:
+def _read_buckets(run: Path, segment: Segment) -> BucketTable:
     names = [f"{column}_{part}" for part in ("min", "max", "mean", "last", "count") for column in COLUMNS]
     read = _read(run, segment.files["pyramid"], ("site", "step", *names))
     columns = [read.column(name).to_numpy() for name in names]
     stacked = [np.stack(columns[k : k + NUM_COLUMNS], 1) for k in range(0, len(names), NUM_COLUMNS)]
     sites, steps = read.column("site").to_numpy().astype(np.int64), read.column("step").to_numpy()
     low, high, mean, last = (part.astype(np.float64) for part in stacked[:4])
-    return Buckets(sites, steps, low, high, mean, last, stacked[4].astype(np.int64))
+    return BucketTable(sites, steps, low, high, mean, last, stacked[4].astype(np.int64))
 
 
 def _read(run: Path, sealed: Sealed, columns: tuple[str, ...]) -> Any:

@@ -1,6 +1,6 @@
 """Series folded into buckets of 2**level steps: minimum, maximum, mean and last value of each.
 
-Buckets begin at multiples of their size, so those of two runs, or of two pieces of one run, fit together.
+BucketTable begin at multiples of their size, so those of two runs, or of two pieces of one run, fit together.
 Segments store the level `BASE_LEVEL`; coarser ones follow from it, finer ones from the rows. NaN (null)
 values are left out of minimum, maximum and mean; a bucket of nothing else stays NaN.
 """
@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from stethoscope.kernels.columns import COLUMNS, NUM_COLUMNS
+from stethoscope.kernels.columns import COLUMNS
 from stethoscope.record import FloatArray, IntArray, SiteInfo
 from stethoscope.store.encoding import round_to_24_bits
 from stethoscope.store.tables import SortedRows, float_column, site_strings
@@ -22,7 +22,7 @@ BASE_LEVEL: Final = 6
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
-class Pyramid:
+class SiteBuckets:
     """One statistic in buckets; `steps` are the first steps that the buckets could hold."""
 
     level: int
@@ -39,7 +39,7 @@ class Pyramid:
 
 
 @dataclasses.dataclass(slots=True)
-class Buckets:
+class BucketTable:
     """Folded columns: all arrays [buckets, columns]; `sites` and `steps` [buckets]."""
 
     sites: IntArray
@@ -51,15 +51,15 @@ class Buckets:
     count: IntArray
 
 
-def fold_rows(rows: SortedRows, level: int = BASE_LEVEL) -> Buckets:
+def fold_rows(rows: SortedRows, level: int = BASE_LEVEL) -> BucketTable:
     """Rows sorted by site, then step, in buckets."""
     there = (~np.isnan(rows.table)).astype(np.int64)
     table = rows.table
-    return refold(Buckets(rows.sites, rows.steps, table, table, table, table, there), level)
+    return refold(BucketTable(rows.sites, rows.steps, table, table, table, table, there), level)
 
 
-def refold(given: Buckets, level: int) -> Buckets:
-    """Buckets (or rows, as buckets of one) sorted by site, then step, in larger buckets."""
+def refold(given: BucketTable, level: int) -> BucketTable:
+    """BucketTable (or rows, as buckets of one) sorted by site, then step, in larger buckets."""
     if not len(given.steps):
         return given
     starts = (given.steps >> level) << level
@@ -77,36 +77,36 @@ def refold(given: Buckets, level: int) -> Buckets:
         with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
             total = np.add.reduceat(np.where(there > 0, values, 0.0) * there, first)
             mean[:, k] = np.where(count[:, k] > 0, total / count[:, k], np.nan)
-    return Buckets(given.sites[first], starts[first], low, high, mean, given.last[ends], count)
+    return BucketTable(given.sites[first], starts[first], low, high, mean, given.last[ends], count)
 
 
-def fold_series(steps: IntArray, values: FloatArray, level: int) -> Pyramid:
+def fold_series(steps: IntArray, values: FloatArray, level: int) -> SiteBuckets:
     """One series in buckets."""
     column = values[:, None]
     there = (~np.isnan(column)).astype(np.int64)
     zeros = np.zeros(len(steps), np.int64)
-    return one_column(refold(Buckets(zeros, steps, column, column, column, column, there), level), 0, level)
+    return one_column(refold(BucketTable(zeros, steps, column, column, column, column, there), level), 0, level)
 
 
-def one_column(buckets: Buckets, place: int, level: int) -> Pyramid:
+def one_column(buckets: BucketTable, index: int, level: int) -> SiteBuckets:
     """One statistic of buckets that are all of one site."""
-    return Pyramid(
+    return SiteBuckets(
         level,
         buckets.steps,
-        buckets.low[:, place],
-        buckets.high[:, place],
-        buckets.mean[:, place],
-        buckets.last[:, place],
-        buckets.count[:, place],
+        buckets.low[:, index],
+        buckets.high[:, index],
+        buckets.mean[:, index],
+        buckets.last[:, index],
+        buckets.count[:, index],
     )
 
 
-def join(pyramids: Sequence[Pyramid], level: int) -> Pyramid:
-    """Pyramids of pieces of one series, in order of writing, as one; shared buckets are joined."""
-    parts = [part for part in pyramids if len(part)]
+def join(parts_given: Sequence[SiteBuckets], level: int) -> SiteBuckets:
+    """SiteBucketss of pieces of one series, in order of writing, as one; shared buckets are joined."""
+    parts = [part for part in parts_given if len(part)]
     if not parts:
         empty = np.empty(0)
-        return Pyramid(level, np.empty(0, np.int64), empty, empty, empty, empty, np.empty(0, np.int64))
+        return SiteBuckets(level, np.empty(0, np.int64), empty, empty, empty, empty, np.empty(0, np.int64))
     steps = np.concatenate([part.steps for part in parts])
     order = np.argsort(steps, kind="stable")
 
@@ -114,11 +114,13 @@ def join(pyramids: Sequence[Pyramid], level: int) -> Pyramid:
         return np.concatenate([getattr(part, name) for part in parts])[order][:, None]
 
     zeros = np.zeros(len(steps), np.int64)
-    given = Buckets(zeros, steps[order], column("min"), column("max"), column("mean"), column("last"), column("count"))
+    given = BucketTable(
+        zeros, steps[order], column("min"), column("max"), column("mean"), column("last"), column("count")
+    )
     return one_column(refold(given, level), 0, level)
 
 
-def buckets_table(buckets: Buckets, infos: Sequence[SiteInfo], ordinal: int) -> Any:
+def buckets_table(buckets: BucketTable, infos: Sequence[SiteInfo], ordinal: int) -> Any:
     """The Arrow table of buckets: `norm_min`, `norm_max`, `norm_mean`, `norm_last`, `norm_count`, ..."""
     import pyarrow as pa
 
@@ -128,10 +130,9 @@ def buckets_table(buckets: Buckets, infos: Sequence[SiteInfo], ordinal: int) -> 
         **site_strings(buckets.sites, infos),
         "start": pa.array(np.full(len(buckets.steps), ordinal, np.int32)),
     }
-    for place in range(NUM_COLUMNS):
-        name = COLUMNS[place]
+    for index, name in enumerate(COLUMNS):
         for part, values in (("min", buckets.low), ("max", buckets.high), ("last", buckets.last)):
-            columns[f"{name}_{part}"] = pa.array(float_column(np.ascontiguousarray(values[:, place])))
-        columns[f"{name}_mean"] = pa.array(float_column(round_to_24_bits(buckets.mean[:, place])))
-        columns[f"{name}_count"] = pa.array(buckets.count[:, place].astype(np.uint32))
+            columns[f"{name}_{part}"] = pa.array(float_column(np.ascontiguousarray(values[:, index])))
+        columns[f"{name}_mean"] = pa.array(float_column(round_to_24_bits(buckets.mean[:, index])))
+        columns[f"{name}_count"] = pa.array(buckets.count[:, index].astype(np.uint32))
     return pa.table(columns)

@@ -62,8 +62,8 @@ class FrameAt:
     offset: int
 
 
-class Places:
-    """Steps and places of some frames of a file, sixteen bytes each: their headers as objects would be a kilobyte."""
+class FrameIndex:
+    """Steps and offsets of some frames of a file, sixteen bytes each: their headers as objects would be a kilobyte."""
 
     def __init__(self) -> None:
         self.steps, self.offsets = array("q"), array("q")

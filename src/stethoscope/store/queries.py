@@ -1,7 +1,7 @@
-"""Questions to a catalogue, answered from whatever pieces it holds at the moment.
+"""Queries to a catalogue, answered from whatever pieces it holds at the moment.
 
 A file that goes away while it is read was sealed or thinned by another process: the catalogue looks again and
-the question is asked again, so an answer is always of one consistent state.
+the query is run again, so an answer is always of one consistent state.
 """
 
 from __future__ import annotations
@@ -18,20 +18,19 @@ import numpy.typing as npt
 from stethoscope.kernels.columns import COLUMNS
 from stethoscope.record import FloatArray, IntArray, RunDamagedError, Series
 from stethoscope.store.catalogue import Catalogue
-from stethoscope.store.coarse import Coarse, read_coarse
-from stethoscope.store.grid import Grid, columns_of, lay_out, merge_ranks, statistic
-from stethoscope.store.ladder import STATS
-from stethoscope.store.pieces import ALL_COLUMNS, FIRST_STEP, Chunk, Event
-from stethoscope.store.pyramid import BASE_LEVEL, Pyramid, fold_series, join
+from stethoscope.store.downsample.buckets import BASE_LEVEL, SiteBuckets, fold_series, join
+from stethoscope.store.downsample.dense import STATS
+from stethoscope.store.downsample.reading import DERIVED, BucketMatrix, read_buckets
+from stethoscope.store.layout import Grid, columns_of, lay_out, merge_ranks, statistic
+from stethoscope.store.pieces import ALL_COLUMNS, FIRST_STEP, LAST_STEP, Chunk, Event
 
-LAST_STEP: Final = 2**63 - 1
 _MOST_LOOKS: Final = 5
 _WINDOW_VALUES: Final = 8 << 20
 _T = TypeVar("_T")
 _step: Final = attrgetter("step")
 
 
-class Questions:
+class Queries:
     """What can be asked about the rows, scalars, events and vectors of a run."""
 
     def __init__(self, catalogue: Catalogue) -> None:
@@ -189,31 +188,31 @@ class Questions:
 
         return self.ask(read)
 
-    def pyramid(self, number: int, stat: str, level: int, rank: int | None) -> Pyramid:
+    def site_buckets(self, number: int, stat: str, level: int, rank: int | None) -> SiteBuckets:
         """One statistic of one site in buckets: from stored ones where they are and no two starts overlap."""
         ranks = self._catalogue.ranks() if rank is None else (rank,)
         if level >= BASE_LEVEL and stat in COLUMNS and len(ranks) == 1 and not self._starts_overlap(ranks[0]):
-            return join(self.ask(lambda: self._buckets(number, stat, ranks[0])), level)
+            return join(self.ask(lambda: self._pieces_buckets(number, stat, ranks[0])), level)
         grid, values = self.grid(stat, np.array([number]), FIRST_STEP, LAST_STEP, rank)
         there = grid.present[:, 0]
         return fold_series(grid.steps[there], values[there, 0], level)
 
-    def coarse(self, stat: str, numbers: IntArray, span: tuple[int, int], level: int) -> Coarse | None:
+    def buckets(self, stat: str, numbers: IntArray, span: tuple[int, int], level: int) -> BucketMatrix | None:
         """One statistic of many sites in buckets; None where rows of several ranks or starts would have to be merged."""
         ranks = self._catalogue.ranks()
         if len(ranks) != 1 or level < BASE_LEVEL or self._starts_overlap(ranks[0]):
             return None
-        if stat not in STATS and stat != "zero_fraction":
+        if stat not in STATS and stat not in DERIVED:
             return None
-        return self.ask(lambda: read_coarse(self._catalogue, ranks[0], stat, numbers, span, level))
+        return self.ask(lambda: read_buckets(self._catalogue, ranks[0], stat, numbers, span, level))
 
-    def _buckets(self, number: int, stat: str, rank: int) -> list[Pyramid]:
+    def _pieces_buckets(self, number: int, stat: str, rank: int) -> list[SiteBuckets]:
         total = len(self._catalogue.sites.infos)
         wanted = np.zeros(total, bool)
         wanted[number] = True
         parts = []
         for piece in self._catalogue.pieces(rank):
-            stored = piece.pyramid(number, stat)
+            stored = piece.site_buckets(number, stat)
             if stored is None:
                 chunks = piece.chunks(columns_of(stat), wanted, FIRST_STEP, LAST_STEP)
                 grid = lay_out(chunks, np.array([number]), total, 1)
