@@ -40,7 +40,8 @@ browser:
 	@if [ "$$CI" = "true" ] && ! command -v chromium >/dev/null; then apt-get update && apt-get install -y chromium; fi
 
 # The page's bundle, from frontend/ into src/stethoscope/views/web; needs node.
-page:
+page: $(STAMP)
+	$(BIN)/python frontend/make_types.py
 	cd frontend && npm ci && npm run format && npm run check && npm run build
 
 lint: $(TOOLS)
@@ -48,6 +49,7 @@ lint: $(TOOLS)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python frontend/make_types.py --check
 	@if [ "$$CI" = "true" ] || command -v npm >/dev/null; then $(MAKE) lint-frontend; else echo "no npm here: frontend/ is not checked"; fi
 
 # The page's sources: formatted as prettier does, and typed. Needs npm, as CI has.

@@ -1,5 +1,5 @@
 // Questions to the server; the report answers the same ones from what it carries.
-import type { Trouble } from "./data";
+import type { Answers, Trouble } from "./types";
 
 export class AskError extends Error {
   constructor(readonly trouble: Trouble) {
@@ -41,7 +41,6 @@ export async function ask<T>(
       what: "The server does not answer",
       do: "It may have been stopped. Start it again",
       command: "stethoscope ui",
-      status: 0,
     });
   }
   if (answer.ok) return (await answer.json()) as T;
@@ -56,8 +55,16 @@ export async function ask<T>(
   } catch {
     /* not JSON: the words above stand */
   }
-  throw new AskError({ ...trouble, status: answer.status });
+  throw new AskError(trouble);
 }
+
+/** A question about one run, and its answer. */
+export const askRun = <Question extends keyof Answers>(
+  key: string,
+  question: Question,
+  words: Record<string, string | number | undefined> = {},
+  signal?: AbortSignal,
+): Promise<Answers[Question]> => ask(`runs/${key}${question && `/${question}`}`, words, signal);
 
 /** Calls back on every change; tries again by itself when the line breaks. */
 export function listen(

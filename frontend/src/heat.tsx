@@ -1,94 +1,20 @@
-// Layers by steps: tree on the left, cells on a canvas, value and ratio at the cursor on the right.
-import type { JSX, RefObject } from "preact";
+// Layers by steps on a canvas, with the tree at its left and the values at the cursor at its right.
+import { type JSX, type RefObject } from "preact";
 import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
-import { Mark, type Heat, type TreeRow } from "./data";
-import { count, KIND_NAMES, number, ratio, STAT_SHORT, times } from "./format";
+import { type Ends, type Flag, Rules } from "./axis";
+import { type Heat, Mark } from "./data";
+import { KIND_NAMES, STAT_SHORT, count, number, ratio, times } from "./format";
 import { Severity } from "./glyphs";
-import { paintRow, texture, valueRange, type Look } from "./paint";
-import type { Scale } from "./plot";
-import { isPhone, cursor, selected, tokens } from "./state";
-import { Rules, usePointer, type Ends, type Flag } from "./tracks";
-import type { Tokens } from "./tokens";
+import { MARK_WORDS, cellAt } from "./heat_cells";
+import { type Look, paintRow, texture, valueRange } from "./paint";
+import { type Scale } from "./plot";
+import { usePointer } from "./pointer";
+import { cursor, isPhone, selected, tokens } from "./state";
+import { type Tokens } from "./tokens";
+import { type TreeRow } from "./types";
 
 export const ROW = 16;
 const TALL = 20;
-
-/** The rows to show: those whose parents are all open, and (with a filter) what matches and its parents. */
-export function visibleRows(tree: TreeRow[], open: Set<string>, filter = ""): number[] {
-  const out: number[] = [];
-  if (filter) {
-    const wanted = filter.toLowerCase();
-    const keep = new Set<number>();
-    tree.forEach((row, at) => {
-      if (row[0].toLowerCase().includes(wanted)) for (let up = at; up >= 0; up = tree[up][2]) keep.add(up);
-    });
-    return [...keep].sort((a, b) => a - b);
-  }
-  const shown = new Uint8Array(tree.length);
-  tree.forEach((row, at) => {
-    const parent = row[2];
-    if (parent < 0 || (shown[parent] && open.has(tree[parent][0]))) {
-      shown[at] = 1;
-      out.push(at);
-    }
-  });
-  return out;
-}
-
-/** "0-4,9,11" */
-export function rangesOf(rows: number[]): string {
-  const out: string[] = [];
-  for (let at = 0; at < rows.length; at++) {
-    let end = at;
-    while (end + 1 < rows.length && rows[end + 1] === rows[end] + 1 && end - at < 300) end++;
-    out.push(end === at ? String(rows[at]) : `${rows[at]}-${rows[end]}`);
-    at = end;
-  }
-  return out.join(",");
-}
-
-export interface Cell {
-  value: number | null;
-  ratio: number | null;
-  mark: number;
-}
-export function cellAt(heat: Heat | null, row: number, step: number): Cell | null {
-  const at = heat?.place.get(row);
-  if (!heat || at === undefined) return null;
-  const column = Math.floor((step - heat.start) / heat.size);
-  if (column < 0 || column >= heat.count) return null;
-  const mark = heat.marks[at * heat.count + column];
-  const value =
-    mark === Mark.NAN
-      ? NaN
-      : mark === Mark.INF
-        ? Infinity
-        : mark === Mark.PLAIN || mark === Mark.DEAD
-          ? heat.values[at * heat.count + column]
-          : null;
-  const usual = heat.usual[at];
-  return {
-    value,
-    mark,
-    ratio:
-      value === null
-        ? null
-        : !Number.isFinite(value)
-          ? value
-          : Number.isFinite(usual) && usual > 0
-            ? Math.abs(value) / usual
-            : null,
-  };
-}
-const MARK_WORDS: Record<number, string> = {
-  [Mark.MISSING]: "missing",
-  [Mark.SKIPPED]: "skipped",
-  [Mark.FROZEN]: "no gradient",
-  [Mark.DEAD]: "all zero",
-  [Mark.INF]: "Inf",
-  [Mark.NAN]: "NaN",
-};
-
 export interface HeatProps {
   tree: TreeRow[];
   rows: number[];
@@ -122,7 +48,6 @@ export interface HeatProps {
   /** Words on the field left of a line. */
   band?: { x: number; words: string };
 }
-
 export function HeatGrid(props: HeatProps): JSX.Element {
   const { tree, rows, heat, scale, flags, ends, open } = props;
   const t = tokens.value;
@@ -253,7 +178,6 @@ export function HeatGrid(props: HeatProps): JSX.Element {
     </div>
   );
 }
-
 function keepSeen(box: RefObject<HTMLDivElement | null>, at: number, pitch: number): void {
   const element = box.current;
   if (!element || at < 0) return;
@@ -261,7 +185,6 @@ function keepSeen(box: RefObject<HTMLDivElement | null>, at: number, pitch: numb
   if (y < element.scrollTop) element.scrollTop = y;
   else if (y + pitch > element.scrollTop + element.clientHeight) element.scrollTop = y + pitch - element.clientHeight;
 }
-
 function paint(
   ref: RefObject<HTMLCanvasElement | null>,
   props: HeatProps,
@@ -305,7 +228,6 @@ function paint(
     }
   }
 }
-
 function Row({
   props,
   row,
@@ -400,21 +322,6 @@ function RowValues({ props, row, frozen }: { props: HeatProps; row: number; froz
     </div>
   );
 }
-
-export function describe(
-  props: { tree: TreeRow[]; heat: Heat | null; kind: string; stat: string },
-  row: number,
-  step: number,
-): string {
-  const cell = cellAt(props.heat, row, step);
-  const head = `${props.tree[row][0]} ${(KIND_NAMES[props.kind] ?? props.kind).toLowerCase()}, step ${count(step)}`;
-  if (!cell) return head;
-  if (cell.value === null) return `${head}: ${MARK_WORDS[cell.mark]}`;
-  const stat = STAT_SHORT[props.stat] ?? props.stat;
-  if (cell.ratio === null || !Number.isFinite(cell.value)) return `${head}: ${stat} ${number(cell.value)}`;
-  return `${head}: ${stat} ${number(cell.value)}, ${ratio(cell.ratio) === "usual" ? "usual" : `${times(cell.ratio)} its median of ${number(props.heat!.usual[props.heat!.place.get(row)!])}`}`;
-}
-
 function Tip({
   props,
   row,
@@ -476,79 +383,4 @@ function Tip({
       )}
     </div>
   );
-}
-
-/** What the colors mean: ends of the scale written out, and a sample of each texture that is in the picture. */
-export function HeatKey({
-  heat,
-  raw,
-  ends,
-  extra,
-}: {
-  heat: Heat | null;
-  raw: boolean;
-  ends?: [string, string];
-  extra?: [string, number][];
-}): JSX.Element {
-  const t = tokens.value;
-  const look = heat && raw ? valueRange(heat) : null;
-  const stops = raw ? t.value : t.history;
-  const present = new Set<number>();
-  if (heat) for (const mark of heat.marks) present.add(mark);
-  const words: [string, number][] = (
-    [
-      ["NaN", Mark.NAN],
-      ["Inf", Mark.INF],
-      ["missing", Mark.MISSING],
-      ["frozen", Mark.FROZEN],
-      ["all zero", Mark.DEAD],
-      ["skipped", Mark.SKIPPED],
-    ] as [string, number][]
-  ).filter(([, mark]) => present.has(mark));
-  const shown = ends ?? (look ? [number(look.low), number(look.high) + (look.log ? ", log" : "")] : ["1/64", "×64"]);
-  return (
-    <div class="key">
-      <span>{shown[0]}</span>
-      <svg width="112" height="11" aria-hidden="true">
-        <defs>
-          <linearGradient id={raw ? "rampv" : "ramph"}>
-            {stops.map((stop, at) => (
-              <stop offset={at / (stops.length - 1)} stop-color={stop} />
-            ))}
-          </linearGradient>
-        </defs>
-        <rect width="112" height="11" fill={`url(#${raw ? "rampv" : "ramph"})`} />
-        {!raw && <path d="M56 -1V12" stroke={t.ink} />}
-      </svg>
-      <span>{shown[1]}</span>
-      {[...words, ...(extra ?? [])].map(([word, mark]) => (
-        <span class="sample">
-          <Swatch mark={mark} />
-          {word}
-        </span>
-      ))}
-    </div>
-  );
-}
-export function Swatch({ mark }: { mark: number }): JSX.Element {
-  const t = tokens.value;
-  const ref = useRef<HTMLCanvasElement>(null);
-  useLayoutEffect(() => {
-    const dpr = devicePixelRatio || 1,
-      element = ref.current!;
-    element.width = 16 * dpr;
-    element.height = 12 * dpr;
-    const context = element.getContext("2d")!;
-    context.fillStyle = texture(context, mark, t, dpr);
-    context.fillRect(0, 0, element.width, element.height);
-    if (mark === Mark.DEAD) {
-      context.fillStyle = t.ink2;
-      context.fillRect(0, 4 * dpr, element.width, 4 * dpr);
-    }
-    if (mark === Mark.SKIPPED) {
-      context.fillStyle = t.mark;
-      context.fillRect(4 * dpr, 5 * dpr, 8 * dpr, dpr);
-    }
-  });
-  return <canvas ref={ref} class="swatch" aria-hidden="true" />;
 }

@@ -1,9 +1,10 @@
 // The keys that are the same on every screen with steps.
 import { cursor, flipTheme, following, go, kind, overlay, paused, raw, runLink, selected, view } from "./state";
 import { copyAddress } from "./chrome";
-import { flagsOf, scaleFor } from "./run";
-import type { RunSession } from "./session";
-import { zoomed } from "./tracks";
+import { flagsOf, place, scaleFor } from "./steps";
+import { SCREENS } from "./types";
+import { type RunSession } from "./session";
+import { zoomed } from "./pointer";
 
 export interface KeyHooks {
   session?: RunSession;
@@ -127,12 +128,6 @@ function onSteps(event: KeyboardEvent, hooks: KeyHooks, session: RunSession): bo
       if (onButton) return false;
       if (selected.value) hooks.open?.(selected.value);
       return Boolean(selected.value);
-    case "l":
-      go(runLink(session.key, "layers", selected.value ? { at: selected.value } : {}));
-      return true;
-    case "f":
-      go(runLink(session.key, "flow", cursor.value !== null ? { step: cursor.value } : {}));
-      return true;
     case "v":
       raw.value = !raw.value;
       return true;
@@ -151,6 +146,11 @@ function onSteps(event: KeyboardEvent, hooks: KeyHooks, session: RunSession): bo
       return true;
     default:
       break;
+  }
+  const screen = SCREENS.find((one) => one.key && one.key === event.key);
+  if (screen) {
+    go(runLink(session.key, screen.name, { ...place(), ...(selected.value ? { at: selected.value } : {}) }));
+    return true;
   }
   if (/^[1-6]$/.test(event.key)) {
     const wanted = ["gradient", "weight", "update", "activation", "activation_gradient", "optimizer_state"][

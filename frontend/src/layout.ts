@@ -1,22 +1,8 @@
 // Where nodes stand and ribbons run. A model with a residual stream becomes a river: sums on one line, branches above
 // and below it, layers as columns, the opened module in a box of its own. Every other graph is laid out by dagre.
+import type { FlowEdge, FlowNode } from "./types";
 import dagre from "@dagrejs/dagre";
 
-export interface FlowNode {
-  path: string;
-  label: string;
-  role: string;
-  layer: string;
-  order: number;
-  isOpen: boolean;
-  row: number;
-}
-export interface FlowEdge {
-  source: string;
-  target: string;
-  kind: string;
-  gradient: string;
-}
 export interface Box {
   path: string;
   label: string;

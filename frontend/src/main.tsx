@@ -1,20 +1,17 @@
 // The page: one run or the list, whichever the address names.
 import { render, type JSX } from "preact";
 import { useEffect, useState } from "preact/hooks";
-import { Overlays, PhoneTabs, RunBar, Status, TroubleScreen } from "./chrome";
+import { Overlays } from "./overlays";
+import { PhoneTabs, RunBar, Status, TroubleScreen } from "./chrome";
 import { carry } from "./api";
+import { DRAWINGS } from "./drawings";
 import { number } from "./format";
 import { CompareScreen } from "./compare";
-import { FlowScreen } from "./flow";
-import { LayerScreen } from "./layer";
-import { CheckupScreen, LogScreen, RanksScreen } from "./other";
-import { ProfileScreen } from "./profile";
 import { carriedData, ReportPage } from "./report";
-import { Overview } from "./run";
 import { Runs } from "./runs";
 import { RunSession } from "./session";
 import { begin, isPhone, paused, route } from "./state";
-import { Patterns } from "./tracks";
+import { Patterns } from "./axis";
 
 function RunPage({ id }: { id: string }): JSX.Element {
   const [session, setSession] = useState<RunSession | null>(null);
@@ -33,6 +30,7 @@ function RunPage({ id }: { id: string }): JSX.Element {
         <TroubleScreen trouble={trouble} />
       </div>
     );
+  const Drawing = DRAWINGS[route.value.screen];
   return (
     <div
       class="app"
@@ -53,7 +51,7 @@ function RunPage({ id }: { id: string }): JSX.Element {
           The server does not answer. What you see is the last it said.
         </p>
       )}
-      <Screen session={session} />
+      <Drawing session={session} />
       {isPhone.value ? (
         <PhoneTabs />
       ) : (
@@ -79,25 +77,6 @@ function RunPage({ id }: { id: string }): JSX.Element {
       )}
     </div>
   );
-}
-
-function Screen({ session }: { session: RunSession }): JSX.Element | null {
-  switch (route.value.screen) {
-    case "layers":
-      return <LayerScreen session={session} />;
-    case "flow":
-      return <FlowScreen session={session} />;
-    case "log":
-      return <LogScreen session={session} />;
-    case "ranks":
-      return <RanksScreen session={session} />;
-    case "profile":
-      return <ProfileScreen session={session} />;
-    case "checkup":
-      return <CheckupScreen session={session} />;
-    default:
-      return <Overview session={session} />;
-  }
 }
 
 function App(): JSX.Element {

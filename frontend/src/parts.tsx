@@ -3,13 +3,13 @@ import type { JSX } from "preact";
 import { useEffect, useLayoutEffect, useRef } from "preact/hooks";
 import { floats, Mark } from "./data";
 import { count, number } from "./format";
-import type { Heads, Units } from "./layer";
+import { type Heads, type Units } from "./types";
 import { texture } from "./paint";
-import type { Scale } from "./plot";
+import { type Scale } from "./plot";
 import { offer, withdraw } from "./save";
 import { cursor, tokens } from "./state";
 import { ramps } from "./tokens";
-import { Rules, type Ends, type Flag } from "./tracks";
+import { Rules, type Ends, type Flag } from "./axis";
 
 const UNPACKED = new WeakMap<object, Float32Array>();
 function valuesOf(of: { values: string }): Float32Array {

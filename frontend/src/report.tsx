@@ -1,52 +1,19 @@
 // The report: one run as a document. The same components as the page, the data inside the file.
-import type { ComponentChildren, JSX } from "preact";
-import { useMemo } from "preact/hooks";
-import { heat as unpackHeat, line, type EvidenceData, type HeatPacked, type RunData, type Track } from "./data";
-import {
-  amount,
-  clock,
-  count,
-  day,
-  duration,
-  KIND_NAMES,
-  number,
-  percent,
-  plural,
-  real,
-  since,
-  STAT_SHORT,
-} from "./format";
-import { Graph, nodeValues, type FlowData } from "./flow";
-import { Logo, Severity, StateSign } from "./glyphs";
-import { HeatGrid, HeatKey, visibleRows } from "./heat";
-import type { LayerData } from "./layer";
-import { layOut } from "./layout";
-import { scaleOf, sentence } from "./plot";
-import { endsOf, flagsOf, scaleFor } from "./run";
-import { Experiments } from "./other";
-import { MeanBar } from "./profile";
+import { type JSX } from "preact";
+import { Axis, colorOf } from "./axis";
+import { line, heat as unpackHeat } from "./data";
+import { Experiments } from "./experiments";
+import { KIND_NAMES, STAT_SHORT, amount, clock, count, day, number, percent, plural, real, since } from "./format";
+import { Logo, Severity, ThemeIcon } from "./glyphs";
+import { HeatKey } from "./heat_key";
+import { MeanBar } from "./mean_bar";
+import { Named, Spark, briefly } from "./pieces";
+import { scaleOf } from "./plot";
+import { Curve, Facts, Figure, FlowFigure, HeatFigure, capital, hueOf, lower } from "./report_figures";
 import { flipTheme, isPhone, width } from "./state";
-import { Axis, colorOf, LineChart, type Ends, type Flag } from "./tracks";
-import { briefly, FindingLine, Named, Overline, Spark } from "./verdict";
-import type { Scale } from "./plot";
-import { ThemeIcon } from "./glyphs";
-
-export interface ReportData {
-  run: RunData;
-  tracks: Track[];
-  whole: Track[];
-  heat: HeatPacked | null;
-  layer: LayerData | null;
-  flow: FlowData | null;
-  flowStep: number;
-  config: Record<string, string>;
-  profile: { parts: { label: string; color: string; ms: number | string }[]; meanMs: number | string | null };
-  ranks: { rank: number; lastLoss: number | string | null; stepMs: number | null }[];
-  madeAt: number;
-  version: string;
-  losses: Record<string, number>;
-  problems: { file: string; what: string }[];
-}
+import { endsOf, flagsOf, scaleFor } from "./steps";
+import { type ReportData, type ReportPart } from "./types";
+import { FindingLine, Overline } from "./verdict";
 
 export function ReportPage({ data }: { data: ReportData }): JSX.Element {
   const { run } = data;
@@ -80,7 +47,7 @@ export function ReportPage({ data }: { data: ReportData }): JSX.Element {
   const flags = flagsOf(run),
     ends = endsOf(run);
   const scale = scaleFor(run, run.window, plot);
-  const share = (one: { ms: number | string }): number => (real(one.ms) ?? 0) / (real(data.profile.meanMs) || 1);
+  const share = (one: ReportPart): number => (real(one.ms) ?? 0) / (real(data.profile.meanMs) || 1);
   let figure = 0;
   return (
     <div class="report">
@@ -467,185 +434,6 @@ export function ReportPage({ data }: { data: ReportData }): JSX.Element {
     </div>
   );
 }
-/** A quantity keeps its color on every screen: gradients s2, entropy s3; what has none of its own takes the next free one. */
-const hueOf = (one: EvidenceData, at: number): string =>
-  one.kind.includes("gradient") || /gradient/.test(one.label)
-    ? "s2"
-    : /entropy/.test(one.label)
-      ? "s3"
-      : ["s4", "s5", "s6"][at];
-const capital = (words: string): string => words.charAt(0).toUpperCase() + words.slice(1);
-/** Inside a sentence; names of layers stay as they are. */
-const lower = (words: string): string =>
-  /^[A-Z][a-z]/.test(words) ? words.charAt(0).toLowerCase() + words.slice(1) : words;
-
-function Figure({
-  n,
-  id,
-  text,
-  children,
-  key_,
-}: {
-  n: number;
-  id: string;
-  text: ComponentChildren;
-  children: ComponentChildren;
-  key_?: JSX.Element;
-}): JSX.Element {
-  return (
-    <figure id={`figure-${id}`}>
-      {children}
-      <figcaption>
-        <span>
-          <b>Figure {n}.</b> {text}
-        </span>
-        {key_}
-      </figcaption>
-    </figure>
-  );
-}
-function Curve({
-  label,
-  note = "",
-  of,
-  color,
-  scale,
-  flags,
-  ends,
-  log,
-}: {
-  label: string;
-  note?: string;
-  of: ReturnType<typeof line>;
-  color: string;
-  scale: Scale;
-  flags: Flag[];
-  ends: Ends | null;
-  log?: boolean;
-}): JSX.Element {
-  const finite = [...of.mean].filter((value, at) => of.marks[at] === 0 && value > 0);
-  const isLog =
-    log ??
-    (finite.length > 0 &&
-      finite.length === [...of.marks].filter((mark) => mark === 0).length &&
-      Math.max(...finite) / Math.min(...finite) > 100);
-  return (
-    <div class="panel track">
-      <div class="gutter">
-        <b>{label}</b>
-        {(note || isLog) && <small>{note || "log"}</small>}
-      </div>
-      <LineChart
-        id={label}
-        scale={scale}
-        height={56}
-        lines={[{ of, color: colorOf(color) }]}
-        log={isLog}
-        flags={flags}
-        ends={ends}
-        label={sentence(label, of, scale, number)}
-      />
-      <div class="values" />
-    </div>
-  );
-}
-function HeatFigure({
-  packed,
-  run,
-  scale,
-  flags,
-  ends,
-}: {
-  packed: HeatPacked;
-  run: RunData;
-  scale: Scale;
-  flags: Flag[];
-  ends: Ends | null;
-}): JSX.Element {
-  const heat = useMemo(() => unpackHeat(packed), [packed]),
-    tree = packed.tree ?? [];
-  const open = new Set(packed.rows.filter((row) => tree[row][2] >= 0).map((row) => tree[tree[row][2]][0]));
-  const rows = visibleRows(tree, open).filter((row) => heat.place.has(row));
-  return (
-    <div
-      class="stillheat"
-      ref={(el) => {
-        if (el) el.style.height = `${rows.length * 13}px`;
-      }}
-    >
-      <HeatGrid
-        tree={tree}
-        rows={rows}
-        heat={heat}
-        scale={scale}
-        span={run.span}
-        flags={flags}
-        ends={ends}
-        raw={false}
-        open={open}
-        kind={packed.kind}
-        stat={packed.stat}
-        rowHeight={13}
-        height={rows.length * 13}
-        onToggle={() => undefined}
-        onOpen={() => undefined}
-      />
-    </div>
-  );
-}
-function FlowFigure({ flow, step, w }: { flow: FlowData; step: number; w: number }): JSX.Element {
-  const layout = useMemo(() => {
-      const made = layOut(flow.nodes, flow.edges, flow.opened, w, 420),
-        at = made.boxes.map((one) => one.y);
-      // A chain in one row does not need the height of a river, nor two of them.
-      const needed = at.length ? Math.max(...at) - Math.min(...at) + 110 : 420;
-      return needed < 340 ? layOut(flow.nodes, flow.edges, flow.opened, w, needed) : made;
-    }, [flow, w]),
-    values = useMemo(() => nodeValues(flow), [flow]);
-  return <Graph found={flow} nodes={values} layout={layout} step={step} playing={false} />;
-}
-function Facts({ data }: { data: ReportData }): JSX.Element {
-  const { run, model } = data.run;
-  const seconds = run.startedAt && run.endedAt ? run.endedAt - run.startedAt : null;
-  const rows: [string, ComponentChildren][] = [
-    [
-      "Run",
-      <>
-        {run.name} <span class="mono">{run.id}</span>
-      </>,
-    ],
-    [
-      "State",
-      <span class="stand">
-        <StateSign of={run.state} />
-        {run.stateText}
-      </span>,
-    ],
-    ["Started", `${day(run.startedAt)}, ${clock(run.startedAt)}`],
-    ["Length", seconds ? duration(seconds) : ""],
-    ["Model", [model.type, model.numParameters ? amount(model.numParameters) : ""].filter(Boolean).join(", ")],
-    ["Precision", model.precision],
-    ["Optimizer", model.optimizers.join(", ")],
-    ["Ranks", String(model.numRanks)],
-    [
-      "Recorded",
-      `${count(data.run.verdict.lookedAt.numSites)} of ${plural(data.run.verdict.lookedAt.numSitesExpected, "site")}`,
-    ],
-  ];
-  return (
-    <dl class="runfacts">
-      {rows
-        .filter(([, value]) => value)
-        .map(([name, value]) => (
-          <div>
-            <dt>{name}</dt>
-            <dd>{value}</dd>
-          </div>
-        ))}
-    </dl>
-  );
-}
-
 /** What the file carries, unpacked. */
 export async function carriedData(element: HTMLElement): Promise<ReportData> {
   const raw = atob((element.textContent ?? "").trim()),

@@ -4,13 +4,14 @@ import { signal } from "@preact/signals";
 import { useEffect, useLayoutEffect, useMemo, useRef } from "preact/hooks";
 import { ask, Latest, listen } from "./api";
 import { Empty, Status, Tools, TroubleScreen } from "./chrome";
-import { small, type RunRow, type Trouble } from "./data";
+import { small } from "./data";
+import { type RunRow, type Trouble } from "./types";
 import { amount, bytes, clock, count, day, duration, number, plural, since } from "./format";
 import { Icon, Logo, Severity, StateSign } from "./glyphs";
 import { handleKeys } from "./keys";
 import { paintThumb } from "./paint";
 import { go, isPhone, runLink, tokens } from "./state";
-import { Spark } from "./verdict";
+import { Spark } from "./pieces";
 
 const rows = signal<RunRow[] | null>(null);
 const base = signal("");

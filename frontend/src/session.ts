@@ -1,20 +1,12 @@
 // What is known of the run on the screen: asked for when the view changes, asked again when the run does.
 import { batch, effect, signal } from "@preact/signals";
-import { ask, Latest, listen } from "./api";
-import {
-  heat as unpackHeat,
-  type Heat,
-  type HeatPacked,
-  type Minimap,
-  type RunData,
-  type Track,
-  type TreeRow,
-  type Trouble,
-} from "./data";
-import { rangesOf, visibleRows } from "./heat";
+import { askRun, Latest, listen } from "./api";
+import { heat as unpackHeat, type Heat } from "./data";
+import { type HeatData, type Minimap, type RunData, type Track, type TreeRow, type Trouble } from "./types";
+import { rangesOf, visibleRows } from "./heat_cells";
 import { cursor, following, go, kind, paused, runLink, say, selected, stat, view } from "./state";
-import { known, toast } from "./chrome";
-import { moduleOf } from "./verdict";
+import { known, toast } from "./overlays";
+import { moduleOf } from "./pieces";
 
 const WHOLE_MS = 3000;
 type Words = Record<string, string | number | undefined>;
@@ -51,14 +43,14 @@ export class RunSession {
   private readonly whole = new Latest<Minimap>((value) => {
     this.minimap.value = value;
   }, this.fail);
-  private readonly cells = new Latest<HeatPacked>((value) => this.tookHeat(value), this.fail);
+  private readonly cells = new Latest<HeatData>((value) => this.tookHeat(value), this.fail);
 
   constructor(readonly key: string) {
-    this.overview.put(() => ask<RunData>(`runs/${key}`));
+    this.overview.put(() => askRun(key, ""));
     this.ends.push(
       effect(() => {
         const now = this.data.value;
-        if (now && this.version.value > now.version) this.overview.put(() => ask<RunData>(`runs/${key}`));
+        if (now && this.version.value > now.version) this.overview.put(() => askRun(key, ""));
       }),
     );
     this.ends.push(
@@ -74,7 +66,7 @@ export class RunSession {
           width = this.plotWidth.value;
         if (!now || !shown || !width) return;
         this.lines.put(() =>
-          ask(`runs/${key}/series`, { first: shown[0], last: shown[1], width: Math.round(width / 2), v: now.version }),
+          askRun(key, "series", { first: shown[0], last: shown[1], width: Math.round(width / 2), v: now.version }),
         );
       }),
     );
@@ -108,7 +100,7 @@ export class RunSession {
         }
         this.brought = null;
         this.asked = words;
-        this.cells.put(() => ask<HeatPacked>(`runs/${key}/heatmap`, words));
+        this.cells.put(() => askRun(key, "heatmap", words));
       }),
     );
     this.ends.push(
@@ -136,7 +128,7 @@ export class RunSession {
     if (this.wholeOf === now.version) return;
     this.wholeAt = performance.now();
     this.wholeOf = now.version;
-    this.whole.put(() => ask<Minimap>(`runs/${this.key}/minimap`, { v: now.version }));
+    this.whole.put(() => askRun(this.key, "minimap", { v: now.version }));
   }
 
   private took(now: RunData): void {
@@ -187,7 +179,7 @@ export class RunSession {
     } else if (before.run.state !== now.run.state) say(now.run.stateText, now.run.state === "crashed");
   }
 
-  private tookHeat(packed: HeatPacked): void {
+  private tookHeat(packed: HeatData): void {
     batch(() => {
       if (packed.tree) {
         const first = this.treeKind !== packed.kind;
@@ -214,8 +206,7 @@ export class RunSession {
   /** A long run is drawn from its buckets at once, and from its rows when the reader stays. */
   private sharpen(words: Words): void {
     setTimeout(() => {
-      if (this.asked === words)
-        this.cells.put(() => ask<HeatPacked>(`runs/${this.key}/heatmap`, { ...words, tree: 0, exact: 1 }));
+      if (this.asked === words) this.cells.put(() => askRun(this.key, "heatmap", { ...words, tree: 0, exact: 1 }));
     }, 250);
   }
 
@@ -239,7 +230,7 @@ function sameWords(a: Words, b: Words): boolean {
   return Object.keys(a).every((name) => name === "tree" || a[name] === b[name]);
 }
 /** The branches that hold the rows the server opened. */
-function openedBy(packed: HeatPacked): Set<string> {
+function openedBy(packed: HeatData): Set<string> {
   const tree = packed.tree!;
   return new Set(packed.rows.filter((row) => tree[row][2] >= 0).map((row) => tree[tree[row][2]][0]));
 }

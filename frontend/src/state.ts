@@ -1,20 +1,24 @@
 // Where the reader is: screen, run, steps, row, what is shown. All of it is in the address.
 import { batch, computed, effect, signal } from "@preact/signals";
 import { DARK, LIGHT } from "./tokens";
+import { SCREENS } from "./types";
 
 export interface Route {
   screen: string;
   key: string;
   words: URLSearchParams;
 }
-export const SCREENS = ["overview", "layers", "flow", "profile", "ranks", "log", "checkup"] as const;
 
 export function parseHash(hash: string): Route {
   const [path, query] = hash.replace(/^#\/?/, "").split("?");
   const parts = path.split("/").filter(Boolean);
   const words = new URLSearchParams(query ?? "");
   if (parts[0] === "run" && parts[1])
-    return { screen: parts[2] && SCREENS.includes(parts[2] as never) ? parts[2] : "overview", key: parts[1], words };
+    return {
+      screen: parts[2] && SCREENS.some((one) => one.name === parts[2]) ? parts[2] : "overview",
+      key: parts[1],
+      words,
+    };
   if (parts[0] === "compare") return { screen: "compare", key: "", words };
   return { screen: "runs", key: "", words };
 }

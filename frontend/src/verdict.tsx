@@ -1,115 +1,11 @@
 // The verdict: one sentence a person would say, the numbers that show it, what followed.
-import type { ComponentChildren, JSX } from "preact";
-import { useMemo, useState } from "preact/hooks";
-import { line, Mark, type Cause, type EvidenceData, type FindingRow, type Packed, type RunData } from "./data";
+import { type JSX } from "preact";
+import { useState } from "preact/hooks";
 import { count, number, percent, plural, real, since } from "./format";
-import { Disc, Icon, Severity } from "./glyphs";
-import { rangeOf, scaleOf, paths, stretches, yOf } from "./plot";
-import { address, cursor, following, runLink, say, selected, tokens, view } from "./state";
-
-/** Text in which the names of layers are set as code, and lead to them. */
-export function Named({
-  text,
-  names,
-  to,
-}: {
-  text: string;
-  names: string[];
-  to?: (name: string) => string;
-}): JSX.Element {
-  const parts = useMemo(() => {
-    const known = [...new Set(names.flatMap((name) => [name, ...parents(name)]))]
-      .filter((name) => name.length > 2)
-      .sort((a, b) => b.length - a.length);
-    const out: ComponentChildren[] = [];
-    let rest = text;
-    while (rest) {
-      let best = -1,
-        found = "";
-      for (const name of known) {
-        const at = rest.indexOf(name);
-        if (at >= 0 && (best < 0 || at < best || (at === best && name.length > found.length))) {
-          best = at;
-          found = name;
-        }
-      }
-      if (best < 0) {
-        out.push(rest);
-        break;
-      }
-      out.push(rest.slice(0, best));
-      out.push(
-        to ? (
-          <a class="name" href={to(found)}>
-            {found}
-          </a>
-        ) : (
-          <span class="name">{found}</span>
-        ),
-      );
-      rest = rest.slice(best + found.length);
-    }
-    return out;
-  }, [text, names.join("\n")]);
-  return <>{parts}</>;
-}
-const parents = (name: string): string[] => {
-  const parts = name.split(".");
-  return parts
-    .slice(1)
-    .map((_, at) => parts.slice(0, at + 1).join("."))
-    .filter((part) => part.includes("."));
-};
-
-export function Spark({
-  packed,
-  step,
-  w = 72,
-  h = 20,
-  band = false,
-  color,
-  tick,
-}: {
-  packed: Packed;
-  step?: number | null;
-  w?: number;
-  h?: number;
-  band?: boolean;
-  color?: string;
-  tick?: string;
-}): JSX.Element {
-  const t = tokens.value;
-  const of = line(packed);
-  const scale = scaleOf(packed.first ?? of.start, Math.max(packed.last ?? 0, of.start + of.count * of.size - 1), w - 4);
-  const positive = of.mean.every((value, at) => of.marks[at] !== Mark.PLAIN || value > 0);
-  const range = rangeOf([of], scale, false);
-  const log = positive && range.high > 0 && rangeOf([of], scale, true).high / rangeOf([of], scale, true).low > 170;
-  const y = yOf(rangeOf([of], scale, log), h, 2);
-  const drawn = paths(of, scale, y, log);
-  let end: [number, number] | null = null;
-  for (let at = of.count - 1; at >= 0 && !end; at--)
-    if (of.marks[at] === Mark.PLAIN && Number.isFinite(of.mean[at]))
-      end = [scale.x(of.start + (at + 0.5) * of.size), y(of.mean[at])];
-  return (
-    <svg class="spark" width={w} height={h} viewBox={`-1 0 ${w} ${h}`} aria-hidden="true">
-      {stretches(of, scale, Mark.NAN).map(([x, width]) => (
-        <rect x={x} y="0" width={Math.max(2, width)} height={h} fill="url(#hatch)" />
-      ))}
-      {stretches(of, scale, Mark.INF).map(([x, width]) => (
-        <rect x={x} y="0" width={Math.max(2, width)} height={h} fill="url(#hatch)" />
-      ))}
-      {step != null && !tick && (
-        <path d={`M${scale.x(step).toFixed(1)} 0V${h}`} stroke={t.mark} stroke-dasharray="1.5 2" fill="none" />
-      )}
-      {band && <path d={drawn.band} fill={color ?? t.ink2} opacity=".2" />}
-      <path d={drawn.mean} fill="none" stroke={color ?? t.ink2} stroke-width="1.25" stroke-linejoin="round" />
-      {step != null && tick && (
-        <path d={`M${scale.x(step).toFixed(1)} 1V${h - 1}`} stroke={tick} stroke-width="1.5" fill="none" />
-      )}
-      {end && !tick && <circle cx={end[0]} cy={end[1]} r="2" fill={t.ink} />}
-    </svg>
-  );
-}
+import { Disc, Severity } from "./glyphs";
+import { CopyButton, Named, Remedy, Spark, briefly, moduleOf } from "./pieces";
+import { address, cursor, following, runLink, selected, view } from "./state";
+import { type Cause, type EvidenceData, type FindingRow, type RunData } from "./types";
 
 function EvidenceRow({ of, step }: { of: EvidenceData; step: number | null }): JSX.Element {
   const after = real(of.after);
@@ -128,68 +24,6 @@ function EvidenceRow({ of, step }: { of: EvidenceData; step: number | null }): J
     </tr>
   );
 }
-
-/** The last part of a name; two where the last is a number and says nothing by itself. */
-const partOf = (path: string): string => {
-  const parts = path.split(".");
-  return parts.slice(/^\d+$/.test(parts[parts.length - 1]) ? -2 : -1).join(".");
-};
-/** What it is and at which part, where there is no room for the whole name. */
-export const briefly = (of: EvidenceData): string => {
-  const words =
-    of.site && of.label.endsWith(of.site)
-      ? `${of.label.slice(0, -of.site.length).replace(/ (of|in) $/, "")}, ${partOf(of.site.replace(/\.(weight|bias)$/, ""))}`
-      : of.label;
-  return words.charAt(0).toUpperCase() + words.slice(1);
-};
-
-export function CopyButton({
-  text,
-  label,
-  children,
-  class: name = "button",
-}: {
-  text: string | (() => string);
-  label: string;
-  children: ComponentChildren;
-  class?: string;
-}): JSX.Element {
-  const [done, setDone] = useState(false);
-  const copy = async (): Promise<void> => {
-    try {
-      await navigator.clipboard.writeText(typeof text === "string" ? text : text());
-      setDone(true);
-      say("Copied");
-      setTimeout(() => setDone(false), 1200);
-    } catch {
-      say("The browser does not allow copying here");
-    }
-  };
-  return (
-    <button type="button" class={name} aria-label={label} title={label} onClick={() => void copy()}>
-      {done ? "Copied" : children}
-    </button>
-  );
-}
-
-export function Remedy({ text }: { text: string }): JSX.Element {
-  const [code, note] = /^([^\n#]*\S)\s{2,}# ?(.*)$/.exec(text)?.slice(1) ?? [text, ""];
-  return (
-    <div class="try">
-      <b>Try</b>
-      <code class="remedy">
-        <span>
-          {code}
-          {note && <small>{note}</small>}
-        </span>
-        <CopyButton class="ghost" label="Copy the line" text={text}>
-          <Icon name="copy" size={14} />
-        </CopyButton>
-      </code>
-    </div>
-  );
-}
-
 export function VerdictBlock({
   data,
   link,
@@ -231,8 +65,6 @@ export function VerdictBlock({
     </section>
   );
 }
-export const moduleOf = (site: string): string => site.replace(/\.(weight|bias)$/, "");
-
 export function Overline({ cause }: { cause: Cause | FindingRow }): JSX.Element {
   const sure = (cause as Cause).confidence;
   return (
@@ -258,7 +90,6 @@ export function Overline({ cause }: { cause: Cause | FindingRow }): JSX.Element 
     </p>
   );
 }
-
 export function EvidenceTable({ cause, state }: { cause: Cause; state: string }): JSX.Element | null {
   if (!cause.evidence.length && !cause.meanwhile.length) return <div class="evidence" />;
   return (
@@ -301,7 +132,6 @@ export function EvidenceTable({ cause, state }: { cause: Cause; state: string })
     </table>
   );
 }
-
 export function FollowedList({ data, link }: { data: RunData; link?: string }): JSX.Element {
   const { followed } = data.verdict;
   const names = followed.map((one) => one.site).filter(Boolean);
@@ -365,7 +195,6 @@ function show(data: RunData, step: number, site: string): void {
     view.value = [Math.max(data.span[0], step - Math.round(span / 2)), step + Math.round(span / 2)];
   }
 }
-
 function Others({ rows, link }: { rows: FindingRow[]; link?: string }): JSX.Element | null {
   const [all, setAll] = useState(false);
   if (!rows.length) return null;
@@ -405,7 +234,6 @@ export function FindingLine({ of, link }: { of: FindingRow; link?: string }): JS
     </li>
   );
 }
-
 function Healthy({ data }: { data: RunData }): JSX.Element {
   const { lookedAt, notes, headline } = data.verdict;
   const crashed = data.run.state === "crashed";

@@ -5,8 +5,10 @@ Everything that draws a run asks a OpenRun. It is not safe for threads by itself
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, cast
 
@@ -149,3 +151,11 @@ class OpenRun:
         """Forgets what was read."""
         with self.lock:
             self.run.close()
+
+
+@contextlib.contextmanager
+def both_locks(a: OpenRun, b: OpenRun) -> Iterator[None]:
+    """The locks of two runs, always taken in the same order."""
+    first, second = sorted((a, b), key=id)
+    with first.lock, second.lock:
+        yield

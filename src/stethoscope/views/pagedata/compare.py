@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NotRequired, TypedDict
 
 import numpy as np
 
@@ -17,12 +16,13 @@ from stethoscope.explain.meanwhile import CLIP, metric_series
 from stethoscope.kernels.statistics import statistic
 from stethoscope.record import Kind, Series
 from stethoscope.store import Run
-from stethoscope.views.common.open_run import OpenRun
+from stethoscope.views.common.open_run import OpenRun, both_locks
 from stethoscope.views.pagedata import facts, overview
 from stethoscope.views.pagedata.cells import history_of
-from stethoscope.views.pagedata.directions import cosine_data, sketches_of
-from stethoscope.views.pagedata.heat import MAX_CELLS, MAX_ROWS, opened_rows, tree_data, troubled
-from stethoscope.views.pagedata.packing import binned, floats, number, plain, small, text
+from stethoscope.views.pagedata.directions import Angles, cosine_data, sketches_of
+from stethoscope.views.pagedata.heat import MAX_CELLS, TreeRow, opened_rows, tree_data, troubled
+from stethoscope.views.pagedata.packing import Number, Packed, binned, floats, number, plain, small, text
+from stethoscope.views.pagedata.query import MAX_ROWS
 from stethoscope.views.pagedata.runlist import nan_at
 
 EQUAL: Final = 7
@@ -31,6 +31,102 @@ _MAX_SETTINGS: Final = 60
 _TRACKS: Final = (("loss", "Loss"), ("grad_norm", "Gradient norm"), ("lr", "Learning rate"))
 _NO_SETTING: Final = frozenset({"dir", "name"})
 _KIND_WORDS: Final = {Kind.ACTIVATION: "output", Kind.ACTIVATION_GRADIENT: "output gradient"}
+
+
+class Side(facts.Identity):
+    """One of the two runs, with its verdict in a sentence."""
+
+    verdict: str
+    severity: str
+
+
+class FirstDifference(TypedDict):
+    """Where the two runs first say something else."""
+
+    step: int
+    path: str
+    place: int
+    numAfter: int
+
+
+class PairTrack(TypedDict):
+    """One quantity of both."""
+
+    key: str
+    label: str
+    note: str
+    log: bool
+    a: Packed
+    b: Packed
+
+
+class OutcomeRow(TypedDict):
+    """One number of both."""
+
+    label: str
+    site: NotRequired[str]
+    a: Number
+    b: Number
+
+
+class SettingRow(TypedDict):
+    """One setting of both."""
+
+    name: str
+    a: str
+    b: str
+
+
+class Settings(TypedDict):
+    """The settings of both, those that differ first."""
+
+    rows: list[SettingRow]
+    numDiffer: int
+    num: int
+
+
+class NanAt(TypedDict):
+    """The step from which each loss is no number any more."""
+
+    a: int | None
+    b: int | None
+
+
+class PairCells(TypedDict):
+    """A over B in bins."""
+
+    start: int
+    size: int
+    count: int
+    levels: str
+    marks: str
+    valuesA: str
+    valuesB: str
+
+
+class CompareData(PairCells):
+    """Everything of the compare screen but the angles."""
+
+    version: int
+    isExamining: bool
+    a: Side
+    b: Side
+    kind: str
+    stat: str
+    span: tuple[int, int]
+    window: tuple[int, int]
+    kinds: list[str]
+    first: FirstDifference | None
+    numShared: int
+    numRows: int
+    tree: list[TreeRow]
+    rows: list[int]
+    differs: list[int | None]
+    common: list[bool]
+    tracks: list[PairTrack]
+    outcome: list[OutcomeRow]
+    settings: Settings
+    nan: NanAt
 
 
 def common_span(a: OpenRun, b: OpenRun) -> tuple[int, int]:
@@ -46,7 +142,7 @@ def compare_data(
     stat: str,
     view: tuple[int, int, int],
     rows: Sequence[int] | None = None,
-) -> dict[str, Any]:
+) -> CompareData:
     """Everything of the compare screen but the angles between the two, which take longer than all the rest."""
     is_examining = [viewed.examine_later() for viewed in (a, b)]
     tree = a.tree(kind)
@@ -68,7 +164,7 @@ def compare_data(
         "b": _side(b),
         "kind": str(kind),
         "stat": stat,
-        "span": list(common_span(a, b)),
+        "span": common_span(a, b),
         "window": _window(a, b, first[0] if first else None),
         "kinds": [str(one) for one in a.kinds() if one in b.kinds()],
         "first": None
@@ -125,45 +221,38 @@ def angles_data(
     rows: Sequence[int] | None = None,
     *,
     is_unwanted: Callable[[], bool] = lambda: False,
-) -> dict[str, Any]:
+) -> Angles:
     """The cosine between the two, of the rows that the screen shows. Takes the runs' locks itself, for each tensor anew.
 
     Whoever looks at one of the runs meanwhile waits for one tensor, not for all of them.
     """
-    first, second = sorted((a, b), key=id)
-
-    def locked() -> contextlib.ExitStack:
-        held = contextlib.ExitStack()
-        for viewed in (first, second):
-            held.enter_context(viewed.lock)
-        return held
-
-    found = sketches_of(a, b, kind, locked, is_unwanted)
-    with locked():
+    found = sketches_of(a, b, kind, lambda: both_locks(a, b), is_unwanted)
+    with both_locks(a, b):
         tree = a.tree(kind)
         places = list(opened_rows(a, tree)) if rows is None else [at for at in rows if 0 <= at < len(tree)]
         places = places[:MAX_ROWS]
         return {"kind": str(kind), "rows": places, "cosine": cosine_data(found, [tree[at] for at in places], window)}
 
 
-def _side(viewed: OpenRun) -> dict[str, Any]:
+def _side(viewed: OpenRun) -> Side:
     causes = viewed.diagnosis.causes
     if not causes and not viewed.was_examined and viewed.run.state != "live":
         words = viewed.trouble or "Nobody has examined this run yet; it is being looked through"
-        return facts.identity(viewed.run) | {"verdict": text(words, 300), "severity": ""}
-    return facts.identity(viewed.run) | {
+        return {**facts.identity(viewed.run), "verdict": text(words, 300), "severity": ""}
+    return {
+        **facts.identity(viewed.run),
         "verdict": text(headline(viewed.diagnosis, viewed.run).text.rstrip("."), 300) + ("." if causes else ""),
         "severity": str(causes[0].severity) if causes else "",
     }
 
 
-def _window(a: OpenRun, b: OpenRun, parted: int | None) -> list[int]:
+def _window(a: OpenRun, b: OpenRun, parted: int | None) -> tuple[int, int]:
     begin, end = common_span(a, b)
     ends = sorted((a.span[1], b.span[1]))
     if parted is None:
-        return [begin, end]
+        return begin, end
     lead = max(32, (ends[0] - parted) // 3)
-    return [max(begin, parted - lead), min(end, ends[0] + max(16, (ends[0] - parted) // 4))]
+    return max(begin, parted - lead), min(end, ends[0] + max(16, (ends[0] - parted) // 4))
 
 
 def _pairs(a: OpenRun, b: OpenRun, kind: Kind, stat: str, nodes: Sequence[Node]) -> tuple[History, History]:
@@ -183,7 +272,7 @@ def _first_difference(a: History, b: History) -> list[int | None]:
 
 def _cells(
     a: OpenRun, b: OpenRun, kind: Kind, stat: str, nodes: Sequence[Node], view: tuple[int, int, int]
-) -> dict[str, Any]:
+) -> PairCells:
     """A over B in bins: the ratio farthest from one, and what is no number."""
     first, last, width = view
     left, right = (one.window(first, last) for one in _pairs(a, b, kind, stat, nodes))
@@ -218,12 +307,12 @@ def _cells(
     }
 
 
-def _tracks(a: OpenRun, b: OpenRun, view: tuple[int, int, int], parted: Parted | None) -> list[dict[str, Any]]:
+def _tracks(a: OpenRun, b: OpenRun, view: tuple[int, int, int], parted: Parted | None) -> list[PairTrack]:
     """Loss of both, the quantity in which they part, gradient norm and learning rate."""
     told = [(name, label, "", [_metric(viewed, name) for viewed in (a, b)]) for name, label in _TRACKS]
     if parted is not None:
         told.insert(1, ("parted", parted.label[:1].upper() + parted.label[1:], parted.path, list(parted.series)))
-    out = []
+    out: list[PairTrack] = []
     for name, label, note, pair in told:
         if not all(len(one) for one in pair):
             continue
@@ -250,9 +339,9 @@ def _metric(viewed: OpenRun, name: str) -> Series:
     return viewed.run.metric(name) if name in viewed.run.metrics() else Series(np.empty(0, np.int64), np.empty(0))
 
 
-def _outcome(a: Run, b: Run, parted: Parted | None) -> list[dict[str, Any]]:
+def _outcome(a: Run, b: Run, parted: Parted | None) -> list[OutcomeRow]:
     """A few numbers of both: loss at the last common step, last loss, what parted them, clipping, speed."""
-    out: list[dict[str, Any]] = []
+    out: list[OutcomeRow] = []
     step = None
     if "loss" in a.metrics() and "loss" in b.metrics():
         left, right = a.metric("loss"), b.metric("loss")
@@ -288,11 +377,13 @@ def _num_clipped(run: Run) -> int | None:
     return None if series is None else int((series.values < 1.0).sum())
 
 
-def _settings(a: Run, b: Run) -> dict[str, Any]:
+def _settings(a: Run, b: Run) -> Settings:
     """Settings that differ first, then those that do not."""
     left, right = _flat(a), _flat(b)
     names = [name for name in dict.fromkeys([*left, *right]) if name.rpartition(".")[2] not in _NO_SETTING]
-    rows = [{"name": text(name, 80), "a": left.get(name, ""), "b": right.get(name, "")} for name in names]
+    rows: list[SettingRow] = [
+        {"name": text(name, 80), "a": left.get(name, ""), "b": right.get(name, "")} for name in names
+    ]
     rows.sort(key=lambda row: row["a"] == row["b"])
     differ = sum(row["a"] != row["b"] for row in rows)
     return {"rows": rows[:_MAX_SETTINGS], "numDiffer": differ, "num": len(rows)}

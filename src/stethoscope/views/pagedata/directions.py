@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Final, cast
+from typing import Any, Final, TypedDict, cast
 
 import numpy as np
 
@@ -22,6 +22,23 @@ from stethoscope.views.pagedata.packing import floats
 Pair = tuple[dict[int, int], Any, Any]
 """The looks that both runs took of a tensor, each with its place, and the sketches of both there."""
 Pairs = dict[Site, tuple[SiteInfo, Pair]]
+
+
+class Cosine(TypedDict):
+    """The cosine of each row at the steps that both runs sampled."""
+
+    steps: list[int]
+    values: str
+
+
+class Angles(TypedDict):
+    """Whether the two runs' rows point the same way."""
+
+    kind: str
+    rows: list[int]
+    cosine: Cosine | None
+
+
 MAX_SITES: Final = 400
 MAX_LOOKS: Final = 64
 
@@ -57,7 +74,7 @@ def sketches_of(
     return found
 
 
-def cosine_data(found: Pairs, nodes: Sequence[Node], window: tuple[int, int]) -> dict[str, Any] | None:
+def cosine_data(found: Pairs, nodes: Sequence[Node], window: tuple[int, int]) -> Cosine | None:
     """Looks that both runs took, and the cosine of each row there; None where no sketch can be compared."""
     steps = sorted({int(step) for _, pair in found.values() for step in pair[0] if window[0] <= step <= window[1]})
     steps = steps[:: -(-len(steps) // MAX_LOOKS)] if steps else []

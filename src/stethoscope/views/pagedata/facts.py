@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 import numpy as np
 
@@ -13,10 +13,43 @@ from stethoscope.store import Run
 from stethoscope.store.locate import last_written
 from stethoscope.views.common import numbers, words
 from stethoscope.views.common.open_run import OpenRun
-from stethoscope.views.pagedata.packing import number, plain, text
+from stethoscope.views.pagedata.packing import Number, number, plain, text
 
 
-def identity(run: Run) -> dict[str, Any]:
+class Identity(TypedDict):
+    """Which run, and how it stands."""
+
+    id: str
+    name: str
+    state: str
+    stateText: str
+    lastStep: int | None
+    numSteps: int
+    endedBy: str
+    startedAt: float | None
+    endedAt: float | None
+
+
+class ModelFacts(TypedDict):
+    """What was trained."""
+
+    type: str
+    numParameters: int
+    precision: str
+    numRanks: int
+    optimizers: list[Any]
+    versions: dict[str, str]
+
+
+class StatusPart(TypedDict):
+    """A number to set in bold, and the words around it."""
+
+    before: NotRequired[str]
+    strong: str
+    rest: str
+
+
+def identity(run: Run) -> Identity:
     """Name, id, state, and the state in words."""
     step = run.last_step
     return {
@@ -63,11 +96,13 @@ def ended_at(run: Run) -> float | None:
     return last_written(run.path)[0] or None
 
 
-def status_parts(viewed: OpenRun, diagnosis: Diagnosis) -> list[dict[str, str]]:
+def status_parts(viewed: OpenRun, diagnosis: Diagnosis) -> list[StatusPart]:
     """Coverage, losses, cost: each a number to set in bold and the words around it."""
     run = viewed.run
     reporting, expected = words.coverage(run, diagnosis.looked_at)
-    parts = [{"strong": f"{numbers.count(reporting)} of {numbers.count(expected)}", "rest": "sites reporting"}]
+    parts: list[StatusPart] = [
+        {"strong": f"{numbers.count(reporting)} of {numbers.count(expected)}", "rest": "sites reporting"}
+    ]
     rest = "step read" if len(run.steps) == 1 else "steps read"
     rows, frames = words.num_rows_lost(run), words.num_frames_lost(run)
     if rows:
@@ -106,7 +141,7 @@ def closing_words(run: Run) -> str:
     return said
 
 
-def model_facts(run: Run) -> dict[str, Any]:
+def model_facts(run: Run) -> ModelFacts:
     """Type, parameters, precision, devices, as far as they were recorded."""
     model: Any = run.info.get("model")
     model = model if isinstance(model, Mapping) else {}
@@ -138,7 +173,7 @@ def throughput(run: Run) -> float | None:
     return 1000.0 / float(np.median(values)) if len(values) else None
 
 
-def last_loss(run: Run) -> float | str | None:
+def last_loss(run: Run) -> Number:
     """The latest loss."""
     if "loss" not in run.metrics():
         return None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Final, TypedDict
 
 import numpy as np
 
@@ -19,12 +19,84 @@ from stethoscope.record import Kind
 from stethoscope.views.common.open_run import OpenRun
 from stethoscope.views.pagedata.cells import Cells, cells_of
 from stethoscope.views.pagedata.heat import troubled
+from stethoscope.views.pagedata.overview import heat_kind
 from stethoscope.views.pagedata.packing import floats, small, text
+from stethoscope.views.pagedata.query import QueryParams
+from stethoscope.views.pagedata.screens import Screen
 
 MAX_STEPS: Final = 600
 MAX_NODES: Final = 400
 _DYING, _EXPLODING, _FADING = -2.58, 2.58, -1.0
 """log2 of 1/6, 6 and 1/2: a region's members are this far from usual."""
+
+
+class FlowNode(TypedDict):
+    """A node of the picture."""
+
+    path: str
+    label: str
+    role: str
+    layer: str
+    order: int
+    isOpen: bool
+    row: int
+
+
+class EdgeKind(TypedDict):
+    """What passes along an edge, and whether the gradient comes back."""
+
+    kind: str
+    gradient: str
+
+
+class FlowEdge(EdgeKind):
+    """An edge of the picture."""
+
+    source: str
+    target: str
+
+
+class LayerBars(TypedDict):
+    """The top rows over the same steps."""
+
+    paths: list[str]
+    labels: list[str]
+    count: int
+    values: str
+    marks: str
+    usual: str
+
+
+class Thresholds(TypedDict):
+    """From which log2 ratio a region is dying, exploding or fading."""
+
+    dying: float
+    exploding: float
+    fading: float
+
+
+class FlowData(TypedDict):
+    """Everything of the flow screen."""
+
+    version: int
+    kind: str
+    hasGraph: bool
+    status: str
+    opened: str
+    nodes: list[FlowNode]
+    edges: list[FlowEdge]
+    numSites: int
+    numEdges: int
+    start: int
+    size: int
+    count: int
+    numRows: int
+    values: str
+    marks: str
+    usual: str
+    layers: LayerBars
+    signs: dict[str, str]
+    thresholds: Thresholds
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -39,7 +111,7 @@ class Shown:
     is_open: bool
 
 
-def flow_data(viewed: OpenRun, kind: Kind, view: tuple[int, int, int]) -> dict[str, Any]:
+def flow_data(viewed: OpenRun, kind: Kind, view: tuple[int, int, int]) -> FlowData:
     """Everything of the flow screen."""
     tree = viewed.tree(kind)
     opened = opened_module(viewed, tree)
@@ -110,7 +182,7 @@ def measured_cells(
     return {path: place for place, path in enumerate(names)}, cells
 
 
-def layer_bars(viewed: OpenRun, kind: Kind, layers: Sequence[Node], view: tuple[int, int, int]) -> dict[str, Any]:
+def layer_bars(viewed: OpenRun, kind: Kind, layers: Sequence[Node], view: tuple[int, int, int]) -> LayerBars:
     """The top rows over the same steps: bars below the graph, and the small heatmap of the scrubber."""
     layers = [node for node in layers if not node.frozen][:MAX_NODES]
     cells = cells_of(viewed, kind, "norm", layers, (view[0], view[1], min(view[2], MAX_STEPS)), raw=True, exact=False)
@@ -148,7 +220,7 @@ def _top_of(path: str, tops: Mapping[str, str]) -> str:
     return parts[0]
 
 
-def condensed(graph: Graph, tree: Sequence[Node], opened: str) -> tuple[list[Shown], list[dict[str, Any]]]:
+def condensed(graph: Graph, tree: Sequence[Node], opened: str) -> tuple[list[Shown], list[FlowEdge]]:
     """The graph with every module inside a layer as one node, but for the opened one."""
     tops = {node.path: node.path for node in tree if node.parent == -1}
     names: dict[str, str] = {}
@@ -181,8 +253,8 @@ def _shown(path: str, graph: Graph, names: Mapping[str, str], tops: Mapping[str,
     return Shown(path, label or path, node.role if node else "module", layer, order, inside)
 
 
-def _merged_edges(graph: Graph, names: Mapping[str, str]) -> dict[tuple[str, str], dict[str, Any]]:
-    out: dict[tuple[str, str], dict[str, Any]] = {}
+def _merged_edges(graph: Graph, names: Mapping[str, str]) -> dict[tuple[str, str], EdgeKind]:
+    out: dict[tuple[str, str], EdgeKind] = {}
     for edge in graph.edges:
         pair = names[edge.source], names[edge.target]
         if pair[0] == pair[1]:
@@ -196,8 +268,8 @@ def _merged_edges(graph: Graph, names: Mapping[str, str]) -> dict[tuple[str, str
 
 
 def _without_norms(
-    edges: dict[tuple[str, str], dict[str, Any]], types: Mapping[str, str], opened: str
-) -> dict[tuple[str, str], dict[str, Any]]:
+    edges: dict[tuple[str, str], EdgeKind], types: Mapping[str, str], opened: str
+) -> dict[tuple[str, str], EdgeKind]:
     """Edges with normalizations and dropouts of the compact layers left out: one way in, one way out."""
     out = dict(edges)
     for path, kind in types.items():
@@ -216,7 +288,7 @@ def _without_norms(
     return out
 
 
-def _edges(merged: Mapping[tuple[str, str], dict[str, Any]], known: set[str]) -> list[dict[str, Any]]:
+def _edges(merged: Mapping[tuple[str, str], EdgeKind], known: set[str]) -> list[FlowEdge]:
     return [
         {"source": text(source, 10_000), "target": text(target, 10_000), **body}
         for (source, target), body in merged.items()
@@ -224,7 +296,7 @@ def _edges(merged: Mapping[tuple[str, str], dict[str, Any]], known: set[str]) ->
     ]
 
 
-def chain(tree: Sequence[Node], opened: str) -> tuple[list[Shown], list[dict[str, Any]]]:
+def chain(tree: Sequence[Node], opened: str) -> tuple[list[Shown], list[FlowEdge]]:
     """Without a recorded graph: the modules in the order of the model, each to the next."""
     shown: list[Shown] = []
     for place, node in enumerate(tree):
@@ -251,3 +323,10 @@ def _layer_of(tree: Sequence[Node], place: int) -> str:
 
 def _neighbors(shown: Sequence[Shown]) -> Iterable[tuple[Shown, Shown]]:
     return itertools.pairwise(shown)
+
+
+def _flow(viewed: OpenRun, query: QueryParams) -> FlowData:
+    return flow_data(viewed, query.kind(heat_kind(viewed)), query.view(viewed.span))
+
+
+SCREEN: Final = Screen(name="flow", title="Flow", order=30, key="f", icon="flow", questions={"flow": _flow})

@@ -3,23 +3,59 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from typing import Final, NamedTuple, NotRequired, TypedDict
 
 import numpy as np
 
 from stethoscope.analyse.tree import Node
-from stethoscope.record import Finding, Kind, Severity, StethoscopeError
+from stethoscope.record import Finding, Kind, Severity
 from stethoscope.views.common.open_run import OpenRun
 from stethoscope.views.pagedata.cells import cells_of
 from stethoscope.views.pagedata.packing import floats, small, text
+from stethoscope.views.pagedata.query import MAX_ROWS
 
-MAX_ROWS: Final = 400
 MAX_CELLS: Final = 400_000
 _OPEN_ROWS: Final = 44
 
 
-class BadQuestionError(StethoscopeError, ValueError):
-    """A question that cannot be answered as it was asked."""
+class TreeRow(NamedTuple):
+    """A module of the tree."""
+
+    path: str
+    label: str
+    parent: int
+    indent: int
+    children: int
+    frozen: int
+    severity: str
+
+
+class HeatData(TypedDict):
+    """The heatmap of some rows of the tree."""
+
+    version: int
+    kind: str
+    stat: str
+    first: int
+    last: int
+    start: int
+    size: int
+    count: int
+    rows: list[int]
+    values: str
+    marks: str
+    usual: str
+    exact: bool
+    tree: NotRequired[list[TreeRow]]
+
+
+class Thumbnail(TypedDict):
+    """A picture of a whole run for a list."""
+
+    rows: int
+    count: int
+    levels: str
+    marks: str
 
 
 def heat_data(
@@ -31,7 +67,7 @@ def heat_data(
     *,
     with_tree: bool = True,
     exact: bool = True,
-) -> dict[str, Any]:
+) -> HeatData:
     """The heatmap of some rows of the tree (by default those open at first) over first..last in `width` bins."""
     first, last, width = view
     tree = viewed.tree(kind)
@@ -40,7 +76,7 @@ def heat_data(
     nodes = [tree[at] for at in places]
     width = max(8, min(width, MAX_CELLS // max(1, len(nodes)), 4096))
     cells = cells_of(viewed, kind, stat, nodes, (first, last, width), raw=True, exact=exact)
-    out: dict[str, Any] = {
+    out: HeatData = {
         "version": viewed.version,
         "kind": str(kind),
         "stat": stat,
@@ -60,10 +96,10 @@ def heat_data(
     return out
 
 
-def tree_data(tree: Sequence[Node], signs: dict[int, Severity]) -> list[list[Any]]:
-    """Each node as [path, label, parent, indent, children, frozen, severity]."""
+def tree_data(tree: Sequence[Node], signs: dict[int, Severity]) -> list[TreeRow]:
+    """Each node with the sign of what was found in it."""
     return [
-        [
+        TreeRow(
             text(node.path, 10_000),
             text(node.label, 10_000),
             node.parent,
@@ -71,7 +107,7 @@ def tree_data(tree: Sequence[Node], signs: dict[int, Severity]) -> list[list[Any
             node.num_children,
             int(node.frozen),
             str(signs[at]) if at in signs else "",
-        ]
+        )
         for at, node in enumerate(tree)
     ]
 
@@ -117,21 +153,7 @@ def _is_open(tree: Sequence[Node], at: int, opened: set[int]) -> bool:
     return True
 
 
-def parse_rows(words: str) -> list[int]:
-    """ "0-12,40,41" as numbers; BadQuestionError where that cannot be read or is too much."""
-    out: list[int] = []
-    for part in words.split(","):
-        low, dash, high = part.partition("-")
-        if not low.isdecimal() or (dash and not high.isdecimal()) or len(part) > 16:
-            raise BadQuestionError("Rows cannot be read", where=part, do="Write them as rows=0-12,40")
-        begin, end = int(low), int(high or low)
-        if end - begin >= MAX_ROWS or len(out) > MAX_ROWS:
-            raise BadQuestionError("Too many rows", where=part, do=f"Ask for at most {MAX_ROWS} at a time")
-        out += range(begin, end + 1)
-    return out
-
-
-def thumbnail(viewed: OpenRun, width: int = 58, max_rows: int = 15) -> dict[str, Any] | None:
+def thumbnail(viewed: OpenRun, width: int = 58, max_rows: int = 15) -> Thumbnail | None:
     """A picture of the whole run for a list: a few rows, log2 ratios in eighths, marks."""
     kinds = viewed.kinds()
     if not kinds or not len(viewed.run.steps):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, TypedDict
 
 import numpy as np
 
@@ -25,10 +25,12 @@ from stethoscope.record import (
 from stethoscope.store import Run
 from stethoscope.views.common.open_run import OpenRun
 from stethoscope.views.common.site_series import series_of
-from stethoscope.views.pagedata.heat import BadQuestionError
-from stethoscope.views.pagedata.layer_parts import heads_data, units_data
-from stethoscope.views.pagedata.packing import binned, floats, number, plain, text
-from stethoscope.views.pagedata.verdict import evidence_series, finding_row
+from stethoscope.views.pagedata.layer_parts import Heads, Units, heads_data, units_data
+from stethoscope.views.pagedata.overview import Limit, Track
+from stethoscope.views.pagedata.packing import Packed, binned, floats, number, text
+from stethoscope.views.pagedata.query import BadQuestionError, QueryParams
+from stethoscope.views.pagedata.screens import Screen
+from stethoscope.views.pagedata.verdict import FindingRow, evidence_series, finding_row
 
 MAX_PICTURES: Final = 384
 """Histograms sent at most; where there are more, every second, fourth, … one is."""
@@ -37,10 +39,63 @@ _TABLE_STATS: Final = ("abs_max", "mean_abs", "kurtosis", "zero_fraction", "num_
 _RARE, _MIN_POWERS, _MAX_POWERS = 0.002, 6, 24
 _RETURNED: Final = (Kind.ACTIVATION, Kind.OUTPUT)
 _MAX_OUTPUTS: Final = 3
+
+
+class Source(TypedDict):
+    """Where a module was made."""
+
+    file: str
+    line: int
+
+
+class LayerHead(TypedDict):
+    """Type, parameters, shape of the output."""
+
+    type: str
+    detail: str
+    numParameters: int
+    shape: list[int]
+    dtype: str
+    source: Source | None
+
+
+class Pictures(TypedDict):
+    """The distribution of a tensor over time, by sign and power of two."""
+
+    site: str
+    kind: str
+    steps: list[int]
+    bottom: int
+    top: int
+    negative: str
+    positive: str
+    zero: str
+    count: float
+    percentiles: dict[str, str]
+    table: dict[str, Packed]
+
+
+class LayerData(TypedDict):
+    """Everything of the layer screen."""
+
+    version: int
+    path: str
+    head: LayerHead
+    tensors: list[str]
+    tensor: str
+    tracks: list[Track]
+    pictures: Pictures | None
+    findings: list[FindingRow]
+    heads: Heads | None
+    units: Units | None
+    numSites: int
+    histogramEvery: int | None
+
+
 _LARGEST: Final = {"float16": 65504.0, "bfloat16": 3.3895e38, "float32": 3.4028e38}
 
 
-def layer_data(viewed: OpenRun, path: str, view: tuple[int, int, int], tensor_at: int = -1) -> dict[str, Any]:
+def layer_data(viewed: OpenRun, path: str, view: tuple[int, int, int], tensor_at: int = -1) -> LayerData:
     """Everything of the layer screen for one module (or what is under it)."""
     run = viewed.run
     path = real_path(run, path)
@@ -107,7 +162,7 @@ def _outputs(path: str, inside: list[SiteInfo]) -> list[SiteInfo]:
     return [info for info in inside if info.site.kind in _RETURNED and (info.site.module or ROOT_NAME) == path]
 
 
-def head_data(run: Run, path: str, inside: list[SiteInfo]) -> dict[str, Any]:
+def head_data(run: Run, path: str, inside: list[SiteInfo]) -> LayerHead:
     """Type, parameters, shape of the output."""
     model: Any = run.info.get("model")
     modules = model.get("modules", []) if isinstance(model, Mapping) else []
@@ -120,19 +175,25 @@ def head_data(run: Run, path: str, inside: list[SiteInfo]) -> dict[str, Any]:
         "numParameters": sum(int(m.get("num_parameters") or 0) for m in under),
         "shape": list(outputs[0].shape) if outputs else [],
         "dtype": text(outputs[0].dtype, 20) if outputs else "",
-        "source": plain(own[0].get("source")) if own else None,
+        "source": _source(own[0].get("source")) if own else None,
     }
 
 
+def _source(value: Any) -> Source | None:
+    if not isinstance(value, Mapping) or not isinstance(value.get("line"), int):
+        return None
+    return {"file": text(str(value.get("file", ""))), "line": value["line"]}
+
+
 @dataclasses.dataclass(frozen=True, eq=False, slots=True)
-class Track:
+class LayerLine:
     """One line of a layer: what it is, its numbers, and a limit they should not pass."""
 
     label: str
     series: Series
     note: str = ""
     color: str = "s1"
-    limit: dict[str, Any] | None = None
+    limit: Limit | None = None
     site: str = ""
     stat: str = ""
     kind: str = ""
@@ -140,7 +201,7 @@ class Track:
 
 def layer_tracks(
     viewed: OpenRun, path: str, inside: list[SiteInfo], tensor: SiteInfo | None, view: tuple[int, int, int]
-) -> list[dict[str, Any]]:
+) -> list[Track]:
     """The lines of `layer_series` over the steps that are looked at; those without a value there are left out."""
     out = [_line(track, view) for track in layer_series(viewed, path, inside, tensor, view[:2])]
     return [track for track in out if track["series"]["count"]][:8]
@@ -148,7 +209,7 @@ def layer_tracks(
 
 def layer_series(
     viewed: OpenRun, path: str, inside: list[SiteInfo], tensor: SiteInfo | None, window: tuple[int, int] | None = None
-) -> list[Track]:
+) -> list[LayerLine]:
     """The lines: what the findings speak of, the output, update over weight, the weight's norm.
 
     With a window, of a long run only that is sure to be there.
@@ -157,7 +218,7 @@ def layer_series(
     out = evidence_tracks(viewed, path, window)
     for module in attention_modules(run, path)[:1]:
         note = text(module.removeprefix(path + "."), 60) if module != path else ""
-        out.append(Track("Attention entropy", entropy(run, module), f"{note}, nats".lstrip(", "), "s3"))
+        out.append(LayerLine("Attention entropy", entropy(run, module), f"{note}, nats".lstrip(", "), "s3"))
     out += _output_tracks(viewed, _outputs(path, inside), {(track.site, track.stat) for track in out}, window)
     if tensor is not None:
         of = f"of {text(tensor.site.path.removeprefix(path + '.'), 60)}"
@@ -165,21 +226,23 @@ def layer_series(
         update = _one(run, Site(tensor.site.module, Kind.UPDATE, tensor.site.name), "norm", window)
         weight = _one(run, tensor.site, "norm", window)
         if (tensor.site.path, "norm", Kind.GRADIENT) not in {(track.site, track.stat, track.kind) for track in out}:
-            out.append(Track("Gradient norm", gradient, of, "s2"))
-        out.append(Track("Update / weight", _quotient(update, weight), of, "s2"))
-        out.append(Track("Weight norm", weight, of, "s4"))
+            out.append(LayerLine("Gradient norm", gradient, of, "s2"))
+        out.append(LayerLine("Update / weight", _quotient(update, weight), of, "s2"))
+        out.append(LayerLine("Weight norm", weight, of, "s4"))
     return out
 
 
 def _output_tracks(
     viewed: OpenRun, outputs: list[SiteInfo], shown: set[tuple[str, str]], window: tuple[int, int] | None
-) -> list[Track]:
+) -> list[LayerLine]:
     """The largest values of what a layer returns; of several tensors first those that a finding names."""
     named = {site for finding in viewed.diagnosis.findings for site in finding.sites}
     left = [info for info in outputs if (info.site.path, "abs_max") not in shown]
     left.sort(key=lambda info: named.isdisjoint({info.site.path, info.site.name} - {""}))
     return [
-        Track("Largest output", _largest(viewed.run, info.site, window), text(info.site.name, 60), "s1", _limit(info))
+        LayerLine(
+            "Largest output", _largest(viewed.run, info.site, window), text(info.site.name, 60), "s1", _limit(info)
+        )
         for info in left[:_MAX_OUTPUTS]
     ]
 
@@ -194,9 +257,9 @@ def _largest(run: Run, site: Site, window: tuple[int, int] | None) -> Series:
     return Series(series.steps, values)
 
 
-def evidence_tracks(viewed: OpenRun, path: str, window: tuple[int, int] | None = None) -> list[Track]:
+def evidence_tracks(viewed: OpenRun, path: str, window: tuple[int, int] | None = None) -> list[LayerLine]:
     """Lines of the quantities that findings about this layer rest on."""
-    out: list[Track] = []
+    out: list[LayerLine] = []
     for finding in viewed.diagnosis.findings:
         for e in finding.evidence:
             if not e.site or not e.kind or not _holds(path, e.site):
@@ -207,7 +270,7 @@ def evidence_tracks(viewed: OpenRun, path: str, window: tuple[int, int] | None =
                 continue
             info = next((i for i in viewed.run.sites if i.site.path == e.site and i.site.kind == e.kind), None)
             label = _capital(text(e.label.replace(e.site, e.site.removeprefix(path + ".")), 80))
-            out.append(Track(label, series, "", "s1", _limit(info) if info else None, e.site, e.stat, e.kind))
+            out.append(LayerLine(label, series, "", "s1", _limit(info) if info else None, e.site, e.stat, e.kind))
     return out[:3]
 
 
@@ -215,14 +278,14 @@ def _capital(words: str) -> str:
     return words[:1].upper() + words[1:]
 
 
-def _limit(info: SiteInfo) -> dict[str, Any] | None:
+def _limit(info: SiteInfo) -> Limit | None:
     """The largest number of a narrow type, where a value could come near it."""
     if info.dtype != "float16":
         return None
     return {"value": _LARGEST["float16"], "label": "fp16 overflow, 65,504"}
 
 
-def _line(track: Track, view: tuple[int, int, int]) -> dict[str, Any]:
+def _line(track: LayerLine, view: tuple[int, int, int]) -> Track:
     series = track.series
     inside = series.values[(series.steps >= view[0]) & (series.steps <= view[1])]
     finite = inside[np.isfinite(inside)]
@@ -269,7 +332,7 @@ def histograms(run: Run, inside: list[SiteInfo], tensor: SiteInfo | None) -> tup
 
 def picture_data(
     run: Run, inside: list[SiteInfo], tensor: SiteInfo | None, view: tuple[int, int, int]
-) -> dict[str, Any] | None:
+) -> Pictures | None:
     """The distribution over time of the tensor's gradient, else of its weight, else of an output."""
     found = histograms(run, inside, tensor)
     if found is None:
@@ -283,7 +346,7 @@ def picture_data(
     return _picture(run, site, steps[::every], table[::every], view) if len(steps) else None
 
 
-def _picture(run: Run, site: Site, steps: IntArray, table: FloatArray, view: tuple[int, int, int]) -> dict[str, Any]:
+def _picture(run: Run, site: Site, steps: IntArray, table: FloatArray, view: tuple[int, int, int]) -> Pictures:
     sizes = table[:, ZERO_BIN + 1 :].sum(axis=0) + table[:, ZERO_BIN - 1 :: -1].sum(axis=0)
     used = np.flatnonzero(sizes)
     top = int(used[-1]) + 1 + MIN_EXPONENT if len(used) else 0
@@ -331,7 +394,7 @@ def percentiles(table: FloatArray) -> dict[str, str]:
     return out
 
 
-def findings_here(viewed: OpenRun, path: str) -> list[dict[str, Any]]:
+def findings_here(viewed: OpenRun, path: str) -> list[FindingRow]:
     """Findings that name a site in this layer."""
 
     def names(finding: Finding) -> bool:
@@ -345,3 +408,12 @@ def histogram_every(run: Run) -> int | None:
     config = run.info.get("config")
     every = config.get("histogram_every") if isinstance(config, Mapping) else None
     return int(every) if isinstance(every, int) and every > 0 else None
+
+
+def _layer(viewed: OpenRun, query: QueryParams) -> LayerData:
+    return layer_data(viewed, query.words("path"), query.view(viewed.span), query.whole("step", -1))
+
+
+SCREEN: Final = Screen(
+    name="layers", title="Layers", order=20, key="l", icon="lines", count="modules", questions={"layer": _layer}
+)

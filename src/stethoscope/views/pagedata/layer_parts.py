@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final, TypedDict
 
 import numpy as np
 
@@ -17,7 +17,27 @@ MAX_UNIT_LOOKS: Final = 32
 MAX_UNITS: Final = 4096
 
 
-def heads_data(run: Run, path: str, window: tuple[int, int]) -> dict[str, Any] | None:
+class Heads(TypedDict):
+    """The entropy of each attention head at each sampled step."""
+
+    module: str
+    steps: list[int]
+    num: int
+    values: str
+
+
+class Units(TypedDict):
+    """One number a unit at each sampled step."""
+
+    site: str
+    what: str
+    word: str
+    steps: list[int]
+    num: int
+    values: str
+
+
+def heads_data(run: Run, path: str, window: tuple[int, int]) -> Heads | None:
     """The entropy of each head of the layer's attention at each look; None where heads were not told apart."""
     for module in attention_modules(run, path)[:8]:
         looks: dict[int, list[float]] = {}
@@ -43,9 +63,7 @@ def heads_data(run: Run, path: str, window: tuple[int, int]) -> dict[str, Any] |
     return None
 
 
-def units_data(
-    run: Run, inside: list[SiteInfo], tensor: SiteInfo | None, window: tuple[int, int]
-) -> dict[str, Any] | None:
+def units_data(run: Run, inside: list[SiteInfo], tensor: SiteInfo | None, window: tuple[int, int]) -> Units | None:
     """Each unit's largest gradient, or how strongly it fired, at the looks in the window."""
     wanted: list[tuple[str, str, Site]] = []
     if tensor is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from typing import Any, Final
+from typing import Final, Literal, TypedDict
 
 from stethoscope.explain.headline import ending
 from stethoscope.store import Event, Run
@@ -12,8 +12,10 @@ from stethoscope.views.common import numbers
 from stethoscope.views.common.open_run import OpenRun
 from stethoscope.views.pagedata import facts
 from stethoscope.views.pagedata.event_messages import event_message, says_something
-from stethoscope.views.pagedata.packing import plain, text
-from stethoscope.views.pagedata.verdict import finding_row
+from stethoscope.views.pagedata.packing import text
+from stethoscope.views.pagedata.query import QueryParams
+from stethoscope.views.pagedata.screens import Screen
+from stethoscope.views.pagedata.verdict import FindingRow, finding_row
 
 MAX_ENTRIES: Final = 1000
 _BOOKKEEPING: Final = frozenset(
@@ -35,6 +37,81 @@ _BOOKKEEPING: Final = frozenset(
 Told = tuple[Event, Event | None]
 _SERIES_FROM: Final = 200
 """A kind with more events than this is a series, not a log."""
+
+
+class FindingEntry(FindingRow):
+    """A finding as a line of the log."""
+
+    type: Literal["finding"]
+    step: int
+    isCause: bool
+
+
+class EventEntry(TypedDict):
+    """An event as a line of the log."""
+
+    type: Literal["event"]
+    step: int
+    kind: str
+    time: float
+    words: str
+    note: str
+    who: str
+
+
+LogEntry = FindingEntry | EventEntry
+
+
+class Began(TypedDict):
+    """What was watched, and when that began."""
+
+    words: str
+    time: float | None
+
+
+class Ended(TypedDict):
+    """How the run ended."""
+
+    words: str
+    time: float | None
+    step: int | None
+    state: str
+
+
+class Start(TypedDict):
+    """A process that wrote."""
+
+    rank: int
+    ordinal: int
+    pid: int | None
+    host: str
+    startedAt: float | None
+    how: str
+    firstStep: int | None
+    lastStep: int | None
+    ended: str
+
+
+class Problem(TypedDict):
+    """A part of a file that cannot be trusted."""
+
+    file: str
+    offset: int | None
+    what: str
+    framesLost: int | None
+
+
+class LogData(TypedDict):
+    """Findings and events by step, starts and problems beside them."""
+
+    version: int
+    entries: list[LogEntry]
+    numEntries: int
+    began: Began
+    ended: Ended | None
+    starts: list[Start]
+    losses: dict[str, int]
+    problems: list[Problem]
 
 
 def num_entries(viewed: OpenRun) -> int:
@@ -70,42 +147,39 @@ def _grouped(told: list[Told], stops: list[int]) -> list[list[Told]]:
     return out
 
 
-def _event_entries(viewed: OpenRun) -> list[dict[str, Any]]:
+def _event_entries(viewed: OpenRun) -> list[EventEntry]:
     """Events as lines; what several ranks say at one step in the same words is one line, with who says it."""
     stops = sorted(finding.first_step for finding in viewed.diagnosis.findings)
-    lines: dict[tuple[object, ...], dict[str, Any]] = {}
+    lines: dict[tuple[object, ...], tuple[EventEntry, set[int]]] = {}
     for group in _grouped(_told(viewed.run), stops)[-MAX_ENTRIES:]:
         (first, before), (event, _) = group[0], group[-1]
         words, note = event_message(event, before)
         if len(group) > 1:
             note = f"changed {len(group):,} times from here to step {event.step:,}"
-        line = lines.setdefault(
-            (first.step, first.kind, words, note),
-            {
-                "type": "event",
-                "step": first.step,
-                "kind": text(first.kind, 80),
-                "time": first.time,
-                "words": words,
-                "note": note,
-                "ranks": [],
-            },
-        )
-        line["ranks"].append(first.rank)
+        line: EventEntry = {
+            "type": "event",
+            "step": first.step,
+            "kind": text(first.kind, 80),
+            "time": first.time,
+            "words": words,
+            "note": note,
+            "who": "",
+        }
+        _, ranks = lines.setdefault((first.step, first.kind, words, note), (line, set()))
+        ranks |= set() if first.rank is None else {first.rank}
     all_ranks = set(viewed.run.ranks)
-    for line in lines.values():
-        ranks = sorted({rank for rank in line.pop("ranks") if rank is not None})
-        some = len(all_ranks) > 1 and ranks and set(ranks) != all_ranks
-        line["who"] = f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks[:8]))}" if some else ""
-    return list(lines.values())
+    for line, ranks in lines.values():
+        if len(all_ranks) > 1 and ranks and ranks != all_ranks:
+            line["who"] = f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, sorted(ranks)[:8]))}"
+    return [line for line, _ in lines.values()]
 
 
-def log_data(viewed: OpenRun) -> dict[str, Any]:
+def log_data(viewed: OpenRun) -> LogData:
     """Findings and events by step between how the run began and how it ended, starts and problems beside them."""
     run, diagnosis = viewed.run, viewed.diagnosis
     causes = {id(cause) for cause in diagnosis.causes}
-    entries: list[dict[str, Any]] = [
-        {"type": "finding", "step": f.first_step, "isCause": id(f) in causes, **finding_row(f, diagnosis)}
+    entries: list[LogEntry] = [
+        {**finding_row(f, diagnosis), "type": "finding", "step": f.first_step, "isCause": id(f) in causes}
         for f in diagnosis.findings
     ]
     entries += _event_entries(viewed)
@@ -117,7 +191,7 @@ def log_data(viewed: OpenRun) -> dict[str, Any]:
         "began": _began(run),
         "ended": _ended(run),
         "starts": starts_data(run),
-        "losses": plain(run.losses),
+        "losses": dict(run.losses),
         "problems": [
             {"file": text(p.file, 200), "offset": p.offset, "what": text(p.what, 300), "framesLost": p.frames_lost}
             for p in run.problems[:200]
@@ -125,7 +199,7 @@ def log_data(viewed: OpenRun) -> dict[str, Any]:
     }
 
 
-def _began(run: Run) -> dict[str, Any]:
+def _began(run: Run) -> Began:
     """What was watched, and when that began."""
     model = facts.model_facts(run)
     words = f"Recording begins: {model['type'] or 'a model'}, {numbers.plural(model['numParameters'], 'parameter')}"
@@ -138,7 +212,7 @@ def _began(run: Run) -> dict[str, Any]:
     return {"words": text(f"{words}, {held}" if held else words, 300), "time": started}
 
 
-def _ended(run: Run) -> dict[str, Any] | None:
+def _ended(run: Run) -> Ended | None:
     """How it ended, None while it has not."""
     if run.state in ("live", "stale"):
         return None
@@ -151,7 +225,7 @@ def _ended(run: Run) -> dict[str, Any] | None:
     }
 
 
-def starts_data(run: Run) -> list[dict[str, Any]]:
+def starts_data(run: Run) -> list[Start]:
     """Every process that wrote."""
     return [
         {
@@ -167,3 +241,10 @@ def starts_data(run: Run) -> list[dict[str, Any]]:
         }
         for s in run.starts[:4096]
     ]
+
+
+def _log(viewed: OpenRun, _: QueryParams) -> LogData:
+    return log_data(viewed)
+
+
+SCREEN: Final = Screen(name="log", title="Log", order=60, icon="list", count="log", questions={"events": _log})

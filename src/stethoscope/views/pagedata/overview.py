@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final, NotRequired, TypedDict
 
 import numpy as np
 
-from stethoscope.analyse.bins import Mark, bins_over
+from stethoscope.analyse.bins import Bins, Mark, bins_over
 from stethoscope.explain.meanwhile import CLIP, metric_series
 from stethoscope.kernels.statistics import STATISTICS
 from stethoscope.record import Kind, Series, Severity
@@ -14,34 +14,115 @@ from stethoscope.store import Run
 from stethoscope.views.common.open_run import OpenRun
 from stethoscope.views.pagedata import facts
 from stethoscope.views.pagedata.cells import cells_of
-from stethoscope.views.pagedata.checkup import checkup_data
-from stethoscope.views.pagedata.heat import opened_rows
-from stethoscope.views.pagedata.packing import binned, number, reduced, small, text
+from stethoscope.views.pagedata.checkup import Checkup, checkup_data
+from stethoscope.views.pagedata.heat import HeatData, heat_data, opened_rows
+from stethoscope.views.pagedata.packing import Number, Packed, binned, number, reduced, small, spark, text
+from stethoscope.views.pagedata.query import QueryParams
 from stethoscope.views.pagedata.ranks import over_ranks, spread_bins
-from stethoscope.views.pagedata.verdict import verdict_data, window_around
+from stethoscope.views.pagedata.screens import Screen
+from stethoscope.views.pagedata.verdict import Course, EvidenceData, Verdict, verdict_data, window_around
 
 MAX_WIDTH: Final = 4096
 MINIMAP_BINS: Final = 1024
 STATS: Final = ("norm", "abs_max", "mean_abs", "mean", "std", "max", "min", "kurtosis", "zero_fraction", "num_tiny")
 _SHOWN: Final = ("loss", "grad_norm", "lr", "step_ms")
-_QUIET: Final = ("ledger/", "num_backwards", "overhead_ms", "clip_norm")
 
 
-def run_data(viewed: OpenRun) -> dict[str, Any]:
+class Counts(TypedDict):
+    """How many there are, beside the titles of the screens."""
+
+    sites: int
+    modules: int
+    ranks: int
+    log: int
+
+
+class RunData(TypedDict):
+    """Everything of the run screen that does not depend on what part of it is looked at."""
+
+    version: int
+    isExamining: bool
+    run: facts.Identity
+    model: facts.ModelFacts
+    verdict: Verdict
+    span: tuple[int, int]
+    window: tuple[int, int]
+    kinds: list[str]
+    kind: str
+    stats: list[str]
+    counts: Counts
+    status: list[facts.StatusPart]
+    closing: str
+    readAt: float
+    delay: float | None
+    usualBefore: int | None
+    metrics: list[str]
+    checkup: Checkup | None
+
+
+class Limit(TypedDict):
+    """A line that values should not pass."""
+
+    value: float
+    label: str
+
+
+class Track(TypedDict):
+    """One line over the layers."""
+
+    key: str
+    label: str
+    note: str
+    color: str
+    tall: bool
+    log: bool
+    limits: list[Limit]
+    unit: str
+    series: Packed
+    last: Number
+    site: NotRequired[str]
+    stat: NotRequired[str]
+
+
+class TracksData(TypedDict):
+    """The lines over the steps that are looked at."""
+
+    version: int
+    tracks: list[Track]
+
+
+class TroubleStrip(TypedDict):
+    """How much is wrong in each part of the run: 0 none, 1 unusual, 2 far off, 3 broken."""
+
+    start: int
+    size: int
+    level: str
+
+
+class Minimap(TypedDict):
+    """The whole run at a glance."""
+
+    span: tuple[int, int]
+    loss: Packed
+    trouble: TroubleStrip
+    seconds: float | None
+    numSteps: int
+    anyLoss: bool
+
+
+def run_data(viewed: OpenRun) -> RunData:
     """Everything of the run screen that does not depend on what part of it is looked at."""
     is_examining = viewed.examine_later()
     run, diagnosis = viewed.run, viewed.diagnosis
-    first, last = viewed.span
-    window = window_around(run, diagnosis)
     assert set(STATS) <= set(STATISTICS)
     return {
         "version": viewed.version,
         "isExamining": is_examining,
         "run": facts.identity(run),
         "model": facts.model_facts(run),
-        "verdict": verdict_data(viewed) | {"course": course(viewed)},
-        "span": [first, last],
-        "window": list(window),
+        "verdict": verdict_data(viewed, course(viewed)),
+        "span": viewed.span,
+        "window": window_around(run, diagnosis),
         "kinds": [str(kind) for kind in viewed.kinds()],
         "kind": str(heat_kind(viewed)),
         "stats": list(STATS),
@@ -61,7 +142,7 @@ def run_data(viewed: OpenRun) -> dict[str, Any]:
     }
 
 
-def course(viewed: OpenRun) -> dict[str, Any] | None:
+def course(viewed: OpenRun) -> Course | None:
     """How a run without a cause went: a few quantities at its first step and at its last, each with its line."""
     if viewed.diagnosis.causes:
         return None
@@ -76,7 +157,7 @@ def course(viewed: OpenRun) -> dict[str, Any] | None:
         ("learning rate", metric_series(run, "lr")),
         ("time of a step, ms", metric_series(run, "step_ms")),
     ]
-    rows = [
+    rows: list[EvidenceData] = [
         {
             "label": label,
             "before": number(float(series.values[0])),
@@ -85,7 +166,7 @@ def course(viewed: OpenRun) -> dict[str, Any] | None:
             "site": "",
             "kind": "",
             "stat": "",
-            "trend": binned(series, first, last, 96) | {"first": first, "last": last},
+            "trend": spark(series, 96, first, last),
         }
         for label, series in told
         if series is not None and len(series) > 1
@@ -127,9 +208,7 @@ def heat_kind(viewed: OpenRun) -> Kind:
     return kinds[0] if kinds else Kind.GRADIENT
 
 
-def tracks_data(
-    viewed: OpenRun, first: int, last: int, width: int, extra: tuple[str, ...] = ()
-) -> list[dict[str, Any]]:
+def tracks_data(viewed: OpenRun, first: int, last: int, width: int, extra: tuple[str, ...] = ()) -> list[Track]:
     """The lines over the layers: loss, gradient norm, learning rate, throughput, and what else was asked for."""
     run = viewed.run
     width = max(16, min(width, MAX_WIDTH))
@@ -140,7 +219,9 @@ def tracks_data(
         loss = run.metric("loss") if spread is None else spread.mean
         note = "" if spread is None else f"mean, band over {len(run.ranks):,} ranks"
         one = _track("loss", "Loss", note, "s1", loss, (first, last, width), tall=True)
-        out.append(one if spread is None else one | {"series": spread_bins(spread, (first, last, width))})
+        if spread is not None:
+            one["series"] = spread_bins(spread, (first, last, width))
+        out.append(one)
     gradient, note = gradient_norm(viewed)
     if len(gradient):
         one = _track("grad_norm", "Gradient norm", note, "s2", gradient, (first, last, width), tall=True)
@@ -154,7 +235,8 @@ def tracks_data(
     speed = step_rate(run)
     if len(speed):
         one = _track("step_rate", "Throughput", "", "s3", speed, (first, last, width))
-        out.append(one | {"unit": "steps/s"})
+        one["unit"] = "steps/s"
+        out.append(one)
     for place, name in enumerate([name for name in extra if name in known][:4]):
         color = ("s5", "s6")[place % 2]
         out.append(_track(name, text(name, 80), "", color, run.metric(name), (first, last, width), tall=True))
@@ -163,7 +245,7 @@ def tracks_data(
 
 def _track(
     key: str, label: str, note: str, color: str, series: Series, view: tuple[int, int, int], *, tall: bool = False
-) -> dict[str, Any]:
+) -> Track:
     inside = series.values[slice(*np.searchsorted(series.steps, [view[0], view[1] + 1]).tolist())]
     finite = inside[np.isfinite(inside)]
     log = bool(len(finite) and tall and finite.min() > 0 and finite.max() / finite.min() > 100)
@@ -231,7 +313,7 @@ def step_rate(run: Run) -> Series:
     return Series(series.steps[keep], 1000.0 / series.values[keep])
 
 
-def minimap_data(viewed: OpenRun) -> dict[str, Any]:
+def minimap_data(viewed: OpenRun) -> Minimap:
     """The whole run: loss, and how much is wrong in each of its parts (0 none, 1 unusual, 2 far off, 3 broken)."""
     run = viewed.run
     first, last = viewed.span
@@ -247,7 +329,7 @@ def minimap_data(viewed: OpenRun) -> dict[str, Any]:
     trouble = trouble_strip(viewed, bins)
     begun, ended = facts.identity(run)["startedAt"], facts.ended_at(run)
     return {
-        "span": [first, last],
+        "span": (first, last),
         "loss": binned(series, first, last, MINIMAP_BINS, bins),
         "trouble": {"start": begin, "size": size, "level": small(trouble)},
         "seconds": max(0.0, ended - begun) if begun and ended else None,
@@ -256,7 +338,7 @@ def minimap_data(viewed: OpenRun) -> dict[str, Any]:
     }
 
 
-def trouble_strip(viewed: OpenRun, bins: Any) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
+def trouble_strip(viewed: OpenRun, bins: Bins) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
     """The worst of any top-level row in each bin."""
     level = np.zeros(len(bins), dtype=np.uint8)
     kind = heat_kind(viewed)
@@ -276,3 +358,37 @@ def trouble_strip(viewed: OpenRun, bins: Any) -> np.ndarray[tuple[int], np.dtype
             span_ = level[max(0, int(at[0])) : int(at[1]) + 1]
             np.maximum(span_, 1, out=span_)
     return level
+
+
+def _run(viewed: OpenRun, _: QueryParams) -> RunData:
+    return run_data(viewed)
+
+
+def _minimap(viewed: OpenRun, _: QueryParams) -> Minimap:
+    return minimap_data(viewed)
+
+
+def _series(viewed: OpenRun, query: QueryParams) -> TracksData:
+    extra = tuple(name for name in query.words("extra").split("\n") if name)
+    return {"version": viewed.version, "tracks": tracks_data(viewed, *query.view(viewed.span), extra)}
+
+
+def _heatmap(viewed: OpenRun, query: QueryParams) -> HeatData:
+    return heat_data(
+        viewed,
+        query.kind(heat_kind(viewed)),
+        query.stat(),
+        query.view(viewed.span),
+        query.rows(),
+        with_tree=query.flag("tree", default=True),
+        exact=query.flag("exact"),
+    )
+
+
+SCREEN: Final = Screen(
+    name="overview",
+    title="Overview",
+    order=10,
+    icon="bars",
+    questions={"": _run, "minimap": _minimap, "series": _series, "heatmap": _heatmap},
+)

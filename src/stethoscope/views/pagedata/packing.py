@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +14,23 @@ from stethoscope.analyse.bins import Bins, Mark, bins_over
 from stethoscope.record import FloatArray, IntArray, Series, printable
 
 MAX_TEXT = 400
+
+Number = float | str | None
+"""A number as JSON holds it: NaN and the infinities by name."""
+
+
+class Packed(TypedDict):
+    """A series in bins: float32 and uint8 arrays, packed."""
+
+    start: int
+    size: int
+    count: int
+    mean: str
+    marks: str
+    low: NotRequired[str]
+    high: NotRequired[str]
+    first: NotRequired[int]
+    last: NotRequired[int]
 
 
 def floats(values: npt.ArrayLike) -> str:
@@ -27,7 +44,7 @@ def small(values: npt.ArrayLike) -> str:
     return base64.b64encode(np.asarray(values).astype(np.uint8).tobytes()).decode("ascii")
 
 
-def number(value: float | None) -> float | str | None:
+def number(value: float | None) -> Number:
     """A number JSON can hold: NaN and infinities by name."""
     if value is None:
         return None
@@ -59,7 +76,7 @@ def text(value: str, limit: int = MAX_TEXT) -> str:
     return printable(value, limit)
 
 
-def binned(series: Series, first: int, last: int, width: int, bins: Bins | None = None) -> dict[str, Any]:
+def binned(series: Series, first: int, last: int, width: int, bins: Bins | None = None) -> Packed:
     """A series over first..last in at most `width` bins: mean, lowest, highest, and what is no number."""
     inside = slice(*np.searchsorted(series.steps, [first, last + 1]).tolist())
     steps, values = series.steps[inside], series.values[inside]
@@ -67,7 +84,7 @@ def binned(series: Series, first: int, last: int, width: int, bins: Bins | None 
     if not len(bins):
         return {"start": first, "size": 1, "count": 0, "mean": "", "marks": ""}
     mean, low, high, marks = reduced(steps, values, bins)
-    out: dict[str, Any] = {
+    out: Packed = {
         "start": int(bins.starts[0]),
         "size": bins.size,
         "count": len(bins),
@@ -75,8 +92,17 @@ def binned(series: Series, first: int, last: int, width: int, bins: Bins | None 
         "marks": small(marks),
     }
     if bins.size > 1:
-        out |= {"low": floats(low), "high": floats(high)}
+        out["low"], out["high"] = floats(low), floats(high)
     return out
+
+
+def spark(series: Series, width: int, first: int | None = None, last: int | None = None) -> Packed | None:
+    """A series as a small picture over first..last, by default all of it; None where it has less than two values."""
+    if len(series) < 2:
+        return None
+    first = int(series.steps[0]) if first is None else first
+    last = int(series.steps[-1]) if last is None else last
+    return {**binned(series, first, last, width), "first": first, "last": last}
 
 
 def reduced(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final, NotRequired, TypedDict
 
 import numpy as np
 
@@ -12,37 +12,75 @@ from stethoscope.record import Severity
 from stethoscope.store import Run, folder_bytes
 from stethoscope.views.common.open_run import OpenRun
 from stethoscope.views.pagedata import facts
-from stethoscope.views.pagedata.heat import thumbnail
-from stethoscope.views.pagedata.packing import binned, text
+from stethoscope.views.pagedata.heat import Thumbnail, thumbnail
+from stethoscope.views.pagedata.packing import Number, Packed, spark, text
 from stethoscope.views.pagedata.verdict import clause
 
 _TREND_BINS: Final = 176
 
 
-def run_row(viewed: OpenRun) -> dict[str, Any]:
+class ListVerdict(TypedDict):
+    """A run's first cause in a row."""
+
+    severity: str
+    message: str
+    code: str
+    firstStep: int | None
+    looked: bool
+    short: NotRequired[str]
+    noted: NotRequired[bool]
+    lastStep: NotRequired[int]
+    more: NotRequired[int]
+    followed: NotRequired[int]
+    nanAt: NotRequired[int | None]
+
+
+class RunRow(facts.Identity):
+    """A run as the list shows it."""
+
+    key: str
+    verdict: ListVerdict
+    lastLoss: Number
+    throughput: float | None
+    numParameters: NotRequired[int]
+    precision: NotRequired[str]
+    numRanks: NotRequired[int]
+    loss: Packed | None
+    heat: Thumbnail | None
+    numBytes: NotRequired[int]
+    trouble: str
+    do: str
+
+
+class RunsData(TypedDict):
+    """The list of runs, and the name of the folder they lie in."""
+
+    base: str
+    runs: list[RunRow]
+
+
+def run_row(viewed: OpenRun, key: str) -> RunRow:
     """What the list shows of one run."""
     run = viewed.run
     model = facts.model_facts(run)
-    out = facts.identity(run) | {
+    return {
+        **facts.identity(run),
+        "key": key,
         "verdict": list_verdict(viewed),
         "lastLoss": facts.last_loss(run),
         "throughput": facts.throughput(run),
         "numParameters": model["numParameters"],
         "precision": model["precision"],
         "numRanks": model["numRanks"],
-        "loss": None,
+        "loss": spark(run.metric("loss"), _TREND_BINS) if "loss" in run.metrics() else None,
         "heat": thumbnail(viewed),
         "numBytes": folder_bytes(run.path),
+        "trouble": "",
+        "do": "",
     }
-    if "loss" in run.metrics():
-        series = run.metric("loss")
-        if len(series) > 1:
-            first, last = int(series.steps[0]), int(series.steps[-1])
-            out["loss"] = binned(series, first, last, _TREND_BINS) | {"first": first, "last": last}
-    return out
 
 
-def list_verdict(viewed: OpenRun) -> dict[str, Any]:
+def list_verdict(viewed: OpenRun) -> ListVerdict:
     """The first cause in a row; "unlooked" where nobody has looked for findings yet."""
     run = viewed.run
     config = run.info.get("config", {})

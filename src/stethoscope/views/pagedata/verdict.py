@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final, TypedDict
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from stethoscope.store import Run
 from stethoscope.views.common import numbers
 from stethoscope.views.common.open_run import OpenRun
 from stethoscope.views.common.site_series import series_of
-from stethoscope.views.pagedata.packing import binned, number, text
+from stethoscope.views.pagedata.packing import Number, Packed, number, spark, text
 
 MAX_EVIDENCE: Final = 5
 MAX_FOLLOWED: Final = 6
@@ -26,6 +26,85 @@ LEAD_STEPS: Final = 48
 _SPARK_BINS: Final = 96
 _GROWN: Final = 4.0
 _MAX_CLAUSE: Final = 120
+
+
+class FindingRow(TypedDict):
+    """A finding as one row of a list."""
+
+    code: str
+    severity: str
+    message: str
+    firstStep: int
+    lastStep: int
+    rank: int | None
+    sites: list[str]
+    numSites: int
+    numFollowed: int
+    remedy: str
+
+
+class EvidenceData(TypedDict):
+    """A number that shows a cause, before and after, with its trend where a series is known."""
+
+    label: str
+    before: Number
+    after: Number
+    unit: str
+    site: str
+    kind: str
+    stat: str
+    trend: Packed | None
+
+
+class Cause(FindingRow):
+    """A cause in full."""
+
+    why: str
+    confidence: float
+    columns: list[str]
+    evidence: list[EvidenceData]
+    meanwhile: list[EvidenceData]
+
+
+class Followed(TypedDict):
+    """One numbered event of what followed."""
+
+    step: int
+    text: str
+    site: str
+
+
+class Extent(TypedDict):
+    """What the verdict rests on."""
+
+    numSites: int
+    numSitesExpected: int
+    numSteps: int
+    numDetectors: int
+    numStepsLost: int
+    brokenDetectors: list[str]
+    unmet: list[str]
+
+
+class Course(TypedDict):
+    """How a run without a cause went: a few quantities at its first step and at its last."""
+
+    rows: list[EvidenceData]
+    columns: list[str]
+
+
+class Verdict(TypedDict):
+    """Everything over the axis."""
+
+    healthy: bool
+    headline: str
+    cause: Cause | None
+    others: list[FindingRow]
+    notes: list[FindingRow]
+    followed: list[Followed]
+    lasting: list[str]
+    course: Course | None
+    lookedAt: Extent
 
 
 def window_around(run: Run, diagnosis: Diagnosis) -> tuple[int, int]:
@@ -43,11 +122,11 @@ def window_around(run: Run, diagnosis: Diagnosis) -> tuple[int, int]:
     return max(begin, min(first - lead, end - LEAD_STEPS)), end
 
 
-def verdict_data(viewed: OpenRun) -> dict[str, Any]:
+def verdict_data(viewed: OpenRun, course: Course | None = None) -> Verdict:
     """Everything over the axis."""
     diagnosis, run = viewed.diagnosis, viewed.run
     looked = diagnosis.looked_at
-    base = {
+    out: Verdict = {
         "healthy": diagnosis.healthy,
         "headline": text(headline(diagnosis, run).text, 800),
         "lookedAt": {
@@ -60,26 +139,28 @@ def verdict_data(viewed: OpenRun) -> dict[str, Any]:
             "unmet": [text(need) for need in looked.unmet_needs],
         },
         "notes": [finding_row(f, diagnosis) for f in diagnosis.findings if f.severity == Severity.INFO][:MAX_ROWS],
+        "cause": None,
+        "others": [finding_row(other, diagnosis) for other in diagnosis.causes[1 : MAX_ROWS + 1]],
+        "followed": [],
+        "lasting": [],
+        "course": course,
     }
-    if not diagnosis.causes:
-        return base | {"cause": None, "others": [], "followed": [], "lasting": []}
-    cause, *others = diagnosis.causes
-    return base | {
-        "cause": cause_data(cause, run, viewed),
-        "others": [finding_row(other, diagnosis) for other in others[:MAX_ROWS]],
-        "followed": followed_entries(run, cause, diagnosis.followed.get(cause.code, ())),
-        "lasting": lasting(run, cause),
-    }
+    if diagnosis.causes:
+        cause = diagnosis.causes[0]
+        out["cause"] = cause_data(cause, run, viewed)
+        out["followed"] = followed_entries(run, cause, diagnosis.followed.get(cause.code, ()))
+        out["lasting"] = lasting(run, cause)
+    return out
 
 
-def cause_data(cause: Finding, run: Run, viewed: OpenRun) -> dict[str, Any]:
+def cause_data(cause: Finding, run: Run, viewed: OpenRun) -> Cause:
     """One cause in full."""
     is_live = run.state == "live"
     own = cause.evidence[:MAX_EVIDENCE]
     beside = meanwhile(run, cause, MAX_EVIDENCE - len(own))
-    return finding_row(cause, viewed.diagnosis) | {
+    return {
+        **finding_row(cause, viewed.diagnosis),
         "why": " ".join(filter(None, (why(cause, beside), loss_words(run, cause)))),
-        "remedy": text(cause.remedy, 1000),
         "confidence": cause.confidence,
         "columns": ["before", "now" if is_live else "after"],
         "evidence": [evidence_data(e, cause, viewed) for e in own],
@@ -87,7 +168,7 @@ def cause_data(cause: Finding, run: Run, viewed: OpenRun) -> dict[str, Any]:
     }
 
 
-def finding_row(finding: Finding, diagnosis: Diagnosis) -> dict[str, Any]:
+def finding_row(finding: Finding, diagnosis: Diagnosis) -> FindingRow:
     """A finding as a row: sentence, code, since when, where."""
     return {
         "code": text(finding.code, 80),
@@ -124,13 +205,14 @@ def why(cause: Finding, beside: Sequence[Evidence] = ()) -> str:
     return words[:1].upper() + words[1:] + "." if words else ""
 
 
-def evidence_data(evidence: Evidence, cause: Finding, viewed: OpenRun) -> dict[str, Any]:
+def evidence_data(evidence: Evidence, cause: Finding, viewed: OpenRun) -> EvidenceData:
     """A number, before and after, with its trend where a series is known."""
     run = viewed.run
     series = evidence_series(evidence, run)
     if series is None and "entropy" in evidence.label.lower() and cause.sites:
         series = entropy(run, cause.sites[0])
-    out: dict[str, Any] = {
+    first, last = window_around(run, viewed.diagnosis)
+    return {
         "label": text(evidence.label, 160),
         "before": number(evidence.before),
         "after": number(evidence.value),
@@ -138,12 +220,8 @@ def evidence_data(evidence: Evidence, cause: Finding, viewed: OpenRun) -> dict[s
         "site": text(evidence.site, 10_000),
         "kind": evidence.kind,
         "stat": evidence.stat,
-        "trend": None,
+        "trend": None if series is None else spark(series, _SPARK_BINS, first, last),
     }
-    if series is not None and len(series) > 1:
-        first, last = window_around(run, viewed.diagnosis)
-        out["trend"] = binned(series, first, last, _SPARK_BINS) | {"first": first, "last": last}
-    return out
 
 
 def evidence_series(evidence: Evidence, run: Run, window: tuple[int, int] | None = None) -> Series | None:
@@ -159,7 +237,7 @@ def evidence_series(evidence: Evidence, run: Run, window: tuple[int, int] | None
     return next((series for name in names if (series := metric_series(run, name)) is not None), None)
 
 
-def followed_entries(run: Run, cause: Finding, followed: Sequence[Finding]) -> list[dict[str, Any]]:
+def followed_entries(run: Run, cause: Finding, followed: Sequence[Finding]) -> list[Followed]:
     """What happened in order: signs before it, the cause, its consequences, and where the loss went."""
     where = f" in {text(cause.sites[0], 200)}" if cause.sites else ""
     entries = signs(run, cause)
@@ -223,9 +301,9 @@ def _beginning(cause: Finding, where: str) -> str:
     return clause(cause) or f"It begins{where}"
 
 
-def signs(run: Run, cause: Finding) -> list[dict[str, Any]]:
+def signs(run: Run, cause: Finding) -> list[Followed]:
     """Where the evidence left its usual band for good, if that was before the cause was certain."""
-    out: list[dict[str, Any]] = []
+    out: list[Followed] = []
     for e in cause.evidence:
         if not (e.site and e.kind):
             continue
@@ -256,7 +334,7 @@ def leaves_band(series: Series, before: int) -> int | None:
     return int(steps[place]) if 0 < place < len(steps) - 2 else None
 
 
-def loss_entries(run: Run, since: int) -> list[dict[str, Any]]:
+def loss_entries(run: Run, since: int) -> list[Followed]:
     """Where the loss stopped being a number."""
     if "loss" not in run.metrics():
         return []

@@ -1,19 +1,17 @@
-"""From a question's words to its answer: typed parameters in, JSON bytes out, errors as helpful sentences."""
+"""Answers as bytes: strict JSON within a cap, errors as helpful sentences."""
 
 from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from stethoscope.kernels.statistics import STATISTICS
-from stethoscope.record import Kind, RunDamagedError, RunFormatError, RunNotFoundError, StethoscopeError
-from stethoscope.views.pagedata.heat import BadQuestionError
+from stethoscope.record import RunDamagedError, RunFormatError, RunNotFoundError, StethoscopeError
 from stethoscope.views.pagedata.packing import text
+from stethoscope.views.pagedata.query import BadQuestionError, Trouble
 
 MAX_BYTES: Final = 16 << 20
 _PACK_FROM: Final = 1400
@@ -46,52 +44,5 @@ def error_answer(error: Exception, request: Request) -> Response:
     known = isinstance(error, StethoscopeError)
     what = text(error.what, 300) if isinstance(error, StethoscopeError) else "The run could not be read just now"
     do = text(error.do, 300) if isinstance(error, StethoscopeError) else "Load the page again"
-    body = {"error": {"what": what, "do": do, "command": command, "isKnown": known}}
-    return json_answer(body, request, status)
-
-
-class QueryParams:
-    """The parameters of a question, each checked."""
-
-    def __init__(self, found: Mapping[str, str]) -> None:
-        self._found = found
-
-    def whole(self, name: str, default: int, low: int = -(2**53), high: int = 2**53) -> int:
-        """A whole number."""
-        words = self._found.get(name)
-        if words is None or words == "":
-            return default
-        return max(low, min(self._parsed(int, name, words), high))
-
-    def _parsed(self, parse: Callable[[str], int], name: str, words: str) -> int:
-        if len(words) > 20:
-            raise BadQuestionError(f"{name} cannot be read")
-        try:
-            return parse(words)
-        except ValueError:
-            raise BadQuestionError(f"{name} cannot be read", where=words[:40], do="Give a whole number") from None
-
-    def kind(self, default: Kind) -> Kind:
-        """One of the kinds of sites."""
-        words = self._found.get("kind") or str(default)
-        if words not in list(Kind):
-            raise BadQuestionError("Unknown kind", where=words[:40], do=f"Known: {', '.join(Kind)}")
-        return Kind(words)
-
-    def stat(self) -> str:
-        """One of the statistics."""
-        words = self._found.get("stat") or "norm"
-        if words not in STATISTICS:
-            raise BadQuestionError("Unknown statistic", where=words[:40], do=f"Known: {', '.join(STATISTICS)}")
-        return words
-
-    def words(self, name: str, limit: int = 12_000) -> str:
-        """Text, not longer than the limit."""
-        found = self._found.get(name, "")
-        if len(found) > limit:
-            raise BadQuestionError(f"{name} is too long")
-        return found
-
-    def flag(self, name: str, default: bool = False) -> bool:
-        """Yes or no."""
-        return {"1": True, "0": False}.get(self._found.get(name, ""), default)
+    trouble: Trouble = {"what": what, "do": do, "command": command, "isKnown": known}
+    return json_answer({"error": trouble}, request, status)

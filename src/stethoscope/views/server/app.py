@@ -15,12 +15,14 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 from starlette.routing import Route
 
-from stethoscope.views.common.open_run import OpenRun
-from stethoscope.views.pagedata import compare, flow, layer, log, overview
-from stethoscope.views.pagedata.heat import BadQuestionError, heat_data, parse_rows
-from stethoscope.views.pagedata.ranks import profile_data, ranks_data
+from stethoscope.views.common.open_run import OpenRun, both_locks
+from stethoscope.views.pagedata import compare, overview
+from stethoscope.views.pagedata.directions import Angles
+from stethoscope.views.pagedata.query import BadQuestionError, QueryParams
+from stethoscope.views.pagedata.runlist import RunsData
+from stethoscope.views.pagedata.screens import Answer, questions
 from stethoscope.views.server.access import AccessMiddleware, AccessPolicy
-from stethoscope.views.server.answers import QueryParams, error_answer, json_answer
+from stethoscope.views.server.answers import error_answer, json_answer
 from stethoscope.views.server.run_cache import RunCache
 from stethoscope.views.server.stream import Streams
 
@@ -31,63 +33,10 @@ FILES: Final = {
     "/app.css": ("app.css", "text/css"),
     "/icon.svg": ("icon.svg", "image/svg+xml"),
 }
+QUESTIONS: Final = {f"/{name}" if name else "": answer for name, answer in questions().items()}
 MAX_WORKERS: Final = 4
 MAX_SECONDS: Final = 30.0
 """A question that takes longer is answered with what to do instead; its thread is left to end by itself."""
-
-Answer = Callable[[OpenRun, QueryParams], Any]
-
-
-def _view(viewed: OpenRun, words: QueryParams) -> tuple[int, int, int]:
-    """First and last step and the width in pixels of what is looked at."""
-    begin, end = viewed.span
-    first, last = words.whole("first", begin), words.whole("last", end)
-    if last < first:
-        raise BadQuestionError("The last step lies before the first", where=f"{first} to {last}")
-    return first, last, words.whole("width", 1000, 1, 4096)
-
-
-def _series(viewed: OpenRun, words: QueryParams) -> Any:
-    extra = tuple(name for name in words.words("extra").split("\n") if name)
-    return {"version": viewed.version, "tracks": overview.tracks_data(viewed, *_view(viewed, words), extra)}
-
-
-def _heatmap(viewed: OpenRun, words: QueryParams) -> Any:
-    rows = words.words("rows")
-    return heat_data(
-        viewed,
-        words.kind(overview.heat_kind(viewed)),
-        words.stat(),
-        _view(viewed, words),
-        parse_rows(rows) if rows else None,
-        with_tree=words.flag("tree", default=True),
-        exact=words.flag("exact"),
-    )
-
-
-def _layer(viewed: OpenRun, words: QueryParams) -> Any:
-    return layer.layer_data(viewed, words.words("path"), _view(viewed, words), words.whole("step", -1))
-
-
-def _flow(viewed: OpenRun, words: QueryParams) -> Any:
-    return flow.flow_data(viewed, words.kind(overview.heat_kind(viewed)), _view(viewed, words))
-
-
-def _profile(viewed: OpenRun, words: QueryParams) -> Any:
-    return profile_data(viewed, _view(viewed, words))
-
-
-QUESTIONS: Final[dict[str, Answer]] = {
-    "": lambda viewed, _: overview.run_data(viewed),
-    "/minimap": lambda viewed, _: overview.minimap_data(viewed),
-    "/events": lambda viewed, _: log.log_data(viewed),
-    "/ranks": lambda viewed, _: ranks_data(viewed),
-    "/series": _series,
-    "/heatmap": _heatmap,
-    "/layer": _layer,
-    "/flow": _flow,
-    "/profile": _profile,
-}
 
 
 class Page:
@@ -124,45 +73,36 @@ class Page:
 
     async def runs(self, request: Request) -> Response:
         """The list."""
-        cache = self.cache
 
-        def work() -> Any:
-            return {"base": cache.base.name or "runs", "runs": cache.rows()}
+        def work() -> RunsData:
+            return {"base": self.cache.base.name or "runs", "runs": self.cache.rows()}
 
         return await self.answered(request, work)
 
+    def _pair(self, query: QueryParams) -> tuple[OpenRun, OpenRun]:
+        return self.cache.open(query.words("a", 64)), self.cache.open(query.words("b", 64))
+
     async def compared(self, request: Request) -> Response:
         """Two runs side by side."""
-        words = QueryParams(dict(request.query_params))
+        query = QueryParams(dict(request.query_params))
 
-        def work() -> Any:
-            a, b = self.cache.open(words.words("a", 64)), self.cache.open(words.words("b", 64))
-            first, second = sorted((a, b), key=id)
-            with first.lock, second.lock:
-                begin, end = compare.common_span(a, b)
-                view = (words.whole("first", begin), words.whole("last", end), words.whole("width", 1000, 1, 4096))
-                rows = words.words("rows")
-                return compare.compare_data(
-                    a, b, words.kind(overview.heat_kind(a)), words.stat(), view, parse_rows(rows) if rows else None
-                )
+        def work() -> compare.CompareData:
+            a, b = self._pair(query)
+            with both_locks(a, b):
+                kind, view = query.kind(overview.heat_kind(a)), query.view(compare.common_span(a, b))
+                return compare.compare_data(a, b, kind, query.stat(), view, query.rows())
 
         return await self.answered(request, work)
 
     async def angled(self, request: Request) -> Response:
         """The angles between two runs."""
-        words = QueryParams(dict(request.query_params))
+        query = QueryParams(dict(request.query_params))
 
-        def work() -> Any:
-            a, b = self.cache.open(words.words("a", 64)), self.cache.open(words.words("b", 64))
-            first, second = sorted((a, b), key=id)
-            with first.lock, second.lock:
-                begin, end = compare.common_span(a, b)
-                kind = words.kind(overview.heat_kind(a))
-            rows = words.words("rows")
-            window = (words.whole("first", begin), words.whole("last", end))
-            return compare.angles_data(
-                a, b, kind, window, parse_rows(rows) if rows else None, is_unwanted=self._closing.is_set
-            )
+        def work() -> Angles:
+            a, b = self._pair(query)
+            with both_locks(a, b):
+                kind, view = query.kind(overview.heat_kind(a)), query.view(compare.common_span(a, b))
+            return compare.angles_data(a, b, kind, view[:2], query.rows(), is_unwanted=self._closing.is_set)
 
         return await self.answered(request, work)
 
@@ -170,12 +110,12 @@ class Page:
         """A route that answers one question about one run."""
 
         async def handle(request: Request) -> Response:
-            words = QueryParams(dict(request.query_params))
+            query = QueryParams(dict(request.query_params))
 
             def work() -> Any:
                 viewed = self.cache.open(request.path_params["run"])
                 with viewed.lock:
-                    return answer(viewed, words)
+                    return answer(viewed, query)
 
             return await self.answered(request, work)
 

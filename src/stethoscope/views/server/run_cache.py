@@ -13,7 +13,7 @@ import threading
 import time
 from collections import OrderedDict
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from stethoscope.record import RunDamagedError, RunNotFoundError, StethoscopeError
 from stethoscope.store import find_runs
@@ -21,7 +21,7 @@ from stethoscope.store.locate import last_written
 from stethoscope.views.common.open_run import OpenRun
 from stethoscope.views.common.row_reader import RowReader, SlowRunError, row_trouble
 from stethoscope.views.pagedata.packing import text
-from stethoscope.views.pagedata.runlist import run_row
+from stethoscope.views.pagedata.runlist import RunRow, run_row
 
 MAX_OPEN: Final = 6
 MAX_LISTED: Final = 500
@@ -39,7 +39,7 @@ class RunCache:
         self._lock = threading.Lock()
         self._open: OrderedDict[str, OpenRun] = OrderedDict()
         self._reader = RowReader()
-        self._rows: OrderedDict[str, tuple[tuple[float, str, str], dict[str, Any]]] = OrderedDict()
+        self._rows: OrderedDict[str, tuple[tuple[float, str, str], RunRow]] = OrderedDict()
 
     def folders(self) -> dict[str, Path]:
         """From id to folder, newest first."""
@@ -79,14 +79,14 @@ class RunCache:
             with contextlib.suppress(Exception):  # whatever is wrong with it is said where it is asked for
                 viewed = self.open(newest)
                 with viewed.lock:
-                    run_row(viewed)
+                    run_row(viewed, newest)
 
-    def rows(self) -> list[dict[str, Any]]:
+    def rows(self) -> list[RunRow]:
         """Every run as the list shows it; one that cannot be read, or not soon enough, says why."""
         until = time.monotonic() + LIST_S
         return [self._row(run_id, path, until) for run_id, path in list(self.folders().items())[:MAX_LISTED]]
 
-    def _row(self, run_id: str, path: Path, until: float) -> dict[str, Any]:
+    def _row(self, run_id: str, path: Path, until: float) -> RunRow:
         written = last_written(path)
         with self._lock:
             kept = self._rows.get(run_id)
@@ -96,32 +96,31 @@ class RunCache:
         try:
             if time.monotonic() > until:
                 raise SlowRunError("Not read yet: there are many runs here", do="Wait a moment")
-            row: dict[str, Any] = self._reader.read(run_id, lambda: self._read(run_id, path))
+            row: RunRow = self._reader.read(run_id, lambda: self._read(run_id, path))
         except SlowRunError as error:
-            return broken_row(path, error) | {"key": run_id}
+            return broken_row(path, error, run_id)
         except Exception as error:  # whatever a run folder holds, the other rows are shown
-            row = broken_row(path, error)
-        row["key"] = run_id
+            row = broken_row(path, error, run_id)
         with self._lock:
-            self._rows[run_id] = ((*written, str(row.get("state", ""))), row)
+            self._rows[run_id] = ((*written, row["state"]), row)
             while len(self._rows) > MAX_KEPT_ROWS:
                 self._rows.popitem(last=False)
         return row
 
-    def _read(self, run_id: str, path: Path) -> dict[str, Any]:
+    def _read(self, run_id: str, path: Path) -> RunRow:
         with self._lock:
             viewed = self._open.get(run_id)
         if viewed is None:
             viewed = OpenRun(path)
             with viewed.lock:
-                row = run_row(viewed)
+                row = run_row(viewed, run_id)
             if viewed.run.state in ("live", "stale"):
                 with self._lock:
                     self._open.setdefault(run_id, viewed)
         else:
             viewed.refresh()
             with viewed.lock:
-                row = run_row(viewed)
+                row = run_row(viewed, run_id)
         # What is not strict JSON, or very long, would else spoil the answer for all.
         if len(json.dumps(row, allow_nan=False)) > MAX_ROW_BYTES:
             raise RunDamagedError("The run's description is too long to be shown")
@@ -133,18 +132,21 @@ def opaque_id(path: Path) -> str:
     return hashlib.sha256(b"stethoscope run " + path.name.encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
 
-def broken_row(path: Path, error: Exception) -> dict[str, Any]:
+def broken_row(path: Path, error: Exception, key: str) -> RunRow:
     """A run that cannot be opened: its folder's name, and why."""
     what = row_trouble(error)
     do = error.do if isinstance(error, StethoscopeError) else ""
     return {
+        "key": key,
         "id": text(path.name.rpartition("-")[2], 64),
         "name": text(path.name, 120),
         "state": "damaged",
         "stateText": "Unreadable",
         "lastStep": None,
         "numSteps": 0,
+        "endedBy": "",
         "startedAt": None,
+        "endedAt": None,
         "trouble": text(what, 300),
         "do": text(do, 300),
         "verdict": {"severity": "Info", "message": text(what, 300), "code": "", "firstStep": None, "looked": False},

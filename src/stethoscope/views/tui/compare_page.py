@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-from typing import Any
 
 import numpy as np
 
@@ -26,7 +25,8 @@ from stethoscope.views.common.styled_text import (
 )
 from stethoscope.views.lines.heatmap import cell_sign, ratio_levels
 from stethoscope.views.lines.standing import title_line
-from stethoscope.views.pagedata.compare import EQUAL, common_span, compare_data
+from stethoscope.views.pagedata.compare import EQUAL, CompareData, common_span, compare_data
+from stethoscope.views.pagedata.packing import Number
 from stethoscope.views.tui.chart import CURSOR, Frame, chart_lines
 from stethoscope.views.tui.view import Page, View, column_of
 
@@ -76,24 +76,24 @@ def compare_page(a: OpenRun, b: OpenRun, view: View, screen: Screen, height: int
     )
 
 
-def _cursor(view: View, found: dict[str, Any], last: int) -> int:
+def _cursor(view: View, found: CompareData, last: int) -> int:
     if not isinstance(view.cursor, str):
         return view.cursor
     first = found["first"]
-    return int(first["step"]) if view.cursor == "cause" and first is not None else last
+    return first["step"] if view.cursor == "cause" and first is not None else last
 
 
-def _head(a: OpenRun, b: OpenRun, found: dict[str, Any], screen: Screen) -> list[Line]:
+def _head(a: OpenRun, b: OpenRun, found: CompareData, screen: Screen) -> list[Line]:
     lines: list[Line] = []
     for letter, viewed, side in (("A", a, found["a"]), ("B", b, found["b"])):
         narrow = Screen(screen.width - 2, screen.ascii, screen.color)
         lines.append([(f"{letter} ", STRONG), *title_line(viewed.run, narrow)])
-        lines.append([("    ", ""), (screen.name(str(side["verdict"]), screen.width - 4), NOTE)])
+        lines.append([("    ", ""), (screen.name(side["verdict"], screen.width - 4), NOTE)])
     lines += [[(text, STRONG)] for text in wrap(screen.text(first_words(found)), screen.width)]
     parts: list[Line] = []
     for row in found["outcome"]:
         was, now = (_number(row[side], screen) for side in ("a", "b"))
-        parts.append([(f"{screen.text(str(row['label']))}: ", NOTE), (f"{was} / ", PLAIN), (now, STRONG)])
+        parts.append([(f"{screen.text(row['label'])}: ", NOTE), (f"{was} / ", PLAIN), (now, STRONG)])
     lines += flow_parts(parts, screen.width, ("   ", ""))
     settings = found["settings"]
     differ: list[Line] = [
@@ -108,7 +108,7 @@ def _head(a: OpenRun, b: OpenRun, found: dict[str, Any], screen: Screen) -> list
     return lines + flow_parts(differ, screen.width, ("   ", ""))
 
 
-def first_words(found: dict[str, Any]) -> str:
+def first_words(found: CompareData) -> str:
     """Where two runs part, in a sentence."""
     first = found["first"]
     if first is None:
@@ -120,7 +120,7 @@ def first_words(found: dict[str, Any]) -> str:
     return f"They first differ at step {numbers.count(first['step'])}, in {first['path']}."
 
 
-def _number(value: Any, screen: Screen) -> str:
+def _number(value: Number, screen: Screen) -> str:
     if value is None:
         return "-"
     if isinstance(value, str):
@@ -129,11 +129,11 @@ def _number(value: Any, screen: Screen) -> str:
 
 
 def _rows(
-    found: dict[str, Any], view: View, frame: Frame, screen: Screen, num_rows: int
+    found: CompareData, view: View, frame: Frame, screen: Screen, num_rows: int
 ) -> tuple[list[Line], tuple[str, ...], str]:
     """The layers that both have: A over B in cells, and the step where each first differs."""
     tree, places = found["tree"], found["rows"]
-    count = int(found["count"])
+    count = found["count"]
     levels = np.frombuffer(base64.b64decode(found["levels"]), "<f4").reshape(len(places), count).astype(np.float64)
     marks = np.frombuffer(base64.b64decode(found["marks"]), np.uint8).reshape(len(places), count)
     words = view.pattern.lower().split()
@@ -163,7 +163,7 @@ def _rows(
     return lines, paths, chosen
 
 
-def _first_row(found: dict[str, Any], paths: tuple[str, ...]) -> str:
+def _first_row(found: CompareData, paths: tuple[str, ...]) -> str:
     first = found["first"]
     if first is not None:
         holding = [path for path in paths if first["path"] == path or first["path"].startswith(path + ".")]

@@ -1,34 +1,22 @@
 // Where a step's time goes: the mean step as one bar, its parts over the run, the slowest steps by their parts.
-import type { JSX } from "preact";
-import { Empty, TroubleScreen } from "./chrome";
-import { line, Mark, valueAt, type Line, type Packed } from "./data";
-import { count, number, percent, plural, real } from "./format";
-import { MoreTabs, useAnswer } from "./other";
-import { scaleOf, sentence, tickLabel, valueTicks, type Scale } from "./plot";
-import { endsOf, flagsOf, LEFT, RIGHT, usePlotWidth } from "./run";
-import type { RunSession } from "./session";
-import { cursor, go, isPhone, runLink, tokens } from "./state";
-import { Axis, colorOf, LineChart, Rules, usePointer, type Ends, type Flag } from "./tracks";
-
-interface Part {
-  label: string;
-  color: string;
-  ms: number | string;
-  series: Packed;
-}
-interface ProfileData {
-  parts: Part[];
-  meanMs: number | string | null;
-  medianMs: number | string | null;
-  numSteps: number;
-  series: Packed | null;
-  cost: number | null;
-  slowest: { step: number; ms: number; parts: (number | string | null)[] }[];
-}
+import type { ProfilePart, ReportPart } from "../types";
+import { type JSX } from "preact";
+import { MoreTabs, useAnswer } from "../answer";
+import { Axis, type Ends, type Flag, Rules, colorOf } from "../axis";
+import { Empty, TroubleScreen } from "../chrome";
+import { type Line, Mark, line, valueAt } from "../data";
+import { count, number, percent, plural, real } from "../format";
+import { MeanBar } from "../mean_bar";
+import { type Scale, scaleOf, sentence, tickLabel, valueTicks } from "../plot";
+import { usePointer } from "../pointer";
+import { type RunSession } from "../session";
+import { cursor, go, isPhone, runLink, tokens } from "../state";
+import { LEFT, RIGHT, endsOf, flagsOf, usePlotWidth } from "../steps";
+import { LineChart } from "../tracks";
 
 export function ProfileScreen({ session }: { session: RunSession }): JSX.Element {
   const measured = usePlotWidth(session, isPhone.value ? 88 : LEFT, isPhone.value ? 12 : RIGHT);
-  const [found, trouble] = useAnswer<ProfileData>(session, "profile");
+  const [found, trouble] = useAnswer(session, "profile");
   const data = session.data.value;
   const span = data?.span ?? [0, 1],
     scale = scaleOf(span[0], span[1], session.plotWidth.value);
@@ -51,7 +39,7 @@ export function ProfileScreen({ session }: { session: RunSession }): JSX.Element
   const flags = flagsOf(data),
     ends = endsOf(data),
     [top, cut] = ceiling(of);
-  const share = (one: { ms: number | string }): number => (mean ? (real(one.ms) ?? 0) / mean : 0);
+  const share = (one: ReportPart): number => (mean ? (real(one.ms) ?? 0) / mean : 0);
   const at = cursor.value,
     ours = found.parts.find((one) => one.label === "ours");
   return (
@@ -154,7 +142,7 @@ export function ProfileScreen({ session }: { session: RunSession }): JSX.Element
                   <td>
                     <b>{number(one.ms)}</b>
                   </td>
-                  <td>×{(one.ms / mean).toFixed(1)}</td>
+                  <td>×{((real(one.ms) ?? NaN) / mean).toFixed(1)}</td>
                   {found.parts.length > 1 &&
                     one.parts.map((value, n) => <td>{n === most ? <b>{number(value)}</b> : number(value)}</td>)}
                 </tr>
@@ -166,35 +154,6 @@ export function ProfileScreen({ session }: { session: RunSession }): JSX.Element
     </main>
   );
 }
-
-interface Slice {
-  label: string;
-  color: string;
-  ms: number | string;
-}
-export function MeanBar({ parts, share }: { parts: Slice[]; share: (one: Slice) => number }): JSX.Element {
-  let x = 0;
-  return (
-    <svg
-      class="profilebar"
-      data-panel="profile"
-      width="100%"
-      height="18"
-      viewBox="0 0 1000 18"
-      preserveAspectRatio="none"
-      role="img"
-      aria-label={parts.map((one) => `${one.label} ${percent(share(one))}`).join(", ")}
-    >
-      {parts.map((one) => {
-        const w = share(one) * 1000,
-          left = x;
-        x += w;
-        return <rect x={left} width={Math.max(0, w - 1.5)} height="18" fill={colorOf(one.color)} />;
-      })}
-    </svg>
-  );
-}
-
 /** The highest value that the layers are drawn to, and whether a step lies above it: one far above the rest would flatten them. */
 function ceiling(of: Line): [number, boolean] {
   const seen = [...of.mean].filter((value, n) => of.marks[n] === Mark.PLAIN && value > 0).sort((a, b) => a - b);
@@ -202,7 +161,6 @@ function ceiling(of: Line): [number, boolean] {
     limit = 3 * (seen[Math.floor(seen.length / 2)] ?? 1);
   return [Math.min(most, limit), most > limit];
 }
-
 /** The parts as layers, one on the other. */
 function Stack({
   parts,
@@ -211,7 +169,7 @@ function Stack({
   flags,
   ends,
 }: {
-  parts: Part[];
+  parts: ProfilePart[];
   scale: Scale;
   top: number;
   flags: Flag[];

@@ -1,13 +1,17 @@
 // The run: verdict, whole run, one axis, lines, layers by steps.
-import type { JSX } from "preact";
+import { type JSX } from "preact";
 import { useEffect, useLayoutEffect, useMemo, useRef } from "preact/hooks";
-import { line, Mark, type RunData } from "./data";
-import { count, KIND_NAMES, STAT_NAMES, STAT_SHORT } from "./format";
-import { cellAt, describe, HeatGrid, HeatKey } from "./heat";
-import { handleKeys } from "./keys";
-import { scaleOf, type Scale } from "./plot";
-import { offer, withdraw } from "./save";
-import type { RunSession } from "./session";
+import { Axis, type Ends, type Flag } from "../axis";
+import { Mark, line } from "../data";
+import { KIND_NAMES, STAT_NAMES, STAT_SHORT, count, number as fmt } from "../format";
+import { HeatGrid } from "../heat";
+import { cellAt, describe } from "../heat_cells";
+import { HeatKey } from "../heat_key";
+import { handleKeys } from "../keys";
+import { briefly } from "../pieces";
+import { type Scale } from "../plot";
+import { offer, withdraw } from "../save";
+import { type RunSession } from "../session";
 import {
   cursor,
   following,
@@ -23,50 +27,13 @@ import {
   stat,
   view,
   width,
-} from "./state";
-import { Axis, MinimapRow, TrackRow, type Ends, type Flag } from "./tracks";
-import { briefly, VerdictBlock } from "./verdict";
+} from "../state";
+import { LEFT, RIGHT, endsOf, flagsOf, place, scaleFor, usePlotWidth } from "../steps";
+import { MinimapRow, TrackRow } from "../tracks";
+import { type RunData } from "../types";
+import { VerdictBlock } from "../verdict";
 
-export const LEFT = 216,
-  RIGHT = 124;
-
-export function flagsOf(data: RunData): Flag[] {
-  return data.verdict.followed.map((one, at) => ({ n: at + 1, step: one.step }));
-}
-export function endsOf(data: RunData): Ends | null {
-  return data.run.numSteps
-    ? { step: data.span[1], label: data.run.state === "live" ? "now" : "end", live: data.run.state === "live" }
-    : null;
-}
-/** The scale of the steps on the screen, with a little room after the last one. */
-export function scaleFor(data: RunData, shown: [number, number], plot: number): Scale {
-  const room = shown[1] >= data.span[1] ? Math.max(1, Math.round((shown[1] - shown[0]) * 0.02)) : 0;
-  return scaleOf(shown[0], shown[1] + room, plot);
-}
-
-export function usePlotWidth(
-  session: RunSession,
-  left: number,
-  right: number,
-): { ref: (el: HTMLElement | null) => void } {
-  const element = useRef<HTMLElement | null>(null);
-  useLayoutEffect(() => {
-    const measure = (): void => {
-      if (element.current) session.plotWidth.value = Math.max(120, element.current.clientWidth - left - right);
-    };
-    measure();
-    const watch = new ResizeObserver(measure);
-    if (element.current) watch.observe(element.current);
-    return () => watch.disconnect();
-  }, [left, right]);
-  return {
-    ref: (el) => {
-      element.current = el;
-    },
-  };
-}
-
-export function Overview({ session }: { session: RunSession }): JSX.Element | null {
+export function OverviewScreen({ session }: { session: RunSession }): JSX.Element | null {
   const phone = isPhone.value;
   const left = phone ? 88 : LEFT,
     right = phone ? 12 : RIGHT;
@@ -106,7 +73,6 @@ export function Overview({ session }: { session: RunSession }): JSX.Element | nu
     </main>
   );
 }
-
 function PhoneNumbers({ data }: { data: RunData }): JSX.Element | null {
   const cause = data.verdict.cause;
   if (!cause) return null;
@@ -125,8 +91,6 @@ function PhoneNumbers({ data }: { data: RunData }): JSX.Element | null {
     </div>
   );
 }
-import { number as fmt } from "./format";
-
 export function Layers({
   session,
   data,
@@ -275,11 +239,6 @@ export function Layers({
     </>
   );
 }
-export const place = (): Record<string, number> => ({
-  ...(view.value && !following.value ? { from: view.value[0], to: view.value[1] } : {}),
-  ...(cursor.value !== null ? { step: cursor.value } : {}),
-});
-
 /** What the panels hold, as tables to save. */
 function useTables(session: RunSession): void {
   const tracks = session.tracks.value,
@@ -334,7 +293,6 @@ function useTables(session: RunSession): void {
     };
   }, [tracks, heat]);
 }
-
 function useOverviewKeys(session: RunSession): void {
   const act = useMemo(
     () => ({

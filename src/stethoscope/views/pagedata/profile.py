@@ -1,0 +1,128 @@
+"""The profile screen: where a step's time goes."""
+
+from __future__ import annotations
+
+from typing import Final, TypedDict
+
+import numpy as np
+
+from stethoscope.record import FloatArray, IntArray, Series
+from stethoscope.views.common.open_run import OpenRun
+from stethoscope.views.pagedata import facts
+from stethoscope.views.pagedata.packing import Number, Packed, binned, number
+from stethoscope.views.pagedata.query import QueryParams
+from stethoscope.views.pagedata.screens import Screen
+
+_PARTS: Final = (
+    ("data", "data_ms", "s6"),
+    ("forward", "forward_ms", "s1"),
+    ("backward", "backward_ms", "s2"),
+    ("optimizer", "optimizer_ms", "s3"),
+    ("ours", "overhead_ms", "ink"),
+)
+
+
+class ProfilePart(TypedDict):
+    """A part of the mean step, and its time at every step."""
+
+    label: str
+    color: str
+    ms: Number
+    series: Packed
+
+
+class SlowStep(TypedDict):
+    """One of the slowest steps by its parts."""
+
+    step: int
+    ms: Number
+    parts: list[Number]
+
+
+class ProfileData(TypedDict):
+    """Where a step's time goes."""
+
+    version: int
+    parts: list[ProfilePart]
+    meanMs: Number
+    medianMs: Number
+    numSteps: int
+    series: Packed | None
+    cost: float | None
+    slowest: list[SlowStep]
+
+
+def profile_data(viewed: OpenRun, view: tuple[int, int, int]) -> ProfileData:
+    """The mean step as parts, the time of every step, and the slowest ones."""
+    run = viewed.run
+    known = run.metrics()
+    if "step_ms" not in known:
+        return {
+            "version": viewed.version,
+            "parts": [],
+            "meanMs": None,
+            "medianMs": None,
+            "numSteps": 0,
+            "series": None,
+            "cost": None,
+            "slowest": [],
+        }
+    steps = run.metric("step_ms")
+    inside = _window(steps, view)
+    mean = float(np.nanmean(inside.values)) if len(inside) else float("nan")
+    found = [(label, color, _window(run.metric(name), view)) for label, name, color in _PARTS if name in known]
+    other = inside.values.copy()
+    for _, _, part in found:
+        other -= np.nan_to_num(_at(part, inside.steps))
+    label, color = ("other", "mark") if len(found) > 0 else ("training", "s1")
+    found.append((label, color, Series(inside.steps, np.maximum(0.0, other))))
+    parts: list[ProfilePart] = [
+        {
+            "label": label,
+            "color": color,
+            "ms": number(float(np.nanmean(part.values)) if len(part) else 0.0),
+            "series": binned(part, *view),
+        }
+        for label, color, part in found
+    ]
+    order = np.argsort(-np.nan_to_num(inside.values))[:10]
+    slowest: list[SlowStep] = [
+        {
+            "step": int(inside.steps[at]),
+            "ms": number(float(inside.values[at])),
+            "parts": [number(float(_at(part, inside.steps[at : at + 1])[0])) for _, _, part in found],
+        }
+        for at in order.tolist()
+    ]
+    return {
+        "version": viewed.version,
+        "parts": parts,
+        "meanMs": number(mean),
+        "numSteps": len(inside),
+        "medianMs": number(float(np.nanmedian(inside.values))) if len(inside) else None,
+        "series": binned(steps, *view),
+        "cost": facts.cost_share(run),
+        "slowest": slowest,
+    }
+
+
+def _at(series: Series, steps: IntArray) -> FloatArray:
+    """The values at these steps, NaN where there is none."""
+    out = np.full(len(steps), np.nan)
+    if len(series):
+        place = np.minimum(np.searchsorted(series.steps, steps), len(series) - 1)
+        there = series.steps[place] == steps
+        out[there] = series.values[place[there]]
+    return out
+
+
+def _window(series: Series, view: tuple[int, int, int]) -> Series:
+    keep = (series.steps >= view[0]) & (series.steps <= view[1])
+    return Series(series.steps[keep], series.values[keep])
+
+
+def _profile(viewed: OpenRun, query: QueryParams) -> ProfileData:
+    return profile_data(viewed, query.view(viewed.span))
+
+
+SCREEN: Final = Screen(name="profile", title="Profile", order=40, questions={"profile": _profile})
