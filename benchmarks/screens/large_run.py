@@ -21,6 +21,7 @@ from stethoscope.store.downsample.building import TOGETHER, build_rollups
 from stethoscope.store.downsample.dense import STATS, DenseBuckets
 from stethoscope.store.downsample.rollup import LEVELS_PER_HEIGHT, Rollup, RollupWriter
 from stethoscope.store.manifest import Manifest, Segment, pack_runs
+from stethoscope.store.pieces import StartKey
 from stethoscope.store.seal import BUCKET_GROUP_ROWS
 from stethoscope.store.sealed_file import SUFFIX, Sealed, write_sealed
 from stethoscope.store.tables import SortedRows, rows_table, to_parquet
@@ -77,7 +78,7 @@ def make(folder: Path, amount: int = 5000, raw_steps: int = 20_480, all_steps: i
     return all_steps - 1
 
 
-def _scalars(folder: Path, key: object, all_steps: int, num_old: int) -> Segment:
+def _scalars(folder: Path, key: StartKey, all_steps: int, num_old: int) -> Segment:
     steps = np.repeat(np.arange(all_steps, dtype=np.int64), len(METRICS))
     names = pa.DictionaryArray.from_arrays(
         pa.array(np.tile(np.arange(len(METRICS), dtype=np.int32), all_steps)), pa.array(METRICS)
@@ -88,17 +89,18 @@ def _scalars(folder: Path, key: object, all_steps: int, num_old: int) -> Segment
     values[:, 0] = 1.5 + 3 * np.exp(-at / (all_steps / 8)) + rng.normal(0, 0.05, all_steps)
     values[:, 1], values[:, 2], values[:, 3] = 5e-4, rng.uniform(0.8, 1.0, all_steps), rng.uniform(4.5, 5.5, all_steps)
     table = pa.table({"step": steps, "name": names, "start": np.zeros(len(steps), np.int32), "value": values.ravel()})
-    sealed = write_sealed(folder, "scalars/rank=0/part-scalars.parquet", to_parquet(table))
-    return Segment(key, list(range(1, 1 + max(1, num_old))), [], [], 0, False, {"scalars": sealed})  # type: ignore[arg-type]
+    parts = range(1, 1 + max(1, num_old))
+    sealed = write_sealed(folder, f"scalars/rank=0/{part_name(key, parts[0], parts[-1])}", to_parquet(table))
+    return Segment(key, list(parts), [], [], 0, True, {"scalars": sealed})
 
 
-def _raw(folder: Path, manifest: Manifest, key: object, old_steps: int, raw_steps: int, num_old: int) -> None:
+def _raw(folder: Path, manifest: Manifest, key: StartKey, old_steps: int, raw_steps: int, num_old: int) -> None:
     infos, rng = manifest.sites, np.random.default_rng(0)
     kept: list[dict[str, Sealed]] = []
     for number in range(raw_steps // SEGMENT_STEPS):
         first = old_steps + number * SEGMENT_STEPS
         steps = np.arange(first, first + SEGMENT_STEPS, dtype=np.int64)
-        stem = f"part-{number:06d}.parquet"
+        stem = part_name(key, num_old + 1 + number, num_old + 1 + number)
         files = {}
         if number < VARIANTS:
             count = len(infos) * SEGMENT_STEPS
@@ -130,11 +132,11 @@ def _raw(folder: Path, manifest: Manifest, key: object, old_steps: int, raw_step
                 len(infos) * SEGMENT_STEPS,
                 True,
                 files,
-            )  # type: ignore[arg-type]
+            )
         )
 
 
-def _old_rollups(folder: Path, manifest: Manifest, key: object, num_sites: int, old_steps: int) -> None:
+def _old_rollups(folder: Path, manifest: Manifest, key: StartKey, num_sites: int, old_steps: int) -> None:
     rng, units = np.random.default_rng(2), 1
     for height in (1, 2, 3):
         units *= TOGETHER
@@ -142,7 +144,8 @@ def _old_rollups(folder: Path, manifest: Manifest, key: object, num_sites: int, 
         count, sealed = steps >> level, None
         group = max(1, (32 << 10) // count)
         for number in range(old_steps // steps):
-            path = f"ladder/rank=0/rung-old-{height}-{number:06d}.parquet"
+            parts = [1 + number * units, (number + 1) * units]
+            path = f"ladder/rank=0/rung-{key.ordinal:04d}-{key.token}-{height}-{parts[0]:06d}-{parts[1]:06d}.parquet"
             if sealed is None:
                 folded = DenseBuckets.empty(level, 0, num_sites, count, len(STATS))
                 folded.mean[:] = rng.uniform(0.9, 1.1, folded.mean.shape)
@@ -153,8 +156,12 @@ def _old_rollups(folder: Path, manifest: Manifest, key: object, num_sites: int, 
                 file = sealed = write_sealed(folder, path, writer.close())
             else:
                 file = linked(folder, sealed, path)
-            parts = [1 + number * units, (number + 1) * units]
-            manifest.rollups.append(Rollup(key, height, level, parts, number * count, count, num_sites, group, file))  # type: ignore[arg-type]
+            manifest.rollups.append(Rollup(key, height, level, parts, number * count, count, num_sites, group, file))
+
+
+def part_name(key: StartKey, first: int, last: int) -> str:
+    """What the store calls a sealed file of these parts."""
+    return f"part-{key.ordinal:04d}-{key.token}-{first:06d}-{last:06d}.parquet"
 
 
 def linked(folder: Path, of: Sealed, path: str) -> Sealed:
