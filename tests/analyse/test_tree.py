@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from stethoscope.analyse.bins import Mark
-from stethoscope.analyse.history import history
-from stethoscope.analyse.tree import Histories, module_tree, node_history
+from stethoscope.analyse.history import Groups, HistoryReader, history
+from stethoscope.analyse.tree import module_tree
 from stethoscope.kernels.columns import INDEX
 from stethoscope.record import Kind
 from stethoscope.store import RunWriter, open_run
@@ -30,7 +30,7 @@ def test_a_list_is_no_row_and_children_follow_their_parent(run):
 
 def test_a_node_is_its_group_in_quadrature(run):
     tree = module_tree(run, Kind.GRADIENT)
-    shown = node_history(Histories(run), Kind.GRADIENT, "norm", tree)
+    shown = HistoryReader(run).nodes(Kind.GRADIENT, "norm", tree)
     place = {node.path: at for at, node in enumerate(tree)}
     parts = np.hypot(shown.values[:, place["layers.1.attn"]], shown.values[:, place["layers.1.mlp"]])
     np.testing.assert_allclose(shown.values[:, place["layers.1"]], parts, rtol=1e-12)
@@ -38,16 +38,16 @@ def test_a_node_is_its_group_in_quadrature(run):
 
 def test_kept_histories_are_what_history_gives(run):
     whole = history(run, Kind.GRADIENT, "norm", depth=2)
-    kept = Histories(run).at(Kind.GRADIENT, "norm", 2)
+    kept = HistoryReader(run).groups(Groups(Kind.GRADIENT, "norm", 2))
     np.testing.assert_array_equal(kept.values, whole.values)
     np.testing.assert_array_equal(kept.marks, whole.marks)
     np.testing.assert_allclose(kept.usual, whole.usual)
 
 
 def test_reading_in_parts_changes_nothing(run, monkeypatch):
-    whole = Histories(run).at(Kind.GRADIENT, "norm", 3)
-    monkeypatch.setattr("stethoscope.analyse.tree._PART_VALUES", 64)
-    parts = Histories(run).at(Kind.GRADIENT, "norm", 3)
+    whole = HistoryReader(run).groups(Groups(Kind.GRADIENT, "norm", 3))
+    monkeypatch.setattr("stethoscope.analyse.history.rows.PART_VALUES", 64)
+    parts = HistoryReader(run).groups(Groups(Kind.GRADIENT, "norm", 3))
     np.testing.assert_array_equal(parts.values, whole.values)
     np.testing.assert_array_equal(parts.steps, whole.steps)
 
@@ -65,12 +65,12 @@ def test_a_live_run_is_extended_and_equals_a_fresh_reading(tmp_path):
 
     write(range(1, 60))
     with open_run(tmp_path / "20261116-120000-live-aaaaaa") as live:
-        kept = Histories(live)
-        assert len(kept.at(Kind.GRADIENT, "norm", 3).steps) == 59
+        kept = HistoryReader(live)
+        assert len(kept.groups(Groups(Kind.GRADIENT, "norm", 3)).steps) == 59
         write(range(60, 195))
         live.refresh()
-        grown = kept.at(Kind.GRADIENT, "norm", 3, usual_before=150)
-        fresh = Histories(live).at(Kind.GRADIENT, "norm", 3, usual_before=150)
+        grown = kept.groups(Groups(Kind.GRADIENT, "norm", 3), before=150)
+        fresh = HistoryReader(live).groups(Groups(Kind.GRADIENT, "norm", 3), before=150)
         np.testing.assert_array_equal(grown.values, fresh.values)
         np.testing.assert_array_equal(grown.marks, fresh.marks)
         np.testing.assert_array_equal(grown.usual, fresh.usual)
@@ -79,10 +79,10 @@ def test_a_live_run_is_extended_and_equals_a_fresh_reading(tmp_path):
 
 
 def test_what_is_kept_stays_under_its_bytes(run):
-    kept = Histories(run, limit_bytes=1)
+    kept = HistoryReader(run, limit_bytes=1)
     for depth in (1, 2, 3):
-        kept.at(Kind.GRADIENT, "norm", depth)
-    assert len(kept._kept) == 1
+        kept.groups(Groups(Kind.GRADIENT, "norm", depth))
+    assert len(kept._rows) == 1
 
 
 def test_frozen_modules_are_rows(tmp_path):
@@ -96,14 +96,14 @@ def test_frozen_modules_are_rows(tmp_path):
     with open_run(path) as found:
         tree = module_tree(found, Kind.GRADIENT)
         assert [(node.path, node.frozen) for node in tree] == [("emb", True), ("wte", False)]
-        shown = node_history(Histories(found), Kind.GRADIENT, "norm", tree)
+        shown = HistoryReader(found).nodes(Kind.GRADIENT, "norm", tree)
         assert shown.values.shape == (200, 2)
         assert np.isnan(shown.values[:, 0]).all()
 
 
 def test_other_statistics_of_groups_are_exact(run):
     tree = module_tree(run, Kind.WEIGHT)
-    shown = node_history(Histories(run), Kind.WEIGHT, "abs_max", [node for node in tree if node.path == "layers.0"])
+    shown = HistoryReader(run).nodes(Kind.WEIGHT, "abs_max", [node for node in tree if node.path == "layers.0"])
     block = run.block(1, 100)
     sites = [
         n

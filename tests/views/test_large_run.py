@@ -5,8 +5,8 @@ import importlib
 import numpy as np
 import pytest
 
-from stethoscope.analyse import overview as overview_module
 from stethoscope.analyse.bins import Mark
+from stethoscope.analyse.history import reader
 from stethoscope.explain import Diagnosis
 from stethoscope.kernels.columns import INDEX, NUM_COLUMNS, NUM_COUNTS
 from stethoscope.record import Kind, Site, SiteInfo
@@ -59,7 +59,7 @@ def cells(answer):
 def test_buckets_show_what_the_rows_show(folder, monkeypatch):
     view = (0, NUM_STEPS - 1, 19)  # bins of 64 steps either way
     small = heat_data(OpenRun(folder), Kind.GRADIENT, "norm", view)
-    monkeypatch.setattr(overview_module, "LARGE_VALUES", 100)
+    monkeypatch.setattr(reader, "LARGE_VALUES", 100)
     large = heat_data(OpenRun(folder), Kind.GRADIENT, "norm", view)
     assert (small["start"], small["size"], small["count"]) == (large["start"], large["size"], large["count"])
     left, right = cells(small), cells(large)
@@ -71,8 +71,8 @@ def test_buckets_show_what_the_rows_show(folder, monkeypatch):
 
 
 def test_the_whole_run_is_drawn_without_its_rows(folder, monkeypatch):
-    monkeypatch.setattr(overview_module, "LARGE_VALUES", 100)
-    monkeypatch.setattr(overview_module, "AT_ONCE_VALUES", 100)
+    monkeypatch.setattr(reader, "LARGE_VALUES", 100)
+    monkeypatch.setattr(reader, "AT_ONCE_VALUES", 100)
     viewed = OpenRun(folder)
     assert viewed.diagnosis is not None
     monkeypatch.setattr(Run, "matrix", lambda *_, **__: pytest.fail("rows were read"))
@@ -85,8 +85,8 @@ def test_the_whole_run_is_drawn_without_its_rows(folder, monkeypatch):
 
 
 def test_whoever_stays_sees_every_step(folder, monkeypatch):
-    monkeypatch.setattr(overview_module, "LARGE_VALUES", 100)
-    monkeypatch.setattr(overview_module, "AT_ONCE_VALUES", 100)
+    monkeypatch.setattr(reader, "LARGE_VALUES", 100)
+    monkeypatch.setattr(reader, "AT_ONCE_VALUES", 100)
     sharp = heat_data(OpenRun(folder), Kind.GRADIENT, "norm", (290, 310, 370), exact=True)
     assert sharp["exact"] is True
     assert sharp["size"] == 1
@@ -96,7 +96,7 @@ def test_whoever_stays_sees_every_step(folder, monkeypatch):
 
 
 def test_other_statistics_come_from_buckets_too(folder, monkeypatch):
-    monkeypatch.setattr(overview_module, "LARGE_VALUES", 100)
+    monkeypatch.setattr(reader, "LARGE_VALUES", 100)
     for stat in ("abs_max", "mean", "min", "num_tiny", "zero_fraction", "kurtosis"):
         answer = heat_data(OpenRun(folder), Kind.GRADIENT, stat, (0, NUM_STEPS - 1, 19))
         values, marks, _ = cells(answer)
@@ -107,8 +107,8 @@ def test_the_report_does_not_grow_with_the_run(folder, monkeypatch):
     """Of a run ten times as long it is no larger: everything in it is in bins."""
     from stethoscope.views.report import report_html
 
-    monkeypatch.setattr(overview_module, "LARGE_VALUES", 100)
-    monkeypatch.setattr("stethoscope.views.common.site_series.LONG_STEPS", 100)
+    monkeypatch.setattr(reader, "LARGE_VALUES", 100)
+    monkeypatch.setattr("stethoscope.analyse.history.series.LONG_STEPS", 100)
     viewed = OpenRun(folder)
     viewed._examined = Diagnosis()
     text = report_html(viewed, "1.2.3")

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stethoscope.analyse import overview
 from stethoscope.analyse.bins import Mark
+from stethoscope.analyse.history import reader
 from stethoscope.record import Evidence, Finding, Kind, Severity, Site, SiteInfo
 from stethoscope.store import FindingsWriter
 from stethoscope.views.common.glyphs import Screen
@@ -90,7 +90,7 @@ def test_a_models_outputs_are_named_after_the_root():
 @pytest.mark.parametrize("is_large", [False, True])
 @pytest.mark.parametrize("kind", OUTPUTS)
 def test_every_row_of_the_heatmap_is_full(viewed, kind, is_large, monkeypatch):
-    monkeypatch.setattr(overview, "LARGE_VALUES", 0 if is_large else 10**9)
+    monkeypatch.setattr(reader, "LARGE_VALUES", 0 if is_large else 10**9)
     found = heat_data(viewed, kind, "norm", (1, 200, 100), rows=range(len(viewed.tree(kind))))
     assert [row[0] for row in found["tree"]] == list(RETURNED)
     assert (marks_of(found) == Mark.PLAIN).all()

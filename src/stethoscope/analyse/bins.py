@@ -46,23 +46,23 @@ class Bins:
         """The bin of each step."""
         if not len(self):
             return np.zeros(len(steps), dtype=np.int64)
-        places: IntArray = (np.asarray(steps, dtype=np.int64) - self.starts[0]) // self.size
-        return places
+        indices: IntArray = (np.asarray(steps, dtype=np.int64) - self.starts[0]) // self.size
+        return indices
 
     def column(self, step: int) -> int | None:
         """The bin of one step, None where it lies outside."""
-        place = int(self.index(np.array([step]))[0]) if len(self) else -1
-        return place if 0 <= place < len(self) else None
+        index = int(self.index(np.array([step]))[0]) if len(self) else -1
+        return index if 0 <= index < len(self) else None
 
 
-def bins_over(steps: IntArray, width: int) -> Bins:
-    """At most `width` bins over these steps, none finer than the usual gap between them."""
+def bins_over(steps: IntArray, width: int, finest: int = 1) -> Bins:
+    """At most `width` bins over these steps, none finer than the usual gap between them or than `finest` steps."""
     if not len(steps) or width < 1:
         return Bins(np.zeros(0, dtype=np.int64), 1)
     first, last = int(steps[0]), int(steps[-1])
     every_step = last - first + 1 == len(steps)
     gap = 1 if every_step or len(steps) < 2 else int(np.median(np.diff(steps)))
-    power = max(0, max(gap, 1).bit_length() - 1)
+    power = max(gap, finest, 1).bit_length() - 1
     while (last >> power) - (first >> power) + 1 > width:
         power += 1
     size = 1 << power
@@ -76,19 +76,19 @@ def trend(steps: IntArray, values: FloatArray, bins: Bins) -> tuple[FloatArray, 
     at = bins.index(steps)
     everywhere = values[np.isfinite(values)]
     middle = float(np.median(everywhere)) if len(everywhere) else 0.0
-    for place in range(len(bins)):
-        inside = values[at == place]
+    for index in range(len(bins)):
+        inside = values[at == index]
         if not len(inside):
             continue
         finite = inside[np.isfinite(inside)]
         if np.isnan(inside).any():
-            marks[place] = Mark.NAN
+            marks[index] = Mark.NAN
         elif len(finite) < len(inside):
-            marks[place] = Mark.INF
+            marks[index] = Mark.INF
         else:
-            marks[place] = Mark.PLAIN
+            marks[index] = Mark.PLAIN
         if len(finite):
-            out[place] = _mean_or_spike(finite, middle)
+            out[index] = _mean_or_spike(finite, middle)
     return out, marks
 
 

@@ -23,7 +23,7 @@ class Row:
     frozen: bool = False
     """No site of this kind exists although the weights do: nothing asked for this gradient."""
     type: str = ""
-    """The module's type, where its name is a number: a place in a Sequential says nothing by itself."""
+    """The module's type, where its name is a number: a position in a Sequential says nothing by itself."""
 
     short: str = ""
     """What to call it where the row above says the rest of its name."""
@@ -56,14 +56,14 @@ def group_rows(
 ) -> tuple[tuple[Row, ...], list[IntArray]]:
     """The rows in the order of the model, and for each the columns of the matrix that belong to it."""
     by_modules = depth is None
-    depth = fitting_depth([*sites, *frozen], max_rows) if depth is None else max(1, depth)
+    depth = fitting_depth([*sites, *frozen], max_rows) if depth is None else depth
     groups: dict[str, list[int]] = {}
     members: dict[str, list[Site]] = {}
     for site in frozen:
         members.setdefault(_group_name(site, depth, by_modules), [])
-    for place, site in enumerate(sites):
+    for index, site in enumerate(sites):
         name = _group_name(site, depth, by_modules)
-        groups.setdefault(name, []).append(place)
+        groups.setdefault(name, []).append(index)
         members.setdefault(name, []).append(site)
     order = _model_order(list(members), sites, frozen, depth, by_modules)
     rows = tuple(Row(name, tuple(members[name]), frozen=name not in groups) for name in order)
@@ -79,13 +79,13 @@ def _group_name(site: Site, depth: int, by_modules: bool) -> str:
 def _model_order(
     names: list[str], sites: Sequence[Site], frozen: Sequence[Site], depth: int, by_modules: bool
 ) -> list[str]:
-    """Names in the order their sites were registered; frozen ones carry their place in the weights' order."""
+    """Names in the order their sites were registered; frozen ones stand where the weights' order has them."""
     if not frozen:
         return names
-    place = {_group_name(site, depth, by_modules): at for at, site in reversed(list(enumerate(frozen)))}
+    position = {_group_name(site, depth, by_modules): at for at, site in reversed(list(enumerate(frozen)))}
     known = {_group_name(site, depth, by_modules) for site in sites}
     out = [name for name in names if name in known]
-    for name in sorted((n for n in names if n not in known), key=lambda n: place[n]):
+    for name in sorted((n for n in names if n not in known), key=lambda n: position[n]):
         later = [at for at, other in enumerate(out) if _natural(other) > _natural(name)]
         out.insert(later[0] if later else len(out), name)
     return out

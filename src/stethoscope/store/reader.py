@@ -128,6 +128,11 @@ class Run(Drawn):
         return self._catalogue
 
     @property
+    def generation(self) -> int:
+        """Grows whenever anything is new: what was worked out of the run is good until then."""
+        return self._catalogue.generation
+
+    @property
     def starts(self) -> list[Start]:
         """Every process that wrote to the run, by rank and order."""
         return list(self._catalogue.starts)

@@ -8,18 +8,17 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final, cast
 
-from stethoscope.analyse.overview import Overview
-from stethoscope.analyse.tree import Histories, Node, module_tree
+from stethoscope.analyse.history import Grid, History, HistoryReader, grid
+from stethoscope.analyse.tree import Node, module_tree
 from stethoscope.explain import Diagnosis, conclude, diagnose
 from stethoscope.explain.verdict import broken_detectors, looked_at
 from stethoscope.record import Finding, Kind, RunNotFoundError, StethoscopeError
 from stethoscope.store import Run, open_run
 from stethoscope.views.common.coverage import Coverage
-from stethoscope.views.common.site_series import run_span
 
 REFRESH_S: Final = 0.25
 """A live run is looked at again no more often than this."""
@@ -41,14 +40,12 @@ class OpenRun:
         self.path = path
         self.lock = threading.RLock()
         self.run: Run = run if run is not None else open_run(path)
-        self.histories = Histories(self.run)
-        self.overview = Overview(self.run)
+        self.histories = HistoryReader(self.run)
         self.version = 1
         """Grows whenever anything of the run changed: the cursor of a stream."""
         self.read_at = time.time()
         self._state = self.run.state
         self._looked_at = time.monotonic()
-        self._span: tuple[int, tuple[int, int]] | None = None
         self._trees: dict[Kind, tuple[int, tuple[Node, ...]]] = {}
         self._diagnosis: tuple[int, Diagnosis] | None = None
         self._coverage = Coverage(self.run)
@@ -133,9 +130,7 @@ class OpenRun:
     @property
     def span(self) -> tuple[int, int]:
         """First and last step with rows or a loss."""
-        if self._span is None or self._span[0] != self.version:
-            self._span = (self.version, run_span(self.run))
-        return self._span[1]
+        return self.histories.span
 
     def kinds(self) -> list[Kind]:
         """The kinds a heatmap can show of this run."""
@@ -146,6 +141,28 @@ class OpenRun:
         """Where the past ends against which everything is shown: where the first cause began."""
         causes = self._diagnosis[1].causes if self._diagnosis is not None else conclude(self.run, self._heard()).causes
         return min((cause.first_step for cause in causes), default=None)
+
+    def history(self, kind: Kind, stat: str, nodes: Sequence[Node], window: tuple[int, int] | None = None) -> History:
+        """These nodes over the steps of a window, against what was usual before the first cause."""
+        return self.histories.nodes(kind, stat, nodes, window, before=self.usual_before())
+
+    def grid(
+        self,
+        kind: Kind,
+        stat: str,
+        nodes: Sequence[Node],
+        view: tuple[int, int, int],
+        *,
+        raw: bool = True,
+        has_time: bool = False,
+    ) -> Grid:
+        """These nodes over first..last in at most `width` bins, as values or as ratios to the usual.
+
+        `has_time` is whether rows may be read although stored buckets would come sooner.
+        """
+        window, before = view[:2], self.usual_before()
+        found = self.histories.nodes(kind, stat, nodes, window, view[2], before=before, has_time=has_time)
+        return grid(found, view[2], raw=raw)
 
     def close(self) -> None:
         """Forgets what was read."""

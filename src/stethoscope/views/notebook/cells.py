@@ -16,7 +16,6 @@ from stethoscope.views.common.open_run import OpenRun
 from stethoscope.views.lines.heatmap import Picture, cell_levels, shortened
 from stethoscope.views.lines.verdict import beside, extent_text, since, trend_of
 from stethoscope.views.notebook.markup import SEVERITY_COLOR, cells_svg, escaped, line_svg, mark, mono, muted, sheet
-from stethoscope.views.pagedata.cells import history_of
 from stethoscope.views.pagedata.heat import opened_rows, troubled
 from stethoscope.views.pagedata.overview import heat_kind
 from stethoscope.views.pagedata.verdict import window_around
@@ -166,7 +165,7 @@ def heat_html(viewed: OpenRun) -> str:
     tree = viewed.tree(kind)
     places = opened_rows(viewed, tree)[:400]
     signs = troubled(tree, viewed.diagnosis.causes)
-    whole = history_of(viewed, kind, "norm", [tree[at] for at in places])
+    whole = viewed.history(kind, "norm", [tree[at] for at in places])
     troubled_names = {tree[at].path: severity for at, severity in signs.items()}
     shown, hidden = shortened(
         whole.window(*window_around(viewed.run, viewed.diagnosis)), Picture(troubled_names, limit=_MAX_ROWS)

@@ -18,7 +18,6 @@ from stethoscope.record import Kind, Series
 from stethoscope.store import Run
 from stethoscope.views.common.open_run import OpenRun, both_locks
 from stethoscope.views.pagedata import facts, overview
-from stethoscope.views.pagedata.cells import history_of
 from stethoscope.views.pagedata.directions import Angles, cosine_data, sketches_of
 from stethoscope.views.pagedata.heat import MAX_CELLS, TreeRow, opened_rows, tree_data, troubled
 from stethoscope.views.pagedata.packing import Number, Packed, binned, floats, number, plain, small, text
@@ -198,19 +197,11 @@ class Parted:
     series: tuple[Series, Series]
 
 
-def _parted(path: str, kind: Kind, stat: str, pair: tuple[History, History], column: int) -> Parted:
+def _parted(path: str, kind: Kind, stat: str, pair: tuple[History, History], row: int) -> Parted:
     words = (
         f"{_KIND_WORDS.get(kind, str(kind).replace('_', ' '))} {statistic(stat).short or statistic(stat).label.lower()}"
     )
-    return Parted(path, words, (_column(pair[0], column), _column(pair[1], column)))
-
-
-def _column(source: History, column: int) -> Series:
-    """One row of a history as a series, NaN and Inf where it was marked so."""
-    values, marks = source.values[:, column].copy(), source.marks[:, column]
-    values[marks == Mark.INF], values[marks == Mark.NAN] = np.inf, np.nan
-    seen = marks != Mark.MISSING
-    return Series(source.steps[seen], values[seen])
+    return Parted(path, words, (pair[0].series(row), pair[1].series(row)))
 
 
 def angles_data(
@@ -256,7 +247,7 @@ def _window(a: OpenRun, b: OpenRun, parted: int | None) -> tuple[int, int]:
 
 
 def _pairs(a: OpenRun, b: OpenRun, kind: Kind, stat: str, nodes: Sequence[Node]) -> tuple[History, History]:
-    return history_of(a, kind, stat, nodes), history_of(b, kind, stat, nodes)
+    return a.history(kind, stat, nodes), b.history(kind, stat, nodes)
 
 
 def _first_difference(a: History, b: History) -> list[int | None]:

@@ -14,10 +14,10 @@ from typing import Final, TypedDict
 import numpy as np
 
 from stethoscope.analyse.graph import Graph, graph_of
+from stethoscope.analyse.history import Grid
 from stethoscope.analyse.tree import Node
 from stethoscope.record import Kind
 from stethoscope.views.common.open_run import OpenRun
-from stethoscope.views.pagedata.cells import Cells, cells_of
 from stethoscope.views.pagedata.heat import troubled
 from stethoscope.views.pagedata.overview import heat_kind
 from stethoscope.views.pagedata.packing import floats, small, text
@@ -158,14 +158,14 @@ def flow_data(viewed: OpenRun, kind: Kind, view: tuple[int, int, int]) -> FlowDa
 
 def measured_cells(
     viewed: OpenRun, kind: Kind, paths: Sequence[str], view: tuple[int, int, int]
-) -> tuple[dict[str, int], Cells]:
+) -> tuple[dict[str, int], Grid]:
     """Rows, values in bins and what is usual of the nodes; one without parameters shows its output's gradient."""
     seen = (view[0], view[1], min(view[2], MAX_STEPS))
 
-    def of(which: Kind, wanted: Sequence[str]) -> tuple[list[str], Cells]:
+    def of(which: Kind, wanted: Sequence[str]) -> tuple[list[str], Grid]:
         known = {node.path: node for node in viewed.tree(which)}
         nodes = [known[path] for path in wanted if path in known]
-        return [node.path for node in nodes], cells_of(viewed, which, "norm", nodes, seen, raw=True, exact=False)
+        return [node.path for node in nodes], viewed.grid(which, "norm", nodes, seen)
 
     names, cells = of(kind, paths)
     rest = [path for path in paths if path not in set(names)]
@@ -185,7 +185,7 @@ def measured_cells(
 def layer_bars(viewed: OpenRun, kind: Kind, layers: Sequence[Node], view: tuple[int, int, int]) -> LayerBars:
     """The top rows over the same steps: bars below the graph, and the small heatmap of the scrubber."""
     layers = [node for node in layers if not node.frozen][:MAX_NODES]
-    cells = cells_of(viewed, kind, "norm", layers, (view[0], view[1], min(view[2], MAX_STEPS)), raw=True, exact=False)
+    cells = viewed.grid(kind, "norm", layers, (view[0], view[1], min(view[2], MAX_STEPS)))
     return {
         "paths": [text(node.path, 10_000) for node in layers],
         "labels": [text(node.label, 200) for node in layers],

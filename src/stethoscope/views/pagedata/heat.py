@@ -10,7 +10,6 @@ import numpy as np
 from stethoscope.analyse.tree import Node
 from stethoscope.record import Finding, Kind, Severity
 from stethoscope.views.common.open_run import OpenRun
-from stethoscope.views.pagedata.cells import cells_of
 from stethoscope.views.pagedata.packing import floats, small, text
 from stethoscope.views.pagedata.query import MAX_ROWS
 
@@ -75,7 +74,7 @@ def heat_data(
     places = places[:MAX_ROWS]
     nodes = [tree[at] for at in places]
     width = max(8, min(width, MAX_CELLS // max(1, len(nodes)), 4096))
-    cells = cells_of(viewed, kind, stat, nodes, (first, last, width), raw=True, exact=exact)
+    cells = viewed.grid(kind, stat, nodes, (first, last, width), has_time=exact)
     out: HeatData = {
         "version": viewed.version,
         "kind": str(kind),
@@ -89,7 +88,7 @@ def heat_data(
         "values": floats(cells.levels),
         "marks": small(cells.marks),
         "usual": floats(cells.usual),
-        "exact": cells.is_exact,
+        "exact": not cells.can_be_refined,
     }
     if with_tree:
         out["tree"] = tree_data(tree, troubled(tree, viewed.diagnosis.causes))
@@ -164,7 +163,7 @@ def thumbnail(viewed: OpenRun, width: int = 58, max_rows: int = 15) -> Thumbnail
         top = [node for node in tree if node.indent <= 1]
     if len(top) > max_rows:
         top = [top[int(at)] for at in np.linspace(0, len(top) - 1, max_rows)]
-    cells = cells_of(viewed, kinds[0], "norm", top, (*viewed.span, width), raw=False, exact=False)
+    cells = viewed.grid(kinds[0], "norm", top, (*viewed.span, width), raw=False)
     levels = np.clip(np.nan_to_num(cells.levels, nan=0.0, posinf=6.0, neginf=-6.0), -6, 6)
     return {
         "rows": len(top),

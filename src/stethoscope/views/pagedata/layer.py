@@ -10,6 +10,7 @@ import numpy as np
 
 from stethoscope.analyse.bins import bins_over
 from stethoscope.analyse.eventseries import attention_modules, entropy
+from stethoscope.analyse.history import site_series
 from stethoscope.kernels.histogram import MIN_EXPONENT, NUM_EXPONENTS, ZERO_BIN
 from stethoscope.record import (
     OUTPUT_KINDS,
@@ -24,7 +25,6 @@ from stethoscope.record import (
 )
 from stethoscope.store import Run
 from stethoscope.views.common.open_run import OpenRun
-from stethoscope.views.common.site_series import series_of
 from stethoscope.views.pagedata.layer_parts import Heads, Units, heads_data, units_data
 from stethoscope.views.pagedata.overview import Limit, Track
 from stethoscope.views.pagedata.packing import Packed, binned, floats, number, text
@@ -307,7 +307,7 @@ def _line(track: LayerLine, view: tuple[int, int, int]) -> Track:
 
 
 def _one(run: Run, site: Site, stat: str, window: tuple[int, int] | None = None) -> Series:
-    found = series_of(run, site.path, site.kind, stat, window)
+    found = site_series(run, site.path, site.kind, stat, window)
     return found[site] if site in found else Series(np.empty(0, np.int64), np.empty(0))
 
 

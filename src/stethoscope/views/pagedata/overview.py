@@ -13,7 +13,6 @@ from stethoscope.record import Kind, Series, Severity
 from stethoscope.store import Run
 from stethoscope.views.common.open_run import OpenRun
 from stethoscope.views.pagedata import facts
-from stethoscope.views.pagedata.cells import cells_of
 from stethoscope.views.pagedata.checkup import Checkup, checkup_data
 from stethoscope.views.pagedata.heat import HeatData, heat_data, opened_rows
 from stethoscope.views.pagedata.packing import Number, Packed, binned, number, reduced, small, spark, text
@@ -271,29 +270,7 @@ def gradient_norm(viewed: OpenRun) -> tuple[Series, str]:
         return run.metric("grad_norm"), "before clipping"
     if Kind.GRADIENT not in viewed.kinds():
         return Series(np.empty(0, np.int64), np.empty(0)), ""
-    if viewed.overview.is_large(Kind.GRADIENT, viewed.span):
-        found = _coarse_total(viewed)
-        if found is not None:
-            return found, "all layers together"
-    whole = viewed.histories.at(Kind.GRADIENT, "norm", 1)
-    with np.errstate(invalid="ignore"):
-        total = np.sqrt(np.nansum(np.square(whole.values), axis=1))
-    for mark, value in ((Mark.INF, np.inf), (Mark.NAN, np.nan)):
-        total[(whole.marks == mark).any(axis=1)] = value
-    seen = (whole.marks != Mark.MISSING).any(axis=1)
-    return Series(whole.steps[seen], total[seen]), "all layers together"
-
-
-def _coarse_total(viewed: OpenRun) -> Series | None:
-    """The norm over all gradients of a long run, one number a bucket."""
-    whole = viewed.overview.whole(Kind.GRADIENT, "norm", viewed.span)
-    if whole is None:
-        return None
-    seen = whole.rows.any(axis=0)
-    total = np.sqrt(np.square(np.nan_to_num(whole.mean.astype(np.float64))).sum(axis=0))
-    worst = whole.broken.max(axis=0, initial=0)
-    total[worst == 1], total[worst == 2] = np.inf, np.nan
-    return Series(whole.starts[seen], total[seen])
+    return viewed.histories.together(Kind.GRADIENT, "norm").series(0), "all layers together"
 
 
 def clip_limit(run: Run) -> float | None:
@@ -345,7 +322,7 @@ def trouble_strip(viewed: OpenRun, bins: Bins) -> np.ndarray[tuple[int], np.dtyp
     tree = viewed.tree(kind)
     top = [tree[at] for at in opened_rows(viewed, tree) if not tree[at].frozen][:512]
     if top:
-        cells = cells_of(viewed, kind, "norm", top, (*viewed.span, MINIMAP_BINS), raw=False, exact=False)
+        cells = viewed.grid(kind, "norm", top, (*viewed.span, MINIMAP_BINS), raw=False)
         place = bins.index(cells.bins.starts)
         far = np.nanmax(np.abs(np.where(np.isfinite(cells.levels), cells.levels, 0.0)), axis=0, initial=0.0)
         score = np.where(far > 4, 2, np.where(far > 2.5, 1, 0)).astype(np.uint8)

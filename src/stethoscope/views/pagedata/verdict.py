@@ -9,6 +9,7 @@ from typing import Final, TypedDict
 import numpy as np
 
 from stethoscope.analyse.eventseries import entropy
+from stethoscope.analyse.history import site_series
 from stethoscope.explain.diagnosis import Diagnosis
 from stethoscope.explain.headline import headline
 from stethoscope.explain.meanwhile import goes_on, loss_words, meanwhile, metric_series
@@ -16,7 +17,6 @@ from stethoscope.record import Evidence, Finding, Kind, Series, Severity, Stetho
 from stethoscope.store import Run
 from stethoscope.views.common import numbers
 from stethoscope.views.common.open_run import OpenRun
-from stethoscope.views.common.site_series import series_of
 from stethoscope.views.pagedata.packing import Number, Packed, number, spark, text
 
 MAX_EVIDENCE: Final = 5
@@ -228,7 +228,7 @@ def evidence_series(evidence: Evidence, run: Run, window: tuple[int, int] | None
     """The recorded series that shows this number, None where it names none that is there."""
     if evidence.site and evidence.kind in list(Kind):
         with contextlib.suppress(KeyError, ValueError, StethoscopeError):
-            found = series_of(run, evidence.site, evidence.kind, evidence.stat or "norm", window)
+            found = site_series(run, evidence.site, Kind(evidence.kind), evidence.stat or "norm", window)
             for site, one in found.items():
                 if evidence.site in site.names:
                     return one

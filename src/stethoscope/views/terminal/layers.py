@@ -41,10 +41,8 @@ def layers_lines(
         sign = pad(screen.glyphs.severity[severity] if severity else "", 2)
         line: Line = [(sign, SEVERITY_STYLE[severity]) if severity else (sign, "")]
         line.append((name, STRONG if severity else PLAIN))
-        values = np.where(history.marks[:, place] == Mark.NAN, np.nan, history.values[:, place])
-        values = np.where(history.marks[:, place] == Mark.INF, np.inf, values)
-        seen = history.marks[:, place] != Mark.MISSING
-        heights, marks = trend(history.steps[seen], values[seen], bins)
+        series = history.series(place)
+        heights, marks = trend(series.steps, series.values, bins)
         if row.frozen:
             marks[:] = Mark.MISSING
         line += bars(heights, marks, screen.glyphs, usual=_STEADY)

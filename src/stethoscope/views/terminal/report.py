@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -81,18 +81,7 @@ def _opened(whole: History, run: Run, cause: Finding) -> History:
         return whole
     lead = whole.rows[place].name + "."
     rows = [dataclasses.replace(row, short=f"  {row.name.removeprefix(lead)}") for row in parts.rows]
-    order = [*whole.rows[: place + 1], *rows, *whole.rows[place + 1 :]]
-    return dataclasses.replace(
-        whole,
-        rows=tuple(order),
-        values=_between(whole.values, parts.values, place),
-        marks=_between(whole.marks, parts.marks, place),
-        usual=_between(whole.usual, parts.usual, place),
-    )
-
-
-def _between(rows: Any, parts: Any, place: int) -> Any:
-    return np.concatenate([rows[..., : place + 1], parts, rows[..., place + 1 :]], axis=-1)
+    return whole.with_rows(dataclasses.replace(parts, rows=tuple(rows)), place + 1)
 
 
 def heat_kind(run: Run, wanted: Sequence[str]) -> Kind:

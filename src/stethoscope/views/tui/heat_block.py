@@ -30,7 +30,6 @@ from stethoscope.views.common.styled_text import (
     pad,
 )
 from stethoscope.views.lines.heatmap import cell_levels, cell_spans, direction, key_parts
-from stethoscope.views.pagedata.cells import history_of
 from stethoscope.views.pagedata.heat import opened_rows, troubled
 from stethoscope.views.tui.chart import CURSOR, Frame
 from stethoscope.views.tui.view import View, column_of, filled, visible
@@ -82,7 +81,7 @@ def heat_of(viewed: OpenRun, view: View, screen: Screen, kind: Kind, window: tup
     room = screen.width - gutter - 4 - (VALUE + RATIO if with_values else RATIO)
     room -= 2 if screen.glyphs.marks_direction else 0
     window = filled(window, viewed.span, viewed.run.steps, max(room, 8))
-    source = history_of(viewed, kind, "norm", nodes, window)
+    source = viewed.history(kind, "norm", nodes, window)
     cells = grid(source, max(room, 8), raw=view.raw)
     other = grid(source, max(room, 8), raw=not view.raw).levels
     values = cells.levels if view.raw else other
