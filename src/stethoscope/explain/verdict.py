@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from stethoscope.analyse.span import spans
 from stethoscope.detect import Detection
@@ -80,18 +81,16 @@ def _from_elsewhere(run: Run) -> list[Finding]:
     return [finding for finding in run.findings() if finding.code not in pages.codes()]
 
 
-def looked_at(run: Run, broken: tuple[str, ...] = ()) -> LookedAt:
-    """What the run holds, against what it should."""
-    expected = [info for info in run.sites if info.measured not in NOT_MEASURED]
-    counts = run.matrix(None, "count")
-    steps = counts.steps
-    reporting = sum(
-        info.measured not in NOT_MEASURED and not silent
-        for info, silent in zip(counts.sites, np.all(counts.missing, axis=0).tolist(), strict=True)
-    )
+def looked_at(run: Run, broken: tuple[str, ...] = (), *, has_rows: npt.NDArray[np.bool_] | None = None) -> LookedAt:
+    """What the run holds, against what it should. `has_rows` says of each site whether it reported, where that is known."""
+    steps = run.steps
+    if has_rows is None:
+        counts = run.matrix(None, "count")
+        steps, has_rows = counts.steps, ~np.all(counts.missing, axis=0)
+    expected = np.array([info.measured not in NOT_MEASURED for info in run.sites], dtype=bool)
     return LookedAt(
-        num_sites=reporting,
-        num_sites_expected=len(expected),
+        num_sites=int((has_rows & expected).sum()),
+        num_sites_expected=int(expected.sum()),
         num_steps=len(steps),
         first_step=int(steps[0]) if len(steps) else None,
         last_step=int(steps[-1]) if len(steps) else None,

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Final, cast
+from typing import Final
 
 from stethoscope.analyse.history import Grid, History, HistoryReader, grid
 from stethoscope.analyse.tree import Node, module_tree
@@ -84,7 +84,7 @@ class OpenRun:
         if self._diagnosis is None or self._diagnosis[0] != self.version:
             own = self._examined
             broken = broken_detectors(self.run.failures()) if own is None else own.looked_at.broken_detectors
-            seen = looked_at(cast(Run, self._coverage.brought_up()), broken)
+            seen = looked_at(self.run, broken, has_rows=self._coverage.has_rows())
             self._diagnosis = (self.version, conclude(self.run, self._heard(), looked_at=seen))
         return self._diagnosis[1]
 

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from stethoscope.analyse.eventseries import entropy
 from stethoscope.explain.diagnosis import Diagnosis, LookedAt
 from stethoscope.explain.headline import headline
-from stethoscope.explain.meanwhile import meanwhile, metric_series
-from stethoscope.record import Evidence, Finding, Kind, Series, Severity, StethoscopeError
+from stethoscope.explain.meanwhile import meanwhile
+from stethoscope.record import Evidence, Finding, Series, Severity, StethoscopeError
 from stethoscope.views.common import numbers
+from stethoscope.views.common.evidence import evidence_trend
 from stethoscope.views.common.glyphs import SEVERITY_STYLE, Screen
 from stethoscope.views.common.styled_text import (
     BROKEN,
@@ -196,33 +195,12 @@ def _with_unit(evidence: Evidence, screen: Screen) -> str:
 
 
 def _evidence_trend(evidence: Evidence, cause: Finding, run: Run | None, room: int, screen: Screen) -> Line:
-    series = trend_of(evidence, cause, run) if run is not None and room >= 8 else None
+    series = evidence_trend(evidence, cause, run) if run is not None and room >= 8 else None
     if series is None or len(series) < 2:
         return []
     first, last = window_around(cause, series.steps)
     keep = (series.steps >= first) & (series.steps <= last)
     return sparkline(Series(series.steps[keep], series.values[keep]), room, screen.glyphs)
-
-
-def trend_of(evidence: Evidence, cause: Finding, run: Run) -> Series | None:
-    """The series that shows a number of this cause, also where it lives in events."""
-    series = evidence_series(evidence, run)
-    if series is None and "entropy" in evidence.label.lower() and cause.sites:
-        series = entropy(run, cause.sites[0])
-    return series if series is not None and len(series) else None
-
-
-def evidence_series(evidence: Evidence, run: Run) -> Series | None:
-    """The recorded series that shows this number, None where it names none that is there."""
-    if evidence.site and evidence.kind in list(Kind):
-        with contextlib.suppress(KeyError, ValueError, StethoscopeError):
-            found = run.series(evidence.site, evidence.kind, evidence.stat or "norm")
-            for site, one in found.items():
-                if evidence.site in (site.path, site.module):
-                    return one
-        return None
-    names = (evidence.stat, evidence.site, evidence.label)
-    return next((series for name in names if (series := metric_series(run, name)) is not None), None)
 
 
 def window_around(cause: Finding, steps: np.ndarray[tuple[int], np.dtype[np.int64]]) -> tuple[int, int]:

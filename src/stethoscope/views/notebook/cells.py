@@ -11,10 +11,11 @@ from stethoscope.record import Evidence, Finding, Series, Severity
 from stethoscope.store import Run
 from stethoscope.views.common import numbers
 from stethoscope.views.common import words as run_words
+from stethoscope.views.common.evidence import evidence_trend
 from stethoscope.views.common.glyphs import UNICODE
 from stethoscope.views.common.open_run import OpenRun
 from stethoscope.views.lines.heatmap import Picture, cell_levels, shortened
-from stethoscope.views.lines.verdict import beside, extent_text, since, trend_of
+from stethoscope.views.lines.verdict import beside, extent_text, since
 from stethoscope.views.notebook.markup import SEVERITY_COLOR, cells_svg, escaped, line_svg, mark, mono, muted, sheet
 from stethoscope.views.pagedata.heat import opened_rows, troubled
 from stethoscope.views.pagedata.overview import heat_kind
@@ -114,7 +115,7 @@ def _unit(e: Evidence) -> str:
 
 
 def _evidence_line(e: Evidence, cause: Finding, run: Run | None) -> str:
-    series = trend_of(e, cause, run) if run is not None else None
+    series = evidence_trend(e, cause, run) if run is not None else None
     if series is None:
         return ""
     return line_svg(

@@ -24,13 +24,14 @@ from stethoscope.record import (
     SiteInfo,
 )
 from stethoscope.store import Run
+from stethoscope.views.common.evidence import evidence_series
 from stethoscope.views.common.open_run import OpenRun
 from stethoscope.views.pagedata.layer_parts import Heads, Units, heads_data, units_data
 from stethoscope.views.pagedata.overview import Limit, Track
 from stethoscope.views.pagedata.packing import Packed, binned, floats, number, text
 from stethoscope.views.pagedata.query import BadQuestionError, QueryParams
 from stethoscope.views.pagedata.screens import Screen
-from stethoscope.views.pagedata.verdict import FindingRow, evidence_series, finding_row
+from stethoscope.views.pagedata.verdict import FindingRow, finding_row
 
 MAX_PICTURES: Final = 384
 """Histograms sent at most; where there are more, every second, fourth, … one is."""

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 from typing import Final, TypedDict
 
 import numpy as np
 
-from stethoscope.analyse.eventseries import entropy
-from stethoscope.analyse.history import site_series
 from stethoscope.explain.diagnosis import Diagnosis
 from stethoscope.explain.headline import headline
-from stethoscope.explain.meanwhile import goes_on, loss_words, meanwhile, metric_series
-from stethoscope.record import Evidence, Finding, Kind, Series, Severity, StethoscopeError
+from stethoscope.explain.meanwhile import goes_on, loss_words, meanwhile
+from stethoscope.record import Evidence, Finding, Series, Severity
 from stethoscope.store import Run
 from stethoscope.views.common import numbers
+from stethoscope.views.common.evidence import evidence_series, evidence_trend
 from stethoscope.views.common.open_run import OpenRun
 from stethoscope.views.pagedata.packing import Number, Packed, number, spark, text
 
@@ -208,9 +206,7 @@ def why(cause: Finding, beside: Sequence[Evidence] = ()) -> str:
 def evidence_data(evidence: Evidence, cause: Finding, viewed: OpenRun) -> EvidenceData:
     """A number, before and after, with its trend where a series is known."""
     run = viewed.run
-    series = evidence_series(evidence, run)
-    if series is None and "entropy" in evidence.label.lower() and cause.sites:
-        series = entropy(run, cause.sites[0])
+    series = evidence_trend(evidence, cause, run)
     first, last = window_around(run, viewed.diagnosis)
     return {
         "label": text(evidence.label, 160),
@@ -222,19 +218,6 @@ def evidence_data(evidence: Evidence, cause: Finding, viewed: OpenRun) -> Eviden
         "stat": evidence.stat,
         "trend": None if series is None else spark(series, _SPARK_BINS, first, last),
     }
-
-
-def evidence_series(evidence: Evidence, run: Run, window: tuple[int, int] | None = None) -> Series | None:
-    """The recorded series that shows this number, None where it names none that is there."""
-    if evidence.site and evidence.kind in list(Kind):
-        with contextlib.suppress(KeyError, ValueError, StethoscopeError):
-            found = site_series(run, evidence.site, Kind(evidence.kind), evidence.stat or "norm", window)
-            for site, one in found.items():
-                if evidence.site in site.names:
-                    return one
-        return None
-    names = (evidence.stat, evidence.site, evidence.label)
-    return next((series for name in names if (series := metric_series(run, name)) is not None), None)
 
 
 def followed_entries(run: Run, cause: Finding, followed: Sequence[Finding]) -> list[Followed]:

@@ -1,0 +1,30 @@
+"""The series behind a number that a finding rests on."""
+
+from __future__ import annotations
+
+import contextlib
+
+from stethoscope.analyse.eventseries import entropy
+from stethoscope.analyse.history import site_series
+from stethoscope.explain.meanwhile import metric_series
+from stethoscope.record import Evidence, Finding, Kind, Series, StethoscopeError
+from stethoscope.store import Run
+
+
+def evidence_series(evidence: Evidence, run: Run, window: tuple[int, int] | None = None) -> Series | None:
+    """The recorded series that shows this number, None where it names none that is there."""
+    if evidence.site and evidence.kind in list(Kind):
+        with contextlib.suppress(KeyError, ValueError, StethoscopeError):
+            found = site_series(run, evidence.site, Kind(evidence.kind), evidence.stat or "norm", window)
+            return next((series for site, series in found.items() if evidence.site in site.names), None)
+        return None
+    names = (evidence.stat, evidence.site, evidence.label)
+    return next((series for name in names if (series := metric_series(run, name)) is not None), None)
+
+
+def evidence_trend(evidence: Evidence, cause: Finding, run: Run) -> Series | None:
+    """The series that shows a number of this cause, also where it lives in events."""
+    series = evidence_series(evidence, run)
+    if series is None and "entropy" in evidence.label.lower() and cause.sites:
+        series = entropy(run, cause.sites[0])
+    return series if series is not None and len(series) else None
