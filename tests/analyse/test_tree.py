@@ -99,6 +99,7 @@ def test_frozen_modules_are_rows(tmp_path):
         shown = HistoryReader(found).nodes(Kind.GRADIENT, "norm", tree)
         assert shown.values.shape == (200, 2)
         assert np.isnan(shown.values[:, 0]).all()
+        assert (shown.marks[:, 0] == Mark.FROZEN).all()
 
 
 def test_other_statistics_of_groups_are_exact(run):

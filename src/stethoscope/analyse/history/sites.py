@@ -21,10 +21,11 @@ from stethoscope.kernels import columns
 from stethoscope.kernels.statistics import STATISTICS, Across, statistic
 from stethoscope.record import FloatArray, IntArray, Kind, Site, SiteInfo
 from stethoscope.store import BucketMatrix
+from stethoscope.store.downsample.dense import INF, NAN
 
 Floats = npt.NDArray[np.floating[Any]]
 """float64 of rows, float32 of buckets."""
-_INF, _NAN = 1, 2
+
 _MERGE_STEPS: Final = 256
 
 
@@ -46,7 +47,7 @@ def sites_by_step(run: Recorded, kind: Kind, stat: str, pattern: str, first: int
     broken = np.zeros_like(found.missing, dtype=np.uint8)
     for name in STATISTICS["num_nonfinite"].inputs:  # one after the other: each is as large as all else
         is_broken = run.matrix(kind, name, pattern=pattern, first=first, last=last).values > 0
-        np.maximum(broken, is_broken.view(np.uint8) * np.uint8(_NAN if name == "num_nan" else _INF), out=broken)
+        np.maximum(broken, is_broken.view(np.uint8) * np.uint8(NAN if name == "num_nan" else INF), out=broken)
     return SiteValues(found.steps, tuple(found.sites), found.values, ~found.missing, broken)
 
 
@@ -133,5 +134,5 @@ def marks_together(source: SiteValues, members: Sequence[IntArray], stat: str, l
             out[(largest[:, group] == 0) & (out[:, group] == Mark.PLAIN), group] = Mark.DEAD
         if not statistic(stat).is_count:
             worst = source.broken[:, part].max(axis=1)
-            out[worst == _INF, group], out[worst == _NAN, group] = Mark.INF, Mark.NAN
+            out[worst == INF, group], out[worst == NAN, group] = Mark.INF, Mark.NAN
     return out
