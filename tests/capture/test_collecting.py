@@ -164,7 +164,7 @@ def test_a_model_that_is_called_and_never_stepped_keeps_nothing_alive(tmp_path: 
         model(torch.randn(6, 4))
     gc.collect()
     assert sum(output() is not None for output in outputs) <= 4  # of the last call
-    assert len(session._watcher._rows.batches) < 500
+    assert len(session._watcher.assembly.rows.batches) < 500
     for _ in range(5):
         torch.tensor(model(torch.randn(6, 4)).sum().item(), requires_grad=True).backward()
         optimizer.step()

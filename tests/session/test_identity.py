@@ -171,7 +171,7 @@ def test_copies_and_pickles_of_a_watched_model_work_and_are_not_watched(name: st
         for first, second in zip(model.state_dict().values(), other.state_dict().values(), strict=True):
             assert torch.equal(first, second)
         other.train()(x).sum().backward()
-    assert len(session._watcher._rows.batches) == 0
+    assert len(session._watcher.assembly.rows.batches) == 0
     assert len(session._watcher.table) == num_sites
     session.stop()
 

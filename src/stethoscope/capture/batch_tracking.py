@@ -147,7 +147,7 @@ class BatchTracker:
         arrival.reach(inputs, self._step())
         return arrival
 
-    def close(self, rows: StepRows, *, measured: bool) -> None:
+    def close_step(self, rows: StepRows, *, measured: bool) -> None:
         """The Step is over: tell of its batches, with rows of their targets where the Step is measured at all."""
         if self._waited_ms is not None:
             rows.scalars["data_ms"] = rows.scalars["loader_ms"] = self._waited_ms

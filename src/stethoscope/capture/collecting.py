@@ -107,6 +107,11 @@ class Collector:
             and tensor._version == self._versions[-1]
         )
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing waits."""
+        return not self._places and not self._learning
+
     def flush(self) -> None:
         """Measure what waits, and let go of it."""
         with self._lock:

@@ -20,7 +20,7 @@ class Cost:
     """Seconds spent in the open Step."""
 
     def __init__(self, schedule: Schedule, taps: Taps, batch_tracker: BatchTracker, notes: Notes) -> None:
-        self._schedule, self._taps, self._intake, self._notes = schedule, taps, batch_tracker, notes
+        self._schedule, self._taps, self._batch_tracker, self._notes = schedule, taps, batch_tracker, notes
         self._spent = dict.fromkeys(OWN_PARTS, 0.0)
         self.step_began = time.perf_counter()
 
@@ -33,21 +33,22 @@ class Cost:
     def begin(self) -> None:
         """A Step begins: nothing is spent yet."""
         self._spent = dict.fromkeys(OWN_PARTS, 0.0)
-        self._taps.spent = self._intake.spent = 0.0
-        self._notes.spent = dict.fromkeys(self._notes.spent, 0.0)
+        self._taps.spent = self._batch_tracker.spent = 0.0
+        self._notes.spent.clear()
 
     def close(self, step: int, rows: StepRows, sink: Sink) -> None:
         """A Step is over: note what it cost among its numbers, and let the governor learn from it."""
-        spent = {**self._spent, "modules": self._taps.spent, "batches": self._intake.spent}
+        spent = self._spent | {"modules": self._taps.spent, "batches": self._batch_tracker.spent, "units": 0.0}
         for part, seconds in self._notes.spent.items():
             spent[part] -= seconds
-        spent["units"] = sum(self._notes.spent.values())
-        rows.scalars["overhead_ms"] = sum(spent.values()) * 1e3
+            spent["units"] += seconds
+        milliseconds = {part: seconds * 1e3 for part, seconds in spent.items()}
+        rows.scalars["overhead_ms"] = sum(milliseconds.values())
         on_device = self._schedule.device_ms(step)
         if on_device:
             rows.scalars["overhead_device_ms"] = on_device
         # A device that has not come this far yet is the slower one: what the host does meanwhile costs nothing.
         self._schedule.behind = not rows.ready()
-        self._schedule.step_cost(step, {part: seconds * 1e3 for part, seconds in spent.items()})
+        self._schedule.step_cost(step, milliseconds)
         if self._schedule.step_took(rows.scalars["step_ms"]):
             sink.event(step, "governor", {"every": self._schedule.periods()})

@@ -91,6 +91,11 @@ class DeferredReads:
         self.timed = False
         """Whether the device's own time is asked for in this step."""
 
+    @property
+    def is_asked(self) -> bool:
+        """Whether anything was handed in."""
+        return bool(self._asked)
+
     def ask(self, numbers: torch.Tensor, take: Take, *given: Any) -> None:
         """Calls `take` with what is given and the values of a small tensor, flat and as float32, when they are there."""
         self._asked.setdefault(numbers.device, []).append((numbers.detach().reshape(-1), take, given))

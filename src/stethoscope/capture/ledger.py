@@ -13,10 +13,16 @@ MAX_PARAMETERS: Final = 64
 ABSENT: Final = (0, -1)
 
 
-def state_of(parameter: Any) -> tuple[int, int]:
-    """Which gradient the parameter holds and how often it was written; ABSENT where there is none."""
-    gradient = parameter.grad
-    return ABSENT if gradient is None else (id(gradient), gradient._version)
+State = tuple[int, int]
+
+
+def states_of(parameters: list[Any]) -> list[State]:
+    """Which gradient each parameter holds and how often it was written; ABSENT where there is none.
+
+    Asked four times a step of every parameter that is looked at, so in as few operations as can be.
+    """
+    gradients = [parameter.grad for parameter in parameters]
+    return [ABSENT if gradient is None else (id(gradient), gradient._version) for gradient in gradients]
 
 
 def is_cleared(parameter: Any) -> bool:
@@ -37,10 +43,10 @@ class Ledger:
 
     def __init__(self, parameters: list[Any]) -> None:
         self.parameters = _chosen(parameters)
-        self._seen: list[tuple[int, int]] = [state_of(p) for p in self.parameters]
+        self._seen: list[State] = states_of(self.parameters)
         self._held_after_step = [False] * len(self.parameters)
         self._cleared = [True] * len(self.parameters)
-        self._after_backward: list[tuple[int, int]] = [ABSENT] * len(self.parameters)
+        self._after_backward: list[State] = [ABSENT] * len(self.parameters)
         self.num_backwards = 0
         """Backward passes since this optimizer's last step."""
         self.num_steps = 0
@@ -56,7 +62,7 @@ class Ledger:
 
     def was_changed(self) -> bool:
         """Whether anything was done to the gradients since we last looked."""
-        return any(state_of(p) != seen for p, seen in zip(self.parameters, self._seen, strict=True))
+        return states_of(self.parameters) != self._seen
 
     def evaluated_again(self) -> None:
         """A closure is evaluated once more: what its last evaluation left counts no longer."""
@@ -67,9 +73,10 @@ class Ledger:
 
         True where gradients of an earlier backward were thrown away by an optimizer that never stepped.
         """
-        for position, parameter in enumerate(self.parameters):
-            if state_of(parameter) != self._seen[position]:
-                self._cleared[position] = True
+        now = states_of(self.parameters)
+        if now != self._seen:
+            changed = [state != seen for state, seen in zip(now, self._seen, strict=True)]
+            self._cleared = [cleared or new for cleared, new in zip(self._cleared, changed, strict=True)]
         if self.num_steps or not self.num_backwards:
             return False
         arrived = [p for p, state in zip(self.parameters, self._after_backward, strict=True) if state != ABSENT]
@@ -78,27 +85,30 @@ class Ledger:
     def backward_ends(self) -> None:
         """Remember what the backward left."""
         self.num_backwards += 1
-        self._seen = [state_of(p) for p in self.parameters]
+        self._seen = states_of(self.parameters)
         self._after_backward = list(self._seen)
 
     def step_begins(self) -> dict[str, float]:
         """The accounts of this step, as counts over the parameters looked at."""
-        now = [state_of(p) for p in self.parameters]
+        now = states_of(self.parameters)
         arrived = [position for position, state in enumerate(self._after_backward) if state != ABSENT]
         kept = [p for p in arrived if self._held_after_step[p] and not self._cleared[p]] if self.num_backwards else []
         self.kept = [self.parameters[p] for p in kept] if len(kept) < len(arrived) else []
+        is_same = now == self._after_backward
+        vanished = 0 if is_same else sum(now[p] == ABSENT for p in arrived)
+        touched = 0 if is_same else sum(now[p] != self._after_backward[p] for p in arrived)
         return {
-            "num_backwards": float(self.num_backwards),
-            "looked_at": float(len(now)),
-            "arrived": float(len(arrived)),
-            "kept": float(len(kept)),
-            "vanished": float(sum(now[p] == ABSENT for p in arrived)),
-            "touched": float(sum(now[p] != self._after_backward[p] for p in arrived)),
+            "ledger/num_backwards": float(self.num_backwards),
+            "ledger/looked_at": float(len(now)),
+            "ledger/arrived": float(len(arrived)),
+            "ledger/kept": float(len(kept)),
+            "ledger/vanished": float(vanished),
+            "ledger/touched": float(touched),
         }
 
     def step_ends(self) -> None:
         """A new account begins with what the step left."""
-        self._seen = [state_of(p) for p in self.parameters]
+        self._seen = states_of(self.parameters)
         self._held_after_step = [state != ABSENT for state in self._seen]
         self._cleared = [False] * len(self.parameters)
         self._after_backward = [ABSENT] * len(self.parameters)

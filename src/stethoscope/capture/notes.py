@@ -11,6 +11,7 @@ import numbers
 import sys
 import time
 import weakref
+from collections import defaultdict
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -55,7 +56,7 @@ class Notes:
     ) -> None:
         self._names, self._table, self._sink, self._step = names, table, sink, step
         self._units_every = units_every
-        self.spent = dict.fromkeys(("modules", "ledger", "boundary"), 0.0)
+        self.spent: defaultdict[str, float] = defaultdict(float)
         """Seconds that looking at units took in this step, by the part of it in which that was."""
         self.averages = Averages(names)
         self._alive: weakref.WeakSet[Sentinel] = weakref.WeakSet()
@@ -167,7 +168,8 @@ class Notes:
         node = loss.grad_fn
         if node is None:
             return
-        sentinel = Sentinel(_user_line())
+        # Which line it was is asked only where graphs pile up: finding it takes longer than all else here.
+        sentinel = Sentinel(_user_line() if self._alive else "")
         metadata: Any = node.metadata
         metadata["stethoscope"] = sentinel
         self._alive.add(sentinel)
@@ -260,14 +262,16 @@ class Notes:
         if step & (step - 1) == 0 and 2 <= step <= 1024:
             self._look_again()
         if len(self._alive) > 8 and step & (step - 1) == 0:
-            lines = sorted({s.line for s in list(self._alive)})
+            lines = sorted({s.line for s in list(self._alive)} - {""})
             self._sink.event(step, "graphs_alive", {"count": len(self._alive), "lines": lines[:5]})
         self._note_counts(optimizers)
         taken, self.metrics = self.metrics, {}
         return taken
 
-    def send(self) -> StepReads:
-        """What was looked at in the step that closes: told when its numbers are there."""
+    def send(self) -> StepReads | None:
+        """What was looked at in the step that closes, if anything was: told when its numbers are there."""
+        if not self.reads.is_asked and self._observed.is_empty:
+            return None
         step, seen, self._observed = self._step(), self._observed, StepObservations()
         return self.reads.send(lambda: seen.tell(step, self._sink, self._units))
 

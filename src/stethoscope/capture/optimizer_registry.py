@@ -20,7 +20,7 @@ from stethoscope.capture.clock import Clock
 from stethoscope.capture.ledger import Ledger
 from stethoscope.capture.optimizer_probe import OptimizerProbe, buffers
 from stethoscope.capture.ring import MeasuredGroup, StepRows
-from stethoscope.capture.schedule import Schedule
+from stethoscope.capture.schedule import StepPlan
 from stethoscope.capture.sites import Names, Sink, SiteTable
 from stethoscope.config import DebugConfig
 from stethoscope.kernels import measure_async
@@ -125,17 +125,28 @@ class OptimizerRegistry:
             elif isinstance(rate, numbers.Real):
                 rows.scalars[name] = float(rate)
 
-    def rest(self, step: int, schedule: Schedule) -> list[MeasuredGroup]:
+    def measure_unowned(self, plan: StepPlan) -> list[MeasuredGroup]:
         """What belongs to no optimizer: buffers; parameters that none holds, whose gradients would be lost."""
         found: list[MeasuredGroup | None] = []
-        if self.orphans is not None and self.orphans.parameters and schedule.due("gradients", step):
-            found.append(self.orphans.gradients(None))
-        if schedule.due("boundary", step):
-            if self.orphans is not None:
-                found.append(self.orphans.weights(None))
+        orphans = self.orphans
+        if orphans is not None and orphans.parameters and plan.gradients:
+            found.append(orphans.gradients(None))
+        if plan.boundary:
+            if orphans is not None:
+                found.append(orphans.weights(None))
             if self._config.buffers:
                 found.append(buffers(self._names, self._table, self._config.layers))
-        return [batch for batch in found if batch is not None]
+        return [group for group in found if group is not None]
+
+    def close_step(self, rows: StepRows) -> None:
+        """The cosine between this step's updates and the last step's; of several optimizers' the mean."""
+        cosines = [cosine for probe in self.probes if (cosine := probe.take_cosine()) is not None]
+        here = [cosine for cosine in cosines if isinstance(cosine, float)]
+        if here:
+            rows.scalars["update_cos"] = sum(here) / len(here)
+        there = [cosine for cosine in cosines if isinstance(cosine, torch.Tensor)]
+        if there and not here:  # of several optimizers on devices, the first one's
+            rows.pending_scalars.append(("update_cos", measure_async(there[:1])))
 
     def rescan(self, step: int) -> None:
         """Read the model again, at powers of two and now and then."""

@@ -11,16 +11,17 @@ import dataclasses
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
-from typing import Any, Final
+from collections.abc import Callable, Iterable
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from stethoscope.capture.deferred_reads import StepReads
 from stethoscope.capture.phases import PARTS
 from stethoscope.capture.sites import Sink
-from stethoscope.kernels import Measured, Pending, merge
+from stethoscope.kernels import Measured, Pending, measure_async, merge
 from stethoscope.kernels.columns import INDEX, NUM_COUNTS
 
 MAX_IN_FLIGHT: Final = 64
@@ -75,6 +76,24 @@ class MeasuredGroup:
 
 
 @dataclasses.dataclass(slots=True)
+class NotedLoss:
+    """A loss that a backward began from."""
+
+    name: str
+    value: float | Pending
+    divisor: float
+    """By what it was divided right before its backward."""
+
+    def ready(self) -> bool:
+        """Whether its number can be had without waiting."""
+        return isinstance(self.value, float) or self.value.ready()
+
+    def number(self) -> float:
+        """Its number; waits for the device where it is not there yet."""
+        return self.value if isinstance(self.value, float) else scalar_of(self.value)
+
+
+@dataclasses.dataclass(slots=True)
 class StepRows:
     """Everything measured in one step."""
 
@@ -82,15 +101,16 @@ class StepRows:
     batches: list[MeasuredGroup] = dataclasses.field(default_factory=list)
     scalars: dict[str, float] = dataclasses.field(default_factory=dict)
     pending_scalars: list[tuple[str, Pending]] = dataclasses.field(default_factory=list)
+    losses: list[NotedLoss] = dataclasses.field(default_factory=list)
     accounts: dict[str, float] = dataclasses.field(default_factory=dict)
     """What the ledger says, summed over the optimizers."""
-    divisors: dict[int, float] = dataclasses.field(default_factory=dict)
-    """By what a loss among `pending_scalars` was divided right before its backward, by the id of its measurement."""
     factors: dict[str, float] = dataclasses.field(default_factory=dict)
-    """By what named numbers are multiplied when they are told."""
+    """By what losses are multiplied when they are told."""
     num_backwards: int = 0
     reads: StepReads | None = None
     """What was looked at closely in this step."""
+    timed: bool = False
+    """Whether the device's own time was asked for."""
 
     def account(self, accounts: dict[str, float]) -> None:
         """Add what one optimizer's ledger says."""
@@ -102,17 +122,14 @@ class StepRows:
 
         Where there is none since then, both step for the same loss, which is then the first one's.
         """
-        fresh = any(name == "loss" for name, _ in self.pending_scalars)
-        if fresh and number:
-            self.pending_scalars = [
-                (f"loss.{number}" if name == "loss" else name, pending) for name, pending in self.pending_scalars
-            ]
-        elif not fresh and not number and before is not None:
-            names = [name for name, _ in before.pending_scalars if name.startswith("loss.")]
-            if names and "loss" not in (name for name, _ in before.pending_scalars):
-                before.pending_scalars = [
-                    ("loss" if name == names[-1] else name, pending) for name, pending in before.pending_scalars
-                ]
+        if any(loss.name == "loss" for loss in self.losses):
+            for loss in self.losses if number else ():
+                loss.name = f"loss.{number}" if loss.name == "loss" else loss.name
+        elif not number and before is not None:
+            names = [loss.name for loss in before.losses]
+            if names and "loss" not in names:
+                for loss in before.losses:
+                    loss.name = "loss" if loss.name == names[-1] else loss.name
 
     def absorb(self, later: StepRows) -> StepRows:
         """This and what came after it in the same Step, as one."""
@@ -125,7 +142,7 @@ class StepRows:
         if asked:
             self.scalars["num_grads"] = asked + later.scalars.get("num_grads", 0.0)
         self.pending_scalars += later.pending_scalars
-        self.divisors |= later.divisors
+        self.losses += later.losses
         self.account(later.accounts)
         self.num_backwards += later.num_backwards
         return self
@@ -134,7 +151,9 @@ class StepRows:
         """Whether everything can be had without waiting."""
         if self.reads is not None and not self.reads.ready():
             return False
-        return all(b.ready() for b in self.batches) and all(p.ready() for _, p in self.pending_scalars)
+        if not all(group.ready() for group in self.batches) or not all(p.ready() for _, p in self.pending_scalars):
+            return False
+        return all(loss.ready() for loss in self.losses)
 
     def device_ms(self) -> dict[str, float]:
         """What the device spent, by part; only what was timed."""
@@ -149,30 +168,45 @@ class StepRows:
     def emit(self, sink: Sink) -> dict[str, float]:
         """Hand the step to the sink; returns its named numbers."""
         if self.batches:
-            index, table, calls = combine([b.sited() for b in self.batches])
-            sink.rows(self.step, index, table, calls)
-        for name, position in (("histogram", 0), ("sketch", 1)):
-            self._emit_vectors(sink, name, position)
-        values = dict(self.scalars)
-        grouped: dict[str, list[float]] = {}
-        for name, pending in self.pending_scalars:
-            grouped.setdefault(name, []).append(scalar_of(pending))
-        values.update({name: float(np.mean(found)) * self.factors.get(name, 1.0) for name, found in grouped.items()})
+            sink.rows(self.step, *combine([group.sited() for group in self.batches]))
+            self._emit_vectors(sink)
+        values = self.scalars
+        if self.losses:
+            values.update(self._loss_values())
+        if self.pending_scalars:
+            values.update(_means((name, scalar_of(pending)) for name, pending in self.pending_scalars))
         if self.reads is not None:
             values.update(self.reads.open())
         if values:
             sink.scalars(self.step, values)
         return values
 
-    def _emit_vectors(self, sink: Sink, name: str, position: int) -> None:
-        found = [(batch.index, vectors) for batch in self.batches if (vectors := _extras(batch)[position]) is not None]
-        if found:
-            sink.vectors(self.step, name, np.concatenate([i for i, _ in found]), np.concatenate([v for _, v in found]))
+    def _loss_values(self) -> dict[str, float]:
+        """The losses as they were before accumulation divided them."""
+        found = _means((loss.name, loss.number()) for loss in self.losses)
+        return {name: value * self.factors.get(name, 1.0) for name, value in found.items()}
+
+    def _emit_vectors(self, sink: Sink) -> None:
+        for name, key in (("histogram", "histograms"), ("sketch", "sketches")):
+            found = [(g.index, vectors) for g in self.batches if (vectors := getattr(g.measured(), key)) is not None]
+            if found:
+                index, vectors = (np.concatenate(column) for column in zip(*found, strict=True))
+                sink.vectors(self.step, name, index, vectors)
 
 
-def _extras(batch: MeasuredGroup) -> tuple[Any, Any]:
-    measured = batch.measured()
-    return measured.histograms, measured.sketches
+def _means(pairs: Iterable[tuple[str, float]]) -> dict[str, float]:
+    """The mean of the numbers of each name."""
+    found: dict[str, list[float]] = {}
+    for name, value in pairs:
+        found.setdefault(name, []).append(value)
+    return {name: sum(values) / len(values) for name, values in found.items()}
+
+
+def number_of(tensor: torch.Tensor) -> float | Pending:
+    """A tensor's value: at once where that is one plain number on the CPU, else on its way."""
+    if type(tensor) is torch.Tensor and tensor.is_cpu and tensor.numel() == 1 and tensor.is_floating_point():
+        return float(tensor)
+    return measure_async([tensor])
 
 
 def scalar_of(pending: Pending) -> float:
@@ -189,13 +223,15 @@ def scalar_of(pending: Pending) -> float:
 
 def combine(
     parts: list[tuple[npt.NDArray[np.uint32], npt.NDArray[np.float64]]],
-) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.float64], npt.NDArray[np.uint32]]:
-    """One row per site: a site that was measured several times in the step merges, with its number of calls."""
-    index = np.concatenate([i for i, _ in parts])
-    table = np.concatenate([t for _, t in parts])
+) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.float64], npt.NDArray[np.uint32] | None]:
+    """One row per site: a site that was measured several times in the step merges, with its number of calls (None: each once)."""
+    if len(parts) == 1:
+        index, table = parts[0]
+    else:
+        index, table = (np.concatenate(column) for column in zip(*parts, strict=True))
+    if _are_distinct(index):
+        return index, table, None
     unique, first, counts = np.unique(index, return_index=True, return_counts=True)
-    if len(unique) == len(index):
-        return index, table, np.ones(len(index), dtype=np.uint32)
     out = table[first].copy()
     order = np.argsort(index, kind="stable")
     starts = np.concatenate(([0], np.cumsum(counts)[:-1]))
@@ -203,6 +239,16 @@ def combine(
         again = np.flatnonzero(counts > turn)
         out[again] = merge(out[again], table[order[starts[again] + turn]])
     return unique.astype(np.uint32), out, counts.astype(np.uint32)
+
+
+def _are_distinct(index: npt.NDArray[np.uint32]) -> bool:
+    """Whether no site comes twice; takes a small part of the time that sorting would."""
+    if not len(index):
+        return True
+    order = np.arange(len(index))
+    last = np.empty(int(index.max()) + 1, dtype=np.int64)
+    last[index] = order
+    return bool((last[index] == order).all())
 
 
 class Ring:
@@ -258,8 +304,7 @@ class Ring:
 
     def _arrived(self, rows: StepRows) -> None:
         self.latest = rows.emit(self._sink)
-        cost = rows.device_ms()
-        if cost and self.on_cost is not None:
+        if rows.timed and self.on_cost is not None and (cost := rows.device_ms()):
             self.on_cost(rows.step, cost)
         if self.latest.get("found_inf", 0.0) > 0:
             # A fused optimizer skips on the device: its hooks ran, and only now it can be known.

@@ -82,9 +82,8 @@ class Scaling:
         Once that is known, a step with fewer backwards (the last one of an epoch) is treated alike.
         """
         found: dict[str, list[float]] = {}
-        for name, pending in rows.pending_scalars:
-            if id(pending) in rows.divisors:
-                found.setdefault(name, []).append(rows.divisors[id(pending)])
+        for loss in rows.losses:
+            found.setdefault(loss.name, []).append(loss.divisor)
         for name, divisors in found.items():
             same = all(math.isclose(one, divisors[0], rel_tol=1e-4) for one in divisors)
             if same and len(divisors) > 1 and math.isclose(divisors[0], len(divisors), rel_tol=1e-4):

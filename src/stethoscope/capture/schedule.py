@@ -7,9 +7,10 @@ given share of a step, and never less than a floor. Powers of two, so that two r
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final, Literal
 
 from stethoscope.config import DebugConfig
@@ -17,9 +18,14 @@ from stethoscope.config import DebugConfig
 Part = Literal["gradients", "boundary", "modules", "units", "ledger", "histograms", "batches"]
 GOVERNED: Final[tuple[Part, ...]] = ("boundary", "modules", "units", "histograms", "batches")
 """What can be looked at less often, in the order of its worth: the last one gives way first."""
+TOLD: Final[tuple[Part, ...]] = ("gradients", "ledger", "boundary", "modules", "batches", "units")
+"""Parts whose cost is told step by step."""
 TIMED_EVERY: Final = 8
 DEVICE_FLOOR: Final = 0.25
 LEARNING_STEPS: Final = 8
+EARLY_STEPS: Final = 256
+"""Steps of a process in which the floor is higher: most faults show at a run's beginning, and a short run is soon over."""
+EARLY_FLOORS: Final = 10
 REVIEW_EVERY: Final = 16
 MAX_SHIFT: Final = 12
 MEMORY: Final = 0.9
@@ -43,6 +49,19 @@ LEAST_SHARE: Final = 0.25
 """Of the budget, that each governed part may take in any case: a part that is never looked at finds nothing."""
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class StepPlan:
+    """What is measured in one step; made once, when the step begins."""
+
+    gradients: bool
+    boundary: bool
+    modules: bool
+    batches: bool
+    histogram: bool
+    timed: bool
+    """Whether the device's own time is asked for."""
+
+
 class Schedule:
     """Answers "is this due at this step" and learns what things cost."""
 
@@ -52,7 +71,6 @@ class Schedule:
         rate = config.sampling_rate
         self._stride = 0 if rate <= 0 else 2 ** math.ceil(math.log2(1.0 / rate))
         self.shift: dict[Part, int] = dict.fromkeys(GOVERNED, 0)
-        self._cost_ms: dict[Part, float] = {}
         self._recent: dict[Part, deque[float]] = {}
         self._step_ms: float | None = None
         self._num_seen = 0
@@ -73,6 +91,17 @@ class Schedule:
         if self._fixed:
             return step % self._fixed == 0
         return step % (1 << self.shift[part]) == 0
+
+    def plan(self, step: int) -> StepPlan:
+        """Everything that this step will ask."""
+        return StepPlan(
+            gradients=self.due("gradients", step),
+            boundary=self.due("boundary", step),
+            modules=self.due("modules", step),
+            batches=self.due("batches", step),
+            histogram=self.histogram_due(step),
+            timed=self.timed(step),
+        )
 
     def _batches_due(self, step: int) -> bool:
         """Whole windows, as often as other parts are looked at single steps."""
@@ -106,12 +135,11 @@ class Schedule:
 
     def step_cost(self, step: int, spent_ms: Mapping[str, float]) -> None:
         """Note what looking cost the host in a step, by part."""
-        self._share_out(step, spent_ms, self.spent, self._cost_ms)
+        self._share_out(step, spent_ms, self._recent)
 
     def step_cost_on_device(self, step: int, spent_ms: Mapping[str, float]) -> None:
         """Note what looking cost the device in a step, by part; told later, from another thread."""
-        known = {part: _middle(recent) for part, recent in self._device.items()}
-        self._share_out(step, spent_ms, self._note_device, known)
+        self._share_out(step, spent_ms, self._device)
 
     def device_ms(self, step: int) -> float:
         """What the device spends on a step like this one, as far as known."""
@@ -120,50 +148,30 @@ class Schedule:
             start=0.0,
         )
 
-    def _share_out(
-        self,
-        step: int,
-        spent_ms: Mapping[str, float],
-        note: Callable[[Part, float], None],
-        known: Mapping[Part, float],
-    ) -> None:
+    def _share_out(self, step: int, spent_ms: Mapping[str, float], costs: dict[Part, deque[float]]) -> None:
         """With histograms everything takes longer: what is more than usual is theirs."""
-        parts: list[Part] = [
-            part for part in ("gradients", "ledger", "boundary", "modules", "batches") if part in spent_ms
-        ]
-        if spent_ms.get("units"):
-            parts.append("units")
-        due = [part for part in parts if self.due(part, step)]
+        due = [part for part in TOLD if spent_ms.get(part) and self.due(part, step)]
         if not self.histogram_due(step):
             for part in due:
-                note(part, spent_ms[part])
-        elif all(part in known for part in due):
-            usual = sum(known[part] for part in due)
-            note("histograms", max(sum(spent_ms[part] for part in due) - usual, 0.0))
-
-    def _note_device(self, part: Part, milliseconds: float) -> None:
-        self._device.setdefault(part, deque(maxlen=RECENT)).append(milliseconds)
+                _note(costs, part, spent_ms[part])
+        elif all(part in costs for part in due):
+            usual = sum(_middle(costs[part]) for part in due)
+            _note(costs, "histograms", max(sum(spent_ms[part] for part in due) - usual, 0.0))
 
     def _cost(self, part: Part) -> float | None:
         """Of one look: the device's time, and the host's where the device waits for it."""
-        host, device = self._cost_ms.get(part), self._device.get(part)
+        recent, device = self._recent.get(part), self._device.get(part)
+        # The middle of the last few: a busy machine takes the processor away now and then, which is not our cost.
+        host = _middle(recent) if recent else None
         if not device:
             return host
         return _middle(device) + (0.0 if self.behind or host is None else host)
-
-    def spent(self, part: Part, milliseconds: float) -> None:
-        """Note what looking cost, once a step and part that was looked at."""
-        recent = self._recent.setdefault(part, deque(maxlen=RECENT))
-        recent.append(milliseconds)
-        # The middle of the last few: a busy machine takes the processor away now and then, which is not our cost.
-        self._cost_ms[part] = _middle(recent)
 
     def step_took(self, milliseconds: float) -> bool:
         """Note a whole step's time, ours included; True where the governor changed a rate."""
         self._num_seen += 1
         # The first steps hold compilation and warm-up: they say nothing about the rest.
         if self._num_seen <= 2:
-            self._cost_ms.clear()
             self._recent.clear()
             self._device.clear()
             return False
@@ -183,7 +191,7 @@ class Schedule:
     @property
     def budget_ms(self) -> float:
         """What a step may cost."""
-        floor = self._config.overhead_floor_ms
+        floor = self._config.overhead_floor_ms * (EARLY_FLOORS if self._num_seen < EARLY_STEPS else 1)
         return max(self._config.overhead * (self._step_ms or 0.0), self._floor_share * floor)
 
     @property
@@ -214,6 +222,10 @@ class Schedule:
             self.shift[part] = min(MAX_SHIFT, max(0, math.ceil(math.log2(cost / share))))
             left -= cost / (1 << self.shift[part])
         return self.shift != before
+
+
+def _note(costs: dict[Part, deque[float]], part: Part, milliseconds: float) -> None:
+    costs.setdefault(part, deque(maxlen=RECENT)).append(milliseconds)
 
 
 def _middle(values: Iterable[float]) -> float:

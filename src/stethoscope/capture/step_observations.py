@@ -31,6 +31,11 @@ class StepObservations:
         self.later: list[tuple[str, Callable[[], dict[str, Any] | None]]] = []
         """Events by kind, whose bodies are known when everything has come."""
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether there will be nothing to tell, where no numbers are under way."""
+        return not (self.is_look or self.later or self.normalised)
+
     def take_logits(self, values: Values) -> None:
         """The model's output."""
         self.metrics.update(logit_facts(values))

@@ -396,7 +396,8 @@ class Taps:
 
     def forget(self) -> None:
         """The loss was finite, or another forward pass begins."""
-        self.waiting.flush()
+        if not self.waiting.is_empty:
+            self.waiting.flush()
         self.kept.clear()
 
     def measure_kept(self) -> list[torch.Tensor]:

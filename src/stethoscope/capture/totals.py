@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from stethoscope.capture.ring import StepRows
 from stethoscope.capture.sites import Sink
 
 
@@ -29,6 +30,11 @@ class Totals:
         self.num_skipped += 1
         self._sink.event(step, "skipped_step", {"times": self.num_skipped, "scale": scale})
         self._sink.scalars(step, {"skipped_steps": float(self.num_skipped)})
+
+    def close_step(self, rows: StepRows) -> None:
+        """What was counted so far and is followed step by step."""
+        if self.num_scheduler_steps:
+            rows.scalars["scheduler_steps"] = float(self.num_scheduler_steps)
 
     def counts(self) -> dict[str, Any]:
         """All of them, by name."""

@@ -1,4 +1,4 @@
-"""The Watcher: hears the seams, asks the schedule, measures, and hands every Step to the sink.
+"""The Watcher: hears the seams and has measured what is due at each; the StepAssembly makes Steps of it.
 
 It runs on the training thread and keeps to four rules: never raise, never synchronise a device, never touch the
 RNG, never change a value.
@@ -15,6 +15,7 @@ from typing import Any, Final
 import torch
 
 from stethoscope.capture import batches, replicas
+from stethoscope.capture.assembly import StepAssembly
 from stethoscope.capture.batch_tracking import BatchTracker
 from stethoscope.capture.clock import Clock
 from stethoscope.capture.closures import Closure, has_closure
@@ -25,7 +26,7 @@ from stethoscope.capture.notes import Notes
 from stethoscope.capture.optimizer_probe import OptimizerProbe
 from stethoscope.capture.optimizer_registry import OptimizerRegistry
 from stethoscope.capture.phases import Phases
-from stethoscope.capture.ring import MeasuredGroup, Ring, StepRows, scalar_of
+from stethoscope.capture.ring import MeasuredGroup, NotedLoss, Ring, StepRows, number_of, scalar_of
 from stethoscope.capture.scaling import Scaling, host_scale, pending_scale
 from stethoscope.capture.schedule import Schedule
 from stethoscope.capture.seams import SEAMS
@@ -35,7 +36,7 @@ from stethoscope.capture.totals import Totals
 from stethoscope.config import DebugConfig
 from stethoscope.kernels import Extras, measure_async
 
-SKETCH_SEED: Final = 0x5E7
+EXTRAS: Final = Extras(histogram=True, sketch=True, seed=0x5E7)
 MAX_IDLE: Final = 64
 """Forward passes without a backward after which outputs are no longer looked at: nobody trains, and rows would pile up."""
 
@@ -66,18 +67,10 @@ class Watcher:
         """Called on the training thread when a Step is complete; what it raises is kept, but for StopTraining."""
         self.trained_in = 0
         """The thread that took the last step."""
-        self._rows = StepRows(first_step)
         self._batch_facts = batches.BatchFacts()
         self.batch_tracker = BatchTracker(
-            self.names,
-            self.table,
-            sink,
-            lambda: self.clock.step,
-            lambda: self.schedule.due("batches", self.clock.step),
+            self.names, self.table, sink, lambda: self.clock.step, lambda: self.assembly.plan.batches
         )
-        self._settled: StepRows | None = None
-        """The open Step up to its last optimizer step; what comes after may belong to the next Step."""
-        self._rest: list[MeasuredGroup] = []
         self.scaling = Scaling(self.names)
         self._counts = Totals(sink)
         self._num_idle = 0
@@ -101,6 +94,23 @@ class Watcher:
         self.lineage = Lineage(self.names.root, self._note_graph, model=model, ready=lambda: not self.evaluating)
         self.registry = OptimizerRegistry(optimizers, self.names, self.table, config, sink, self.clock)
         self.registry.on_change = self._attach
+        self.assembly = StepAssembly(
+            self.clock,
+            self.schedule,
+            self.cost,
+            self.phases,
+            self.ring,
+            sink,
+            self.guard,
+            self.registry.measure_unowned,
+        )
+        self.assembly.closers = [
+            self.scaling.undo_accumulation,
+            self._close_notes,
+            self._counts.close_step,
+            self.registry.close_step,
+            lambda rows: self.batch_tracker.close_step(rows, measured=self.assembly.plan.gradients),
+        ]
 
     # ---- life ----
 
@@ -142,9 +152,7 @@ class Watcher:
     @property
     def log_step(self) -> int:
         """The Step that a metric logged right now belongs to."""
-        return (
-            self._rows.step if self._rows.num_backwards or self.clock.anything_stepped else max(self.clock.step - 1, 0)
-        )
+        return self.assembly.log_step
 
     def log(self, name: str, value: torch.Tensor) -> None:
         """A metric that is still a tensor: read when it is there, without a synchronisation."""
@@ -155,7 +163,7 @@ class Watcher:
         """Statistics and fingerprints of a batch, for the Step that is about to use it."""
         self.batch_tracker.logged(evaluating=self.evaluating)
         if not self.evaluating:
-            self._rows.batches.extend(batches.rows(self.table, inputs, targets))
+            self.assembly.rows.batches.extend(batches.rows(self.table, inputs, targets))
         step, kind = self.clock.step, "eval_batch" if self.evaluating else "batch"
 
         def tell(facts: dict[str, Any]) -> None:
@@ -187,7 +195,8 @@ class Watcher:
         self.lineage.settle()
         if self.evaluating:
             return
-        self.phases.end("forward_ms", self._rows.scalars)
+        rows = self.assembly.rows
+        self.phases.end("forward_ms", rows.scalars)
         self.guard(self.batch_tracker.backward)
         began = time.perf_counter()
         # A line search evaluates the loss elsewhere too: the step's loss is that of the first evaluation.
@@ -197,7 +206,7 @@ class Watcher:
                 continue
             if is_first:
                 self._note_loss(tensor)
-            first_of_step = self._rows.num_backwards == 0
+            first_of_step = rows.num_backwards == 0
             self.guard(self.notes.backward_begins, tensor, first_of_step=first_of_step, counts=is_first)
         self.taps.forget()
         self.taps.keeping = False  # checkpointing computes again: its outputs were there before
@@ -206,8 +215,8 @@ class Watcher:
                 self._counts.discarded(self.clock.step)
                 break
         if retain or create:
-            self._rows.accounts["retain_graph"] = float(retain)
-            self._rows.accounts["create_graph"] = float(create)
+            rows.accounts["ledger/retain_graph"] = float(retain)
+            rows.accounts["ledger/create_graph"] = float(create)
         self.cost.add("ledger", began)
         self.phases.begin("backward_ms")
 
@@ -216,13 +225,14 @@ class Watcher:
         """Note what arrived."""
         if self.evaluating:
             return
-        self.phases.end("backward_ms", self._rows.scalars)
+        rows = self.assembly.rows
+        self.phases.end("backward_ms", rows.scalars)
         self._flush_taps()
         if self.taps.graphs is not None:
             self.guard(self.taps.graphs.collect)
         self.taps.keeping = not self.taps.recording
         self.taps.gradient_scale = None
-        self._rows.num_backwards += 1
+        rows.num_backwards += 1
         self._counts.num_backwards += 1
         for ledger in self.registry.ledgers:
             ledger.backward_ends()
@@ -233,7 +243,8 @@ class Watcher:
     @guarded
     def gradient_asked(self) -> None:
         """Count it: a graph that was kept for it is used."""
-        self._rows.scalars["num_grads"] = self._rows.scalars.get("num_grads", 0.0) + 1.0
+        scalars = self.assembly.rows.scalars
+        scalars["num_grads"] = scalars.get("num_grads", 0.0) + 1.0
 
     @guarded
     def step_begins(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
@@ -249,11 +260,11 @@ class Watcher:
         probe.used_closure = has_closure(args, kwargs)
         self._closure = Closure(self.registry.ledger(optimizer)) if probe.used_closure else None
         if not probe.used_closure:
-            self.registry.settle_accounts(optimizer, self._rows)
+            self.registry.settle_accounts(optimizer, self.assembly.rows)
         self.cost.add("ledger", began)
         if not probe.used_closure:
             self._take_gradients(probe, optimizer)
-        if self.schedule.due("boundary", self.clock.step):
+        if self.assembly.plan.boundary:
             began = time.perf_counter()
             probe.remember()
             self.registry.note_undone(probe)
@@ -266,24 +277,25 @@ class Watcher:
         probe = self.registry.probe(optimizer)
         if probe is None:
             return
-        self.phases.end("optimizer_ms", self._rows.scalars)
+        assembly = self.assembly
+        self.phases.end("optimizer_ms", assembly.rows.scalars)
         self._closure = None
         if probe.used_closure:
-            self.registry.settle_accounts(optimizer, self._rows)
+            self.registry.settle_accounts(optimizer, assembly.rows)
             self._take_gradients(probe, optimizer)
         self.registry.ledger(optimizer).step_ends()
         if len(self.clock.optimizers) > 1:
-            self._rows.own_losses(self.clock.optimizers.index(optimizer), self._settled)
-        if self.schedule.due("boundary", self.clock.step):
+            assembly.rows.own_losses(self.clock.optimizers.index(optimizer), assembly.settled)
+        if assembly.plan.boundary:
             began = time.perf_counter()
             for batch in (probe.update(self.clock.step), probe.weights(self._extras), probe.state()):
                 if batch is not None:
                     self._collect(batch)
             self.cost.add("boundary", began)
-        self.registry.note_rates(optimizer, self._rows)
+        self.registry.note_rates(optimizer, assembly.rows)
         found_inf = getattr(optimizer, "found_inf", None)
         if isinstance(found_inf, torch.Tensor):
-            self._rows.pending_scalars.append(("found_inf", measure_async([found_inf.detach()])))
+            assembly.rows.pending_scalars.append(("found_inf", measure_async([found_inf.detach()])))
         self.trained_in = threading.get_ident()
         complete = self.clock.stepped(optimizer)
         self._stepped_in_backward = torch._C._current_graph_task_id() != -1
@@ -292,22 +304,22 @@ class Watcher:
         if complete:
             self._close_step()
         else:
-            self._settle()
+            assembly.settle()
 
     @guarded
     def clipped_norm(self, gradients: Any, max_norm: Any, total_norm: torch.Tensor) -> None:
         """Note the norm before clipping and the limit."""
-        self.scaling.clipped_norm(gradients, max_norm, total_norm, self._rows, self.clock.optimizers)
+        self.scaling.clipped_norm(gradients, max_norm, total_norm, self.assembly.rows, self.clock.optimizers)
 
     @guarded
     def clipped_value(self, gradients: Any, clip_value: float) -> None:
         """Note the limit."""
-        self.scaling.clipped_value(gradients, clip_value, self._rows)
+        self.scaling.clipped_value(gradients, clip_value, self.assembly.rows)
 
     @guarded
     def loss_scaled(self, scaler: Any, scaled: Any) -> None:
         """Remember by how much."""
-        self.scaling.loss_scaled(scaler, scaled, self._rows)
+        self.scaling.loss_scaled(scaler, scaled, self.assembly.rows)
 
     @guarded
     def scaler_stepped(self, scaler: Any, optimizer: torch.optim.Optimizer, ran: bool) -> None:
@@ -316,8 +328,7 @@ class Watcher:
             return
         self.registry.ledger(optimizer).step_ends()
         self._counts.skipped(self.clock.step, host_scale(scaler))
-        # What was measured belongs to an attempt that came to nothing.
-        self._rows = StepRows(self.clock.step)
+        self.assembly.drop()
 
     @guarded
     def batch_arrived(self, dataset: Any, batch: Any, seconds: float) -> None:
@@ -350,12 +361,12 @@ class Watcher:
     def _note_graph(self, body: dict[str, Any]) -> None:
         self.sink.event(self.clock.step, "graph", body)
 
-    def _collect(self, batch: MeasuredGroup) -> None:
-        self._rows.batches.append(batch)
+    def _collect(self, group: MeasuredGroup) -> None:
+        self.assembly.rows.batches.append(group)
 
     def _forward_begins(self, values: Any, mode: bool) -> None:
         # From the end of the last step to the first call of the model: what is not ours is mostly the data's.
-        self._rows.scalars.setdefault("data_ms", (time.perf_counter() - self.cost.step_began) * 1e3)
+        self.assembly.rows.scalars.setdefault("data_ms", (time.perf_counter() - self.cost.step_began) * 1e3)
         self._num_idle += 1
         self._choose_recording()
         self.guard(self.batch_tracker.called, values, training=not self.evaluating, mode=mode)
@@ -371,20 +382,17 @@ class Watcher:
 
     def _choose_recording(self) -> None:
         # Also where nobody calls the root itself (an agent whose actor and critic are called one by one).
-        may_look = not self.evaluating and self._num_idle <= MAX_IDLE
-        self.taps.recording = may_look and self.schedule.due("modules", self.clock.step)
-        self.taps.keeping = may_look and not self.taps.recording
-        step = self.clock.step
-        due = self.schedule.due("batches", step) and self.schedule.due("gradients", step)
-        self.taps.inputs_due = due and not self.evaluating
+        plan, may_look = self.assembly.plan, not self.evaluating and self._num_idle <= MAX_IDLE
+        self.taps.recording = may_look and plan.modules
+        self.taps.keeping = may_look and not plan.modules
+        self.taps.inputs_due = plan.batches and plan.gradients and not self.evaluating
 
     def _note_loss(self, loss: torch.Tensor) -> None:
         divisor, scale = self.scaling.divisor_of(loss), self.scaling.scale_of(loss)
         self.taps.gradient_scale = pending_scale(scale)
-        pending = measure_async([loss.detach() if scale is None else loss.detach() / scale])
-        self._rows.pending_scalars.append(("loss", pending))
-        self._rows.divisors[id(pending)] = divisor
-        if loss.device.type == "cpu" and not math.isfinite(scalar_of(pending)):
+        value = number_of(loss.detach() if scale is None else loss.detach() / scale)
+        self.assembly.rows.losses.append(NotedLoss("loss", value, divisor))
+        if loss.device.type == "cpu" and not math.isfinite(value if isinstance(value, float) else scalar_of(value)):
             self.guard(self._look_back)
 
     def _look_back(self) -> None:
@@ -393,90 +401,47 @@ class Watcher:
 
     def _flush_taps(self) -> None:
         """What waits belongs to the rows that are open now."""
+        if self.taps.waiting.is_empty:
+            return
         began = time.perf_counter()
         self.taps.waiting.flush()
         self.taps.spent += time.perf_counter() - began
 
     def _take_gradients(self, probe: OptimizerProbe, optimizer: Any) -> None:
-        if not self.schedule.due("gradients", self.clock.step):
+        if not self.assembly.plan.gradients:
             return
         began = time.perf_counter()
-        batch = probe.gradients(self._extras, getattr(optimizer, "grad_scale", None))
-        if batch is not None:
-            self._collect(batch)
+        group = probe.gradients(self._extras, getattr(optimizer, "grad_scale", None))
+        if group is not None:
+            self._collect(group)
         began = self.cost.add("gradients", began)
-        if self.schedule.due("boundary", self.clock.step):
+        if self.assembly.plan.boundary:
             self.guard(self.notes.unit_gradients, probe.parameters)
             self.cost.add("boundary", began)
-
-    def _settle(self) -> None:
-        """Another optimizer may follow in this Step, or this one may step again: then the next Step has begun here."""
-        self._rest = self.registry.rest(self.clock.step, self.schedule)
-        self._settled = self._rows if self._settled is None else self._settled.absorb(self._rows)
-        self._rows = StepRows(self.clock.step)
 
     def _close_step(self, *, whole: bool = True) -> None:
         """The Step is complete; where not `whole`, what came after its last optimizer step is the next one's."""
         self._flush_taps()
-        began = time.perf_counter()
-        step = self.clock.step
-        self.registry.rescan(step)
-        settled, self._settled = self._settled, None
-        following = StepRows(step + 1)
-        if settled is not None and not whole:
-            self._rows, following = settled, self._rows
-        else:
-            self._rest = self.registry.rest(step, self.schedule)
-            self._rows = self._rows if settled is None else settled.absorb(self._rows)
-        rows = self._rows
-        rows.batches += self._rest
-        self.guard(self.scaling.undo_accumulation, rows)
-        self._rest = []
-        self.guard(self._close_notes)
-        self.guard(self.batch_tracker.close, rows, measured=self.schedule.due("gradients", step))
-        now = self.cost.add("boundary", began)
-        rows.scalars.update({f"ledger/{key}": value for key, value in rows.accounts.items()})
-        rows.scalars["num_backwards"] = float(rows.num_backwards)
-        rows.scalars["step_ms"] = (now - self.cost.step_began) * 1e3
-        self.cost.close(step, rows, self.sink)
-        self.clock.close()
-        following.step = self.clock.step
-        self._rows = following
-        self.ring.put(rows)
+        self.registry.rescan(self.clock.step)
+        self.assembly.close(whole=whole)
         self._prepare_step()
         if self.after_step is not None:
             self.guard(self.after_step)
 
-    def _close_notes(self) -> None:
-        scalars = self._rows.scalars
-        scalars.update(self.notes.step_closes(self.clock.optimizers))
-        self._rows.reads = self.notes.send()
-        if self._counts.num_scheduler_steps:
-            scalars["scheduler_steps"] = float(self._counts.num_scheduler_steps)
-        cosines = [cosine for probe in self.registry.probes if (cosine := probe.take_cosine()) is not None]
-        here = [cosine for cosine in cosines if isinstance(cosine, float)]
-        if here:
-            scalars["update_cos"] = sum(here) / len(here)
-        there = [cosine for cosine in cosines if isinstance(cosine, torch.Tensor)]
-        if there and not here:  # of several optimizers on devices, the first one's
-            self._rows.pending_scalars.append(("update_cos", measure_async(there[:1])))
+    def _close_notes(self, rows: StepRows) -> None:
+        rows.scalars.update(self.notes.step_closes(self.clock.optimizers))
+        rows.reads = self.notes.send()
 
     def _prepare_step(self) -> None:
-        step = self.clock.step
+        self.assembly.begin()
         self._stepped_in_backward = False
-        self.cost.begin()
-        self.phases.forget()
-        due = self.schedule.histogram_due(step)
-        self._extras = Extras(histogram=True, sketch=True, seed=SKETCH_SEED) if due else None
-        self._time_device(step)
+        plan = self.assembly.plan
+        self._extras = EXTRAS if plan.histogram else None
         self._choose_recording()
         self.scaling.forget()
-        self.cost.step_began = time.perf_counter()
-
-    def _time_device(self, step: int) -> None:
-        """Now and then the device's own time is asked for; it is read when it has come, never waited for."""
-        waiting = self.taps.waiting
-        waiting.extras, waiting.timed = self._extras, self.schedule.timed(step)
-        self.notes.reads.timed = waiting.timed
+        # Now and then the device's own time is asked for; it is read when it has come, never waited for.
+        self.taps.waiting.extras, self.taps.waiting.timed = self._extras, plan.timed
+        self.notes.reads.timed = plan.timed
         for probe in self.registry.probes:
-            probe.timed = waiting.timed
+            probe.timed = plan.timed
+        self.cost.step_began = time.perf_counter()
