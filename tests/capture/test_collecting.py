@@ -172,3 +172,21 @@ def test_a_model_that_is_called_and_never_stepped_keeps_nothing_alive(tmp_path: 
     assert sum(output() is not None for output in outputs) <= 4
     session.stop()
     assert sum(session._watcher.guard.errors.values()) == 0
+
+
+@pytest.mark.parametrize(("cost_ms", "every"), [(1.5, 1), (8.0, 4)])
+def test_gradients_are_looked_at_less_often_only_where_they_alone_are_very_dear(cost_ms: float, every: int) -> None:
+    schedule = Schedule(DebugConfig(overhead=0.01, overhead_floor_ms=0.0))
+    for step in range(64):
+        schedule.step_cost(step, {"gradients": cost_ms, "ledger": 0.1})
+        schedule.step_took(100.0)
+    assert [step for step in range(16) if schedule.due("gradients", step)] == list(range(0, 16, every))
+    assert schedule.plan(1).gradients is (every == 1)
+
+
+def test_no_budget_at_all_looks_as_rarely_as_can_be() -> None:
+    schedule = Schedule(DebugConfig(overhead=0.0, overhead_floor_ms=0.0))
+    for step in range(64):
+        schedule.step_cost(step, {"gradients": 1.0, "boundary": 1.0})
+        schedule.step_took(100.0)
+    assert not any(schedule.due(part, 1) for part in ("gradients", "boundary"))

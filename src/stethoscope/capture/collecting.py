@@ -51,7 +51,7 @@ class Collector:
         self.num_lost = 0
         """Rows that are missing because their tensor was changed while it waited."""
         self._clean: dict[int, int] = {}
-        self._places: list[int] = []
+        self._positions: list[int] = []
         self._tensors: list[torch.Tensor] = []
         self._versions: list[int] = []
         self._same: list[tuple[int, int]] = []
@@ -82,11 +82,11 @@ class Collector:
                 if self._is_last(tensor):
                     self._same.append((position, len(self._tensors) - 1))
                     return
-                self._places.append(position)
+                self._positions.append(position)
                 self._tensors.append(tensor)
                 self._versions.append(tensor._version)
             self._num_bytes += tensor.nbytes
-            if self._num_bytes > _limit_bytes(tensor.get_device()) or len(self._places) >= MAX_WAITING:
+            if self._num_bytes > _limit_bytes(tensor.get_device()) or len(self._positions) >= MAX_WAITING:
                 self.flush()
 
     def measure(self, position: int, tensor: torch.Tensor, scale: Pending | None = None) -> None:
@@ -110,7 +110,7 @@ class Collector:
     @property
     def is_empty(self) -> bool:
         """Whether nothing waits."""
-        return not self._places and not self._learning
+        return not self._positions and not self._learning
 
     def flush(self) -> None:
         """Measure what waits, and let go of it."""
@@ -119,10 +119,10 @@ class Collector:
                 self._clean[position] = self._clean.get(position, 0) + 1 if tensor._version == version else CHANGED
             self._learning.clear()
             self._num_bytes = 0
-            if not self._places:
+            if not self._positions:
                 return
-            positions, tensors, versions, same = self._places, self._tensors, self._versions, self._same
-            self._places, self._tensors, self._versions, self._same = [], [], [], []
+            positions, tensors, versions, same = self._positions, self._tensors, self._versions, self._same
+            self._positions, self._tensors, self._versions, self._same = [], [], [], []
             if [tensor._version for tensor in tensors] != versions:
                 positions, tensors, same = self._left_alone(positions, tensors, versions, same)
             if positions:

@@ -8,7 +8,7 @@ optimizer was made for another one). Their outermost holders are the models.
 All models found at once belong together: a GAN's two networks are one run. What a script trains later, with optimizers
 made later, is found by another look and is a run of its own: the folds of a cross-validation, and also a model that was
 trained before, where its new optimizer holds other parameters (LoRA after pretraining), is of another class (Adam, then
-LBFGS), or is made at another place of the script. An optimizer that a loop makes again and again is none of these. Where
+LBFGS), or is made at another line of the script. An optimizer that a loop makes again and again is none of these. Where
 one that was thought to be over steps again (training goes on after a probe was trained, a discriminator was made
 late), both belong together from there.
 """
@@ -36,8 +36,8 @@ SHARE: Final = 0.01
 ALLOWANCE_SECONDS: Final = 1.0
 """Looks may take this long in all, and after that this share of the time since the start."""
 
-Place = tuple[tuple[str, int], ...]
-"""Files and lines of the calls that led to a place of the script, innermost first."""
+ScriptLocation = tuple[tuple[str, int], ...]
+"""Files and lines of the calls that led to a line of the script, innermost first."""
 Found = Callable[[dict[str, torch.nn.Module], list[torch.optim.Optimizer]], None]
 
 
@@ -46,7 +46,7 @@ class Discovery:
 
     def __init__(self, found: Found) -> None:
         self._found = found
-        self._waiting: list[tuple[weakref.ref[Any], Place]] = []
+        self._waiting: list[tuple[weakref.ref[Any], ScriptLocation]] = []
         self._patch: Patch | None = None
         self._guard = Guard()
         self._began = time.perf_counter()
@@ -57,8 +57,8 @@ class Discovery:
         """Optimizers that were made."""
         self._own_watchers: list[Any] = []
         """Those who watch what was found."""
-        self._current: list[tuple[weakref.ref[Any], Place]] = []
-        self._former: list[tuple[weakref.ref[Any], Place]] = []
+        self._current: list[tuple[weakref.ref[Any], ScriptLocation]] = []
+        self._former: list[tuple[weakref.ref[Any], ScriptLocation]] = []
         """Optimizers of what was found last, and of what was found before."""
         self._are_together = False
         """Whether what waits belongs together with what is watched now."""
@@ -87,7 +87,7 @@ class Discovery:
 
     def _made(self, optimizer: torch.optim.Optimizer) -> None:
         self.num_optimizers += 1
-        self._waiting.append((weakref.ref(optimizer), _place_in_script()))
+        self._waiting.append((weakref.ref(optimizer), _location_in_script()))
         if self not in SEAMS.listeners:
             SEAMS.join(self)
 
@@ -168,7 +168,7 @@ class Discovery:
                 listener for listener in SEAMS.listeners if listener is not self and listener not in watchers
             ]
 
-    def _are_new(self, made: list[tuple[torch.optim.Optimizer, Place]], models: list[torch.nn.Module]) -> bool:
+    def _are_new(self, made: list[tuple[torch.optim.Optimizer, ScriptLocation]], models: list[torch.nn.Module]) -> bool:
         """Whether one of these optimizers trains another part of the models, in another way, or was made elsewhere than any before."""
         parameters = set().union(*map(_parameters_of, models))
         identities = set()
@@ -257,7 +257,7 @@ def _spaces() -> Iterator[dict[str, Any]]:
     yield dict(vars(sys.modules["__main__"]))
 
 
-def _place_in_script() -> Place:
+def _location_in_script() -> ScriptLocation:
     return tuple((frame.f_code.co_filename, frame.f_lineno) for frame in _user_frames())
 
 

@@ -41,7 +41,7 @@ def quick_fingerprints(samples: torch.Tensor) -> list[str]:
     if not samples.is_contiguous():
         samples = samples[:MAX_BENT]  # in logical order they must be copied whole
     shape = str(tuple(samples.shape[1:])).encode()
-    few = samples.detach()[:MAX_SAMPLES].flatten(1).index_select(1, _places(num_elements))
+    few = samples.detach()[:MAX_SAMPLES].flatten(1).index_select(1, _sampled_positions(num_elements))
     varied = ((few != few[:, :1]).sum(1) >= VARIED).tolist()
     found = [_hash(row.tobytes() + shape) for row in _bytes(few)]
     for number, is_varied in enumerate(varied):
@@ -77,7 +77,7 @@ def _bytes(samples: torch.Tensor) -> np.ndarray[tuple[int, int], np.dtype[np.uin
 
 
 @functools.lru_cache(maxsize=16)
-def _places(num_elements: int) -> torch.Tensor:
+def _sampled_positions(num_elements: int) -> torch.Tensor:
     # A generator of our own: the user's random numbers stay as they are.
     generator = np.random.Generator(np.random.PCG64(PLACES_SEED))
     return torch.from_numpy(np.sort(generator.choice(num_elements, NUM_PLACES, replace=False, shuffle=False)))

@@ -32,7 +32,7 @@ def build(trace: Trace) -> dict[str, Any]:
     times[OUTPUT] = trace.tags.time + 1
     wires = _settle_held(trace.tags.wires, times)
     wires = _absorb_joins(_mark_gates(_drop_unread(wires, times), times), times)
-    wires, parameters = _place_parameters(wires, modules, times)
+    wires, parameters = _attach_parameters(wires, modules, times)
     names = _name_joins(trace, wires)
     edges = _edges(wires, names, times)
     used = {node for wire in wires for node in wire}
@@ -189,7 +189,7 @@ def _merge(into: dict[Node, Wire], out: dict[Node, Wire], source: Node, target: 
     out[target] = wire
 
 
-def _place_parameters(
+def _attach_parameters(
     wires: Wires, modules: dict[str, torch.nn.Module], times: dict[Node, int]
 ) -> tuple[Wires, dict[str, torch.nn.Parameter]]:
     """Parameters used outside of their own module: as that module where it is a leaf, else as nodes."""

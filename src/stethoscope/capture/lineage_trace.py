@@ -250,7 +250,7 @@ class Trace:
         if known is not None:
             return known
         caller = next(f for f in reversed(self._frames) if not f.quiet)
-        path = _place_in(caller, module, self.paths)
+        path = _path_in(caller, module, self.paths)
         self.strangers[id(module)] = Stranger(module, path, caller.path)
         # The stranger is kept, so its id and its children's stay theirs while this pass runs.
         for name, child in module.named_modules():
@@ -279,7 +279,7 @@ def _parameter_keys(modules: dict[str, torch.nn.Module]) -> dict[int, tuple[str,
     return keys
 
 
-def _place_in(caller: Frame, module: torch.nn.Module, taken: dict[int, str]) -> str:
+def _path_in(caller: Frame, module: torch.nn.Module, taken: dict[int, str]) -> str:
     """A stranger's name: the attribute of the caller that holds it, else its class."""
     prefix = "" if caller.path == ROOT_NAME else f"{caller.path}."
     for name, value in vars(caller.module).items():

@@ -94,7 +94,7 @@ class OptimizerProbe:
             return None
         pending = measure_async(found, extras=extras, timed=self.timed)
         factor = None if scale is None else measure_async([scale.detach()])
-        return MeasuredGroup(index, pending, factor, part="gradients")
+        return MeasuredGroup(index, pending, factor, part="gradients", distinct=True)
 
     def remember(self) -> None:
         """Keep the sampled coordinates of every weight as they are before the step."""
@@ -194,12 +194,12 @@ class OptimizerProbe:
                 continue
             for key, value in held.items():
                 if isinstance(value, torch.Tensor) and value.is_floating_point() and value.dim() > 0:
-                    positions.append(self._state_place(parameter, key, value))
+                    positions.append(self._state_position(parameter, key, value))
                     self._state_held.append((held, key, value))
         self._state_tensors = [value for _, _, value in self._state_held]
         self._state_index = np.array(positions, dtype=np.uint32)
 
-    def _state_place(self, parameter: Any, key: Any, value: torch.Tensor) -> int:
+    def _state_position(self, parameter: Any, key: Any, value: torch.Tensor) -> int:
         position = self._state_sites.get((id(parameter), str(key)))
         if position is None:
             site = self._names.site(parameter, Kind.OPTIMIZER_STATE, str(key)) or Site(

@@ -42,6 +42,8 @@ class MeasuredGroup:
     """Of the schedule, that this belongs to."""
     optional: bool = False
     """Whether sites without a row are left out: a captured graph that did not run leaves none."""
+    distinct: bool = False
+    """Whether no site comes twice in it, for certain."""
     _measured: Measured | None = None
 
     def measured(self) -> Measured:
@@ -168,7 +170,8 @@ class StepRows:
     def emit(self, sink: Sink) -> dict[str, float]:
         """Hand the step to the sink; returns its named numbers."""
         if self.batches:
-            sink.rows(self.step, *combine([group.sited() for group in self.batches]))
+            is_distinct = len(self.batches) == 1 and self.batches[0].distinct
+            sink.rows(self.step, *combine([group.sited() for group in self.batches], is_distinct=is_distinct))
             self._emit_vectors(sink)
         values = self.scalars
         if self.losses:
@@ -222,14 +225,14 @@ def scalar_of(pending: Pending) -> float:
 
 
 def combine(
-    parts: list[tuple[npt.NDArray[np.uint32], npt.NDArray[np.float64]]],
+    parts: list[tuple[npt.NDArray[np.uint32], npt.NDArray[np.float64]]], *, is_distinct: bool = False
 ) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.float64], npt.NDArray[np.uint32] | None]:
     """One row per site: a site that was measured several times in the step merges, with its number of calls (None: each once)."""
     if len(parts) == 1:
         index, table = parts[0]
     else:
         index, table = (np.concatenate(column) for column in zip(*parts, strict=True))
-    if _are_distinct(index):
+    if is_distinct or _are_distinct(index):
         return index, table, None
     unique, first, counts = np.unique(index, return_index=True, return_counts=True)
     out = table[first].copy()

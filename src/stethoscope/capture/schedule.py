@@ -1,8 +1,9 @@
 """When to look: what is measured at which step, and the governor that keeps the cost inside its budget.
 
-Gradients, the ledger and the non-finite checks are looked at every step. Everything else is looked at when the
-step number is divisible by a power of two, which the governor raises until the measured cost fits: at most the
-given share of a step, and never less than a floor. Powers of two, so that two runs share steps.
+The ledger and the non-finite checks are looked at every step, and so are gradients but where they alone cost twice
+what a step may. Everything else is looked at when the step number is divisible by a power of two, which the governor
+raises until the measured cost fits: at most the given share of a step, and never less than a floor. Powers of two, so
+that two runs share steps.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from stethoscope.config import DebugConfig
 Part = Literal["gradients", "boundary", "modules", "units", "ledger", "histograms", "batches"]
 GOVERNED: Final[tuple[Part, ...]] = ("boundary", "modules", "units", "histograms", "batches")
 """What can be looked at less often, in the order of its worth: the last one gives way first."""
+GRADIENT_BUDGETS: Final = 2
+"""Times the budget that gradients may take before they too are looked at less often, as with ten thousand layers."""
 TOLD: Final[tuple[Part, ...]] = ("gradients", "ledger", "boundary", "modules", "batches", "units")
 """Parts whose cost is told step by step."""
 TIMED_EVERY: Final = 8
@@ -70,7 +73,7 @@ class Schedule:
         self._fixed = config.every
         rate = config.sampling_rate
         self._stride = 0 if rate <= 0 else 2 ** math.ceil(math.log2(1.0 / rate))
-        self.shift: dict[Part, int] = dict.fromkeys(GOVERNED, 0)
+        self.shift: dict[Part, int] = dict.fromkeys(("gradients", *GOVERNED), 0)
         self._recent: dict[Part, deque[float]] = {}
         self._step_ms: float | None = None
         self._num_seen = 0
@@ -86,10 +89,8 @@ class Schedule:
             return self._batches_due(step)
         if self._stride == 0 or step % self._stride:
             return False
-        if part == "gradients":
-            return True
         if self._fixed:
-            return step % self._fixed == 0
+            return part == "gradients" or step % self._fixed == 0
         return step % (1 << self.shift[part]) == 0
 
     def plan(self, step: int) -> StepPlan:
@@ -207,8 +208,11 @@ class Schedule:
         return max(len(self._recent.get(part, ())), len(self._device.get(part, ()))) >= LEAST_LOOKS
 
     def _review(self) -> bool:
-        left = self.budget_ms - (self._cost("gradients") or 0.0) - (self._cost("ledger") or 0.0)
         before = dict(self.shift)
+        gradients = self._cost("gradients") or 0.0
+        if self._is_known("gradients"):
+            self.shift["gradients"] = _halvings(gradients, GRADIENT_BUDGETS * self.budget_ms)
+        left = self.budget_ms - gradients / (1 << self.shift["gradients"]) - (self._cost("ledger") or 0.0)
         for part in GOVERNED:
             cost = self._cost(part)
             if part == "histograms" and cost is not None:
@@ -219,9 +223,16 @@ class Schedule:
                 continue
             # Of what is left, the more valuable part may take all; the next one what remains, and at least a little.
             share = max(left, LEAST_SHARE * self._floor_share * self.budget_ms)
-            self.shift[part] = min(MAX_SHIFT, max(0, math.ceil(math.log2(cost / share))))
+            self.shift[part] = _halvings(cost, share)
             left -= cost / (1 << self.shift[part])
         return self.shift != before
+
+
+def _halvings(cost: float, share: float) -> int:
+    """How often a cost must be halved to fit into a share."""
+    if cost <= 0:
+        return 0
+    return min(MAX_SHIFT, max(0, math.ceil(math.log2(cost / share)))) if share > 0 else MAX_SHIFT
 
 
 def _note(costs: dict[Part, deque[float]], part: Part, milliseconds: float) -> None:

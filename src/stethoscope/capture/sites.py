@@ -130,6 +130,7 @@ class Names:
         self.parameters: dict[int, tuple[str, str]] = {}
         self.tensors: list[torch.nn.Parameter] = []
         self._shards: Shards = {}
+        self._buffer_owners: list[tuple[torch.nn.Module, str, Site]] = []
         self.lazy: list[torch.Tensor] = []
         """Parameters of lazy modules that have no shape yet: they are the model's once its first forward gave them one."""
         self.refresh()
@@ -137,7 +138,7 @@ class Names:
     def refresh(self) -> bool:
         """Read the model again; True where its parameters are not the ones known before."""
         before = set(self.parameters)
-        self.parameters, self.tensors, self.lazy = {}, [], []
+        self.parameters, self.tensors, self.lazy, self._buffer_owners = {}, [], [], []
         self._shards = unsharded_now(self.root.modules())
         for path, module in self.root.named_modules():
             for name, parameter in self.own(module):
@@ -146,6 +147,7 @@ class Names:
                 elif id(parameter) not in self.parameters:
                     self.parameters[id(parameter)] = (path, name)
                     self.tensors.append(parameter)
+            self._buffer_owners += [(module, name, Site(path, Kind.BUFFER, name)) for name in module._buffers]
         return set(self.parameters) != before
 
     def own(self, module: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Parameter]]:
@@ -167,11 +169,11 @@ class Names:
     def buffers(self) -> Iterator[tuple[Site, torch.Tensor]]:
         """Floating-point buffers, each once."""
         seen: set[int] = set()
-        for path, module in self.root.named_modules():
-            for name, buffer in module._buffers.items():
-                if buffer is not None and not is_lazy(buffer) and buffer.is_floating_point() and id(buffer) not in seen:
-                    seen.add(id(buffer))
-                    yield Site(path, Kind.BUFFER, name), buffer
+        for module, name, site in self._buffer_owners:
+            buffer = module._buffers.get(name)
+            if buffer is not None and not is_lazy(buffer) and buffer.is_floating_point() and id(buffer) not in seen:
+                seen.add(id(buffer))
+                yield site, buffer
 
 
 def unwrap(model: torch.nn.Module) -> torch.nn.Module:

@@ -198,7 +198,7 @@ class GradientTap(Inert):
     """The hook on one output's gradient."""
 
     def __init__(self, taps: Taps, position: int, path: str) -> None:
-        self._taps, self._place, self.path = taps, position, path
+        self._taps, self._position, self.path = taps, position, path
 
     def __call__(self, gradient: Any) -> None:
         """Look at the gradient; it passes as it is."""
@@ -208,7 +208,7 @@ class GradientTap(Inert):
         if not self._taps.open or not issubclass(type(gradient), torch.Tensor):
             return
         began = time.perf_counter()
-        self._taps.waiting.add(self._place, gradient, self._taps.gradient_scale)
+        self._taps.waiting.add(self._position, gradient, self._taps.gradient_scale)
         self._taps.spent += time.perf_counter() - began
 
 
