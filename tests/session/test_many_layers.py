@@ -18,7 +18,7 @@ from stethoscope.capture.schedule import FIRST_COSTS, Schedule
 from stethoscope.config import DebugConfig
 from stethoscope.explain import diagnose
 from stethoscope.record import Kind, Site, SiteInfo
-from stethoscope.store import Run, RunWriter, open_run, pieces, spool
+from stethoscope.store import Run, RunWriter, journal_piece, open_run, spool
 from tests.store.run_making import journals, make_run, some_sites, write_steps
 
 
@@ -48,13 +48,13 @@ def test_sites_that_every_journal_repeats_are_decoded_once(tmp_path: Path, monke
     write_steps(writer, range(12), 200)
     writer.close()
     decoded: list[int] = []
-    decode = pieces.decode_json
+    decode = journal_piece.decode_json
 
     def counted(raw: bytes) -> Any:
         decoded.append(raw.count(b"blocks."))
         return decode(raw)
 
-    monkeypatch.setattr(pieces, "decode_json", counted)
+    monkeypatch.setattr(journal_piece, "decode_json", counted)
     with open_run(tmp_path / "run") as run:
         assert len(run.sites) == 200
         assert list(run.steps) == list(range(12))
