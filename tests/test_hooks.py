@@ -230,7 +230,14 @@ def test_an_alert_reaches_every_sink_and_fills_in_what_is_known(told):
     def broken(alert):
         raise RuntimeError("no network")
 
-    hooks = HookManager(sinks=[broken, told.append, TerminalSink(text), EventSink(lambda *a: events.append(a))])
+    hooks = HookManager(
+        sinks=[
+            broken,
+            told.append,
+            TerminalSink(text),
+            EventSink(lambda step, said: events.append((step, said.KIND, said.to_body()))),
+        ]
+    )
     action = HookAction.Alert("loss {loss} at {step} in {other}", AlertSeverity.CRITICAL)
     hooks.register_hook(
         HookBuilder("too high").trigger(HookTrigger.Conditional(HookCondition.LossThreshold(5))).action(action).build()

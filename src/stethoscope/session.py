@@ -16,13 +16,12 @@ from stethoscope.config import DebugConfig
 from stethoscope.instruments.wording import plural
 from stethoscope.live import endings, launch, voice
 from stethoscope.live.companions import CompanionHandle
-from stethoscope.live.continuation import EVENT as CONTINUATION
 from stethoscope.live.continuation import find_continuation
 from stethoscope.live.deadline import Deadline
 from stethoscope.live.kit import Kit
 from stethoscope.live.report import SessionReport
 from stethoscope.live.shield import in_words, never_raises
-from stethoscope.record import Finding, StopTraining, WatchError
+from stethoscope.record import Finding, StopTraining, WatchError, events
 from stethoscope.store.locate import is_run
 from stethoscope.store.losses import LOST_STEPS
 
@@ -131,8 +130,8 @@ class DebugSession(Kit):
         )
         first_step = launch.next_step(before.last_step, self._optimizers)
         if before.how:
-            self._writer.event(
-                first_step, CONTINUATION, {"how": before.how, "other": before.other, "after": before.last_step}
+            self._writer.tell(
+                first_step, events.Continuation(how=before.how, other=before.other, after=before.last_step)
             )
         self._watcher = Watcher(self._model, self._optimizers, self.config, self._feed, first_step=first_step)
         self._watcher.notes.averages.given = self._ema

@@ -272,7 +272,7 @@ def _scaled(folder: Path) -> DebugSession:
         scaler.step(optimizer)
         scaler.update()
     session.stop()
-    assert session._watcher.totals()["num_skipped"] > 0
+    assert session._watcher.totals().num_skipped > 0
     return session
 
 

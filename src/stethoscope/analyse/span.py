@@ -17,6 +17,7 @@ import numpy.typing as npt
 from stethoscope.kernels.columns import NUM_COLUMNS, num_finite, stat
 from stethoscope.record import FloatArray, IntArray, Kind, SiteInfo
 from stethoscope.store import Block, Event, Run
+from stethoscope.store.pieces import Said, events_of
 
 SPAN_STEPS: Final = 128
 SPAN_ROWS: Final = 1 << 19
@@ -59,6 +60,10 @@ class Span:
     def stat(self, name: str) -> FloatArray:
         """One statistic as [steps, sites]."""
         return stat(self.rows, name)
+
+    def events_of(self, kind: type[Said]) -> list[tuple[Event, Said]]:
+        """The events of one kind, each with what it says."""
+        return events_of(self.events, kind)
 
     def metric(self, name: str) -> FloatArray:
         """A metric at the span's steps, NaN where it was not recorded."""

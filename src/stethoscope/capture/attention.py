@@ -15,6 +15,7 @@ import torch
 
 from stethoscope.capture.deferred_reads import can_defer
 from stethoscope.capture.nodes import kept, kind, owner, parents, shape, through
+from stethoscope.record.events import AttentionNumbers
 
 MAX_NODES: Final = 20_000
 MAX_FOUND: Final = 256
@@ -59,13 +60,17 @@ def find(loss: torch.Tensor) -> dict[str, Any]:
     return found
 
 
-def facts(values: npt.NDArray[np.float32]) -> dict[str, Any]:
+def facts(values: npt.NDArray[np.float32]) -> AttentionNumbers:
     """Mean entropy (of each head too), the uniform entropy, the sharpest head, and the largest score where it is known."""
     entropy, uniform, lowest, top, score, *heads = values.tolist()
-    body: dict[str, Any] = {"entropy": entropy, "uniform": uniform, "lowest_head": lowest, "top": top}
-    if score >= 0:
-        body["max_logit"] = score
-    return body | ({"heads": heads} if 1 < len(heads) <= MAX_HEADS else {})
+    return AttentionNumbers(
+        entropy=entropy,
+        uniform=uniform,
+        lowest_head=lowest,
+        top=top,
+        max_logit=score if score >= 0 else None,
+        heads=tuple(heads) if 1 < len(heads) <= MAX_HEADS else (),
+    )
 
 
 def _is_attention(node: Any) -> bool:

@@ -12,6 +12,8 @@ import torch
 from stethoscope.capture.census import same
 from stethoscope.capture.deferred_reads import DeferredReads, Values, can_defer
 from stethoscope.capture.sites import Names
+from stethoscope.record.events import Average
+from stethoscope.record.events import Averages as AveragesEvent
 
 SAMPLE: Final = 64
 """Values of each tensor that are compared."""
@@ -32,7 +34,7 @@ class Averages:
         """Before the first step: what the weights are now."""
         self._initial = sample(self._names.tensors)
 
-    def ask(self, reads: DeferredReads, *, search: bool) -> Callable[[], dict[str, Any] | None]:
+    def ask(self, reads: DeferredReads, *, search: bool) -> Callable[[], AveragesEvent | None]:
         """Compares each with what it was; what is returned says which moved, when that has come."""
         if search and not self._searched:
             self._searched = True
@@ -51,14 +53,14 @@ class Averages:
             ]
             reads.ask(torch.stack(flags), _note, moved, name, given)
 
-        def told() -> dict[str, Any] | None:
+        def told() -> AveragesEvent | None:
             # An average that still equals our first weights is ours, and nobody has updated it.
             found = [
-                {"type": name, "moved": not stayed, "given": given}
+                Average(type=name, moved=not stayed, given=given)
                 for name, given, stayed, untouched in moved
                 if given or untouched or not stayed
             ]
-            return {"averages": found} if found else None
+            return AveragesEvent(averages=tuple(found)) if found else None
 
         return told
 

@@ -21,6 +21,7 @@ from stethoscope.capture.loader_batches import LoaderBatch, has_shape, is_readab
 from stethoscope.capture.ring import StepRows
 from stethoscope.capture.sites import Names, Sink, SiteTable
 from stethoscope.capture.taps import tensors_in
+from stethoscope.record import events, metrics
 
 MAX_INPUTS: Final = 8
 MAX_RECENT: Final = 8
@@ -150,13 +151,13 @@ class BatchTracker:
     def close_step(self, rows: StepRows, *, measured: bool) -> None:
         """The Step is over: tell of its batches, with rows of their targets where the Step is measured at all."""
         if self._waited_ms is not None:
-            rows.scalars["data_ms"] = rows.scalars["loader_ms"] = self._waited_ms
+            rows.scalars[metrics.DATA_MS] = rows.scalars[metrics.LOADER_MS] = self._waited_ms
             self._waited_ms = None
         confirmed, self._confirmed = self._confirmed, []
         if self._logged[False]:
             return
         for arrival in confirmed:
-            self._sink.event(rows.step, "batch", arrival.body())
+            self._sink.tell(rows.step, events.Batch(**arrival.told()))
             if measured and arrival.target is not None and arrival.target.rows is not None:
                 rows.batches.append(arrival.target.rows)
 
@@ -181,7 +182,7 @@ class BatchTracker:
 
     def _tell_validation(self, arrival: LoaderBatch) -> None:
         if not self._logged[True] and arrival.source is not None:
-            self._sink.event(self._step(), "eval_batch", arrival.body())
+            self._sink.tell(self._step(), events.EvalBatch(**arrival.told()))
 
     def _may_validate(self, now: float) -> bool:
         allowed = VALIDATION_ALLOWANCE_SECONDS + VALIDATION_SHARE * (now - self._began)

@@ -21,6 +21,7 @@ from stethoscope.capture.taps import tensors_in
 from stethoscope.kernels import measure_async
 from stethoscope.kernels.fetching import Fetched
 from stethoscope.record import Kind, Site
+from stethoscope.record.events import FeatureSizes, LargestSample
 
 MAX_CLASSES: Final = 1000
 MAX_ELEMENTS: Final = 1 << 24
@@ -56,7 +57,7 @@ class BatchFacts:
     def look(self, inputs: Any, targets: Any, step: int, tell: Callable[[dict[str, Any]], None]) -> StepReads | None:
         """Fingerprints, class counts, the largest sample, and now and then what single features are like.
 
-        Told at once; of a batch that is elsewhere when the letter that is returned is opened.
+        Told as fields of `events.Batch`, at once; of a batch that is elsewhere when the reads that are returned have come.
         """
         first = next((t for _, t in tensors_in(_as_tensors(inputs))), None)
         label = next((t for _, t in tensors_in(_as_tensors(targets))), None)
@@ -93,12 +94,12 @@ def _facts(first: torch.Tensor | None, label: torch.Tensor | None, step: int, *,
     body: dict[str, Any] = {}
     if first is not None and first.dim() > 0:
         body["num_samples"] = int(first.shape[0])
-        body["fingerprints"] = fingerprints(first)
+        body["fingerprints"] = tuple(fingerprints(first))
         body["again"] = again
         body.update(of_values(first, step))
     counts = class_counts(label) if label is not None else None
     if counts is not None:
-        body["class_counts"] = counts
+        body["class_counts"] = tuple(counts)
     elif label is not None:
         body.update(lost_targets(label))
     return body
@@ -114,7 +115,7 @@ def lost_targets(label: torch.Tensor) -> dict[str, Any]:
     ):
         return {}
     finite = torch.isfinite(label.detach().reshape(len(label), -1)).all(1)
-    return {} if bool(finite.all()) else {"nonfinite_targets": torch.nonzero(~finite).flatten()[:8].tolist()}
+    return {} if bool(finite.all()) else {"nonfinite_targets": tuple(torch.nonzero(~finite).flatten()[:8].tolist())}
 
 
 def of_values(first: torch.Tensor, step: int, limit: int = MAX_ELEMENTS) -> dict[str, Any]:
@@ -146,14 +147,12 @@ def extremes(flat: torch.Tensor) -> dict[str, Any]:
     finite = torch.isfinite(largest)
     body: dict[str, Any] = {}
     if not bool(finite.all()):
-        body["nonfinite_samples"] = torch.nonzero(~finite).flatten()[:8].tolist()
+        body["nonfinite_samples"] = tuple(torch.nonzero(~finite).flatten()[:8].tolist())
     kept = torch.where(finite, largest, 0.0)
     values, positions = kept.topk(min(2, len(kept)))
-    body["largest"] = {
-        "sample": int(positions[0]),
-        "value": float(values[0]),
-        "next": float(values[-1]) if len(kept) > 1 else None,
-    }
+    body["largest"] = LargestSample(
+        sample=int(positions[0]), value=float(values[0]), next=float(values[-1]) if len(kept) > 1 else None
+    )
     return body
 
 
@@ -171,14 +170,14 @@ def features(flat: torch.Tensor) -> dict[str, Any]:
     body: dict[str, Any] = {
         "num_features": num_features,
         "num_constant": len(same),
-        "constant": [[int(n), float(low[n])] for n in same[:MAX_NAMED]],
-        "feature_rms": {
-            "largest": [[int(n), float(mean_square[n] ** 0.5)] for n in order[:3]],
-            "median": float(mean_square.median() ** 0.5),
-        },
+        "constant": tuple((int(n), float(low[n])) for n in same[:MAX_NAMED]),
+        "feature_rms": FeatureSizes(
+            largest=tuple((int(n), float(mean_square[n] ** 0.5)) for n in order[:3]),
+            median=float(mean_square.median() ** 0.5),
+        ),
     }
     if len(absent):
-        body["nonfinite_features"] = absent[:MAX_NAMED].tolist()
+        body["nonfinite_features"] = tuple(absent[:MAX_NAMED].tolist())
     return body
 
 

@@ -6,13 +6,16 @@ Taken at the start and again at powers of two and every so often: facts that cha
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import torch
 
 from stethoscope.capture.deferred_reads import DeferredReads, Values, can_defer
 from stethoscope.capture.sites import Names
 from stethoscope.capture.taps import Inert
+from stethoscope.record.events import Copies as CopiesEvent
+from stethoscope.record.events import Modes, TwinPair
+from stethoscope.record.events import Twins as TwinsEvent
 
 MODE_DEPENDENT: Final = (torch.nn.modules.dropout._DropoutNd, torch.nn.modules.batchnorm._NormBase)
 STACKED: Final[tuple[tuple[Any, int], ...]] = (
@@ -21,6 +24,7 @@ STACKED: Final[tuple[tuple[Any, int], ...]] = (
     (torch.nn.MultiheadAttention, 3),
 )
 STACKED_NAMES: Final = ("weight_ih", "weight_hh", "in_proj_weight")
+Mode = TypeVar("Mode", bound=Modes)
 MAX_COMPARED: Final = 1 << 24
 """Elements of a tensor that is compared with another: larger ones would cost more than a step."""
 
@@ -42,16 +46,16 @@ def hooks_by_module(root: torch.nn.Module) -> dict[str, int]:
     return found
 
 
-def modes(root: torch.nn.Module) -> dict[str, Any]:
+def modes(root: torch.nn.Module, kind: type[Mode]) -> Mode:
     """Which modules whose behaviour depends on it are in evaluation mode, and which in training mode."""
     dependent = [(path, module) for path, module in root.named_modules() if isinstance(module, MODE_DEPENDENT)]
-    return {
-        "training": bool(root.training),
-        "evaluating": [path for path, module in dependent if not module.training][:50],
-        "in_training": [path for path, module in dependent if module.training][:50],
-        "kinds_evaluating": sorted({type(m).__name__ for _, m in dependent if not m.training}),
-        "kinds_in_training": sorted({type(m).__name__ for _, m in dependent if m.training}),
-    }
+    return kind(
+        training=bool(root.training),
+        evaluating=tuple(path for path, module in dependent if not module.training)[:50],
+        in_training=tuple(path for path, module in dependent if module.training)[:50],
+        kinds_evaluating=tuple(sorted({type(m).__name__ for _, m in dependent if not m.training})),
+        kinds_in_training=tuple(sorted({type(m).__name__ for _, m in dependent if m.training})),
+    )
 
 
 class Twins:
@@ -76,7 +80,7 @@ class Twins:
             if first is not second and _equal(first, second) and not _is_flat(first)
         ]
 
-    def ask(self, reads: DeferredReads) -> Callable[[], dict[str, Any] | None]:
+    def ask(self, reads: DeferredReads) -> Callable[[], TwinsEvent | None]:
         """Compares them once more; what is returned says whether they are still equal, when that has come."""
         equal: dict[int, bool] = {}
         for number, (_, first, _, second) in enumerate(self.pairs):
@@ -84,9 +88,9 @@ class Twins:
                 reads.ask(same(first, second), _note, equal, number)
         pairs = [(f"{a}.weight", f"{b}.weight") for a, _, b, _ in self.pairs]
 
-        def told() -> dict[str, Any] | None:
-            found = [{"embedding": a, "head": b, "equal": equal.get(n, False)} for n, (a, b) in enumerate(pairs)]
-            return {"pairs": found} if found else None
+        def told() -> TwinsEvent | None:
+            found = [TwinPair(embedding=a, head=b, equal=equal.get(n, False)) for n, (a, b) in enumerate(pairs)]
+            return TwinsEvent(pairs=tuple(found)) if found else None
 
         return told
 
@@ -102,7 +106,7 @@ class Copies:
         self._suspects = [p for p, alike in found if alike is not None and bool(alike)]
         self._before = [p.detach().clone() for p in self._suspects]
 
-    def ask(self, reads: DeferredReads) -> Callable[[], dict[str, Any] | None]:
+    def ask(self, reads: DeferredReads) -> Callable[[], CopiesEvent | None]:
         """Looks at them again; what is returned says which moved and still have equal rows, when that has come.
 
         It says None where nothing was suspicious from the start.
@@ -118,7 +122,9 @@ class Copies:
             reads.ask(same(parameter, old), _note, still, site)
         suspected = bool(self._suspects)
         return lambda: (
-            {"sites": [site for site, yes in alike.items() if yes and not still[site]]} if suspected else None
+            CopiesEvent(sites=tuple(site for site, yes in alike.items() if yes and not still[site]))
+            if suspected
+            else None
         )
 
 

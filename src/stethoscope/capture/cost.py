@@ -11,6 +11,7 @@ from stethoscope.capture.ring import StepRows
 from stethoscope.capture.schedule import Schedule
 from stethoscope.capture.sites import Sink
 from stethoscope.capture.taps import Taps
+from stethoscope.record import events, metrics
 
 OWN_PARTS: Final = ("gradients", "boundary", "ledger")
 """The parts that the watcher looks at itself; taps, batches and units keep their own account."""
@@ -43,12 +44,12 @@ class Cost:
             spent[part] -= seconds
             spent["units"] += seconds
         milliseconds = {part: seconds * 1e3 for part, seconds in spent.items()}
-        rows.scalars["overhead_ms"] = sum(milliseconds.values())
+        rows.scalars[metrics.OVERHEAD_MS] = sum(milliseconds.values())
         on_device = self._schedule.device_ms(step)
         if on_device:
-            rows.scalars["overhead_device_ms"] = on_device
+            rows.scalars[metrics.OVERHEAD_DEVICE_MS] = on_device
         # A device that has not come this far yet is the slower one: what the host does meanwhile costs nothing.
         self._schedule.behind = not rows.ready()
         self._schedule.step_cost(step, milliseconds)
-        if self._schedule.step_took(rows.scalars["step_ms"]):
-            sink.event(step, "governor", {"every": self._schedule.periods()})
+        if self._schedule.step_took(rows.scalars[metrics.STEP_MS]):
+            sink.tell(step, events.Governor(every=self._schedule.periods()))

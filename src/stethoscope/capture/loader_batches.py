@@ -49,6 +49,7 @@ class LoaderBatch:
     """How things stood when it came."""
     parts: list[Part]
     facts: dict[str, Any]
+    """Fields of `events.Batch`."""
     main: int = 0
     """The part that tells samples apart: the largest."""
     is_doubtful: bool = False
@@ -106,13 +107,13 @@ class LoaderBatch:
         if value is not None:
             self.facts.update(batches.lost_targets(value))
 
-    def body(self) -> dict[str, Any]:
-        """What is told of it."""
+    def told(self) -> dict[str, Any]:
+        """What is told of it, as fields of `events.Batch`."""
         told = dict(self.facts)
         if self.source is not None:
             told["source"] = self.source
         if self.target is not None and self.target.counts is not None:
-            told["class_counts"] = self.target.counts
+            told["class_counts"] = tuple(self.target.counts)
         return told
 
     def _reached(self, inputs: Sequence[torch.Tensor]) -> dict[int, int]:
@@ -157,7 +158,7 @@ def _names(tensors: Sequence[torch.Tensor]) -> dict[str, Any]:
     largest = max(tensors, key=torch.Tensor.numel)
     alike = [t for t in tensors if len(t) == len(largest) and PART_SHARE * t.numel() >= largest.numel()]
     names, mask = thinned(joined([quick_fingerprints(t) for t in alike]))
-    return {"fingerprints": names, "mask": mask}
+    return {"fingerprints": tuple(names), "mask": mask}
 
 
 def _match(part: Part, inputs: list[torch.Tensor], level: int) -> int | None:

@@ -22,7 +22,8 @@ from stethoscope.capture.averages import Averages
 from stethoscope.capture.deferred_reads import DeferredReads, StepReads, Values, can_defer
 from stethoscope.capture.sites import Names, Sink, SiteTable
 from stethoscope.capture.step_observations import StepObservations
-from stethoscope.record import Kind, Site
+from stethoscope.record import Kind, Site, events, metrics
+from stethoscope.record.wire import EventBody
 
 CENSUS_EVERY: Final = 16
 """Steps between two counts of hooks and looks at averages."""
@@ -69,7 +70,7 @@ class Notes:
         self._looked_step: float = -math.inf
         self._recording = True
         self._last_hooks = 0
-        self._modes: dict[str, Any] = {}
+        self._modes: events.Modes | None = None
         self._twins: census.Twins | None = None
         self._copies: census.Copies | None = None
         self.metrics: dict[str, float] = {}
@@ -103,14 +104,14 @@ class Notes:
         root = self._names.root
         self._recording = recording
         if evaluating:
-            facts = census.modes(root)
-            if facts["in_training"]:
-                self._sink.event(self._step(), "eval_forward", facts)
+            modes = census.modes(root, events.EvalForward)
+            if modes.in_training:
+                self._sink.tell(self._step(), modes)
             return
-        self.metrics["training_mode"] = float(root.training)
-        if root.training != self._modes.get("training"):
-            self._modes = census.modes(root)
-            self._sink.event(self._step(), "modes", self._modes)
+        self.metrics[metrics.TRAINING_MODE] = float(root.training)
+        if self._modes is None or root.training != self._modes.training:
+            self._modes = census.modes(root, events.Modes)
+            self._sink.tell(self._step(), self._modes)
 
     def output(self, path: str, module: Any, args: Any, tensors: list[tuple[str, torch.Tensor]], position: int) -> None:
         """A module returned, in a step whose outputs are looked at."""
@@ -179,25 +180,25 @@ class Notes:
             facts = lossgraph.facts(loss)
             if facts:
                 self._reading = lossgraph.reading(loss) or self._reading
-                self._tell("loss_graph", facts)
+                self._tell(events.LossGraph, facts)
         if counts and step == self._looked and self._num_looked_at < MAX_BACKWARDS:
             self._num_looked_at += 1
-            self._tell("backward", lossgraph.share_in_step(loss))
+            self._tell(events.Backward, lossgraph.share_in_step(loss))
         if first_of_step and self._owned and self.units_due:
             began = time.perf_counter()
             self._look_at_attention(loss)
             self.spent["ledger"] += time.perf_counter() - began
         self._owned = False
 
-    def _tell(self, kind: str, body: dict[str, Any]) -> None:
+    def _tell(self, kind: type[EventBody], body: dict[str, Any]) -> None:
         """An event, at once or when its numbers have come."""
         positions = lossgraph.unread(body)
         for holder, key in positions:
             self.reads.ask(holder[key].clone(), _put, holder, key)
         if positions:
-            self._observed.later.append((kind, lambda: body))
+            self._observed.later.append(lambda: kind.from_body(body))
         else:
-            self._sink.event(self._step(), kind, body)
+            self._sink.tell(self._step(), kind.from_body(body))
 
     def _look_at_attention(self, loss: torch.Tensor) -> None:
         found = attention.find(loss)
@@ -249,21 +250,21 @@ class Notes:
     def step_closes(self, optimizers: list[Any]) -> dict[str, float]:
         """The step is complete; returns its named numbers."""
         step = self._step()
-        self.metrics["graphs_alive"] = float(len(self._alive))
+        self.metrics[metrics.GRAPHS_ALIVE] = float(len(self._alive))
         if self._num_outputs_marked:
-            self.metrics["outputs_alive"] = float(len(self._outputs_alive))
-            self.metrics["outputs_marked"] = float(self._num_outputs_marked)
+            self.metrics[metrics.OUTPUTS_ALIVE] = float(len(self._outputs_alive))
+            self.metrics[metrics.OUTPUTS_MARKED] = float(self._num_outputs_marked)
         self._observed.is_look = step == self._looked_step
         for path, candidate in self._routing.settle().items():
             self.reads.ask(candidate.count(), self._observed.take_routing, path, candidate)
         if step % CENSUS_EVERY == 0:
             self._count_hooks(step)
-            self._observed.later.append(("averages", self.averages.ask(self.reads, search=step >= CENSUS_EVERY)))
+            self._observed.later.append(self.averages.ask(self.reads, search=step >= CENSUS_EVERY))
         if step & (step - 1) == 0 and 2 <= step <= 1024:
             self._look_again()
         if len(self._alive) > 8 and step & (step - 1) == 0:
             lines = sorted({s.line for s in list(self._alive)} - {""})
-            self._sink.event(step, "graphs_alive", {"count": len(self._alive), "lines": lines[:5]})
+            self._sink.tell(step, events.GraphsAlive(count=len(self._alive), lines=tuple(lines[:5])))
         self._note_counts(optimizers)
         taken, self.metrics = self.metrics, {}
         return taken
@@ -278,11 +279,10 @@ class Notes:
     def _count_hooks(self, step: int) -> None:
         by_module = census.hooks_by_module(self._names.root)
         count = sum(by_module.values())
-        self.metrics["num_hooks"] = float(count)
+        self.metrics[metrics.NUM_HOOKS] = float(count)
         if count > self._last_hooks and step:
-            self._sink.event(
-                step, "hooks", {"modules": dict(sorted(by_module.items(), key=lambda item: -item[1])[:20])}
-            )
+            most = sorted(by_module.items(), key=lambda item: -item[1])[:20]
+            self._sink.tell(step, events.Hooks(modules=dict(most)))
         self._last_hooks = count
 
     def _note_counts(self, optimizers: list[Any]) -> None:
@@ -292,7 +292,7 @@ class Notes:
                 if isinstance(count, torch.Tensor) and count.device.type != "cpu":
                     self._ask_count(count)
                 elif isinstance(count, (torch.Tensor, numbers.Real)):
-                    self.metrics["optimizer_step"] = float(count)
+                    self.metrics[metrics.OPTIMIZER_STEP] = float(count)
                 return
 
     def _ask_count(self, count: torch.Tensor) -> None:
@@ -301,12 +301,11 @@ class Notes:
         if count.numel() == 1 and can_defer(count) and (is_new or self._step() % CENSUS_EVERY == 0):
             self._counter = weakref.ref(count)
             # A copy: it counts on from here before the number is read.
-            self.reads.ask(count.detach().clone(), self._observed.take_number, "optimizer_step")
+            self.reads.ask(count.detach().clone(), self._observed.take_number, metrics.OPTIMIZER_STEP)
 
     def _look_again(self) -> None:
         if self._twins is not None and self._copies is not None:
-            self._observed.later.append(("twins", self._twins.ask(self.reads)))
-            self._observed.later.append(("copies", self._copies.ask(self.reads)))
+            self._observed.later += [self._twins.ask(self.reads), self._copies.ask(self.reads)]
 
 
 def _put(holder: dict[str, Any], key: str, values: Values) -> None:

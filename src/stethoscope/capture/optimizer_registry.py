@@ -24,7 +24,7 @@ from stethoscope.capture.schedule import StepPlan
 from stethoscope.capture.sites import Names, Sink, SiteTable
 from stethoscope.config import DebugConfig
 from stethoscope.kernels import measure_async
-from stethoscope.record import Kind
+from stethoscope.record import Kind, events, metrics
 
 RESCAN_EVERY: Final = 256
 UNDONE_TIMES: Final = 5
@@ -104,21 +104,21 @@ class OptimizerRegistry:
         rows.account(ledger.step_begins())
         if ledger.kept and step & (step - 1) == 0:
             sites = [site.path for p in ledger.kept if (site := self._names.site(p, Kind.GRADIENT)) is not None]
-            self._sink.event(step, "gradients_kept", {"sites": sites})
+            self._sink.tell(step, events.GradientsKept(sites=tuple(sites)))
 
     def note_undone(self, probe: OptimizerProbe) -> None:
         """Weights that somebody puts back after every step: said once it is a habit, and again at powers of two."""
         step, sites = self._clock.step, probe.undone(UNDONE_TIMES)
         if sites and (step & (step - 1) == 0 or not self._said_undone):
             self._said_undone = True
-            self._sink.event(step, "undone_updates", {"sites": sites, "times": UNDONE_TIMES})
+            self._sink.tell(step, events.UndoneUpdates(sites=tuple(sites), times=UNDONE_TIMES))
 
     def note_rates(self, optimizer: torch.optim.Optimizer, rows: StepRows) -> None:
         """The learning rate of each of its groups, numbered over all optimizers."""
         known = self._clock.optimizers
         first = sum(len(other.param_groups) for other in known[: known.index(optimizer)])
         for number, group in enumerate(optimizer.param_groups, start=first):
-            name = "lr" if number == 0 else f"lr.{number}"
+            name = metrics.learning_rate(number)
             rate = group.get("lr")
             if isinstance(rate, torch.Tensor):
                 rows.pending_scalars.append((name, measure_async([rate.detach()])))
@@ -143,10 +143,10 @@ class OptimizerRegistry:
         cosines = [cosine for probe in self.probes if (cosine := probe.take_cosine()) is not None]
         here = [cosine for cosine in cosines if isinstance(cosine, float)]
         if here:
-            rows.scalars["update_cos"] = sum(here) / len(here)
+            rows.scalars[metrics.UPDATE_COSINE] = sum(here) / len(here)
         there = [cosine for cosine in cosines if isinstance(cosine, torch.Tensor)]
         if there and not here:  # of several optimizers on devices, the first one's
-            rows.pending_scalars.append(("update_cos", measure_async(there[:1])))
+            rows.pending_scalars.append((metrics.UPDATE_COSINE, measure_async(there[:1])))
 
     def rescan(self, step: int) -> None:
         """Read the model again, at powers of two and now and then."""
@@ -165,16 +165,18 @@ class OptimizerRegistry:
         orphans = [p for p in self._names.tensors if id(p) not in owned]
         self.orphans = self._bound(None, orphans) if orphans else None
         foreign_params = [p for probe in self.probes for p in probe.foreign_params]
-        self._sink.event(
+        self._sink.tell(
             step,
-            "ownership",
-            {
-                "replaces": replaces,
-                "optimizers": [type(o).__name__ for o in self._clock.optimizers],
-                "groups": [self._group(o, g) for o in self._clock.optimizers for g in o.param_groups],
-                "not_in_optimizer": [self._describe(p) for p in orphans],
-                "not_in_model": [{"shape": list(p.shape), "has_gradient": p.grad is not None} for p in foreign_params],
-            },
+            events.Ownership(
+                replaces=replaces,
+                optimizers=tuple(type(o).__name__ for o in self._clock.optimizers),
+                groups=tuple(self._group(o, g) for o in self._clock.optimizers for g in o.param_groups),
+                not_in_optimizer=tuple(map(self._describe, orphans)),
+                not_in_model=tuple(
+                    events.ForeignParameter(shape=tuple(p.shape), has_gradient=p.grad is not None)
+                    for p in foreign_params
+                ),
+            ),
         )
 
     # ---- how ----
@@ -225,23 +227,23 @@ class OptimizerRegistry:
     def _bound(self, optimizer: Any, parameters: list[Any]) -> OptimizerProbe:
         return OptimizerProbe(optimizer, parameters, self._names, self._table, self._config)
 
-    def _describe(self, parameter: Any) -> dict[str, Any]:
+    def _describe(self, parameter: Any) -> events.OrphanParameter:
         module, name = self._names.parameters[id(parameter)]
-        return {
-            "site": f"{module}.{name}" if module else name,
-            "trainable": bool(parameter.requires_grad),
-            "has_gradient": parameter.grad is not None,
-        }
+        return events.OrphanParameter(
+            site=f"{module}.{name}" if module else name,
+            trainable=bool(parameter.requires_grad),
+            has_gradient=parameter.grad is not None,
+        )
 
-    def _group(self, optimizer: Any, group: dict[str, Any]) -> dict[str, Any]:
+    def _group(self, optimizer: Any, group: dict[str, Any]) -> events.ParameterGroup:
         kept = {
             key: value
             for key, value in group.items()
             if key != "params" and isinstance(value, (int, float, bool, str, tuple, type(None)))
         }
         names = [self._names.parameters.get(id(p)) for p in group["params"]]
-        sites = [f"{n[0]}.{n[1]}" if n[0] else n[1] for n in names if n is not None]
-        return {"optimizer": type(optimizer).__name__, "sites": sites, "settings": kept}
+        sites = tuple(f"{n[0]}.{n[1]}" if n[0] else n[1] for n in names if n is not None)
+        return events.ParameterGroup(optimizer=type(optimizer).__name__, sites=sites, settings=kept)
 
 
 def _same(first: list[Any], second: list[Any]) -> bool:

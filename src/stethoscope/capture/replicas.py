@@ -15,6 +15,7 @@ import torch
 from stethoscope.capture.deferred_reads import can_defer
 from stethoscope.capture.sites import Names
 from stethoscope.kernels.tensors import bytes_of
+from stethoscope.record.events import Replicas
 
 MAX_ELEMENTS: Final = 1 << 22
 """Of a larger parameter only this many first elements are hashed."""
@@ -22,7 +23,7 @@ MAX_ON_DEVICE: Final = 1 << 16
 """The same of a parameter on a device: they have to be fetched."""
 
 
-def facts(model: Any, names: Names) -> dict[str, Any] | None:
+def facts(model: Any, names: Names) -> Replicas | None:
     """The wrapper the user gave, and from a parameter's path to its hash; None where there is one rank."""
     if not os.environ.get("WORLD_SIZE", "1").isdigit() or int(os.environ.get("WORLD_SIZE", "1")) < 2:
         return None
@@ -32,7 +33,7 @@ def facts(model: Any, names: Names) -> dict[str, Any] | None:
         digest = _digest(parameter)
         if owner is not None and digest is not None:
             hashes[".".join(filter(None, owner))] = digest
-    return {"wrapper": type(model).__name__, "hashes": hashes}
+    return Replicas(wrapper=type(model).__name__, hashes=hashes)
 
 
 def _digest(parameter: torch.Tensor) -> str | None:

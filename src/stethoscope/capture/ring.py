@@ -23,6 +23,7 @@ from stethoscope.capture.phases import PARTS
 from stethoscope.capture.sites import Sink
 from stethoscope.kernels import Measured, Pending, measure_async, merge
 from stethoscope.kernels.columns import INDEX, NUM_COUNTS
+from stethoscope.record import events
 
 MAX_IN_FLIGHT: Final = 64
 POLL_SECONDS: Final = 0.002
@@ -312,14 +313,14 @@ class Ring:
         if self.latest.get("found_inf", 0.0) > 0:
             # A fused optimizer skips on the device: its hooks ran, and only now it can be known.
             self.num_skipped += 1
-            self._sink.event(rows.step, "skipped_step", {"times": self.num_skipped, "fused": True})
+            self._sink.tell(rows.step, events.SkippedStep(times=self.num_skipped, fused=True))
 
     def _emit(self, rows: StepRows) -> None:
         try:
             self._arrived(rows)
         except Exception as error:  # a device error must not end the thread: the step counts as dropped
             self.num_dropped += 1
-            self._sink.event(rows.step, "capture_error", {"error": repr(error)})
+            self._sink.tell(rows.step, events.CaptureError(error=repr(error)))
 
     def _drain(self) -> None:
         while not self._stopping:

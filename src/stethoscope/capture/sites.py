@@ -16,6 +16,7 @@ from torch.nn.parameter import is_lazy
 from stethoscope.capture.shards import Shards, is_shard, own_parameters, unsharded_now
 from stethoscope.kernels.tensors import plain
 from stethoscope.record import ROOT_NAME, Kind, Site, SiteInfo
+from stethoscope.record.wire import EventBody
 
 PLAIN: Final = (torch.Tensor, torch.nn.Parameter)
 WRAPPERS = ("_orig_mod", "module")
@@ -43,8 +44,8 @@ class Sink(Protocol):
     def vectors(self, step: int, name: str, index: npt.NDArray[np.uint32], values: npt.NDArray[Any]) -> None:
         """Histograms, sketches, per-unit values of one step."""
 
-    def event(self, step: int, kind: str, body: dict[str, Any]) -> None:
-        """A fact."""
+    def tell(self, step: int, said: EventBody) -> None:
+        """A discrete fact, as `record.events` declares it."""
 
 
 Key = tuple[str, str, str]

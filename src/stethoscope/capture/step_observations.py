@@ -12,6 +12,8 @@ from stethoscope.capture.deferred_reads import Values
 from stethoscope.capture.routing import Candidate
 from stethoscope.capture.sites import Sink
 from stethoscope.capture.units import UnitRecord, logit_facts, saturated_share
+from stethoscope.record import events
+from stethoscope.record.wire import EventBody
 
 
 class StepObservations:
@@ -26,10 +28,10 @@ class StepObservations:
         self.gradients: list[tuple[int, str, Values]] = []
         self.saturation: dict[str, float] = {}
         self.normalised: dict[str, float] = {}
-        self.attention: dict[str, dict[str, Any]] = {}
-        self.routed: dict[str, list[int]] = {}
-        self.later: list[tuple[str, Callable[[], dict[str, Any] | None]]] = []
-        """Events by kind, whose bodies are known when everything has come."""
+        self.attention: dict[str, events.AttentionNumbers] = {}
+        self.routed: dict[str, tuple[int, ...]] = {}
+        self.later: list[Callable[[], EventBody | None]] = []
+        """Events that are known when everything has come."""
 
     @property
     def is_empty(self) -> bool:
@@ -66,7 +68,7 @@ class StepObservations:
         """How many rows have each expert as their first, second … choice."""
         counts = values.astype(np.int64).reshape(-1, len(candidate.experts)).tolist()
         if candidate.is_router(counts):
-            self.routed[path] = counts[0]
+            self.routed[path] = tuple(counts[0])
 
     def tell(self, step: int, sink: Sink, units: UnitRecord) -> dict[str, float]:
         """Hands everything on; returns the step's named numbers."""
@@ -75,7 +77,7 @@ class StepObservations:
         for _, path, values in self.gradients:
             units.see_gradient(path, values)
         if self.attention:
-            sink.event(step, "attention", {"modules": self.attention})
+            sink.tell(step, events.Attention(modules=self.attention))
         _vectors(step, "unit_gradient", self.gradients, sink)
         _vectors(step, "unit_activity", self.activity, sink)
         looked: dict[str, dict[str, Any]] = {
@@ -86,11 +88,11 @@ class StepObservations:
         if self.is_look:
             looked |= units.summary()
         if any(looked.values()):
-            sink.event(step, "units", {key: dict(value) for key, value in looked.items() if value})
-        for kind, body in self.later:
-            found = body()
-            if found:
-                sink.event(step, kind, found)
+            sink.tell(step, events.Units(**looked))
+        for told in self.later:
+            said = told()
+            if said is not None:
+                sink.tell(step, said)
         return self.metrics
 
 

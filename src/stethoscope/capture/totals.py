@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from stethoscope.capture.ring import StepRows
 from stethoscope.capture.sites import Sink
+from stethoscope.record import events, metrics
 
 
 class Totals:
@@ -22,25 +21,16 @@ class Totals:
         """Gradients were cleared without a step; said at powers of two, so that a long run stays small."""
         self.num_discarded += 1
         if self.num_discarded & (self.num_discarded - 1) == 0:
-            body = {"times": self.num_discarded, "num_backwards": self.num_backwards}
-            self._sink.event(step, "gradients_discarded", body)
+            said = events.GradientsDiscarded(times=self.num_discarded, num_backwards=self.num_backwards)
+            self._sink.tell(step, said)
 
     def skipped(self, step: int, scale: float | None) -> None:
         """A scaler let the optimizer's step out."""
         self.num_skipped += 1
-        self._sink.event(step, "skipped_step", {"times": self.num_skipped, "scale": scale})
-        self._sink.scalars(step, {"skipped_steps": float(self.num_skipped)})
+        self._sink.tell(step, events.SkippedStep(times=self.num_skipped, scale=scale))
+        self._sink.scalars(step, {metrics.SKIPPED_STEPS: float(self.num_skipped)})
 
     def close_step(self, rows: StepRows) -> None:
         """What was counted so far and is followed step by step."""
         if self.num_scheduler_steps:
-            rows.scalars["scheduler_steps"] = float(self.num_scheduler_steps)
-
-    def counts(self) -> dict[str, Any]:
-        """All of them, by name."""
-        return {
-            "num_backwards": self.num_backwards,
-            "num_discarded": self.num_discarded,
-            "num_skipped": self.num_skipped,
-            "num_scheduler_steps": self.num_scheduler_steps,
-        }
+            rows.scalars[metrics.SCHEDULER_STEPS] = float(self.num_scheduler_steps)

@@ -15,6 +15,7 @@ import torch
 
 from stethoscope.capture.deferred_reads import can_defer
 from stethoscope.capture.lossgraph import Reading
+from stethoscope.record import metrics
 
 MAX_UNITS: Final = 8192
 SATURATED: Final = 0.99
@@ -157,11 +158,11 @@ def logit_facts(values: npt.NDArray[np.float32]) -> dict[str, float]:
     if len(values) == 1:
         positive = float(values[0])
         return {
-            "output/top_share": max(positive, 1.0 - positive),
-            "output/top_class": float(positive > 0.5),
-            "output/num_units": 1.0,
+            metrics.TOP_SHARE: max(positive, 1.0 - positive),
+            metrics.TOP_CLASS: float(positive > 0.5),
+            metrics.NUM_UNITS: 1.0,
         }
-    names = ("output/log_z", "output/top_share", "output/top_class", "output/num_units")
+    names = (metrics.LOG_Z, metrics.TOP_SHARE, metrics.TOP_CLASS, metrics.NUM_UNITS)
     return dict(zip(names, values.tolist(), strict=True))
 
 
@@ -191,9 +192,9 @@ class UnitRecord:
         self._dormant[path] = float((activity_ <= 0.025 * mean).mean()) if mean > 0 else 1.0
 
     def summary(self) -> dict[str, Any]:
-        """Layers with silent units: how many units, how many silent for one, four and sixteen looks; dormant shares."""
+        """Layers with silent units and dormant shares, as fields of `events.Units`."""
         silent = {
-            path: [len(quiet), *(int((quiet >= looks).sum()) for looks in (1, 4, 16))]
+            path: (len(quiet), *(int((quiet >= looks).sum()) for looks in (1, 4, 16)))
             for path, quiet in self._quiet.items()
             if (quiet > 0).any()
         }

@@ -35,6 +35,7 @@ from stethoscope.capture.taps import Taps
 from stethoscope.capture.totals import Totals
 from stethoscope.config import DebugConfig
 from stethoscope.kernels import Extras, measure_async
+from stethoscope.record import events
 
 EXTRAS: Final = Extras(histogram=True, sketch=True, seed=0x5E7)
 MAX_IDLE: Final = 64
@@ -132,20 +133,22 @@ class Watcher:
         self.guard(self.lineage.detach)
         self.guard(self.taps.detach)
         self.guard(self.ring.stop, timeout_s)
-        self.sink.event(self.clock.step, "totals", self.totals())
+        self.sink.tell(self.clock.step, self.totals())
 
-    def totals(self) -> dict[str, Any]:
+    def totals(self) -> events.Totals:
         """What was counted over the whole run."""
-        counts = self._counts.counts()
-        return {
-            "num_steps": self.clock.step,
-            **counts,
-            "num_skipped": counts["num_skipped"] + self.ring.num_skipped,
-            "num_errors": sum(self.guard.errors.values()),
-            "num_dropped_steps": self.ring.num_dropped,
-            "num_capped": self.taps.num_capped,
-            "num_lost": self.taps.waiting.num_lost,
-        }
+        counts = self._counts
+        return events.Totals(
+            num_steps=self.clock.step,
+            num_backwards=counts.num_backwards,
+            num_discarded=counts.num_discarded,
+            num_skipped=counts.num_skipped + self.ring.num_skipped,
+            num_scheduler_steps=counts.num_scheduler_steps,
+            num_errors=sum(self.guard.errors.values()),
+            num_dropped_steps=self.ring.num_dropped,
+            num_capped=self.taps.num_capped,
+            num_lost=self.taps.waiting.num_lost,
+        )
 
     # ---- what the session adds ----
 
@@ -164,11 +167,11 @@ class Watcher:
         self.batch_tracker.logged(evaluating=self.evaluating)
         if not self.evaluating:
             self.assembly.rows.batches.extend(batches.rows(self.table, inputs, targets))
-        step, kind = self.clock.step, "eval_batch" if self.evaluating else "batch"
+        step, kind = self.clock.step, events.EvalBatch if self.evaluating else events.Batch
 
         def tell(facts: dict[str, Any]) -> None:
             if facts:
-                self.sink.event(step, kind, facts)
+                self.sink.tell(step, kind(**facts))
 
         reads = self._batch_facts.look(inputs, targets, step, tell)
         if reads is not None:
@@ -177,13 +180,13 @@ class Watcher:
     def evaluation_begins(self) -> None:
         """Validation starts: which modules are in training mode is a fact worth keeping."""
         self.taps.recording = self.taps.keeping = False
-        training = [path for path, module in self.names.root.named_modules() if module.training]
-        self.sink.event(self.log_step, "eval_begin", {"num_training": len(training), "training": training[:20]})
+        training = tuple(path for path, module in self.names.root.named_modules() if module.training)
+        self.sink.tell(self.log_step, events.EvalBegin(num_training=len(training), training=training[:20]))
 
     def evaluation_ends(self) -> None:
         """Validation is over."""
         self._choose_recording()
-        self.sink.event(self.log_step, "eval_end", {})
+        self.sink.tell(self.log_step, events.EvalEnd())
 
     # ---- the seams ----
 
@@ -354,12 +357,12 @@ class Watcher:
         )
 
     def _note_replicas(self) -> None:
-        facts = replicas.facts(self._model, self.names)
-        if facts is not None:
-            self.sink.event(self.clock.step, "replicas", facts)
+        found = replicas.facts(self._model, self.names)
+        if found is not None:
+            self.sink.tell(self.clock.step, found)
 
     def _note_graph(self, body: dict[str, Any]) -> None:
-        self.sink.event(self.clock.step, "graph", body)
+        self.sink.tell(self.clock.step, events.DataFlow.from_body(body))
 
     def _collect(self, group: MeasuredGroup) -> None:
         self.assembly.rows.batches.append(group)

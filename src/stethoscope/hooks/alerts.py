@@ -20,7 +20,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final, TextIO
 
-from stethoscope.record import ConfigError, Severity, printable
+from stethoscope.record import ConfigError, Severity, events, printable
+from stethoscope.record.wire import EventBody
 
 SCHEMA: Final = 1
 LEVELS: Final = {
@@ -91,14 +92,14 @@ class LoggingSink:
 
 
 class EventSink:
-    """The run: hands the alert to a writer's `event(step, kind, body)`."""
+    """The run: hands the alert, as an event, to a writer's `tell(step, said)`."""
 
-    def __init__(self, event: Callable[[int, str, dict[str, Any]], None]) -> None:
-        self._event = event
+    def __init__(self, tell: Callable[[int, EventBody], None]) -> None:
+        self._tell = tell
 
     def __call__(self, alert: Alert) -> None:
-        """Records the alert as an event of kind "alert"."""
-        self._event(alert.step or 0, "alert", alert.to_json())
+        """Records the alert."""
+        self._tell(alert.step or 0, events.Alert(**alert.to_json()))
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):

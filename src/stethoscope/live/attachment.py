@@ -14,6 +14,7 @@ from stethoscope.live.layer_times import LayerTimes
 from stethoscope.live.leak_watch import LeakWatch
 from stethoscope.live.rules import LayerRules
 from stethoscope.record import StopTraining
+from stethoscope.record.events import Leak
 
 if TYPE_CHECKING:
     from stethoscope.capture.watcher import Watcher
@@ -73,12 +74,8 @@ class Attachment:
             self._leak_watch.stop()
             step = self._watcher.clock.step
             for leak in self._kit.tensor_inspector.detect_leaks():
-                body = {
-                    "place": f"{leak.file}:{leak.line}",
-                    "text": str(leak),
-                    "severity": str(leak.severity),
-                }
-                self._feed.event(step, "leak", body)
+                location = f"{leak.file}:{leak.line}"
+                self._feed.tell(step, Leak(location=location, text=str(leak), severity=str(leak.severity)))
 
     def _finish_hooks(self, timeout_s: float) -> None:
         """The last Steps of a device may arrive after training: their hooks run, and there is nothing left to stop."""

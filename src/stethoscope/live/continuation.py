@@ -17,7 +17,6 @@ from stethoscope.record import Kind, RunError
 if TYPE_CHECKING:
     from stethoscope.store import Run
 
-EVENT: Final = "continuation"
 _MOST_TENSORS: Final = 8
 _MOST_ELEMENTS: Final = 10_000_000
 _SAME: Final = 1e-5

@@ -19,6 +19,7 @@ import numpy.typing as npt
 from stethoscope.kernels.columns import INDEX
 from stethoscope.live.metrics import USED, performance
 from stethoscope.record import FloatArray, Kind, SiteInfo
+from stethoscope.record.wire import EventBody
 
 if TYPE_CHECKING:
     from stethoscope.capture.sites import Sink
@@ -199,9 +200,9 @@ class Feed:
                 chosen = np.flatnonzero(self._roles[index] == 1)
                 self._gradients[-1].sketches = {int(index[i]): values[i] for i in chosen}
 
-    def event(self, step: int, kind: str, body: dict[str, Any]) -> None:
-        """A fact; passes through."""
-        self._run.event(step, kind, body)
+    def tell(self, step: int, said: EventBody) -> None:
+        """An event; passes through."""
+        self._run.tell(step, said)
 
     # ---- the instruments ----
 

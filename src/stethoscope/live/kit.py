@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from stethoscope.config import DebugConfig
 from stethoscope.hooks.alerts import Alert, EventSink, LoggingSink, WebhookSink
 from stethoscope.live import voice
+from stethoscope.record.wire import EventBody
 
 if TYPE_CHECKING:
     from stethoscope.hooks import HookManager
@@ -145,9 +146,9 @@ class Kit:
     def _listen(self, hooks: HookManager) -> None:
         """Hooks exist from now on."""
 
-    def _note_event(self, step: int, kind: str, body: dict[str, Any]) -> None:
+    def _note_event(self, step: int, said: EventBody) -> None:
         if self._feed is not None:
-            self._feed.event(step, kind, body)
+            self._feed.tell(step, said)
 
     def _say_alert(self, alert: Alert) -> None:
         self._say(f"stethoscope: {alert}")

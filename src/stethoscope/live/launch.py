@@ -356,7 +356,7 @@ def note_checkup(model: Any, writer: Any, step: int) -> None:
     memory = sys.modules.get("stethoscope.checkup.memory")
     found = memory.recall(root_of(model)) if memory is not None else None
     if found is not None:
-        writer.event(step, "checkup", found)
+        writer.tell(step, found)
 
 
 def root_of(model: Any) -> Any:

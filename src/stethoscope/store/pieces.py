@@ -7,16 +7,19 @@ them down one after the other leaves the latest value of each site and step.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import re
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from stethoscope.kernels.columns import NUM_COLUMNS
 from stethoscope.record import FloatArray, IntArray
+from stethoscope.record.events import KINDS
+from stethoscope.record.wire import EventBody
 from stethoscope.store.checked import Fields
 from stethoscope.store.encoding import EncodingError, decode_json
 from stethoscope.store.frame_file import Problem
@@ -25,6 +28,7 @@ from stethoscope.store.locate import MOST_PARTS
 if TYPE_CHECKING:
     from stethoscope.store.downsample.buckets import SiteBuckets
 
+Said = TypeVar("Said", bound=EventBody)
 ALL_COLUMNS: Final = tuple(range(NUM_COLUMNS))
 FIRST_STEP: Final = -(2**63)
 LAST_STEP: Final = 2**63 - 1
@@ -79,7 +83,7 @@ class Chunk:
     is_dense: bool = False
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True)
 class Event:
     """A discrete fact of a run."""
 
@@ -88,6 +92,17 @@ class Event:
     body: dict[str, Any]
     rank: int
     time: float
+
+    @functools.cached_property
+    def typed(self) -> EventBody | None:
+        """What it says, as `record.events` declares it; None of a kind that is not known here."""
+        kind = KINDS.get(self.kind)
+        return None if kind is None else kind.from_body(self.body)
+
+
+def events_of(events: Iterable[Event], kind: type[Said]) -> list[tuple[Event, Said]]:
+    """The events of one kind, each with what it says."""
+    return [(event, cast("Said", event.typed)) for event in events if event.kind == kind.KIND]
 
 
 def decode_event(payload: bytes, step: int, rank: int, time: float) -> Event:

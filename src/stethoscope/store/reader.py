@@ -39,7 +39,7 @@ from stethoscope.store.frame_file import Problem
 from stethoscope.store.inside import Entry, list_folder
 from stethoscope.store.layout import Block, Matrix
 from stethoscope.store.locate import is_run
-from stethoscope.store.pieces import FIRST_STEP, LAST_STEP, Event
+from stethoscope.store.pieces import FIRST_STEP, LAST_STEP, Event, Said, events_of
 from stethoscope.store.queries import Queries
 from stethoscope.store.runfile import RUN_FILE, load
 from stethoscope.store.starts import Start, overall
@@ -268,6 +268,10 @@ class Run(Drawn):
         """Discrete facts in order of step, then of writing."""
         low, high = _bounds(first, last)
         return self._queries.events(kind, low, high)
+
+    def events_of(self, kind: type[Said]) -> list[tuple[Event, Said]]:
+        """All events of one kind, each with what it says as `record.events` declares it."""
+        return events_of(self.events(kind.KIND), kind)
 
     def vectors(self, name: str, site: Site | str, *, rank: int | None = None) -> tuple[IntArray, npt.NDArray[Any]]:
         """One site's vectors: steps [S], values [S, k]; without a rank, of the lowest that has them."""

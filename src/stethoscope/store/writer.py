@@ -25,6 +25,8 @@ import zstandard
 
 from stethoscope.kernels.columns import COLUMNS, NUM_COLUMNS, Table
 from stethoscope.record import SiteInfo
+from stethoscope.record.events import Start
+from stethoscope.record.wire import EventBody
 from stethoscope.store import process
 from stethoscope.store.budget import DiskBudget
 from stethoscope.store.condition import Bell, Condition, FlushRequest
@@ -119,7 +121,7 @@ class RunWriter:
         budget = DiskBudget(folder, rank, share)
         writer = cls(folder, spool, ByteQueue(queue_bytes, losses), counters, losses, trouble, budget)
         if spool.ordinal > 1:
-            writer.event(0, "start", {"ordinal": spool.ordinal, "info": info})
+            writer.tell(0, Start(ordinal=spool.ordinal, info=info))
         return writer
 
     @property
@@ -198,8 +200,17 @@ class RunWriter:
             return
         self._put(FrameKind.VECTORS, step, (str(name), places, matrix), matrix.nbytes + 200, len(places))
 
+    def tell(self, step: int, said: EventBody) -> None:
+        """A discrete fact, as `record.events` declares it."""
+        try:
+            body = said.to_body()
+        except (TypeError, ValueError, AttributeError) as error:
+            self._reject(f"event {said.KIND} of step {step}: {error}")
+            return
+        self.event(step, said.KIND, body)
+
     def event(self, step: int, kind: str, body: dict[str, Any]) -> None:
-        """A discrete fact. The body is turned into JSON now, so the caller may change it after."""
+        """A fact of any kind. The body is turned into JSON now, so the caller may change it after."""
         try:
             raw = encode_json({"kind": str(kind), "body": body})
         except (TypeError, ValueError, RecursionError) as error:
