@@ -148,6 +148,8 @@ class DebugSession(Kit):
         warning = before.in_words(voice.shown(place.folder), first_step)
         self._say_of_rank(f"stethoscope: {warning}" if warning else "")
         self._say(voice.opening(place.folder, self._watcher.names.roots))
+        if not self._watcher.can_measure:
+            self._say(voice.compiling())
 
     def stop(self, ended: str = "finished", reason: dict[str, Any] | None = None) -> SessionReport:
         """Detach, write the end, let the last findings come in, say one line."""

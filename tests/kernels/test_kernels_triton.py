@@ -13,7 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stethoscope.kernels import measuring, triton
+from stethoscope.kernels import launching, measuring, triton
 from stethoscope.kernels.pointers import Collected, collect
 
 
@@ -68,11 +68,11 @@ def test_a_kernel_that_fails_is_given_up_once(monkeypatch: pytest.MonkeyPatch) -
     table = collect([torch.ones(3)])
     assert isinstance(table, Collected)
     table.device = 0
-    monkeypatch.setattr(triton, "_given_up", [])
-    monkeypatch.setattr(triton, "available", lambda: True)
+    monkeypatch.setattr(launching, "_given_up", [])
+    monkeypatch.setattr(launching, "available", lambda: True)
     monkeypatch.setattr(triton, "launch", broken)
-    monkeypatch.setattr(triton, "serves", lambda _: not triton._given_up)
+    monkeypatch.setattr(triton, "serves", lambda _: not launching._given_up)
     assert measuring._measure_table(table, None, None) is None
     assert measuring._measure_table(table, None, None) is None
-    assert triton.backend() == "torch operations; Triton failed: RuntimeError: no such instruction"
-    assert len(triton._given_up) == 1
+    assert launching.backend() == "torch operations; Triton failed: RuntimeError: no such instruction"
+    assert len(launching._given_up) == 1

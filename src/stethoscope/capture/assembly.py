@@ -12,6 +12,7 @@ from collections.abc import Callable
 from stethoscope.capture.clock import Clock
 from stethoscope.capture.cost import Cost
 from stethoscope.capture.guard import Guard
+from stethoscope.capture.kernel_wait import KernelWait
 from stethoscope.capture.phases import Phases
 from stethoscope.capture.ring import MeasuredGroup, Ring, StepRows
 from stethoscope.capture.schedule import Schedule, StepPlan
@@ -45,6 +46,7 @@ class StepAssembly:
         self.settled: StepRows | None = None
         """The open Step up to its last optimizer step; what comes after may belong to the next Step."""
         self._rest: list[MeasuredGroup] = []
+        self.kernel_wait = KernelWait(sink)
         self.plan = schedule.plan(clock.step)
         """What is measured in the open Step."""
 
@@ -61,7 +63,8 @@ class StepAssembly:
 
     def begin(self) -> None:
         """A Step begins: what it will measure is decided now."""
-        self.plan = self._schedule.plan(self._clock.step)
+        step = self._clock.step
+        self.plan = self.kernel_wait.reduce(self._schedule.plan(step), step)
         self._cost.begin()
         self._phases.forget()
 

@@ -96,17 +96,31 @@ class OptimizerProbe:
         factor = None if scale is None else measure_async([scale.detach()])
         return MeasuredGroup(index, pending, factor, part="gradients", distinct=True)
 
+    def rehearse(self, extras: Extras) -> None:
+        """Measure once, and tell nobody: what the first step would otherwise work out for itself is then there."""
+        if not self.parameters or not self.parameters[0].is_cuda:
+            return
+        if self._config.weights or self._config.gradients:
+            measure_async([parameter.detach() for parameter in self.parameters], extras=extras)
+        if self._config.updates:
+            sample = self._take_sample()
+            sample.difference(sample.read(self.parameters), sample.read(self.parameters))
+
     def remember(self) -> None:
         """Keep the sampled coordinates of every weight as they are before the step."""
         if not self._config.updates or not self.parameters:
             return
+        self._before = self._take_sample().read(self.parameters)
+        self._compare_with_earlier(self._before)
+
+    def _take_sample(self) -> Sample:
+        """The coordinates of every weight that are looked at, always the same ones."""
         if self._sample is None:
             size = min(self._config.update_sample, max(MAX_SAMPLED // len(self.parameters), LEAST_SAMPLE))
             self._sample = Sample(self.parameters, size=size, seed=SEED)
             how = ["sampled" if p.numel() > size else "all" for p in self.parameters]
             self._updates = self._register(Kind.UPDATE, how, on=True)
-        self._before = self._sample.read(self.parameters)
-        self._compare_with_earlier(self._before)
+        return self._sample
 
     def undone(self, times: int) -> list[str]:
         """Parameters that were put back to what they were before a step, so many times in a row."""

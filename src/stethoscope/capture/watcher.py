@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import torch
 
+from stethoscope import kernels
 from stethoscope.capture import batches, replicas
 from stethoscope.capture.assembly import StepAssembly
 from stethoscope.capture.batch_tracking import BatchTracker
@@ -122,6 +123,7 @@ class Watcher:
             self.guard(self.lineage.attach)
         self.guard(self.notes.begin)
         self.guard(self._note_replicas)
+        self.guard(self._prepare_kernels)
         self._prepare_step()
         SEAMS.join(self)
 
@@ -133,6 +135,7 @@ class Watcher:
         self.guard(self.lineage.detach)
         self.guard(self.taps.detach)
         self.guard(self.ring.stop, timeout_s)
+        self.guard(self.assembly.kernel_wait.end, self.clock.step)
         self.sink.tell(self.clock.step, self.totals())
 
     def totals(self) -> events.Totals:
@@ -151,6 +154,11 @@ class Watcher:
         )
 
     # ---- what the session adds ----
+
+    @property
+    def can_measure(self) -> bool:
+        """Whether steps are measured from now on; not while the kernels for a device are being compiled."""
+        return kernels.can_measure()
 
     @property
     def log_step(self) -> int:
@@ -355,6 +363,12 @@ class Watcher:
             compiled_too=wanted is True,
             is_compiled=compiled,
         )
+
+    def _prepare_kernels(self) -> None:
+        kernels.prepare(self.names.tensors)
+        if kernels.can_measure(everything=True):
+            for probe in self.registry.probes:
+                probe.rehearse(EXTRAS)
 
     def _note_replicas(self) -> None:
         found = replicas.facts(self._model, self.names)

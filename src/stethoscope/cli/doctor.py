@@ -168,6 +168,7 @@ def recording(run: Run, looked_at: LookedAt) -> list[Fact]:
         ),
     ]
     facts += [("mixed", mixture, False) for mixture in looked_at.mixtures]
+    facts += [("passed by", words, False) for words in looked_at.unmeasured]
     facts += _silent_sites(run)
     facts.append(("rows lost", numbers.count(rows_lost), rows_lost == 0))
     facts += _losses(run)

@@ -47,6 +47,8 @@ class LookedAt:
     last_lost_step: int | None = None
     mixtures: tuple[str, ...] = ()
     """Where one folder holds more than one training, a sentence each."""
+    unmeasured: tuple[str, ...] = ()
+    """What was passed over while the run was recorded, a sentence each."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, repr=False)

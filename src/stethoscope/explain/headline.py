@@ -41,7 +41,8 @@ def headline(diagnosis: Diagnosis, run: Run | None = None) -> Headline:
 
 
 def reservations(diagnosis: Diagnosis) -> list[str]:
-    """What keeps a diagnosis from being the whole truth, a sentence each: steps that are not there, detectors that failed."""
+    """What keeps a diagnosis from being the whole truth, a sentence each: steps that are not there or passed by,
+    detectors that failed."""
     looked, told = diagnosis.looked_at, []
     if looked.num_steps_lost:
         lost = {LOST_STEPS: looked.num_steps_lost, FIRST_LOST: looked.first_lost_step, LAST_LOST: looked.last_lost_step}
@@ -50,7 +51,7 @@ def reservations(diagnosis: Diagnosis) -> list[str]:
         named = ", ".join(broken.partition(":")[0] for broken in looked.broken_detectors[:3])
         more = f" and {len(looked.broken_detectors) - 3} more" if len(looked.broken_detectors) > 3 else ""
         told.append(f"Not checked, because our own detector failed: {named}{more} (stethoscope doctor says how).")
-    return told + list(looked.mixtures)
+    return [*told, *looked.unmeasured, *looked.mixtures]
 
 
 def blindness(diagnosis: Diagnosis, run: Run) -> str:

@@ -16,6 +16,7 @@ from stethoscope.explain.diagnosis import Diagnosis, LookedAt
 from stethoscope.explain.ranking import apply_ignores, rank_causes
 from stethoscope.explain.run_context import context_of
 from stethoscope.record import Finding, printable
+from stethoscope.record.events import NotMeasured
 from stethoscope.store import Run, open_run
 from stethoscope.store.findings import SEALING
 from stethoscope.store.losses import FIRST_LOST, LAST_LOST, LOST_STEPS
@@ -99,6 +100,7 @@ def looked_at(run: Run, broken: tuple[str, ...] = (), *, has_rows: npt.NDArray[n
         first_lost_step=run.losses.get(FIRST_LOST),
         last_lost_step=run.losses.get(LAST_LOST),
         mixtures=tuple(_mixtures(run)),
+        unmeasured=tuple(_unmeasured(run)),
         num_detectors=len(known().detectors) - len(broken),
         broken_detectors=broken,
         unmet_needs=tuple(_unmet(run)),
@@ -114,6 +116,19 @@ def _mixtures(run: Run) -> list[str]:
             told.append(f"From step {event.step:,} on {other} wrote to this run too: the steps of both are mixed.")
         elif event.body.get("how") == "fresh":
             told.append(f"Step {event.step:,} starts another training, with other weights, in the same run.")
+    return told[:8]
+
+
+def _unmeasured(run: Run) -> list[str]:
+    """Steps that went by while the kernels for a device were being compiled."""
+    told = []
+    for _, said in run.events_of(NotMeasured):
+        what = []
+        if said.rows_until > said.first:
+            what.append(f"steps {said.first:,}–{said.rows_until - 1:,}")
+        if said.outputs_until > said.rows_until:
+            what.append(f"module outputs and histograms of steps {said.first:,}–{said.outputs_until - 1:,}")
+        told.append(f"Not measured while the kernels were compiled: {', '.join(what)}.")
     return told[:8]
 
 

@@ -12,13 +12,15 @@ from typing import Any, Final
 
 import numpy as np
 
-from stethoscope.kernels import triton
+from stethoscope.kernels import launching, triton
 from stethoscope.kernels.fetching import Fetched
 from stethoscope.kernels.pending import Measured, Pending
 from stethoscope.kernels.pointers import KINDS, collect
+from stethoscope.kernels.variants import PLAN_LANES, Variant
 
 MAX_SLOTS: Final = 8192
 UNWRITTEN: Final = -1.0
+WRITE_PLAN: Final = Variant("write_plan")
 
 
 class Slots:
@@ -35,9 +37,12 @@ class Slots:
         """Queue the measurement of a tensor, its row to be known by a label; False where that cannot be."""
         table = collect([tensor])
         full = len(self._owned) + len(self._once) >= MAX_SLOTS
-        if table is None or full or not tensor.numel() or not triton.serves_devices():
+        if table is None or full or not tensor.numel() or not launching.serves_devices():
             return False
         name = KINDS[table.kinds[0]]
+        wanted = Variant("tensor_sums", name, tensor.data_ptr() % 16 == 0), WRITE_PLAN
+        if not launching.are_available(self._device, wanted):
+            return False
         slot = len(self._owned) if captured else MAX_SLOTS - 1 - len(self._once)
         self._queue(tensor, name, self._lines[slot : slot + 1])
         (self._owned if captured else self._once).append(label)
@@ -57,22 +62,15 @@ class Slots:
 
     def _queue(self, tensor: Any, name: str, line: Any) -> None:
         torch = sys.modules["torch"]
-        from stethoscope.kernels import triton_extras as more
-
         count, span = tensor.numel(), triton.span_of(tensor.numel())
         spans = -(-count // span)
         wide = torch.empty(1 + spans, dtype=torch.int64, device=self._device)
         narrow = torch.empty(2 * spans + 3, dtype=torch.int32, device=self._device)
-        with triton.on_device(self._device):
-            more.write_plan[(-(-spans // PLAN_LANES),)](
-                tensor, count, spans, wide, narrow, SPAN=span, LANES=PLAN_LANES, num_warps=1
-            )
+        programs = -(-spans // PLAN_LANES)
+        launching.queue(self._device, WRITE_PLAN, programs, tensor.data_ptr(), count, spans, span, wide, narrow)
         owners, starts, done = narrow[spans : 2 * spans], narrow[2 * spans : -1], narrow[-1:]
         plan = triton.Plan(owners, wide[1:], narrow[:spans], starts, done, spans)
         triton.queue_rows(self._device, name, tensor.data_ptr() % 16 == 0, wide, plan, None, line)
-
-
-PLAN_LANES: Final = 256
 
 
 def _finish(tables: list[Any]) -> Measured:

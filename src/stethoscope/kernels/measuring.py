@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from stethoscope.kernels import cpu, portable, reference, triton
+from stethoscope.kernels import cpu, launching, portable, reference, triton
 from stethoscope.kernels.columns import NUM_COLUMNS, Table, empty_rows
 from stethoscope.kernels.fetching import FewNumbers
 from stethoscope.kernels.pending import Assembled, Done, Extras, Measured, Part, Pending
 from stethoscope.kernels.pointers import CODE, Collected, array_dtype_name, collect, collect_arrays
 from stethoscope.kernels.tensors import is_tensor, plain
+from stethoscope.kernels.variants import needed, useful
 
 if TYPE_CHECKING:
     import torch
@@ -24,7 +25,30 @@ MAX_FEW: Final = 4
 
 def backend() -> str:
     """What measures tensors here, for people to read; imports neither torch nor triton."""
-    return f"CPU: {cpu.backend()}; CUDA: {triton.backend()}"
+    return f"CPU: {cpu.backend()}; CUDA: {launching.backend()}"
+
+
+def prepare(tensors: Sequence[torch.Tensor]) -> None:
+    """Have at hand what measuring tensors like these takes on their devices, before a training begins; returns at once.
+
+    Device code that no process of this machine compiled so far is compiled beside: see `can_measure`.
+    """
+    dtypes: dict[Any, dict[str, None]] = {}
+    for tensor in tensors:
+        if tensor.is_cuda and tensor.is_floating_point():
+            dtypes.setdefault(tensor.device, {})[str(tensor.dtype).removeprefix("torch.")] = None
+    for device, names in dtypes.items():
+        known = [name for name in names if name in CODE]
+        if launching.serves_devices() and launching.is_driven(device):
+            launching.prepare(device, needed(known), useful(known))
+
+
+def can_measure(*, everything: bool = False) -> bool:
+    """Whether device code is there for what `prepare` was asked for, or never will be; torch's operations serve then.
+
+    Without `everything`: for gradients, weights and their changes, though perhaps not yet for outputs, histograms and sketches.
+    """
+    return all(found.has_all if everything else found.has_needed for found in launching.preparations())
 
 
 def measure(arrays: Sequence[Any], *, limits: Limits | None = None) -> Table:
@@ -123,7 +147,7 @@ def _measure_on_device(table: Collected, limits: Limits | None, extras: Extras |
     try:
         return triton.launch(table, limits, extras, timed=timed)
     except Exception as problem:  # a compiler and a driver we do not know: torch's own operations still work
-        triton.give_up(problem)
+        launching.give_up(problem)
         return None
 
 

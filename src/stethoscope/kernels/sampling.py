@@ -71,9 +71,9 @@ class Sample:
             if table.device < 0 and loaded is not None:
                 return Snapshot(cpu.gather(loaded, table, self._starts, offsets), {})
             if table.device >= 0 and triton.serves(table):
-                return Snapshot(
-                    _NOTHING, {}, (), triton_gather.gather(table, self._starts, offsets, (self._number, layout))
-                )
+                values = triton_gather.gather(table, self._starts, offsets, (self._number, layout))
+                if values is not None:
+                    return Snapshot(_NOTHING, {}, (), values)
         return self._read_mixed(tensors)
 
     def any_of(self, flags: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
@@ -88,7 +88,9 @@ class Sample:
         """Rows of `after - before`; an exact zero is a coordinate that did not change."""
         if before.device is not None and after.device is not None:
             table = collect_pieces(after.device - before.device, self._starts)
-            return Pending(triton.launch(table, None, None))
+            launched = triton.launch(table, None, None)
+            if launched is not None:
+                return Pending(launched)
         before, after = self._apart(before), self._apart(after)
         moved = before.elsewhere.keys() ^ after.elsewhere.keys()
         missing = sorted({*before.missing, *after.missing, *moved})

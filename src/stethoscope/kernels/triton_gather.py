@@ -5,45 +5,49 @@ from __future__ import annotations
 import dataclasses
 import sys
 from collections import OrderedDict
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from stethoscope.kernels import launching
 from stethoscope.kernels.fetching import stream_number, upload, upload_once
 from stethoscope.kernels.pointers import KINDS, Collected
-from stethoscope.kernels.triton import FUSED, MAX_PLANS, element_type, on_device
+from stethoscope.kernels.triton import MAX_PLANS
+from stethoscope.kernels.variants import GATHER_LANES, Variant
 
-GATHER_LANES: Final = 256
 _gather_plans: OrderedDict[tuple[Any, ...], GatherPlan] = OrderedDict()
 
 
 def gather(
     table: Collected, starts: npt.NDArray[np.int64], offsets: npt.NDArray[np.int64], key: tuple[Any, ...]
 ) -> Any:
-    """Elements at offsets of each tensor, on the device; see `cpu.gather`. Tables are kept under `key`."""
-    torch = sys.modules["torch"]
-    from stethoscope.kernels import triton_extras as more
+    """Elements at offsets of each tensor, on the device; see `cpu.gather`. Tables are kept under `key`.
 
+    None where that takes what is still being compiled.
+    """
+    torch = sys.modules["torch"]
     device = table.owners[0].device
-    out = torch.empty(int(starts[-1]), dtype=torch.float64, device=device)
     kinds = np.frombuffer(table.kinds, dtype=np.uint8)
+    variants = {kind: Variant("gather_values", KINDS[kind]) for kind in np.unique(kinds).tolist()}
+    if not launching.are_available(device, variants.values()):
+        return None
+    out = torch.empty(int(starts[-1]), dtype=torch.float64, device=device)
     pointers = upload_once(np.frombuffer(table.pointers, dtype=np.int64), device, stream_number(device))
-    with on_device(device):
-        for kind in np.unique(kinds).tolist():
-            plan = _gather_plan(device, (*key, kind), np.flatnonzero(kinds == kind), starts, offsets)
-            if plan.num_programs:
-                more.gather_values[(plan.num_programs,)](
-                    pointers,
-                    plan.owners,
-                    plan.begins,
-                    plan.ends,
-                    plan.offsets,
-                    out,
-                    **element_type(KINDS[kind]),
-                    LANES=GATHER_LANES,
-                    **FUSED,
-                )
+    for kind, variant in variants.items():
+        plan = _gather_plan(device, (*key, kind), np.flatnonzero(kinds == kind), starts, offsets)
+        if plan.num_programs:
+            launching.queue(
+                device,
+                variant,
+                plan.num_programs,
+                pointers,
+                plan.owners,
+                plan.begins,
+                plan.ends,
+                plan.offsets,
+                out,
+            )
     return out
 
 

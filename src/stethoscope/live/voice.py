@@ -42,6 +42,14 @@ def opening(folder: Path, roots: Mapping[str, Any]) -> str:
     return f"stethoscope: watching {said}, run {shown(folder)}"
 
 
+def compiling() -> str:
+    """Why the first steps are not measured."""
+    return (
+        "stethoscope: the GPU kernels are being compiled beside the training, once on this machine; what is not measured until "
+        "then is told in the run"
+    )
+
+
 def _size(root: Any) -> str:
     """How many parameters a model has; those of lazy layers are not known before its first forward."""
     from torch.nn.parameter import is_lazy

@@ -439,6 +439,19 @@ class Governor(EventBody):
 
 
 @declared
+class NotMeasured(EventBody):
+    """Steps that went by while the kernels for a device were being compiled; told when all of them are there."""
+
+    KIND: ClassVar[str] = "not_measured"
+    first: Count
+    """The first step that was not measured whole."""
+    rows_until: Count
+    """The first step of which gradients, weights and updates were measured."""
+    outputs_until: Count
+    """The first step of which module outputs and histograms were measured too."""
+
+
+@declared
 class CaptureError(EventBody):
     """A step that could not be recorded."""
 
@@ -547,6 +560,7 @@ KINDS: Final[dict[str, type[EventBody]]] = {
         Leak,
         LossGraph,
         Modes,
+        NotMeasured,
         Ownership,
         Replicas,
         SkippedStep,
