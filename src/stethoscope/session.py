@@ -35,11 +35,15 @@ if TYPE_CHECKING:
     from stethoscope.instruments.animator import GradientFlowAnimator
     from stethoscope.instruments.architecture import ArchitectureAnalysis
     from stethoscope.instruments.flow_types import GradientFlowVisualization, GradientVisualizationConfig
+    from stethoscope.instruments.reading import Readings
     from stethoscope.live.attachment import Attachment
+    from stethoscope.record.wire import EventBody
     from stethoscope.store import Run, RunWriter
 
 STOP_SECONDS: Final = 10.0
 """What `stop` may take in all, where the process goes on. Where it ends, less: `endings.END_SECONDS`."""
+READ_SECONDS: Final = 5.0
+"""How long an instrument that is asked waits for what was measured last to be on the disk."""
 _SESSIONS: dict[int, DebugSession] = {}
 """Running sessions by the address of each model they watch, and keep alive. Not by the model: it may define `__eq__`."""
 
@@ -108,7 +112,6 @@ class DebugSession(Kit):
         """Open the run, put the taps on, start the companion."""
         from stethoscope.capture.watcher import Watcher
         from stethoscope.live.attachment import Attachment
-        from stethoscope.live.feed import Feed
         from stethoscope.store import RunWriter
 
         place = launch.place(self.config, self._run_folder)
@@ -120,24 +123,17 @@ class DebugSession(Kit):
         if self._writer.state == "memory":
             place, self._writer = launch.write_elsewhere(self._writer, place, info, self.config)
         self._place = place
-        self._feed = Feed(
-            self._writer,
-            max_history=self.config.max_gradient_history,
-            keep_gradients=self.config.enable_gradient_debugging,
-            keep_metrics=self.config.enable_model_diagnostics,
-            max_looks=self.config.max_tracked_tensors if self.config.enable_tensor_inspection else 0,
-            keep_times=self.config.enable_profiling,
-        )
         first_step = launch.next_step(before.last_step, self._optimizers)
         if before.how:
             self._writer.tell(
                 first_step, events.Continuation(how=before.how, other=before.other, after=before.last_step)
             )
-        self._watcher = Watcher(self._model, self._optimizers, self.config, self._feed, first_step=first_step)
+        self._watcher = Watcher(self._model, self._optimizers, self.config, self._writer, first_step=first_step)
         self._watcher.notes.averages.given = self._ema
         self._watcher.guard(launch.note_checkup, self._model, self._writer, first_step)
         self._watcher.start()
-        self._attachment = Attachment(self, self._watcher, self._feed)
+        self._attachment = Attachment(self, self._watcher)
+        self._readings = self._read_from(first_step, place.rank)
         launch.complain(self._model, self._optimizers, self._watcher)
         notices = self._writer.take_notices
         self._companion = CompanionHandle(
@@ -150,6 +146,35 @@ class DebugSession(Kit):
         self._say(voice.opening(place.folder, self._watcher.names.roots))
         if not self._watcher.can_measure:
             self._say(voice.compiling())
+
+    def _read_from(self, first_step: int, rank: int) -> Readings:
+        """What the instruments take in: what this process records from its first step on."""
+        from stethoscope.hooks.memory import memory_total_bytes
+        from stethoscope.instruments import reading
+
+        assert self._watcher is not None
+        assert self._attachment is not None
+        cost, layer_times = self._watcher.cost, self._attachment.layer_times
+        recorded = reading.RecordedRun(self._readable_run, rank, first_step)
+        return reading.Readings(
+            reading.GradientReading(recorded),
+            reading.MetricReading(recorded),
+            reading.TensorReading(recorded),
+            reading.TimeReading(
+                recorded,
+                last_step_ended=lambda: cost.step_began,
+                memory_total_bytes=memory_total_bytes,
+                layer_times=None if layer_times is None else layer_times.arrived,
+            ),
+        )
+
+    def _readable_run(self) -> Run | None:
+        """The run for an instrument that is asked, maybe by the training loop: it waits for no disk that does not answer."""
+        if self._writer is None or self._writer.state == "memory":
+            return None
+        if not self._stopped and not self._writer.trouble:
+            self.flush(READ_SECONDS)
+        return self._opened_run() if is_run(self._folder) else None
 
     def stop(self, ended: str = "finished", reason: dict[str, Any] | None = None) -> SessionReport:
         """Detach, write the end, let the last findings come in, say one line."""
@@ -301,7 +326,7 @@ class DebugSession(Kit):
         for name, value in metrics.items():
             launch.note_metric(self._watcher, plain, prefix + name, value)
         if plain:
-            (self._feed or self._writer).scalars(self._watcher.log_step, plain)
+            self._writer.scalars(self._watcher.log_step, plain)
 
     @never_raises(None)
     def log_batch(self, inputs: Any, targets: Any = None) -> None:
@@ -371,12 +396,15 @@ class DebugSession(Kit):
     @property
     def run(self) -> Run:
         """The run as a reader sees it, up to what was flushed."""
-        from stethoscope.store import open_run
-
         if self._writer is None:
             raise WatchError("this session watches no model", do="Use stethoscope.watch(model, optimizer)")
         if not self._stopped:
             self.flush()
+        return self._opened_run()
+
+    def _opened_run(self) -> Run:
+        from stethoscope.store import open_run
+
         if self._run is None:
             self._run = open_run(self._folder)
         else:
@@ -441,6 +469,10 @@ class DebugSession(Kit):
 
     def _world_size(self) -> int | None:
         return self._place.world_size if self._place is not None else None
+
+    def _note_event(self, step: int, said: EventBody) -> None:
+        if self._writer is not None:
+            self._writer.tell(step, said)
 
     def _listen(self, hooks: HookManager) -> None:
         if self._attachment is not None:

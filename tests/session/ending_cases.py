@@ -108,7 +108,7 @@ CASES: dict[str, tuple[str, tuple[int, ...]]] = {
     ),
     "terminated_with_a_lock": (
         "session = watch(companion='off')\ntrain()\n"
-        "with (session._feed._lock if watched else contextlib.nullcontext()):\n    ready()\n    time.sleep(30)",
+        "with (session._writer._queue._lock if watched else contextlib.nullcontext()):\n    ready()\n    time.sleep(30)",
         (signal.SIGTERM,),
     ),
     "stopped_companion": (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 import stethoscope
 from stethoscope import DebugConfig, WeightAnalyzer
 from stethoscope.record import WatchError
+from stethoscope.store.seal import seal
 from tests.models import MODELS
 from tests.session.training import begin, go_on
 
@@ -143,6 +145,79 @@ def test_the_report_says_what_happened(tmp_path: Path) -> None:
     assert any(one.startswith("ModelComputation in fc1") for one in summary["profile"]["bottlenecks"])
     assert "hooks" not in summary
     assert "overall health: Healthy" in str(report)
+
+
+# ---- the run that they read ----
+
+
+def test_the_watcher_hands_to_the_writer_itself_and_facts_are_made_for_hooks_alone(tmp_path: Path) -> None:
+    trained = begin(tmp_path)
+    session = trained.session
+    watcher, writer = session._watcher, session._writer
+    assert watcher.sink is writer
+    go_on(trained, 2)
+    session.gradient_debugger.layers()
+    assert watcher.ring.sink is writer
+    seen: list[Any] = []
+    hook = session.on(None, seen.append, every=1)
+    go_on(trained, 2)
+    assert watcher.ring.sink is not writer
+    session.hooks.enabled = False
+    go_on(trained, 1)
+    assert watcher.ring.sink is writer
+    session.hooks.enabled = True
+    go_on(trained, 2)
+    session.hooks.remove_hook(hook)
+    assert watcher.ring.sink is writer
+    go_on(trained, 1)
+    session.stop()
+    assert [context.step for context in seen][:2] == [2, 3]
+    assert seen[-1].step == 6
+
+
+def test_what_was_forgotten_stays_forgotten(tmp_path: Path) -> None:
+    trained = go_on(begin(tmp_path), 5)
+    session = trained.session
+    kept = session.gradient_debugger, session.tensor_inspector, session.model_diagnostics, session.profiler
+    assert session.model_diagnostics.records()
+    for instrument in kept:
+        instrument.clear()
+    go_on(trained, 3)
+    assert [look.step for look in session.gradient_debugger.history("fc1.weight")] == [5, 6, 7]
+    assert {info.step for info in session.tensor_inspector.infos()} == {5, 6, 7}
+    assert [record.training_step for record in session.model_diagnostics.records()] == [5, 6, 7]
+    assert session.profiler.totals["step", "phase"].count == 3
+    session.stop()
+
+
+def test_instruments_answer_where_the_run_is_gone(tmp_path: Path) -> None:
+    trained = go_on(begin(tmp_path), 5)
+    session = trained.session
+    assert len(session.gradient_debugger.history("fc1.weight")) == 5
+    shutil.rmtree(session.folder)
+    go_on(trained, 3)
+    assert len(session.gradient_debugger.history("fc1.weight")) == 5
+    assert session.model_diagnostics.records() == []
+    session.stop()
+
+
+def test_a_sealed_run_tells_them_the_same(tmp_path: Path) -> None:
+    told = []
+    for is_sealed in (False, True):
+        trained = begin(tmp_path / str(is_sealed), histogram_every=1)
+        go_on(trained, 20)
+        session = trained.session
+        session.stop()
+        if is_sealed:
+            seal(session.folder, final=True)
+            assert list(session.folder.glob("vectors/rank=0/*.parquet"))
+            assert not list(session.folder.glob("rank-0/*.stj"))
+        history = session.gradient_debugger.history("fc1.weight")
+        looks = session.tensor_inspector.infos("fc1.weight", operation="gradient")
+        losses = [record.loss for record in session.model_diagnostics.records()]
+        told.append((history, [look.stats for look in looks], losses, session.profiler.totals["step", "phase"].count))
+    assert told[0] == told[1]
+    assert any(look.cosine_to_last is not None for look in told[0][0])
 
 
 # ---- leaks ----

@@ -13,9 +13,9 @@ from torch.nn import functional as F
 
 import stethoscope
 from stethoscope.capture.phases import Phases
+from stethoscope.instruments.reading.tensors import element_bytes
 from stethoscope.live import layer_times
 from stethoscope.live.layer_times import due
-from stethoscope.live.looks import element_bytes
 from tests.session.training import begin, go_on
 
 

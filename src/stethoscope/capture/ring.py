@@ -259,7 +259,8 @@ class Ring:
     """Steps on their way to the sink, in order."""
 
     def __init__(self, sink: Sink) -> None:
-        self._sink = sink
+        self.sink = sink
+        """Where Steps go; may be replaced between two of them."""
         self._waiting: deque[StepRows] = deque()
         self._lock = threading.Lock()
         self._wake = threading.Event()
@@ -307,20 +308,20 @@ class Ring:
             self._thread.join(max(until - time.monotonic(), 0.1))
 
     def _arrived(self, rows: StepRows) -> None:
-        self.latest = rows.emit(self._sink)
+        self.latest = rows.emit(self.sink)
         if rows.timed and self.on_cost is not None and (cost := rows.device_ms()):
             self.on_cost(rows.step, cost)
         if self.latest.get("found_inf", 0.0) > 0:
             # A fused optimizer skips on the device: its hooks ran, and only now it can be known.
             self.num_skipped += 1
-            self._sink.tell(rows.step, events.SkippedStep(times=self.num_skipped, fused=True))
+            self.sink.tell(rows.step, events.SkippedStep(times=self.num_skipped, fused=True))
 
     def _emit(self, rows: StepRows) -> None:
         try:
             self._arrived(rows)
         except Exception as error:  # a device error must not end the thread: the step counts as dropped
             self.num_dropped += 1
-            self._sink.tell(rows.step, events.CaptureError(error=repr(error)))
+            self.sink.tell(rows.step, events.CaptureError(error=repr(error)))
 
     def _drain(self) -> None:
         while not self._stopping:

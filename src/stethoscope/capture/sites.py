@@ -66,6 +66,10 @@ class SiteTable:
     def __len__(self) -> int:
         return len(self._index)
 
+    def kinds_from(self, first: int) -> list[str]:
+        """The kinds of the sites from this number on; may be asked from any thread."""
+        return [kind for _, kind, _ in list(self._index)[first:]]
+
     def index(self, site: Site, tensor: Any = None, measured: str = "all") -> int:
         """The site's number; registers it on first sight with what is fixed about the tensor."""
         key = _key(site)

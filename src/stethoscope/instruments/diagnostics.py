@@ -34,6 +34,7 @@ from stethoscope.instruments.architecture import (
     ModelArchitectureInfo,
     analyze_architecture,
 )
+from stethoscope.instruments.source import Source
 from stethoscope.instruments.wording import plural
 from stethoscope.record import StethoscopeError
 
@@ -171,9 +172,10 @@ class ModelDiagnostics:
         `enabled` nothing is kept."""
         self.enabled = enabled
         self.architecture: ModelArchitectureInfo | None = None
-        self._source = source
+        self._source = Source(source)
         self._by_step: dict[int, ModelPerformanceMetrics] = {}
-        self._max_records = max_records
+        self._forgotten_until = -1
+        self.max_records = max_records
         self._records: deque[ModelPerformanceMetrics] = deque(maxlen=max_records)
         self._clock = clock
 
@@ -201,10 +203,13 @@ class ModelDiagnostics:
 
     def record_step(self, metrics: ModelPerformanceMetrics) -> None:
         """Keeps what a session knows of a step, instead of what it knew before; what a user recorded stays."""
-        if not self.enabled:
+        if not self.enabled or metrics.training_step <= self._forgotten_until:
+            return
+        before = self._by_step.get(metrics.training_step)
+        if before is not None and replace(before, timestamp=metrics.timestamp) == metrics:
             return
         self._by_step[metrics.training_step] = self._dated(metrics)
-        while len(self._by_step) > self._max_records:
+        while len(self._by_step) > self.max_records:
             del self._by_step[next(iter(self._by_step))]
 
     def records(self) -> list[ModelPerformanceMetrics]:
@@ -212,8 +217,7 @@ class ModelDiagnostics:
 
         A step that a user recorded by hand is theirs alone.
         """
-        if self._source is not None and self.enabled:
-            self._source(self)
+        self._source.into(self)
         by_hand = {record.training_step for record in self._records}
         fed = [record for step, record in self._by_step.items() if step not in by_hand]
         return sorted([*fed, *self._records], key=lambda record: record.training_step)
@@ -271,6 +275,8 @@ class ModelDiagnostics:
 
     def clear(self) -> None:
         """Forgets everything that was recorded."""
+        self._source.into(self)
+        self._forgotten_until = max(self._by_step, default=self._forgotten_until)
         self._records.clear()
         self._by_step.clear()
         self.architecture = None

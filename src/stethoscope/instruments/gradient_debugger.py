@@ -25,6 +25,7 @@ from stethoscope.instruments.gradient_health import (
 )
 from stethoscope.instruments.gradient_layers import EMPTY_LOOK, GradientLook, LayerGradients, direction_of
 from stethoscope.instruments.intake import ArrayError
+from stethoscope.instruments.source import Source
 from stethoscope.instruments.units import DeadUnits, UnitCounter
 from stethoscope.record import FloatArray, StethoscopeError
 
@@ -50,7 +51,7 @@ class GradientDebugger:
         self.enabled = enabled
         self.by_hand: set[str] = set()
         """Layers that a user records; a session leaves them alone."""
-        self._source = source
+        self._source = Source(source)
         self._layers: dict[str, LayerGradients] = {}
         self._units: dict[str, UnitCounter] = {}
         self._lock = threading.Lock()
@@ -193,8 +194,7 @@ class GradientDebugger:
 
     def _pull(self) -> None:
         """Take in what came since the last question."""
-        if self._source is not None and self.enabled:
-            self._source(self)
+        self._source.into(self)
 
 
 def task_cosines(gradients: Mapping[str, Any]) -> dict[tuple[str, str], float | None]:

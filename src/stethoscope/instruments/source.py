@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -11,13 +12,17 @@ class Source:
 
     def __init__(self, fill: Callable[[Any], None] | None) -> None:
         self._fill, self._is_filling = fill, False
+        self._lock = threading.RLock()
 
     def into(self, instrument: Any) -> None:
         """Take in what there is, where there is a session and the instrument is enabled."""
-        if self._fill is None or not instrument.enabled or self._is_filling:
+        if self._fill is None or not instrument.enabled:
             return
-        self._is_filling = True
-        try:
-            self._fill(instrument)
-        finally:
-            self._is_filling = False
+        with self._lock:
+            if self._is_filling:
+                return
+            self._is_filling = True
+            try:
+                self._fill(instrument)
+            finally:
+                self._is_filling = False

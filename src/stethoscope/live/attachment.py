@@ -1,4 +1,4 @@
-"""What a session adds to a watched model for its instruments: hooks that run, leaks that are watched, shapes noted.
+"""What a session adds to a watched model beside the recording: hooks that run, leaks that are watched, layers that are timed.
 
 Everything here runs behind the watcher's guard, and everything is taken off by `close`.
 """
@@ -6,20 +6,22 @@ Everything here runs behind the watcher's guard, and everything is taken off by 
 from __future__ import annotations
 
 import contextlib
+from collections import deque
 from typing import TYPE_CHECKING, Final
 
-from stethoscope.hooks.memory import memory_in_use_bytes, memory_total_bytes
+from stethoscope.hooks.memory import memory_in_use_bytes
 from stethoscope.live.first_batch import FirstBatch
 from stethoscope.live.layer_times import LayerTimes
 from stethoscope.live.leak_watch import LeakWatch
 from stethoscope.live.rules import LayerRules
+from stethoscope.live.step_facts import StepFacts, StepFactsSink
 from stethoscope.record import StopTraining
 from stethoscope.record.events import Leak
+from stethoscope.record.metrics import MEMORY_IN_USE
 
 if TYPE_CHECKING:
     from stethoscope.capture.watcher import Watcher
     from stethoscope.hooks import HookManager
-    from stethoscope.live.feed import Feed
     from stethoscope.live.kit import Kit
 
 MEMORY_EVERY: Final = 16
@@ -29,17 +31,16 @@ MEMORY_EVERY: Final = 16
 class Attachment:
     """The instruments' end of a watcher."""
 
-    def __init__(self, kit: Kit, watcher: Watcher, feed: Feed) -> None:
-        self._kit, self._watcher, self._feed = kit, watcher, feed
+    def __init__(self, kit: Kit, watcher: Watcher) -> None:
+        self._kit, self._watcher, self._sink = kit, watcher, watcher.sink
         self.several_models = len(watcher.names.roots) > 1
         self.first_batch = FirstBatch(watcher.names.root, watcher.guard)
         self._hooks: HookManager | None = None
         self._rules: LayerRules | None = None
         self._leak_watch: LeakWatch | None = None
-        self._layer_times: LayerTimes | None = None
-        if kit.config.enable_profiling:
-            self._layer_times = LayerTimes(watcher, kit._model)
-            feed.layer_times = self._layer_times.arrived
+        self._facts: StepFactsSink | None = None
+        """Where Steps arrive for the hooks, while there are any."""
+        self.layer_times = LayerTimes(watcher, kit._model) if kit.config.enable_profiling else None
         watcher.after_step = self._after_step
         if kit.used("hooks"):
             self.listen(kit.hooks)
@@ -50,8 +51,23 @@ class Attachment:
         """Run these hooks at every Step, and at the layers they speak of."""
         self._hooks = hooks
         hooks.pauser.run_folder = self._kit._own_folder()
-        self._feed.arrived.clear()
         self._rules = LayerRules(self._watcher, hooks)
+        hooks.on_change = self._hooks_changed
+        self._hear_steps()
+
+    def _hooks_changed(self) -> None:
+        if self._rules is not None:
+            self._rules.refresh()
+        self._hear_steps()
+
+    def _hear_steps(self) -> None:
+        """Have the facts of each Step made while there are hooks, and no longer."""
+        has_hooks = self._hooks is not None and not self._hooks.is_idle
+        if has_hooks and self._facts is None:
+            self._facts = StepFactsSink(self._sink, self._watcher.table)
+            self._watcher.ring.sink = self._facts
+        elif not has_hooks and self._facts is not None:
+            self._watcher.ring.sink, self._facts = self._sink, None
 
     def watch_leaks(self, every: int) -> None:
         """Watch every n-th Step for tensors that outlive it."""
@@ -64,10 +80,12 @@ class Attachment:
         """Take everything off; the last Steps of a device are waited for no longer than this."""
         self._watcher.after_step = None
         self.first_batch.close()
-        if self._layer_times is not None:
+        if self.layer_times is not None:
             self._watcher.phases.on_end = None
-            self._layer_times.finish()
+            self.layer_times.finish()
         self._finish_hooks(timeout_s)
+        if self._hooks is not None:
+            self._hooks.on_change = None
         if self._rules is not None:
             self._rules.close()
         if self._leak_watch is not None:
@@ -75,7 +93,7 @@ class Attachment:
             step = self._watcher.clock.step
             for leak in self._kit.tensor_inspector.detect_leaks():
                 location = f"{leak.file}:{leak.line}"
-                self._feed.tell(step, Leak(location=location, text=str(leak), severity=str(leak.severity)))
+                self._sink.tell(step, Leak(location=location, text=str(leak), severity=str(leak.severity)))
 
     def _finish_hooks(self, timeout_s: float) -> None:
         """The last Steps of a device may arrive after training: their hooks run, and there is nothing left to stop."""
@@ -87,32 +105,28 @@ class Attachment:
 
     def _after_step(self) -> None:
         step = self._watcher.clock.step
-        if self._layer_times is not None:
-            self._layer_times.step_ends(step)
+        if self.layer_times is not None:
+            self.layer_times.step_ends(step)
         if step % MEMORY_EVERY == 0 or step == 1:
             self._look_at_memory(step - 1)
         if self._leak_watch is not None:
             self._leak_watch.step_ends(step)
-        arrived, hooks = self._feed.arrived, self._hooks
-        if hooks is None or hooks.is_idle:
-            arrived.clear()
-            return
-        self._run_hooks(hooks)
+        if self._hooks is not None:
+            self._hear_steps()
+            self._run_hooks(self._hooks)
 
     def _look_at_memory(self, step: int) -> None:
         """A file of the system's is read, or a counter of the device's: no more than some ten µs."""
         used = memory_in_use_bytes()
         if used is not None:
-            self._feed.memory(step, used)
-        if self._feed.memory_total_bytes is None:
-            self._feed.memory_total_bytes = memory_total_bytes()
+            self._sink.scalars(step, {MEMORY_IN_USE: used / 1e6})
 
     def _run_hooks(self, hooks: HookManager) -> None:
         """Every Step whose numbers are there: on a CPU the one that just ended, on a device perhaps one before."""
         step = self._watcher.clock.step
         if self._rules is not None and step & (step - 1) == 0:
             self._rules.refresh()  # modules may have been added or replaced
-        arrived = self._feed.arrived
+        arrived = self._facts.arrived if self._facts is not None else deque[StepFacts]()
         while arrived:
             facts = arrived.popleft()
             used = memory_in_use_bytes()

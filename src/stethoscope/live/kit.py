@@ -1,7 +1,7 @@
 """The instruments a session carries: plain attributes, made when first used, alone or on a live model.
 
-On a live model tensors, gradients, times and metrics come by themselves: what was recorded is taken in when an instrument is
-asked, so that training does not pay for questions nobody has. An instrument that the configuration switches off is
+On a live model tensors, gradients, times and metrics come by themselves: an instrument reads the run when it is asked, so that
+training does not pay for questions nobody has. An instrument that the configuration switches off is
 there, answers, and keeps nothing.
 """
 
@@ -15,17 +15,19 @@ from typing import TYPE_CHECKING, Any, Final
 from stethoscope.config import DebugConfig
 from stethoscope.hooks.alerts import Alert, EventSink, LoggingSink, WebhookSink
 from stethoscope.live import voice
+from stethoscope.live.shield import never_raises
 from stethoscope.record.wire import EventBody
 
 if TYPE_CHECKING:
+    from stethoscope.capture.guard import Guard
     from stethoscope.hooks import HookManager
     from stethoscope.instruments.diagnostics import ModelDiagnostics
     from stethoscope.instruments.gradient_debugger import GradientDebugger
     from stethoscope.instruments.inspector import TensorInspector
     from stethoscope.instruments.leaks import Leak
     from stethoscope.instruments.profiler import Profiler
+    from stethoscope.instruments.reading import Readings
     from stethoscope.instruments.visualizer import DebugVisualizer
-    from stethoscope.live.feed import Feed
 
 DEFAULT_FOLDER: Final = "debug_output"
 """Where a session without a model writes when nothing else is said."""
@@ -37,7 +39,8 @@ class Kit:
     def __init__(self, config: DebugConfig, model: Any = None) -> None:
         self.config = config
         self._model = model
-        self._feed: Feed | None = None
+        self._readings: Readings | None = None
+        """What the instruments have taken in of the run, where one is written."""
         # Made at once: an address that cannot be used is told where it was given, not in the training loop.
         self._webhook = WebhookSink(config.webhook) if config.webhook else None
 
@@ -49,7 +52,7 @@ class Kit:
         return TensorInspector(
             max(self.config.max_tracked_tensors, 1),
             enabled=self.config.enable_tensor_inspection,
-            source=self._feed_inspector,
+            source=self._read_tensors,
         )
 
     @cached_property
@@ -60,7 +63,7 @@ class Kit:
         return GradientDebugger(
             max(self.config.max_gradient_history, 1),
             enabled=self.config.enable_gradient_debugging,
-            source=self._feed_gradients,
+            source=self._read_gradients,
         )
 
     @cached_property
@@ -69,7 +72,7 @@ class Kit:
         from stethoscope.instruments.architecture import analyze_architecture
         from stethoscope.instruments.diagnostics import ModelDiagnostics
 
-        found = ModelDiagnostics(enabled=self.config.enable_model_diagnostics, source=self._feed_diagnostics)
+        found = ModelDiagnostics(enabled=self.config.enable_model_diagnostics, source=self._read_metrics)
         if self._model is not None:
             found.record_architecture(analyze_architecture(self._model).info)
         return found
@@ -97,7 +100,7 @@ class Kit:
         """Times: every step's by its parts, layers' at a few steps, and the user's own timers."""
         from stethoscope.instruments.profiler import Profiler
 
-        return Profiler(enabled=self.config.enable_profiling, source=self._feed_profiler)
+        return Profiler(enabled=self.config.enable_profiling, source=self._read_times)
 
     @cached_property
     def visualizer(self) -> DebugVisualizer:
@@ -127,9 +130,9 @@ class Kit:
         return self.tensor_inspector.detect_leaks() if self.used("tensor_inspector") else []
 
     @property
-    def is_fed(self) -> bool:
-        """Whether a session records for the instruments, asked for or not."""
-        return self._feed is not None
+    def records(self) -> bool:
+        """Whether there is a run that the instruments read."""
+        return self._readings is not None
 
     def used(self, name: str) -> bool:
         """Whether an instrument was ever asked for."""
@@ -147,8 +150,7 @@ class Kit:
         """Hooks exist from now on."""
 
     def _note_event(self, step: int, said: EventBody) -> None:
-        if self._feed is not None:
-            self._feed.tell(step, said)
+        """A hook has something for the run."""
 
     def _say_alert(self, alert: Alert) -> None:
         self._say(f"stethoscope: {alert}")
@@ -157,18 +159,28 @@ class Kit:
         if not self.config.quiet:
             voice.say(line)
 
-    def _feed_gradients(self, debugger: GradientDebugger) -> None:
-        if self._feed is not None:
-            self._feed.gradients_into(debugger)
+    @property
+    def _guard(self) -> Guard:
+        raise NotImplementedError
 
-    def _feed_inspector(self, inspector: TensorInspector) -> None:
-        if self._feed is not None:
-            self._feed.looks_into(inspector)
+    # Whoever asks may be the training loop: a run that cannot be read is no reason to end it.
 
-    def _feed_profiler(self, profiler: Profiler) -> None:
-        if self._feed is not None:
-            self._feed.times_into(profiler)
+    @never_raises(None)
+    def _read_gradients(self, debugger: GradientDebugger) -> None:
+        if self._readings is not None:
+            self._readings.gradients.take_in(debugger)
 
-    def _feed_diagnostics(self, diagnostics: ModelDiagnostics) -> None:
-        if self._feed is not None:
-            self._feed.metrics_into(diagnostics)
+    @never_raises(None)
+    def _read_tensors(self, inspector: TensorInspector) -> None:
+        if self._readings is not None:
+            self._readings.tensors.take_in(inspector)
+
+    @never_raises(None)
+    def _read_times(self, profiler: Profiler) -> None:
+        if self._readings is not None:
+            self._readings.times.take_in(profiler)
+
+    @never_raises(None)
+    def _read_metrics(self, diagnostics: ModelDiagnostics) -> None:
+        if self._readings is not None:
+            self._readings.metrics.take_in(diagnostics)

@@ -23,7 +23,7 @@ import torch
 from stethoscope.capture.guard import never_compiled
 from stethoscope.capture.sites import is_compiled
 from stethoscope.capture.taps import Inert, tensors_in
-from stethoscope.live.profile import LayerTime
+from stethoscope.instruments.reading import LayerTime
 from stethoscope.record import ROOT_NAME
 
 if TYPE_CHECKING:
@@ -213,7 +213,7 @@ class LayerTimes:
             # A module that returns what its last child returned: the gradient arrives at the child.
             if tensor.requires_grad and tensor is not self._last_output():
                 self._last_output = weakref.ref(tensor)
-                tensor.register_hook(LoaderBatch(self, marks, place))
+                tensor.register_hook(GradientArrival(self, marks, place))
 
 
 class Before(Inert):
@@ -240,7 +240,7 @@ class After(Inert):
             self._times.guard(self._times.ends, self._facts, output)
 
 
-class LoaderBatch(Inert):
+class GradientArrival(Inert):
     """The hook on one output's gradient."""
 
     def __init__(self, times: LayerTimes, marks: _Marks, place: int) -> None:
@@ -254,5 +254,5 @@ class LoaderBatch(Inert):
         self._marks.arrivals.append((self._place, self._marks.now()))
 
 
-for _hook in (Before, After, LoaderBatch):
+for _hook in (Before, After, GradientArrival):
     never_compiled(_hook.__call__)

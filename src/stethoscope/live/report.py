@@ -52,7 +52,7 @@ class SessionReport:
         return {name: part for name, part in parts.items() if part}
 
     def _tensors(self) -> dict[str, Any] | None:
-        if not (self._kit.is_fed or self._kit.used("tensor_inspector")):
+        if not (self._kit.records or self._kit.used("tensor_inspector")):
             return None
         inspector = self._kit.tensor_inspector
         if not inspector.num_inspected:
@@ -63,7 +63,7 @@ class SessionReport:
             "num_alerts": len(alerts),
             "alerts": alerts[:MAX_LISTED],
         }
-        if self._kit.is_fed:
+        if self._kit.records:
             largest = list(inspector.memory.by_layer().items())[:MAX_LAYERS]
             part["largest_layers_mb"] = {name: round(size / 1e6, 3) for name, size in largest}
         return part
@@ -98,7 +98,7 @@ class SessionReport:
         return {str(status): count for status, count in sorted(self._kit.hooks.counts.items())}
 
     def _profile(self) -> dict[str, Any] | None:
-        if not (self._kit.is_fed or self._kit.used("profiler")):
+        if not (self._kit.records or self._kit.used("profiler")):
             return None
         profiler = self._kit.profiler
         if not profiler.totals and not profiler.layers:

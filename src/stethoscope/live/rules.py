@@ -67,7 +67,6 @@ class LayerRules:
         self._watcher, self.hooks = watcher, hooks
         self.open = True
         self._handles: dict[int, tuple[torch.nn.Module, Any]] = {}
-        hooks.on_change = self.refresh
         self.refresh()
 
     @property
@@ -111,7 +110,6 @@ class LayerRules:
     def close(self) -> None:
         """Take everything off."""
         self.open = False
-        self.hooks.on_change = None
         for _, handle in self._handles.values():
             handle.remove()
         self._handles.clear()

@@ -61,6 +61,7 @@ BACKWARD_MS: Final = _own("backward_ms", "time of the backward pass", "ms")
 OPTIMIZER_MS: Final = _own("optimizer_ms", "time of the optimizer's step", "ms")
 OVERHEAD_MS: Final = _own("overhead_ms", "time that Stethoscope took", "ms")
 OVERHEAD_DEVICE_MS: Final = _own("overhead_device_ms", "time that Stethoscope took on the device", "ms")
+MEMORY_IN_USE: Final = _own("memory_in_use_mb", "memory in use, of the device or of the process", "MB")
 
 LOG_Z: Final = _own("output/log_z", "mean log-sum-exp of the logits", "nats")
 TOP_SHARE: Final = _own("output/top_share", "share of predictions that are the most predicted class")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -274,6 +274,14 @@ class JournalPiece:
             _, index, values = decode_vectors(self._payload(offset))
             for place in np.flatnonzero(self._site_numbers(index) == site):
                 yield step, values[place]
+
+    def vectors_from(self, name: str, first: int) -> Iterator[tuple[int, IntArray, Sequence[npt.NDArray[Any]]]]:
+        """Step, sites and values of the vectors from a step on, in order of writing."""
+        for step, offset in self._vectors.get(name, ()):
+            if step >= first:
+                _, index, values = decode_vectors(self._payload(offset))
+                numbers = self._site_numbers(index)
+                yield step, numbers[numbers >= 0], list(values[numbers >= 0])
 
     def all_vectors(self) -> Iterator[tuple[str, int, IntArray, npt.NDArray[Any]]]:
         """Name, step, sites and values of every vectors frame, in order of writing."""

@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import itertools
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, cast
 
 import numpy as np
@@ -135,6 +135,9 @@ class Piece(Protocol):
 
     def vectors(self, name: str, site: int) -> Iterator[tuple[int, npt.NDArray[Any]]]:
         """Steps and vectors of one site, in order."""
+
+    def vectors_from(self, name: str, first: int) -> Iterator[tuple[int, IntArray, Sequence[npt.NDArray[Any]]]]:
+        """Step, sites and values of the vectors from a step on, whatever their sites, in order."""
 
     def site_buckets(self, site: int, stat: str) -> SiteBuckets | None:
         """One statistic of one site in buckets, where such are stored."""

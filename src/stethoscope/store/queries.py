@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from bisect import bisect_left, bisect_right
+from collections import deque
 from collections.abc import Callable, Iterator
 from operator import attrgetter
 from typing import Any, Final, TypeVar
@@ -185,6 +186,18 @@ class Queries:
             for piece in self._catalogue.pieces(rank):
                 found.update(piece.vectors(name, number))
             return found
+
+        return self.ask(read)
+
+    def latest_vectors(self, name: str, most: int, first: int, rank: int) -> list[tuple[int, int, npt.NDArray[Any]]]:
+        """Step, site and vector of the last ones of a rank from step `first` on, in order of writing."""
+
+        def read() -> list[tuple[int, int, npt.NDArray[Any]]]:
+            found: deque[tuple[int, int, npt.NDArray[Any]]] = deque(maxlen=most)
+            for piece in self._catalogue.pieces(rank):
+                for step, sites, values in piece.vectors_from(name, first):
+                    found.extend((step, int(site), vector) for site, vector in zip(sites, values, strict=True))
+            return list(found)
 
         return self.ask(read)
 

@@ -8,7 +8,7 @@ what cannot be trusted is left out and said in `problems`. Where a later process
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -235,9 +235,12 @@ class Run(Drawn):
         grid, values = self._queries.grid(stat, numbers, *_bounds(first, last), rank)
         return Matrix(grid.steps, self._catalogue.sites.of(numbers), values, ~grid.present)
 
-    def block(self, first: int, last: int, *, rank: int | None = None) -> Block:
-        """All rows of the steps first..last inclusive."""
+    def block(self, first: int, last: int, *, kinds: Collection[Kind] | None = None, rank: int | None = None) -> Block:
+        """All rows of the steps first..last inclusive, or those of sites of some kinds."""
         numbers = self._catalogue.sites.select()
+        if kinds is not None:
+            infos = self._catalogue.sites.infos
+            numbers = np.array([number for number in numbers if infos[number].site.kind in kinds], np.int64)
         grid, _ = self._queries.grid(None, numbers, first, last, rank)
         return Block(grid.steps, self._catalogue.sites.of(numbers), grid.values, grid.present, grid.calls)
 
@@ -283,6 +286,14 @@ class Run(Drawn):
                 kept = [step for step in sorted(found) if len(found[step]) == width]
                 return np.array(kept, np.int64), np.stack([found[step] for step in kept])
         return np.empty(0, np.int64), np.empty((0, 0))
+
+    def latest_vectors(
+        self, name: str, most: int, *, first: int, rank: int
+    ) -> list[tuple[int, Site, npt.NDArray[Any]]]:
+        """The last `most` vectors of one rank from step `first` on, whatever their sites, in order of writing."""
+        infos = self._catalogue.sites.infos
+        found = self._queries.latest_vectors(name, most, first, rank)
+        return [(step, infos[number].site, vector) for step, number, vector in found]
 
     def site_buckets(
         self, site: Site | str, stat: str = "norm", level: int = BASE_LEVEL, *, rank: int | None = None

@@ -227,6 +227,23 @@ class SegmentPiece:
                     read.column("values")[int(place)].values.to_numpy(zero_copy_only=False),
                 )
 
+    def vectors_from(self, name: str, first: int) -> Iterator[tuple[int, IntArray, Sequence[npt.NDArray[Any]]]]:
+        """Step, site and values of each vector from a step on, by step."""
+        found: list[tuple[int, int, npt.NDArray[Any]]] = []
+        for label, table in self._tables.items():
+            if label.split(":", 2)[0] != "vectors" or label.split(":", 2)[2] != name:
+                continue
+            groups = table.groups_since(first)
+            read = table.read(groups, ["step", "site", "values"]) if groups else None
+            if read is None:
+                continue
+            steps, sites, values = read.column("step").to_numpy(), read.column("site").to_numpy(), read.column("values")
+            for row in np.flatnonzero((steps >= first) & (sites < len(self.numbers))):
+                vector = values[int(row)].values.to_numpy(zero_copy_only=False)
+                found.append((int(steps[row]), int(self.numbers[sites[row]]), vector))
+        for step, site, vector in sorted(found, key=lambda one: one[0]):
+            yield step, np.array([site]), [vector]
+
     def buckets(self, begin: int, end: int, stats: Sequence[str] = STATS) -> DenseBuckets | None:
         """The stored buckets of the sites begin..end-1 of the manifest; None where they cannot be trusted."""
         first_step, last_step = self.span

@@ -26,6 +26,7 @@ _INNER = frozenset(
         "overhead_ms",
         "data_ms",
         "loader_ms",
+        "memory_in_use_mb",
         "forward_ms",
         "backward_ms",
         "optimizer_ms",

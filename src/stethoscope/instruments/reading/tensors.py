@@ -1,4 +1,4 @@
-"""What a session measured, as the looks that TensorInspector keeps: statistics by site and step, without the tensors.
+"""From a run to the TensorInspector: its rows as looks, without the tensors, and the memory they take.
 
 A look made of a row knows everything the row does; of single elements (the median, the outliers, where the first NaN
 sits) a row knows nothing, and None stands there.
@@ -7,20 +7,65 @@ sits) a row knows nothing, and None stands there.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from stethoscope.instruments.alerts import row_alerts
 from stethoscope.instruments.inspector import TensorStats
+from stethoscope.instruments.reading.recorded import RecordedRun, StepTable, backwards
 from stethoscope.kernels.columns import INDEX
-from stethoscope.record import ROOT_NAME, FloatArray, Kind, SiteInfo
+from stethoscope.record import ROOT_NAME, FloatArray, Kind, SiteInfo, metrics
 
 if TYPE_CHECKING:
     from stethoscope.instruments.inspector import TensorInspector
+    from stethoscope.store import Run
 
 HELD: Final = frozenset({Kind.WEIGHT, Kind.GRADIENT, Kind.OPTIMIZER_STATE, Kind.BUFFER})
 """What lives from step to step; the rest goes with its step."""
+
+
+class TensorReading:
+    """What a TensorInspector has taken in of a run."""
+
+    def __init__(self, recorded: RecordedRun) -> None:
+        self._recorded = recorded
+        self._next_step = self._next_use = recorded.first_step
+        self._num_sized = 0
+
+    def take_in(self, inspector: TensorInspector) -> None:
+        """Hand over the rows of the last steps, as many as it remembers, and the size of every tensor that is known."""
+        run = self._recorded.read()
+        if run is None:
+            return
+        sites = run.sites
+        note_sizes(inspector, sites[self._num_sized :])
+        self._num_sized = len(sites)
+        self._take_memory(run, inspector)
+        tables = self._latest(run, inspector.max_tracked_tensors)
+        for table in tables:
+            for info, row in zip(table.sites, table.rows, strict=True):
+                hand_over(inspector, info, row, table.step)
+        if tables:
+            self._next_step = tables[-1].step + 1
+
+    def _latest(self, run: Run, most_rows: int) -> list[StepTable]:
+        """The newest steps in order, as many as have that many rows; the newest in any case."""
+        found: list[StepTable] = []
+        num_rows = 0
+        for table in backwards(run, self._recorded.rank, self._next_step, steps_at_a_time=8):
+            found.append(table)
+            num_rows += len(table.sites)
+            if num_rows >= most_rows:
+                break
+        return found[::-1]
+
+    def _take_memory(self, run: Run, inspector: TensorInspector) -> None:
+        used = run.metric(metrics.MEMORY_IN_USE, rank=self._recorded.rank, first=self._next_use)
+        for step, megabytes in zip(used.steps.tolist(), used.values.tolist(), strict=True):
+            inspector.memory.note_use(step, round(megabytes * 1e6))
+            self._next_use = step + 1
 
 
 def element_bytes(dtype: str) -> int:
@@ -79,7 +124,7 @@ def hand_over(inspector: TensorInspector, info: SiteInfo, row: FloatArray, step:
     inspector.record_look(stats, info.site.path, layer, kind, step=step, alerts=alerts)
 
 
-def note_sizes(inspector: TensorInspector, infos: list[SiteInfo]) -> None:
+def note_sizes(inspector: TensorInspector, infos: Sequence[SiteInfo]) -> None:
     """The memory of every tensor that is known, by layer."""
     for info in infos:
         size = site_bytes(info)
