@@ -140,9 +140,9 @@ def _is_of(value: Any, hint: Any) -> bool:
     if origin is tuple and given_types[-1] is Ellipsis:
         return isinstance(value, tuple) and all(_is_of(one, given_types[0]) for one in value)
     if origin is tuple:
-        return len(value) == len(given_types) and all(map(_is_of, value, given_types))
+        return isinstance(value, tuple) and len(value) == len(given_types) and all(map(_is_of, value, given_types))
     if origin is Mapping:
-        return all(isinstance(key, str) and _is_of(one, given_types[1]) for key, one in value.items())
+        return isinstance(value, dict) and all(_is_of(one, given_types[1]) for one in value.values())
     if origin is typing.Literal:
         return value in given_types
     if hint is Any:

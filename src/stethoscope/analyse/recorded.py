@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from stethoscope.record import IntArray, Kind, Series, SiteInfo
+from stethoscope.record import IntArray, Kind, Series, SiteInfo, metrics
 from stethoscope.store import Block, BucketMatrix, Event, Matrix, Start
 
 
@@ -55,7 +55,7 @@ class Recorded(Protocol):
 
 def recorded_span(run: Recorded) -> tuple[int, int]:
     """First and last step with rows or a loss."""
-    known = [run.steps] + ([run.metric("loss").steps] if "loss" in run.metrics() else [])
+    known = [run.steps] + ([run.metric(metrics.LOSS).steps] if metrics.LOSS in run.metrics() else [])
     known = [steps for steps in known if len(steps)]
     return (min(int(steps[0]) for steps in known), max(int(steps[-1]) for steps in known)) if known else (0, 0)
 

@@ -17,6 +17,7 @@ from stethoscope.capture.phases import Phases
 from stethoscope.capture.ring import MeasuredGroup, Ring, StepRows
 from stethoscope.capture.schedule import Schedule, StepPlan
 from stethoscope.capture.sites import Sink
+from stethoscope.record import metrics
 
 Closer = Callable[[StepRows], None]
 Leftovers = Callable[[StepPlan], list[MeasuredGroup]]
@@ -94,8 +95,8 @@ class StepAssembly:
             self._guard(closer, rows)
         now = self._cost.add("boundary", began)
         rows.scalars.update(rows.accounts)
-        rows.scalars["num_backwards"] = float(rows.num_backwards)
-        rows.scalars["step_ms"] = (now - self._cost.step_began) * 1e3
+        rows.scalars[metrics.NUM_BACKWARDS] = float(rows.num_backwards)
+        rows.scalars[metrics.STEP_MS] = (now - self._cost.step_began) * 1e3
         rows.timed = self.plan.timed
         self._cost.close(step, rows, self._sink)
         self._clock.close()

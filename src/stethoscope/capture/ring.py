@@ -23,7 +23,7 @@ from stethoscope.capture.phases import PARTS
 from stethoscope.capture.sites import Sink
 from stethoscope.kernels import Measured, Pending, measure_async, merge
 from stethoscope.kernels.columns import INDEX, NUM_COUNTS
-from stethoscope.record import events
+from stethoscope.record import events, metrics
 
 MAX_IN_FLIGHT: Final = 64
 POLL_SECONDS: Final = 0.002
@@ -137,13 +137,13 @@ class StepRows:
     def absorb(self, later: StepRows) -> StepRows:
         """This and what came after it in the same Step, as one."""
         self.batches += later.batches
-        waited, asked = self.scalars.get("data_ms"), self.scalars.get("num_grads", 0.0)
+        waited, asked = self.scalars.get(metrics.DATA_MS), self.scalars.get(metrics.NUM_GRADS, 0.0)
         took = {part: self.scalars[part] + later.scalars.get(part, 0.0) for part in PARTS if part in self.scalars}
         self.scalars |= later.scalars | took
         if waited is not None:
-            self.scalars["data_ms"] = waited
+            self.scalars[metrics.DATA_MS] = waited
         if asked:
-            self.scalars["num_grads"] = asked + later.scalars.get("num_grads", 0.0)
+            self.scalars[metrics.NUM_GRADS] = asked + later.scalars.get(metrics.NUM_GRADS, 0.0)
         self.pending_scalars += later.pending_scalars
         self.losses += later.losses
         self.account(later.accounts)
@@ -311,7 +311,7 @@ class Ring:
         self.latest = rows.emit(self.sink)
         if rows.timed and self.on_cost is not None and (cost := rows.device_ms()):
             self.on_cost(rows.step, cost)
-        if self.latest.get("found_inf", 0.0) > 0:
+        if self.latest.get(metrics.FOUND_INF, 0.0) > 0:
             # A fused optimizer skips on the device: its hooks ran, and only now it can be known.
             self.num_skipped += 1
             self.sink.tell(rows.step, events.SkippedStep(times=self.num_skipped, fused=True))

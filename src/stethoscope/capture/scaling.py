@@ -18,6 +18,7 @@ from stethoscope.capture.lossgraph import constant_factor
 from stethoscope.capture.ring import StepRows
 from stethoscope.capture.sites import Names
 from stethoscope.kernels import Pending, measure_async
+from stethoscope.record import metrics
 
 MAX_NODES: Final = 64
 """Nodes of the loss's graph in which a scaled loss is looked for."""
@@ -101,13 +102,13 @@ class Scaling:
         if not mine:
             return
         rows.pending_scalars.append(("grad_norm", measure_async([total_norm.detach()])))
-        rows.scalars["clip_norm"] = float(max_norm)
-        rows.scalars["clip_scaled"] = float(self._still_scaled(mine, optimizers))
+        rows.scalars[metrics.CLIP_NORM] = float(max_norm)
+        rows.scalars[metrics.CLIP_SCALED] = float(self._still_scaled(mine, optimizers))
 
     def clipped_value(self, gradients: list[Any], clip_value: float, rows: StepRows) -> None:
         """The limit."""
         if self._mine(gradients):
-            rows.scalars["clip_value"] = float(clip_value)
+            rows.scalars[metrics.CLIP_VALUE] = float(clip_value)
 
     def _mine(self, gradients: list[Any]) -> set[int]:
         """Our parameters among the owners of these gradients."""

@@ -88,7 +88,7 @@ class StepObservations:
         if self.is_look:
             looked |= units.summary()
         if any(looked.values()):
-            sink.tell(step, events.Units(**looked))
+            sink.tell(step, events.Units(**{name: found for name, found in looked.items() if found}))
         for told in self.later:
             said = told()
             if said is not None:

@@ -36,7 +36,7 @@ from stethoscope.capture.taps import Taps
 from stethoscope.capture.totals import Totals
 from stethoscope.config import DebugConfig
 from stethoscope.kernels import Extras, measure_async
-from stethoscope.record import events
+from stethoscope.record import events, metrics
 
 EXTRAS: Final = Extras(histogram=True, sketch=True, seed=0x5E7)
 MAX_IDLE: Final = 64
@@ -207,7 +207,7 @@ class Watcher:
         if self.evaluating:
             return
         rows = self.assembly.rows
-        self.phases.end("forward_ms", rows.scalars)
+        self.phases.end(metrics.FORWARD_MS, rows.scalars)
         self.guard(self.batch_tracker.backward)
         began = time.perf_counter()
         # A line search evaluates the loss elsewhere too: the step's loss is that of the first evaluation.
@@ -226,10 +226,10 @@ class Watcher:
                 self._counts.discarded(self.clock.step)
                 break
         if retain or create:
-            rows.accounts["ledger/retain_graph"] = float(retain)
-            rows.accounts["ledger/create_graph"] = float(create)
+            rows.accounts[metrics.RETAIN_GRAPH] = float(retain)
+            rows.accounts[metrics.CREATE_GRAPH] = float(create)
         self.cost.add("ledger", began)
-        self.phases.begin("backward_ms")
+        self.phases.begin(metrics.BACKWARD_MS)
 
     @guarded
     def backward_ends(self) -> None:
@@ -237,7 +237,7 @@ class Watcher:
         if self.evaluating:
             return
         rows = self.assembly.rows
-        self.phases.end("backward_ms", rows.scalars)
+        self.phases.end(metrics.BACKWARD_MS, rows.scalars)
         self._flush_taps()
         if self.taps.graphs is not None:
             self.guard(self.taps.graphs.collect)
@@ -280,7 +280,7 @@ class Watcher:
             probe.remember()
             self.registry.note_undone(probe)
             self.cost.add("boundary", began)
-        self.phases.begin("optimizer_ms")
+        self.phases.begin(metrics.OPTIMIZER_MS)
 
     @guarded
     def step_ends(self, optimizer: torch.optim.Optimizer) -> None:
@@ -289,7 +289,7 @@ class Watcher:
         if probe is None:
             return
         assembly = self.assembly
-        self.phases.end("optimizer_ms", assembly.rows.scalars)
+        self.phases.end(metrics.OPTIMIZER_MS, assembly.rows.scalars)
         self._closure = None
         if probe.used_closure:
             self.registry.settle_accounts(optimizer, assembly.rows)
@@ -383,13 +383,13 @@ class Watcher:
 
     def _forward_begins(self, values: Any, mode: bool) -> None:
         # From the end of the last step to the first call of the model: what is not ours is mostly the data's.
-        self.assembly.rows.scalars.setdefault("data_ms", (time.perf_counter() - self.cost.step_began) * 1e3)
+        self.assembly.rows.scalars.setdefault(metrics.DATA_MS, (time.perf_counter() - self.cost.step_began) * 1e3)
         self._num_idle += 1
         self._choose_recording()
         self.guard(self.batch_tracker.called, values, training=not self.evaluating, mode=mode)
         self.taps.forget()
         self.guard(self.notes.forward_begins, evaluating=False, recording=self.taps.recording)
-        self.phases.begin("forward_ms")
+        self.phases.begin(metrics.FORWARD_MS)
 
     def _evaluation_forward(self, values: Any, mode: bool) -> None:
         if not torch.is_grad_enabled():

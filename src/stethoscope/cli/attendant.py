@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from stethoscope.config import DebugConfig
+from stethoscope.record import metrics
 
 if TYPE_CHECKING:
     from stethoscope.capture.discovery import Discovery
@@ -178,7 +179,7 @@ class LiveLine:
 
 def _status(session: DebugSession, rate: float) -> str:
     watcher = session._watcher
-    loss = watcher.ring.latest.get("loss") if watcher is not None else None
+    loss = watcher.ring.latest.get(metrics.LOSS) if watcher is not None else None
     said = "" if loss is None else f", loss {loss:.4g}"
     return f"stethoscope: step {session.step:,}{said}, {rate:.1f} steps/s"
 

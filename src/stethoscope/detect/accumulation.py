@@ -8,8 +8,7 @@ sixty-four is not the mean over its samples. A rate may have been chosen for eit
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 
 import numpy as np
 
@@ -17,7 +16,8 @@ from stethoscope.analyse.span import Span
 from stethoscope.detect.detector import Code, Detector, Reading
 from stethoscope.detect.needs import GRAPH, LEDGER
 from stethoscope.detect.tracks import Looks
-from stethoscope.record import Evidence, Finding, Severity
+from stethoscope.record import Evidence, Finding, Severity, metrics
+from stethoscope.record.events import Backward
 
 STEPS_NEEDED: Final = 3
 """Steps whose every backward was looked at and showed the same."""
@@ -40,18 +40,18 @@ class Accumulation(Detector):
     )
 
     def __init__(self) -> None:
-        self._waiting: dict[int, list[Mapping[str, Any]]] = {}
+        self._waiting: dict[int, list[Backward]] = {}
         """What was looked at of steps that are not complete yet."""
-        self._looks: Looks[tuple[int, list[Mapping[str, Any]], bool]] = Looks()
+        self._looks: Looks[tuple[int, list[Backward], bool]] = Looks()
         """Steps of several backwards of one loss, all looked at; and whether gradients were scaled by hand afterwards."""
         self._last_step = 0
 
     def observe(self, span: Span) -> None:
         """Keep what each looked-at backward counts for, and how many there were."""
-        for event in span.events:
-            if event.kind == "backward" and not event.rank:
-                self._waiting.setdefault(event.step, []).append(event.body)
-        counts, touched = span.metric("ledger/num_backwards"), span.metric("ledger/touched")
+        for event, backward in span.events_of(Backward):
+            if not event.rank:
+                self._waiting.setdefault(event.step, []).append(backward)
+        counts, touched = span.metric(metrics.LEDGER_BACKWARDS), span.metric(metrics.LEDGER_TOUCHED)
         for place in np.flatnonzero(np.isfinite(counts)):
             step = int(span.steps[place])
             self._last_step = step
@@ -59,13 +59,13 @@ class Accumulation(Detector):
             if (
                 len(found) > 1
                 and counts[place] == len(found)
-                and len({body["by"] for body in found}) == 1
-                and all(body["num_targets"] > 0 for body in found)
+                and len({backward.by for backward in found}) == 1
+                and all(backward.num_targets > 0 for backward in found)
             ):
                 self._looks.append((step, found, bool(touched[place] > 0)))
         self._waiting = {step: found for step, found in self._waiting.items() if step > self._last_step}
 
-    def _whole(self) -> dict[int, list[Mapping[str, Any]]]:
+    def _whole(self) -> dict[int, list[Backward]]:
         """Steps of several backwards of one loss function, all of them looked at."""
         return {step: found for step, found, _ in self._looks}
 
@@ -74,14 +74,14 @@ class Accumulation(Detector):
         return {
             step: len(found)
             for step, found, is_touched in self._looks
-            if not is_touched and all(0.999 < body["factor"] < 1.001 for body in found)
+            if not is_touched and all(0.999 < backward.factor < 1.001 for backward in found)
         }
 
     def _uneven(self) -> dict[int, tuple[float, float]]:
         """Steps in which equal factors stand before means over unequal numbers."""
         found = {}
-        for step, bodies in self._whole().items():
-            factors, targets = ([float(body[name]) for body in bodies] for name in ("factor", "num_targets"))
+        for step, backwards in self._whole().items():
+            factors, targets = [one.factor for one in backwards], [one.num_targets for one in backwards]
             if max(factors) <= 1.001 * min(factors) and max(targets) >= UNEVEN * min(targets):
                 found[step] = (min(targets), max(targets))
         return found

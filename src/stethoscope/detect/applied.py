@@ -18,7 +18,8 @@ from stethoscope.detect.detector import Code, Detector, Reading, Streak, name_li
 from stethoscope.detect.needs import GRADIENTS, OWNERS, RATE, UPDATES, WEIGHTS
 from stethoscope.detect.rounding import FALL, RESTING, Rounding
 from stethoscope.kernels.columns import INDEX, stat
-from stethoscope.record import Evidence, Finding, FloatArray, Kind, Severity
+from stethoscope.record import Evidence, Finding, FloatArray, Kind, Severity, metrics
+from stethoscope.record.events import Ownership, UndoneUpdates
 
 SURE_AFTER: Final = 5
 DENSE: Final = 0.9
@@ -77,23 +78,22 @@ class Applied(Detector):
 
     def observe(self, span: Span) -> None:
         """Pair updates with gradients, weights and rates, tensor by tensor."""
-        for event in span.events:
-            if event.kind == "ownership":
-                self._rates = {
-                    site: "lr" if number == 0 else f"lr.{number}"
-                    for number, group in enumerate(event.body.get("groups", ()))
-                    for site in group["sites"]
-                }
-            elif event.kind == "undone_updates":
-                first = self._undone[0] if self._undone is not None else max(0, event.step - int(event.body["times"]))
-                self._undone = (first, event.step, list(event.body["sites"]))
+        for _, ownership in span.events_of(Ownership):
+            self._rates = {
+                site: metrics.learning_rate(number)
+                for number, group in enumerate(ownership.groups)
+                for site in group.sites
+            }
+        for event, undone in span.events_of(UndoneUpdates):
+            first = self._undone[0] if self._undone is not None else max(0, event.step - undone.times)
+            self._undone = (first, event.step, list(undone.sites))
         self._rounding.observe(span)
         self._last_step = int(span.steps[-1]) if len(span.steps) else self._last_step
         by_path: dict[str, dict[Kind, int]] = {}
         for place, info in enumerate(span.sites):
             if info.site.kind in (Kind.UPDATE, Kind.GRADIENT, Kind.WEIGHT):
                 by_path.setdefault(info.site.path, {})[info.site.kind] = place
-        skipped = np.nan_to_num(span.metric("found_inf")) > 0
+        skipped = np.nan_to_num(span.metric(metrics.FOUND_INF)) > 0
         largest = _largest_gradient(span)
         for path, places in by_path.items():
             if len(places) == 3 and path in self._rates:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from stethoscope.detect.detector import Code, Detector, Reading
 from stethoscope.detect.effects import UNIT_TROUBLE
 from stethoscope.detect.needs import BATCH_HINT, BATCHES, Need
 from stethoscope.record import Evidence, Finding, Severity
-from stethoscope.store import Event
+from stethoscope.record.events import Batch, EvalBatch
 
 BATCHES_NEEDED: Final = 10
 MIN_SAMPLES: Final = 4
@@ -80,12 +80,12 @@ class _Draws:
         self._lags: dict[int, list[int]] = {}
         """After how many batches some came again: how often that was, the first and the last step."""
 
-    def take_classes(self, bodies: list[dict[str, Any]]) -> None:
+    def take_classes(self, batches: list[Batch]) -> None:
         """Micro-batches of one step count together where their classes are concerned."""
-        counts = [np.array(body["class_counts"], dtype=np.float64) for body in bodies if "class_counts" in body]
+        counts = [np.array(batch.class_counts, dtype=np.float64) for batch in batches if batch.class_counts]
         num_labels = sum(float(c.sum()) for c in counts)
         # One label a sample: labels of pixels or letters are alike within a sample, however it was drawn.
-        if not counts or num_labels != sum(body.get("num_samples", 0) for body in bodies):
+        if not counts or num_labels != sum(batch.num_samples for batch in batches):
             return
         width = max(len(self._class_totals), *(len(c) for c in counts))
         total = np.zeros(width)
@@ -99,19 +99,19 @@ class _Draws:
             self._num_pure += 1
             self._num_single += int((total > 0).sum() == 1)
 
-    def take_samples(self, step: int, body: dict[str, Any], numbers: list[int]) -> None:
+    def take_samples(self, step: int, batch: Batch, numbers: list[int]) -> None:
         """Whether this batch was there before, and how many batches ago."""
         if len(numbers) < MIN_SAMPLES:
             return
         key = hash(frozenset(numbers))
         # Not every batch of a long run is looked at: its own number says how many came between.
-        place = int(body.get("number", self._num_batches))
+        position = self._num_batches if batch.number is None else batch.number
         before = self._seen.pop(key, None)
         self._num_different += before is None
-        if before is not None and not body.get("again"):
-            lag = self._lags.setdefault(_rounded(place - before), [0, step, step])
+        if before is not None and not batch.again:
+            lag = self._lags.setdefault(_rounded(position - before), [0, step, step])
             lag[:] = lag[0] + 1, lag[1], step
-        self._seen[key] = place
+        self._seen[key] = position
         if len(self._seen) > MAX_BATCHES:
             del self._seen[next(iter(self._seen))]
         self._num_batches += 1
@@ -223,7 +223,7 @@ class Sampling(Detector):
         ),
         Code(
             "train_val_overlap",
-            needs=(BATCHES, Need("validation batches, sample by sample", "event", ("eval_batch",), BATCH_HINT)),
+            needs=(BATCHES, Need("validation batches, sample by sample", "event", (EvalBatch.KIND,), BATCH_HINT)),
         ),
     )
 
@@ -237,36 +237,35 @@ class Sampling(Detector):
 
     def observe(self, span: Span) -> None:
         """One batch after another; micro-batches of one step count together where their classes are concerned."""
-        by_step: dict[tuple[int, int | None], list[Event]] = {}
-        for event in span.events:
-            if event.rank or event.kind not in ("batch", "eval_batch"):
-                continue
-            if event.kind == "eval_batch":
-                self._take_validation(event)
-            else:
-                by_step.setdefault((event.step, event.body.get("source")), []).append(event)
-        for (step, source), events in by_step.items():
+        by_step: dict[tuple[int, int | None], list[Batch]] = {}
+        for event, validated in span.events_of(EvalBatch):
+            if not event.rank:
+                self._take_validation(event.step, validated)
+        for event, batch in span.events_of(Batch):
+            if not event.rank:
+                by_step.setdefault((event.step, batch.source), []).append(batch)
+        for (step, source), together in by_step.items():
             self._last_step = step
-            drawn = [event.body for event in events if event.body.get("seen") != "call"]
+            drawn = [batch for batch in together if batch.seen != "call"]
             if drawn and source not in self._draws:
                 self._draws[source] = _Draws()
                 self._draws[source].first_step = step
             if drawn:
                 self._draws[source].last_step = step
                 self._draws[source].take_classes(drawn)
-            for event in events:
-                numbers = [int(name, 16) for name in event.body.get("fingerprints") or ()]
-                self._trained.add(numbers, int(event.body.get("mask", 0)))
-                if event.body in drawn:
-                    self._draws[source].take_samples(step, event.body, numbers)
+            for batch in together:
+                numbers = [int(name, 16) for name in batch.fingerprints]
+                self._trained.add(numbers, batch.mask)
+                if batch.seen != "call":
+                    self._draws[source].take_samples(step, batch, numbers)
 
-    def _take_validation(self, event: Event) -> None:
-        names, source = event.body.get("fingerprints") or [], event.body.get("source")
+    def _take_validation(self, step: int, batch: EvalBatch) -> None:
+        names, source = batch.fingerprints, batch.source
         hashes = self._validated.setdefault(source, _Hashes())
-        hashes.add((int(name, 16) for name in names), int(event.body.get("mask", 0)))
+        hashes.add((int(name, 16) for name in names), batch.mask)
         self._num_validated_twice[source] += len(names) - len(set(names))
         if names:
-            self._first_validated.setdefault(source, event.step)
+            self._first_validated.setdefault(source, step)
 
     def readings(self) -> dict[str, list[Reading]]:
         """What each rule asks for, and what it got: of the data that speak, else of the first."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 
 import numpy as np
 
@@ -11,7 +11,8 @@ from stethoscope.analyse.span import Span
 from stethoscope.detect.detector import Code, Detector, Reading
 from stethoscope.detect.effects import BLOW_UP, LEARNING_TROUBLE, UNIT_TROUBLE
 from stethoscope.detect.needs import GRAPH, LOSS, OUTPUTS
-from stethoscope.record import Evidence, Finding, Kind, Severity
+from stethoscope.record import Evidence, Finding, Kind, Severity, metrics
+from stethoscope.record.events import LossGraph
 
 LAYERS_NEEDED: Final = 3
 EARLY: Final = 4
@@ -61,19 +62,18 @@ class Beginnings(Detector):
         self._normed = False
         self._moved = False
         self._types: dict[str, str] = {}
-        self._operations: list[Any] = []
+        self._operations: tuple[tuple[str, tuple[int, ...]], ...] = ()
 
     def observe(self, span: Span) -> None:
         """Everything of the first step that was measured."""
-        for event in span.events:
-            if event.kind == "loss_graph" and not self._operations:
-                self._num_classes = int(event.body.get("num_classes", 0))
-                self._operations = event.body.get("operations", [])
+        for _, graph in span.events_of(LossGraph):
+            if not self._operations:
+                self._num_classes, self._operations = graph.num_classes, graph.operations
         if not len(span.steps):
             return
         if self._first is None:
             self._first = int(span.steps[0])
-            self._loss = float(span.metric("loss")[0])
+            self._loss = float(span.metric(metrics.LOSS)[0])
             self._types = {path: str(module.get("type", "")) for path, module in span.modules.items()}
             self._normed = any(kind in NORMS for kind in self._types.values())
         # A script that is watched unchanged shows its modules from the second step on: little was learned by then, if steps are small.

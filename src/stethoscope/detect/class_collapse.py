@@ -15,7 +15,8 @@ from stethoscope.analyse.trends import Direction, mann_kendall
 from stethoscope.detect.detector import Code, Detector, Reading
 from stethoscope.detect.needs import BATCHES, LOSS, PREDICTIONS, optional
 from stethoscope.kernels.columns import INDEX
-from stethoscope.record import Evidence, Finding, Kind, Severity
+from stethoscope.record import Evidence, Finding, Kind, Severity, metrics
+from stethoscope.record.events import Batch, LossGraph
 
 LOOKS_NEEDED: Final = 10
 STEPS_NEEDED: Final = 80
@@ -56,20 +57,20 @@ class ClassCollapse(Detector):
 
     def observe(self, span: Span) -> None:
         """Labels from the batches, predictions where they were looked at."""
-        for event in span.events:
-            counts = event.body.get("class_counts") if event.kind == "batch" and not event.rank else None
+        for event, batch in span.events_of(Batch):
+            counts = batch.class_counts
             # One label a sample: language models begin with the commonest letter and are right to.
-            if counts and sum(counts) == event.body.get("num_samples"):
+            if counts and not event.rank and sum(counts) == batch.num_samples:
                 if len(counts) > len(self._labels):
                     self._labels = np.pad(self._labels, (0, len(counts) - len(self._labels)))
                 self._labels[: len(counts)] += counts
                 self._num_batches += 1
-            elif event.kind == "loss_graph":
-                self._is_one_logit |= any(op[0] == ONE_LOGIT for op in event.body.get("operations", ()))
+        for _, graph in span.events_of(LossGraph):
+            self._is_one_logit |= any(name == ONE_LOGIT for name, _ in graph.operations)
         if self._is_one_logit:
             self._take_targets(span)
-        shares, tops, units = (span.metric(f"output/{name}") for name in ("top_share", "top_class", "num_units"))
-        losses = span.metric("loss")
+        shares, tops, units = map(span.metric, (metrics.TOP_SHARE, metrics.TOP_CLASS, metrics.NUM_UNITS))
+        losses = span.metric(metrics.LOSS)
         self._losses = [*self._losses, *losses[np.isfinite(losses)].tolist()][-RECENT:]
         for row in np.flatnonzero(np.isfinite(shares)):
             step = int(span.steps[row])

@@ -16,7 +16,8 @@ from stethoscope.detect.detector import Code, Detector, Reading
 from stethoscope.detect.effects import BLOW_UP, UNIT_TROUBLE
 from stethoscope.detect.needs import BATCHES
 from stethoscope.kernels.columns import INDEX, stat
-from stethoscope.record import Evidence, Finding, Kind, Severity
+from stethoscope.record import Evidence, Finding, Kind, Severity, metrics
+from stethoscope.record.events import Batch
 
 MAX_NAMED: Final = 3
 SYMPTOMS: Final = (Kind.ACTIVATION, Kind.OUTPUT, Kind.GRADIENT)
@@ -46,17 +47,17 @@ class Constants(Detector):
         """Step by step until the first bad one, which decides."""
         if self._is_over:
             return
-        facts: dict[int, list[dict[str, object]]] = {}
-        for event in span.events:
-            if event.kind == "batch" and not event.rank:
-                facts.setdefault(event.step, []).append(event.body)
+        facts: dict[int, list[Batch]] = {}
+        for event, batch in span.events_of(Batch):
+            if not event.rank:
+                facts.setdefault(event.step, []).append(batch)
         if self._constant is None and not facts:
             self._is_over = bool(self._unwell(span).any())
             return
         unwell = self._unwell(span)
         for row, step in enumerate(span.steps):
-            for body in facts.get(int(step), ()):
-                self._take(body)
+            for batch in facts.get(int(step), ()):
+                self._take(batch)
             if self._absent or unwell[row]:
                 self._is_over = True
                 self._finding = self._judge(span, row, stat(span.rows[row], "num_nonfinite") > 0)
@@ -66,7 +67,7 @@ class Constants(Detector):
     def _unwell(span: Span) -> npt.NDArray[np.bool_]:
         """At which steps something that follows from the inputs is not finite."""
         places = np.concatenate([span.places(kind) for kind in SYMPTOMS])
-        unwell = span.recorded("loss") & ~np.isfinite(span.metric("loss"))
+        unwell = span.recorded(metrics.LOSS) & ~np.isfinite(span.metric(metrics.LOSS))
         for name in ("num_nan", "num_posinf", "num_neginf"):
             unwell = unwell | np.any(span.rows[:, places, INDEX[name]] > 0, axis=1)
         return unwell
@@ -86,18 +87,16 @@ class Constants(Detector):
         """At most one."""
         return [self._finding] if self._finding is not None else []
 
-    def _take(self, body: dict[str, object]) -> None:
-        self._num_samples = int(str(body.get("num_samples", 0)))
-        found = body.get("constant")
-        if not isinstance(found, list):
+    def _take(self, batch: Batch) -> None:
+        self._num_samples = batch.num_samples
+        if batch.constant is None:
             return
-        here = {int(place): float(value) for place, value in found}
-        self._num_here = int(str(body.get("num_constant", 0)))
-        self._num_features = int(str(body.get("num_features", 0)))
+        here = dict(batch.constant)
+        self._num_here, self._num_features = batch.num_constant, batch.num_features
         kept = here if self._constant is None else {n: v for n, v in self._constant.items() if here.get(n) == v}
         self._constant = kept
-        absent = body.get("nonfinite_features")
-        self._absent = list(absent) if isinstance(absent, list) and len(absent) < self._num_features else []
+        absent = list(batch.nonfinite_features)
+        self._absent = absent if len(absent) < self._num_features else []
 
     def _judge(self, span: Span, row: int, bad: npt.NDArray[np.bool_]) -> Finding | None:
         if self._absent:

@@ -13,6 +13,7 @@ from stethoscope.analyse.span import Span
 from stethoscope.detect.tracks import Track
 from stethoscope.kernels.columns import INDEX
 from stethoscope.record import FloatArray, IntArray, Kind
+from stethoscope.record.events import Batch, LossGraph, Totals
 
 VALIDATION: Final = ("eval", "val", "valid", "validation", "test", "dev")
 RISING: Final = (
@@ -128,14 +129,14 @@ class Curves:
                     self._tracks[name].add(int(span.steps[place]), float(values[place]))
         if len(span.steps):
             self.last_step = int(span.steps[-1])
-        for event in span.events:
-            if event.kind == "totals":
-                self._ended_at = max(self._ended_at, event.step)
-            elif event.kind == "loss_graph":
-                self.num_classes = max(self.num_classes, int(event.body.get("num_classes", 0)))
-                self.is_binary = self.is_binary or any(op[0] in BINARY for op in event.body.get("operations", ()))
-            elif event.kind == "batch" and event.body.get("class_counts") and not event.rank:
-                counts = event.body["class_counts"]
+        for event, _ in span.events_of(Totals):
+            self._ended_at = max(self._ended_at, event.step)
+        for _, graph in span.events_of(LossGraph):
+            self.num_classes = max(self.num_classes, graph.num_classes)
+            self.is_binary = self.is_binary or any(name in BINARY for name, _ in graph.operations)
+        for event, batch in span.events_of(Batch):
+            counts = batch.class_counts
+            if counts and not event.rank:
                 if len(counts) > len(self._labels):
                     self._labels = np.pad(self._labels, (0, len(counts) - len(self._labels)))
                 self._labels[: len(counts)] += counts

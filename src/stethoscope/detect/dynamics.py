@@ -12,7 +12,8 @@ from stethoscope.analyse.trends import Direction, mann_kendall, shorten
 from stethoscope.detect.detector import Code, Detector, Reading
 from stethoscope.detect.needs import LOSS, Need
 from stethoscope.detect.tracks import LIMIT, Track
-from stethoscope.record import Evidence, Finding, Severity
+from stethoscope.record import Evidence, Finding, Severity, metrics
+from stethoscope.record.events import EvalEnd
 
 WINDOW: Final = 30
 OPPOSED: Final = -0.7
@@ -34,7 +35,9 @@ class Dynamics(Detector):
         Code(
             "oscillation",
             needs=(
-                Need("cosines of successive updates", "metric", ("update_cos",), "updates of successive steps"),
+                Need(
+                    "cosines of successive updates", "metric", (metrics.UPDATE_COSINE,), "updates of successive steps"
+                ),
                 LOSS,
             ),
             leads_to=("update_too_large",),
@@ -42,7 +45,9 @@ class Dynamics(Detector):
         ),
         Code(
             "data_bound",
-            needs=(Need("waits before each step", "metric", ("data_ms",), "a forward pass of the watched model"),),
+            needs=(
+                Need("waits before each step", "metric", (metrics.DATA_MS,), "a forward pass of the watched model"),
+            ),
         ),
     )
 
@@ -62,10 +67,10 @@ class Dynamics(Detector):
 
     def observe(self, span: Span) -> None:
         """One cosine, one loss and one wait for every step."""
-        self._validated |= {event.step + 1 for event in span.events if event.kind == "eval_end"}
-        cosines, losses = span.metric("update_cos"), span.metric("loss")
-        waits, times = span.metric("data_ms"), span.metric("step_ms")
-        self._num_loaded += int(np.isfinite(span.metric("loader_ms")).sum())
+        self._validated |= {event.step + 1 for event, _ in span.events_of(EvalEnd)}
+        cosines, losses = span.metric(metrics.UPDATE_COSINE), span.metric(metrics.LOSS)
+        waits, times = span.metric(metrics.DATA_MS), span.metric(metrics.STEP_MS)
+        self._num_loaded += int(np.isfinite(span.metric(metrics.LOADER_MS)).sum())
         for place, step in enumerate(span.steps):
             self._last_step = int(step)
             if not self._num_steps:

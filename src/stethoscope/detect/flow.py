@@ -17,7 +17,8 @@ from stethoscope.detect.detector import Code, Detector, Reading, Recent, is_matr
 from stethoscope.detect.effects import BLOW_UP
 from stethoscope.detect.needs import GRADIENTS
 from stethoscope.detect.tracks import Track
-from stethoscope.record import Evidence, Finding, FloatArray, Kind, Severity
+from stethoscope.record import Evidence, Finding, FloatArray, Kind, Severity, metrics
+from stethoscope.record.events import DataFlow
 
 LAYERS_NEEDED: Final = 5
 DECADES: Final = 4.0
@@ -79,7 +80,9 @@ class Flow(Detector):
 
     def observe(self, span: Span) -> None:
         """One value of slope and one of size for every step."""
-        self._clips = self._clips or bool(span.recorded("clip_norm").any() or span.recorded("clip_value").any())
+        self._clips = self._clips or bool(
+            span.recorded(metrics.CLIP_NORM).any() or span.recorded(metrics.CLIP_VALUE).any()
+        )
         places = [n for n in span.in_depth(span.places(Kind.GRADIENT)) if is_matrix(span.sites[n])]
         if not places:
             return
@@ -278,10 +281,9 @@ def _ratio(decades: float) -> str:
 def _loops(span: Span) -> set[str]:
     """Modules that one forward pass calls many times on what came out of them."""
     found = set()
-    for event in span.events:
-        if event.kind == "graph":
-            often = {n["path"] for n in event.body.get("nodes", ()) if n.get("calls", 1) >= MOMENTS}
-            found |= {e["source"] for e in event.body.get("edges", ()) if e["source"] == e["target"]} & often
+    for _, graph in span.events_of(DataFlow):
+        often = {node.path for node in graph.nodes if node.calls >= MOMENTS}
+        found |= {edge.source for edge in graph.edges if edge.source == edge.target} & often
     return found
 
 

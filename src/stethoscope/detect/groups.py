@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from stethoscope.store import Event
+from stethoscope.analyse.span import Span
+from stethoscope.record import metrics
+from stethoscope.record.events import Ownership
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -36,13 +38,12 @@ class Group:
         return self.optimizer in ("Adam", "AdamW") and not self.settings.get("amsgrad", False)
 
 
-def groups_by_site(events: Iterable[Event], known: dict[str, Group]) -> dict[str, Group]:
+def groups_by_site(span: Span, known: dict[str, Group]) -> dict[str, Group]:
     """The latest groups by tensor path."""
-    for event in events:
-        if event.kind == "ownership":
-            known = {
-                site: Group(group["optimizer"], "lr" if number == 0 else f"lr.{number}", group["settings"])
-                for number, group in enumerate(event.body.get("groups", ()))
-                for site in group["sites"]
-            }
+    for _, ownership in span.events_of(Ownership):
+        known = {
+            site: Group(group.optimizer, metrics.learning_rate(number), group.settings)
+            for number, group in enumerate(ownership.groups)
+            for site in group.sites
+        }
     return known

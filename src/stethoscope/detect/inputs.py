@@ -18,7 +18,8 @@ from stethoscope.detect.detector import Code, Detector, Reading, Streak
 from stethoscope.detect.effects import BLOW_UP, LEARNING_TROUBLE, UNIT_TROUBLE
 from stethoscope.detect.needs import BATCHES, INPUTS, LOSS, UNITS, optional
 from stethoscope.kernels.columns import INDEX, stat
-from stethoscope.record import Evidence, Finding, Kind, Severity
+from stethoscope.record import Evidence, Finding, Kind, Severity, metrics
+from stethoscope.record.events import Batch, FeatureSizes, LossGraph, Units
 
 BATCHES_NEEDED: Final = 5
 LARGE: Final = 10.0
@@ -68,7 +69,7 @@ class InputScale(Detector):
         self._first_layer: tuple[str, float] | None = None
         self._is_normalised = False
         self._saturation: dict[str, float] = {}
-        self._features: dict[str, object] = {}
+        self._features: FeatureSizes | None = None
         self._constant = Streak()
         self._constant_value: float | None = None
         self._identical: dict[int, bool] = {}
@@ -79,8 +80,8 @@ class InputScale(Detector):
         """The input that the user logs first, the targets, and what the first layer made of it."""
         self._take_events(span)
         self._take_targets(span)
-        losses = span.metric("loss")
-        lost = np.flatnonzero(span.recorded("loss") & ~np.isfinite(losses))
+        losses = span.metric(metrics.LOSS)
+        lost = np.flatnonzero(span.recorded(metrics.LOSS) & ~np.isfinite(losses))
         if self._lost_at is None and len(lost):
             self._lost_at = int(span.steps[lost[0]])
         self._losses += losses[np.isfinite(losses)][: max(0, 3 - len(self._losses))].tolist()
@@ -110,22 +111,22 @@ class InputScale(Detector):
     def _take_events(self, span: Span) -> None:
         if len(span.steps):
             self._identical = {step: same for step, same in self._identical.items() if step >= int(span.steps[0])}
-        for event in span.events:
+        for event, batch in span.events_of(Batch):
             if event.rank:
                 continue
-            if event.kind == "batch":
-                body = event.body
-                self._num_classes = max(self._num_classes, len(body.get("class_counts", ())))
-                self._features = self._features or body.get("feature_rms", {})
-                if body.get("seen") == "call":
-                    continue
-                self._are_data = self._are_data or "source" in body
-                names = body.get("fingerprints", ())
-                self._identical[event.step] = len(names) > 1 and len(set(names)) == 1
-            elif event.kind == "loss_graph":
-                self._num_classes = max(self._num_classes, int(event.body.get("num_classes", 0)))
-            elif event.kind == "units" and not self._saturation:
-                self._saturation = dict(event.body.get("saturation", {}))
+            self._num_classes = max(self._num_classes, len(batch.class_counts))
+            self._features = self._features or batch.feature_rms
+            if batch.seen == "call":
+                continue
+            self._are_data = self._are_data or batch.source is not None
+            names = batch.fingerprints
+            self._identical[event.step] = len(names) > 1 and len(set(names)) == 1
+        for event, graph in span.events_of(LossGraph):
+            if not event.rank:
+                self._num_classes = max(self._num_classes, graph.num_classes)
+        for event, units in span.events_of(Units):
+            if not event.rank and not self._saturation:
+                self._saturation = dict(units.saturation)
 
     def _take_targets(self, span: Span) -> None:
         places = [n for n in span.places(Kind.TARGET) if span.present[:, n].any()]
@@ -250,10 +251,13 @@ class InputScale(Detector):
         ]
 
     def _ranges(self) -> list[Evidence]:
-        largest, median = self._features.get("largest"), self._features.get("median")
-        if not isinstance(largest, list) or not isinstance(median, float):
+        sizes = self._features
+        if sizes is None:
             return []
-        return [Evidence(f"size of feature {n}, against the median feature", size, median) for n, size in largest]
+        return [
+            Evidence(f"size of feature {n}, against the median feature", size, sizes.median)
+            for n, size in sizes.largest
+        ]
 
     def _too_small(self, spread: float) -> Finding:
         heard = (

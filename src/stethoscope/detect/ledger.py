@@ -6,7 +6,7 @@ tensor is in which list.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from stethoscope.analyse.span import Span
 from stethoscope.detect.detector import Code, Detector, Reading, Streak, name_list
 from stethoscope.detect.effects import BLOW_UP, LEARNING_TROUBLE, UNIT_TROUBLE
 from stethoscope.detect.needs import GRADIENTS, LEDGER, OWNERS, RATE, Need, optional
-from stethoscope.record import Evidence, Finding, Kind, Severity
+from stethoscope.record import Evidence, Finding, Kind, Severity, events, metrics
 
 SURE_AFTER: Final = 3
 """Steps in a row before a broken account is called a habit and not an accident."""
@@ -47,7 +47,7 @@ class GradientAccounts(Detector):
                 Need(
                     "backward passes without a step",
                     "event",
-                    ("gradients_discarded", "totals"),
+                    (events.GradientsDiscarded.KIND, events.Totals.KIND),
                     "watch(model, optimizer)",
                 ),
             ),
@@ -62,20 +62,19 @@ class GradientAccounts(Detector):
         """Of a part of the gradients that are not cleared, whose they are."""
         self._discarded = 0
         self._discarded_step = 0
-        self._totals: dict[str, Any] = {}
+        self._totals: events.Totals | None = None
         self._num_steps = 0
 
     def observe(self, span: Span) -> None:
         """Follow the accounts of every step."""
-        for event in span.events:
-            if event.kind == "gradients_discarded":
-                self._discarded, self._discarded_step = int(event.body["times"]), event.step
-            elif event.kind == "gradients_kept":
-                self._kept_sites = tuple(event.body["sites"])
-            elif event.kind == "totals":
-                self._totals = event.body
-        arrived, kept = span.metric("ledger/arrived"), span.metric("ledger/kept")
-        vanished, touched = span.metric("ledger/vanished"), span.metric("ledger/touched")
+        for event, discarded in span.events_of(events.GradientsDiscarded):
+            self._discarded, self._discarded_step = discarded.times, event.step
+        for _, kept_some in span.events_of(events.GradientsKept):
+            self._kept_sites = kept_some.sites
+        for _, totals in span.events_of(events.Totals):
+            self._totals = totals
+        arrived, kept = span.metric(metrics.LEDGER_ARRIVED), span.metric(metrics.LEDGER_KEPT)
+        vanished, touched = span.metric(metrics.LEDGER_VANISHED), span.metric(metrics.LEDGER_TOUCHED)
         gradients = span.places(Kind.GRADIENT)
         largest = span.stat("abs_max")[:, gradients] if len(gradients) else np.empty((len(span.steps), 0))
         for place, step in enumerate(span.steps):
@@ -95,6 +94,7 @@ class GradientAccounts(Detector):
     def readings(self) -> dict[str, list[Reading]]:
         """What each rule asks for, and what it got."""
         never = Reading("optimizer steps", self._num_steps, "=", 0)
+        backwards = self._totals.num_backwards if self._totals is not None else 0
         return {
             "gradients_not_cleared": [
                 Reading(
@@ -118,7 +118,7 @@ class GradientAccounts(Detector):
                     NEVER_STEPS_AFTER,
                     way="thrown away",
                 ),
-                Reading("backward passes by the end", self._totals.get("num_backwards", 0), ">=", 8, way="at the end"),
+                Reading("backward passes by the end", backwards, ">=", 8, way="at the end"),
             ],
         }
 
@@ -129,13 +129,13 @@ class GradientAccounts(Detector):
             found.append(self._not_cleared())
         if self._lost.longest >= SURE_AFTER:
             found.append(self._cleared_early())
-        backwards = int(self._totals.get("num_backwards", 0))
+        totals = self._totals
         never = self._num_steps == 0 and (
             self._discarded >= NEVER_STEPS_AFTER
-            or (self._totals and not self._totals.get("num_steps") and backwards >= 8)
+            or (totals is not None and not totals.num_steps and totals.num_backwards >= 8)
         )
         if never:
-            found.append(self._never_steps(max(backwards, self._discarded)))
+            found.append(self._never_steps(max(totals.num_backwards if totals is not None else 0, self._discarded)))
         return found
 
     def _not_cleared(self) -> Finding:
@@ -201,7 +201,7 @@ class Ownership(Detector):
     )
 
     def __init__(self) -> None:
-        self._latest: dict[str, Any] = {}
+        self._latest: events.Ownership | None = None
         self._step = -1
         self._since: dict[str, int] = {}
         """From a parameter that no optimizer holds to the step since when; by "" the same of tensors that no model holds."""
@@ -213,10 +213,9 @@ class Ownership(Detector):
 
     def observe(self, span: Span) -> None:
         """Keep the latest lists and every rate."""
-        for event in span.events:
-            if event.kind == "ownership":
-                self._follow_gradients(span, event.step)
-                self._follow_lists(event.step, event.body)
+        for event, ownership in span.events_of(events.Ownership):
+            self._follow_gradients(span, event.step)
+            self._follow_lists(event.step, ownership)
         self._follow_gradients(span)
         for name in [name for name in span.metrics if name == "lr" or name.startswith("lr.")]:
             rates = span.metric(name)
@@ -238,27 +237,24 @@ class Ownership(Detector):
             if len(there):
                 self._alive[span.sites[place].site.path] = int(span.steps[there[-1]])
 
-    def _follow_lists(self, step: int, body: dict[str, Any]) -> None:
+    def _follow_lists(self, step: int, ownership: events.Ownership) -> None:
         """What was replaced in the middle of a run is in the list since the last one: since its old self had its last gradient."""
-        outside = [p["site"] for p in body.get("not_in_optimizer", ()) if p["trainable"]]
-        named = [*outside, *([""] if body.get("not_in_model") else [])]
+        outside = [p.site for p in ownership.not_in_optimizer if p.trainable]
+        named = [*outside, *([""] if ownership.not_in_model else [])]
         last = [self._alive[site] for site in outside if site in self._alive and site not in self._since]
-        begun = 0 if not self._latest else max(self._step, *(one + 1 for one in last)) if last else step
+        begun = 0 if self._latest is None else max(self._step, *(one + 1 for one in last)) if last else step
         self._since = {site: self._since.get(site, begun) for site in named}
-        self._latest, self._step = body, step
+        self._latest, self._step = ownership, step
 
     def readings(self) -> dict[str, list[Reading]]:
         """What each rule asks for, and what it got."""
-        outside = [p for p in self._latest.get("not_in_optimizer", ()) if p["trainable"] and p["has_gradient"]]
-        strangers = [p for p in self._latest.get("not_in_model", ()) if not p["has_gradient"]]
+        outside, unused = self._outside()
         known = Reading("step of the latest list of parameters", self._step, ">=", OWNERSHIP_AFTER)
         still = {name: streak.longest for name, streak in self._zero.items() if name not in self._ever_positive}
         return {
             "optimizer_params_not_in_model": [
                 known,
-                Reading(
-                    "tensors in the optimizer that are not the model's and get no gradient", len(strangers), ">", 0
-                ),
+                Reading("tensors in the optimizer that are not the model's and get no gradient", unused, ">", 0),
             ],
             "trainable_params_not_in_optimizer": [
                 known,
@@ -275,13 +271,19 @@ class Ownership(Detector):
         found = [*self._zero_rates()]
         if self._step < OWNERSHIP_AFTER:
             return found
-        orphans = [p["site"] for p in self._latest.get("not_in_optimizer", ()) if p["trainable"] and p["has_gradient"]]
-        strangers = [p for p in self._latest.get("not_in_model", ()) if not p["has_gradient"]]
-        if strangers:
-            found.append(self._strangers(strangers, orphans))
+        orphans, num_foreign = self._outside()
+        if num_foreign:
+            found.append(self._of_other_model(num_foreign, orphans))
         elif orphans:
             found.append(self._left_out(orphans))
         return found
+
+    def _outside(self) -> tuple[list[str], int]:
+        """Trainable parameters with a gradient that no optimizer holds; how many unused tensors optimizers hold that no model has."""
+        if self._latest is None:
+            return [], 0
+        orphans = [p.site for p in self._latest.not_in_optimizer if p.trainable and p.has_gradient]
+        return orphans, sum(not p.has_gradient for p in self._latest.not_in_model)
 
     def _left_out(self, orphans: list[str]) -> Finding:
         verb = "gets" if len(orphans) == 1 else "get"
@@ -297,31 +299,31 @@ class Ownership(Detector):
             remedy="torch.optim.AdamW(model.parameters(), ...)  # made after the last layer was added",
         )
 
-    def _strangers(self, strangers: list[dict[str, Any]], orphans: list[str]) -> Finding:
+    def _of_other_model(self, num_foreign: int, orphans: list[str]) -> Finding:
         where = f", while {name_list(orphans)} {'is' if len(orphans) == 1 else 'are'} in none" if orphans else ""
         return Finding(
             code="optimizer_params_not_in_model",
             severity=Severity.CRITICAL,
-            message=f"The optimizer holds {len(strangers)} tensors that the model does not use{where}: "
+            message=f"The optimizer holds {num_foreign} tensors that the model does not use{where}: "
             "it was made from an older model or layer.",
             first_step=self._since.get("", 0),
             last_step=self._last_step,
             sites=tuple(orphans),
             evidence=(
-                Evidence("tensors in the optimizer and not in the model", float(len(strangers))),
+                Evidence("tensors in the optimizer and not in the model", float(num_foreign)),
                 Evidence("trainable tensors of the model in no optimizer", float(len(orphans))),
             ),
             remedy="optimizer = torch.optim.AdamW(model.parameters(), ...)  # again, after replacing a layer",
         )
 
     def _zero_rates(self) -> list[Finding]:
-        groups = self._latest.get("groups", ())
+        groups = self._latest.groups if self._latest is not None else ()
         found = []
         for name, streak in sorted(self._zero.items()):
             if name in self._ever_positive or streak.longest < ZERO_RATE_AFTER:
                 continue
             number = int(name.partition(".")[2] or 0)
-            sites = tuple(groups[number]["sites"]) if number < len(groups) else ()
+            sites = groups[number].sites if number < len(groups) else ()
             found.append(
                 Finding(
                     code="zero_lr_group",

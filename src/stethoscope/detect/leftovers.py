@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 
 import numpy as np
 
@@ -10,7 +10,8 @@ from stethoscope.analyse.span import Span
 from stethoscope.detect.detector import Code, Detector, Reading, Streak, name_list
 from stethoscope.detect.groups import Group, groups_by_site
 from stethoscope.detect.needs import STATE, Need, optional
-from stethoscope.record import Evidence, Finding, Kind, Severity
+from stethoscope.record import Evidence, Finding, Kind, Severity, metrics
+from stethoscope.record.events import Average, Averages, Continuation, GraphsAlive, Hooks, Ownership, Totals
 
 GRAPHS_NEEDED: Final = 20
 GROWTH: Final = 0.8
@@ -70,11 +71,11 @@ class Leftovers(Detector):
     codes: ClassVar[tuple[Code, ...]] = (
         Code(
             "graph_retained",
-            needs=(Need("counts of live graphs", "metric", ("graphs_alive",), "watch(model, optimizer)"),),
+            needs=(Need("counts of live graphs", "metric", (metrics.GRAPHS_ALIVE,), "watch(model, optimizer)"),),
         ),
         Code(
             "hooks_accumulate",
-            needs=(Need("counts of hooks", "metric", ("num_hooks",), "counted every 16 steps"),),
+            needs=(Need("counts of hooks", "metric", (metrics.NUM_HOOKS,), "counted every 16 steps"),),
         ),
         Code(
             "ema_frozen",
@@ -86,7 +87,7 @@ class Leftovers(Detector):
                 Need(
                     "the optimizer's own step count",
                     "metric",
-                    ("optimizer_step",),
+                    (metrics.OPTIMIZER_STEP,),
                     "kept by Adam and its kin",
                     is_optional=True,
                 ),
@@ -101,7 +102,7 @@ class Leftovers(Detector):
         self._retain, self._create = Streak(), Streak()
         self._hooks = _Counts()
         self._hooked: list[str] = []
-        self._averages: tuple[int, list[dict[str, Any]]] = (0, [])
+        self._averages: tuple[int, tuple[Average, ...]] = (0, ())
         self._num_averages = 0
         self._averages_moved = False
         self._ended = False
@@ -119,28 +120,23 @@ class Leftovers(Detector):
 
     def observe(self, span: Span) -> None:
         """Take in the counts."""
-        for event in span.events:
-            if event.kind == "graphs_alive":
-                self._lines = [str(line) for line in event.body.get("lines", ())]
-            elif event.kind == "hooks":
-                self._hooked = list(event.body["modules"])
-            elif event.kind == "averages":
-                self._averages = (event.step, event.body["averages"])
-                self._num_averages += 1
-                self._averages_moved = self._averages_moved or any(a["moved"] for a in event.body["averages"])
-            elif event.kind == "ownership" and event.body.get("replaces"):
-                self._replaced.append(event.step)
-            elif event.kind == "continuation" and event.body.get("how") != "resumed":
-                self._replaced.append(
-                    event.step
-                )  # a new training in an old folder, or one beside another: nothing was lost
-            elif event.kind == "totals":
-                self._ended = True
-        alive, hooks = span.metric("graphs_alive"), span.metric("num_hooks")
-        retain, create = span.metric("ledger/retain_graph"), span.metric("ledger/create_graph")
-        backwards, counts = span.metric("num_backwards"), span.metric("optimizer_step")
-        grads = span.metric("num_grads")
-        outputs, marked = span.metric("outputs_alive"), span.metric("outputs_marked")
+        for _, alive_now in span.events_of(GraphsAlive):
+            self._lines = list(alive_now.lines)
+        for _, grown in span.events_of(Hooks):
+            self._hooked = list(grown.modules)
+        for event, said in span.events_of(Averages):
+            self._averages = (event.step, said.averages)
+            self._num_averages += 1
+            self._averages_moved = self._averages_moved or any(a.moved for a in said.averages)
+        self._replaced += [event.step for event, ownership in span.events_of(Ownership) if ownership.replaces]
+        # A new training in an old folder, or one beside another: nothing was lost.
+        self._replaced += [event.step for event, said in span.events_of(Continuation) if said.how != "resumed"]
+        self._ended = self._ended or bool(span.events_of(Totals))
+        alive, hooks = span.metric(metrics.GRAPHS_ALIVE), span.metric(metrics.NUM_HOOKS)
+        retain, create = span.metric(metrics.RETAIN_GRAPH), span.metric(metrics.CREATE_GRAPH)
+        backwards, counts = span.metric(metrics.NUM_BACKWARDS), span.metric(metrics.OPTIMIZER_STEP)
+        grads = span.metric(metrics.NUM_GRADS)
+        outputs, marked = span.metric(metrics.OUTPUTS_ALIVE), span.metric(metrics.OUTPUTS_MARKED)
         self._see_momentum(span)
         for place, step in enumerate(span.steps):
             self._last_step = int(step)
@@ -180,7 +176,7 @@ class Leftovers(Detector):
 
     def _see_momentum(self, span: Span) -> None:
         """SGD's first step after a loss of its state has a momentum that is the gradient itself, in every tensor."""
-        self._groups = groups_by_site(span.events, self._groups)
+        self._groups = groups_by_site(span, self._groups)
         gradients = {span.sites[n].site.path: int(n) for n in span.places(Kind.GRADIENT)}
         pairs = []
         for n in span.places(Kind.OPTIMIZER_STATE):
@@ -318,13 +314,13 @@ class Leftovers(Detector):
         if self._num_averages < AVERAGE_LOOKS:
             return None
         step, latest = self._averages
-        still = [a for a in latest if not a["moved"] and (a.get("given") or self._ended)]
+        still = [a for a in latest if not a.moved and (a.given or self._ended)]
         if not still or self._averages_moved:
             return None
         return Finding(
             "ema_frozen",
             Severity.CRITICAL,
-            f"The average of the weights ({still[0]['type']}) has not moved in {step:,} steps: nobody updates it.",
+            f"The average of the weights ({still[0].type}) has not moved in {step:,} steps: nobody updates it.",
             0,
             self._last_step,
             (),

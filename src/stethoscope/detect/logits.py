@@ -18,7 +18,8 @@ from stethoscope.detect.effects import BLOW_UP
 from stethoscope.detect.needs import LOGITS, UNITS_HINT, Need
 from stethoscope.detect.tracks import Track
 from stethoscope.kernels.columns import INDEX
-from stethoscope.record import Evidence, Finding, Kind, Severity
+from stethoscope.record import Evidence, Finding, Kind, Severity, metrics
+from stethoscope.record.events import Attention, AttentionNumbers, LossGraph
 
 LOOKS_NEEDED: Final = 6
 LOOKS_KEPT: Final = 1024
@@ -71,13 +72,12 @@ class Logits(Detector):
 
     def observe(self, span: Span) -> None:
         """Keep every look at attention and at the output."""
-        for event in span.events:
-            if event.kind == "attention":
-                for path, numbers in event.body["modules"].items():
-                    self._see_attention(event.step, path, numbers)
-            elif event.kind == "loss_graph":
-                self._num_labels = max(self._num_labels, int(event.body.get("num_classes", 0)))
-        log_z, classes = span.metric("output/log_z"), span.metric("output/num_units")
+        for event, attention in span.events_of(Attention):
+            for path, numbers in attention.modules.items():
+                self._see_attention(event.step, path, numbers)
+        for _, graph in span.events_of(LossGraph):
+            self._num_labels = max(self._num_labels, graph.num_classes)
+        log_z, classes = span.metric(metrics.LOG_Z), span.metric(metrics.NUM_UNITS)
         outputs = span.places(Kind.OUTPUT)
         for place in np.flatnonzero(np.isfinite(log_z)):
             self._drift.add(int(span.steps[place]), float(log_z[place]))
@@ -89,20 +89,20 @@ class Logits(Detector):
         if len(span.steps):
             self._last_step = int(span.steps[-1])
 
-    def _see_attention(self, step: int, path: str, numbers: dict[str, float]) -> None:
+    def _see_attention(self, step: int, path: str, numbers: AttentionNumbers) -> None:
         """The entropy of an attention as a share of what its rows are free to have, and its largest logit.
 
         Weights that are exactly zero may be masked or may have run away so far that they vanished: a row is held against the most
         freedom that any look until then had.
         """
-        free = max(self._freedom.get(path, 0.0), float(numbers.get("uniform", 0.0)))
+        free = max(self._freedom.get(path, 0.0), numbers.uniform)
         self._freedom[path] = free
-        if free > 0.5 and math.isfinite(
-            numbers["entropy"]
-        ):  # after a NaN there is nothing to look at, and nothing is taken back
+        # After a NaN there is nothing to look at, and nothing is taken back.
+        if free > 0.5 and math.isfinite(numbers.entropy):
             if path not in self._looks:
                 self._looks[path] = Track(3, limit=LOOKS_KEPT)
-            self._looks[path].add(step, numbers["entropy"] / free, numbers.get("max_logit", math.nan))
+            score = math.nan if numbers.max_logit is None else numbers.max_logit
+            self._looks[path].add(step, numbers.entropy / free, score)
 
     def _see_pushes(self, span: Span) -> None:
         """Of the last layer with one output a class: the sum of the gradient over its logits, and of its sizes."""

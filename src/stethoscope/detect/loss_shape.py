@@ -15,6 +15,7 @@ from stethoscope.detect.detector import Code, Detector, Reading
 from stethoscope.detect.needs import GRAPH
 from stethoscope.detect.tracks import Looks
 from stethoscope.record import Evidence, Finding, Kind, Severity
+from stethoscope.record.events import LossGraph
 
 SEEN_NEEDED: Final = 2
 """Steps at which the graph showed it: once may be a special first step."""
@@ -79,17 +80,16 @@ class LossShape(Detector):
             holders = {path.rpartition(".")[0] for path in span.modules}
             ran = [path for path in span.depth if path and path in called and path not in holders]
             self._last_module = ran[-1] if ran else ""
-        for event in span.events:
-            if event.kind != "loss_graph":
-                continue
+        for event, graph in span.events_of(LossGraph):
             self._num_looks += 1
-            self._num_classes = int(event.body.get("num_classes", self._num_classes))
+            self._num_classes = graph.num_classes or self._num_classes
             for key in FACTS.values():
-                if key in event.body:
+                fact = getattr(graph, key)
+                if fact is not None:
                     if key not in self._seen:
                         self._seen[key] = Looks()
-                    self._seen[key].append((event.step, event.body[key]))
-                    maker = event.body.get("made_by", {}).get(key, "")
+                    self._seen[key].append((event.step, fact))
+                    maker = graph.made_by.get(key, "")
                     if maker:
                         self._makers.setdefault(key, maker)
 
@@ -100,10 +100,10 @@ class LossShape(Detector):
             code: [looks, Reading("of which showed it", len(self._seen.get(key, ())), ">=", SEEN_NEEDED)]
             for code, key in FACTS.items()
         }
-        cut = [body["negative_targets"] for _, body in self._seen.get("output_cut", ())]
-        below = max((float(share) for share in cut if share is not None), default=np.nan)
+        cut = [fact.negative_targets for _, fact in self._seen.get("output_cut", ())]
+        below = max((share for share in cut if share is not None), default=np.nan)
         found["output_clipped"].append(Reading("share of targets below zero", below, ">=", NEGATIVE_SHARE))
-        clamped = max((float(body["share"]) for _, body in self._seen.get("clamped", ())), default=np.nan)
+        clamped = max((fact.share for _, fact in self._seen.get("clamped", ())), default=np.nan)
         found["loss_clamped"].append(Reading("share of terms beyond the limit", clamped, ">=", CLAMPED_SHARE))
         return found
 
@@ -165,7 +165,7 @@ class LossShape(Detector):
         )
 
     def _broadcast(self, seen: list[tuple[int, Any]]) -> Finding:
-        small, large = seen[0][1]["prediction"], seen[0][1]["result"]
+        small, large = seen[0][1].prediction, seen[0][1].result
         return self._finding(
             "loss_broadcast",
             Severity.CRITICAL,
@@ -177,7 +177,7 @@ class LossShape(Detector):
         )
 
     def _cut(self, seen: list[tuple[int, Any]]) -> Finding | None:
-        shares = [float(body["negative_targets"]) for _, body in seen if body.get("negative_targets") is not None]
+        shares = [fact.negative_targets for _, fact in seen if fact.negative_targets is not None]
         if not shares or max(shares) < NEGATIVE_SHARE:
             return None
         share = sum(shares) / len(shares)
@@ -185,21 +185,21 @@ class LossShape(Detector):
             "output_clipped",
             Severity.CRITICAL,
             seen,
-            f"The output ends in {seen[0][1]['by'].lower()} and can never be negative, and {share:.0%} of the targets are.",
+            f"The output ends in {seen[0][1].by.lower()} and can never be negative, and {share:.0%} of the targets are.",
             (Evidence("share of targets below zero", share),),
             "remove the activation after the last layer",
         )
 
     def _clamped(self, seen: list[tuple[int, Any]]) -> Finding | None:
-        heavy = [(step, body) for step, body in seen if float(body["share"]) >= CLAMPED_SHARE]
+        heavy = [(step, fact) for step, fact in seen if fact.share >= CLAMPED_SHARE]
         if len(heavy) < min(CLAMPED_NEEDED, self._num_looks):
             return None
-        share = max(float(body["share"]) for _, body in heavy)
+        share = max(fact.share for _, fact in heavy)
         return self._finding(
             "loss_clamped",
             Severity.WARNING,
             heavy,
             f"The loss is clamped, and up to {share:.0%} of its terms lie beyond the limit, where they have no gradient.",
-            (Evidence("share of terms without a gradient", share), Evidence("limit", heavy[0][1].get("max"))),
+            (Evidence("share of terms without a gradient", share), Evidence("limit", heavy[0][1].max)),
             "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # limit the gradient, not the loss",
         )

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 
 import numpy as np
 
 from stethoscope.analyse.span import Span
 from stethoscope.detect.detector import Code, Detector, Reading, Streak, name_list
 from stethoscope.detect.needs import Need
-from stethoscope.record import Evidence, Finding, Severity
+from stethoscope.record import Evidence, Finding, Severity, events, metrics
 
 STEPS_NEEDED: Final = 3
 
@@ -20,38 +20,44 @@ class Modes(Detector):
     codes: ClassVar[tuple[Code, ...]] = (
         Code(
             "eval_mode_in_training",
-            needs=(Need("the model's mode", "metric", ("training_mode",), "a forward pass of the watched model"),),
+            needs=(
+                Need("the model's mode", "metric", (metrics.TRAINING_MODE,), "a forward pass of the watched model"),
+            ),
         ),
     )
 
     def __init__(self) -> None:
         self._streak = Streak()
-        self._facts: dict[str, Any] = {}
+        self._in_evaluation: events.Modes | None = None
 
     def observe(self, span: Span) -> None:
         """One mode for every step."""
-        for event in span.events:
-            if event.kind == "modes" and not event.body.get("training", True):
-                self._facts = event.body
-        modes = span.metric("training_mode")
-        for place in np.flatnonzero(np.isfinite(modes)):
-            self._streak.see(int(span.steps[place]), bool(modes[place] == 0.0))
+        for _, modes in span.events_of(events.Modes):
+            if not modes.training:
+                self._in_evaluation = modes
+        is_training = span.metric(metrics.TRAINING_MODE)
+        for row in np.flatnonzero(np.isfinite(is_training)):
+            self._streak.see(int(span.steps[row]), bool(is_training[row] == 0.0))
+
+    def _affected(self) -> tuple[str, ...]:
+        """The modules that behave otherwise in evaluation mode, and are in it."""
+        return () if self._in_evaluation is None else self._in_evaluation.evaluating
 
     def readings(self) -> dict[str, list[Reading]]:
         """What the rule asks for, and what it got."""
         return {
             "eval_mode_in_training": [
                 Reading("training steps in a row in evaluation mode", self._streak.longest, ">=", STEPS_NEEDED),
-                Reading("modules that behave differently there", len(self._facts.get("evaluating", [])), ">", 0),
+                Reading("modules that behave differently there", len(self._affected()), ">", 0),
             ]
         }
 
     def findings(self) -> list[Finding]:
         """Only where the mode makes a difference."""
-        affected = self._facts.get("evaluating", [])
-        if self._streak.longest < STEPS_NEEDED or not affected:
+        affected = self._affected()
+        if self._streak.longest < STEPS_NEEDED or self._in_evaluation is None or not affected:
             return []
-        kinds = ", ".join(self._facts.get("kinds_evaluating", ()))
+        kinds = ", ".join(self._in_evaluation.kinds_evaluating)
         return [
             Finding(
                 "eval_mode_in_training",
@@ -60,7 +66,7 @@ class Modes(Detector):
                 f"{'does' if len(affected) == 1 else 'do'} not behave as in training.",
                 self._streak.start_of_longest,
                 self._streak.last_step,
-                tuple(affected),
+                affected,
                 (Evidence("steps in evaluation mode", float(self._streak.longest)),),
                 "model.train()  # after every validation",
             )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Final
 
-from stethoscope.record import Kind
+from stethoscope.record import Kind, metrics
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -47,16 +47,16 @@ STATE = _rows(Kind.OPTIMIZER_STATE, "recorded for Adam and its kin, and SGD with
 OUTPUTS, FLOW = _rows(Kind.ACTIVATION, OUTPUT_HINT), _rows(Kind.ACTIVATION_GRADIENT, OUTPUT_HINT)
 INPUTS, BUFFERS = _rows(Kind.INPUT, BATCH_HINT), _rows(Kind.BUFFER, "the model has no buffers")
 LEDGER = Need(
-    "the ledger of gradients", "metric", ("ledger/arrived",), "watch(model, optimizer) while the optimizer steps"
+    "the ledger of gradients", "metric", (metrics.LEDGER_ARRIVED,), "watch(model, optimizer) while the optimizer steps"
 )
-LOSS = Need("the training loss", "metric", ("loss",), "loss.backward(), or session.log(loss=loss)")
-RATE = Need("the learning rate", "metric", ("lr",), "watch(model, optimizer)")
+LOSS = Need("the training loss", "metric", (metrics.LOSS,), "loss.backward(), or session.log(loss=loss)")
+RATE = Need("the learning rate", "metric", (metrics.LEARNING_RATE,), "watch(model, optimizer)")
 OWNERS = Need("lists of who holds which parameter", "event", ("ownership",), "watch(model, optimizer)")
 GRAPH = Need("readings of the loss's graph", "event", ("loss_graph",), "loss.backward() in eager mode")
 FLOW_GRAPH = Need("the model's data-flow graph", "event", ("graph",), "one forward pass in eager mode")
 UNITS = Need("looks at units", "event", ("units",), UNITS_HINT)
-LOGITS = Need("looks at the output's logits", "metric", ("output/log_z",), UNITS_HINT)
-PREDICTIONS = Need("looks at predictions", "metric", ("output/top_share",), UNITS_HINT)
+LOGITS = Need("looks at the output's logits", "metric", (metrics.LOG_Z,), UNITS_HINT)
+PREDICTIONS = Need("looks at predictions", "metric", (metrics.TOP_SHARE,), UNITS_HINT)
 BATCHES = Need("batches, sample by sample", "event", ("batch",), BATCH_HINT)
 VALIDATION = Need("validation metrics", "validation", (), EVAL_HINT)
 TOTALS = Need(
@@ -66,5 +66,5 @@ TOTALS = Need(
     "told when the run has ended by session.stop() or the script's end",
 )
 RANKS = Need("several ranks", "ranks", (), "watch on every rank")
-SCALER = Need("a gradient scaler", "metric", ("loss_scale",), "none was seen", may_be_absent=True)
-CLIPS = Need("clip_grad_norm_", "metric", ("clip_norm",), "it was not called", may_be_absent=True)
+SCALER = Need("a gradient scaler", "metric", (metrics.LOSS_SCALE,), "none was seen", may_be_absent=True)
+CLIPS = Need("clip_grad_norm_", "metric", (metrics.CLIP_NORM,), "it was not called", may_be_absent=True)

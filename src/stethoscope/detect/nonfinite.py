@@ -18,7 +18,8 @@ from stethoscope.detect.detector import Code, Detector, Reading
 from stethoscope.detect.effects import BLOW_UP, LEARNING_TROUBLE, UNIT_TROUBLE
 from stethoscope.detect.needs import BUFFERS, GRADIENTS, INPUTS, LOSS, OUTPUTS, optional
 from stethoscope.kernels.columns import INDEX
-from stethoscope.record import ROOT_NAME, Evidence, Finding, Kind, Severity
+from stethoscope.record import ROOT_NAME, Evidence, Finding, Kind, Severity, metrics
+from stethoscope.record.events import Batch
 
 SYMPTOMS: Final = (Kind.GRADIENT, Kind.WEIGHT, Kind.UPDATE, Kind.OPTIMIZER_STATE, Kind.ACTIVATION_GRADIENT)
 EXP_LIMIT: Final = 88.7
@@ -73,12 +74,12 @@ class Nonfinite(Detector):
     def observe(self, span: Span) -> None:
         """Go through the steps until the first bad one; after it only note how long it lasts."""
         bad = span.stat("num_nonfinite") > 0
-        loss, has_loss = span.metric("loss"), span.recorded("loss")
+        loss, has_loss = span.metric(metrics.LOSS), span.recorded(metrics.LOSS)
         for name in [name for name in span.metrics if name.startswith("loss.")]:
             # Other optimizers' losses: of interest here only where they are not finite.
             lost = span.recorded(name) & ~np.isfinite(span.metric(name))
             loss, has_loss = np.where(lost, span.metric(name), loss), has_loss | lost
-        skipped = np.nan_to_num(span.metric("found_inf")) > 0
+        skipped = np.nan_to_num(span.metric(metrics.FOUND_INF)) > 0
         symptoms = np.isin([str(s.site.kind) for s in span.sites], [str(k) for k in SYMPTOMS])
         forward = np.isin([str(s.site.kind) for s in span.sites], [str(k) for k in FORWARD])
         passive = forward | np.isin([str(s.site.kind) for s in span.sites], [str(k) for k in GIVEN])
@@ -203,12 +204,12 @@ class Nonfinite(Detector):
         step = int(span.steps[place])
         name = span.sites[sites[0]].site.path
         of_targets = span.sites[sites[0]].site.kind is Kind.TARGET
-        what, told = ("target", "nonfinite_targets") if of_targets else ("input", "nonfinite_samples")
+        what = "target" if of_targets else "input"
         samples = [
             sample
-            for event in span.events
-            if event.kind == "batch" and event.step == step
-            for sample in event.body.get(told, ())
+            for event, batch in span.events_of(Batch)
+            if event.step == step
+            for sample in (batch.nonfinite_targets if of_targets else batch.nonfinite_samples)
         ]
         where = f", sample {samples[0]} of the batch" if samples else ""
         indexed = [Evidence("index in the batch", float(samples[0]))] if samples else []

@@ -65,7 +65,7 @@ class OptimizerTerms(Detector):
 
     def observe(self, span: Span) -> None:
         """One comparison for every measured step of every tensor."""
-        self._groups = groups_by_site(span.events, self._groups)
+        self._groups = groups_by_site(span, self._groups)
         if len(span.steps):
             self._last_step = int(span.steps[-1])
         places: dict[str, dict[str, int]] = {}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import heapq
 from collections import deque
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 
 import numpy as np
 
@@ -19,7 +19,8 @@ from stethoscope.detect.effects import BLOW_UP, LEARNING_TROUBLE, UNIT_TROUBLE
 from stethoscope.detect.needs import BATCHES, GRADIENTS, INPUTS, LOSS, optional
 from stethoscope.detect.tracks import Track
 from stethoscope.kernels.columns import INDEX
-from stethoscope.record import Evidence, Finding, Kind, Severity
+from stethoscope.record import Evidence, Finding, Kind, Severity, metrics
+from stethoscope.record.events import Batch, LargestSample
 
 BATCHES_NEEDED: Final = 20
 FAR: Final = 30.0
@@ -63,17 +64,17 @@ class Outliers(Detector):
         self._top: list[_Batch] = []
         """The batches with the largest values, as a heap: the least of them first."""
         self._before: deque[tuple[float, float]] = deque(maxlen=BEFORE)
-        self._samples: dict[int, dict[str, Any]] = {}
+        self._samples: dict[int, LargestSample] = {}
         self._name = ""
         self._peak = 0.0
 
     def observe(self, span: Span) -> None:
         """Append; remember the index of samples that were the largest so far."""
-        for event in span.events:
-            found = event.body.get("largest") if event.kind == "batch" and not event.rank else None
-            if found and found["value"] > 2.0 * self._peak:
+        for event, batch in span.events_of(Batch):
+            found = batch.largest if not event.rank else None
+            if found is not None and found.value > 2.0 * self._peak:
                 self._samples[event.step] = found
-                self._peak = float(found["value"])
+                self._peak = found.value
         inputs = span.inputs()
         if not inputs or "float" not in span.sites[inputs[0]].dtype:
             return
@@ -81,7 +82,7 @@ class Outliers(Detector):
         there = np.flatnonzero(span.present[:, inputs[0]])
         gradients = span.places(Kind.GRADIENT)
         norms = np.sqrt(np.nansum(span.stat("norm")[:, gradients] ** 2, axis=1)) if len(gradients) else None
-        largest, losses = span.rows[:, inputs[0], INDEX["abs_max"]], span.metric("loss")
+        largest, losses = span.rows[:, inputs[0], INDEX["abs_max"]], span.metric(metrics.LOSS)
         for row in there:
             size = float(norms[row]) if norms is not None else float("nan")
             self._take(int(span.steps[row]), float(largest[row]), float(losses[row]), size)
@@ -133,10 +134,10 @@ class Outliers(Detector):
         batch = next(one for one in far if one.spike[1] > SPIKE * one.spike[2]) if harmful else far[0]
         what, value, before = batch.spike if harmful else worst.spike
         step = batch.step
-        sample = self._samples.get(step, {}).get("sample")
-        who = f"sample {sample} of the batch" if sample is not None else "a sample of the batch"
+        largest = self._samples.get(step)
+        who = f"sample {largest.sample} of the batch" if largest is not None else "a sample of the batch"
         effect = f"; the {what} went from {before:.3g} to {value:.3g}" if harmful else ""
-        indexed = [Evidence("index in the batch", float(sample))] if sample is not None else []
+        indexed = [Evidence("index in the batch", float(largest.sample))] if largest is not None else []
         return Finding(
             "outlier_batch",
             Severity.WARNING if harmful else Severity.INFO,

@@ -11,7 +11,8 @@ from stethoscope.detect.detector import Code, Detector, Reading, name_list
 from stethoscope.detect.needs import GRADIENTS, SCALER
 from stethoscope.detect.tracks import Track
 from stethoscope.kernels.columns import INDEX
-from stethoscope.record import Evidence, Finding, Kind, Severity
+from stethoscope.record import Evidence, Finding, Kind, Severity, metrics
+from stethoscope.record.events import SkippedStep
 
 SKIPS_NEEDED: Final = 10
 SKIPS_ALWAYS: Final = 24
@@ -61,20 +62,19 @@ class Precision(Detector):
 
     def observe(self, span: Span) -> None:
         """Count skips at each step, and tiny values in each float16 gradient."""
-        for event in span.events:
-            if event.kind == "skipped_step":
-                self._skips[event.step] = self._skips.get(event.step, 0) + 1
-                if len(self._skips) > STREAKS_KEPT:  # the shortest streak is never told
-                    others = [step for step in self._skips if step != event.step]
-                    del self._skips[min(others, key=lambda step: self._skips[step])]
-                self._scale = float(event.body.get("scale") or self._scale)
-        scale = span.metric("loss_scale")
+        for event, skipped in span.events_of(SkippedStep):
+            self._skips[event.step] = self._skips.get(event.step, 0) + 1
+            if len(self._skips) > STREAKS_KEPT:  # the shortest streak is never told
+                others = [step for step in self._skips if step != event.step]
+                del self._skips[min(others, key=lambda step: self._skips[step])]
+            self._scale = skipped.scale or self._scale
+        scale = span.metric(metrics.LOSS_SCALE)
         self._scaled = self._scaled or bool((scale[np.isfinite(scale)] > 1.0).any())
-        losses = np.abs(span.metric("loss"))
+        losses = np.abs(span.metric(metrics.LOSS))
         self._loss = max(self._loss, float(losses[np.isfinite(losses)].max(initial=0.0)))
         if len(span.steps):
             self._last_step = int(span.steps[-1])
-        stepped = np.flatnonzero(np.isfinite(span.metric("lr")))
+        stepped = np.flatnonzero(np.isfinite(span.metric(metrics.LEARNING_RATE)))
         if len(stepped):
             self._last_stepped = int(span.steps[stepped[-1]])
         for place, info in enumerate(span.sites):

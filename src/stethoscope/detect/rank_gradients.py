@@ -18,6 +18,7 @@ from stethoscope.detect.needs import FLOW, GRADIENTS, RANKS
 from stethoscope.detect.tracks import Track
 from stethoscope.kernels.columns import INDEX, num_finite, stat
 from stethoscope.record import Evidence, Finding, FloatArray, Kind, Severity
+from stethoscope.record.events import LossGraph
 
 WITH_BIAS: Final = (
     "Linear",
@@ -64,9 +65,8 @@ class RankGradients(Detector):
         # Clipping and scaling change one side of the ratio; a loss that was divided by hand may be meant for a sum.
         for name in ("clip_norm", "clip_value", "loss_scale"):
             self._is_changed_between = self._is_changed_between or bool(span.recorded(name).any())
-        for event in span.events:
-            operations = event.body.get("operations") if event.kind == "loss_graph" else None
-            if operations and operations[0][0] in SCALING:
+        for _, graph in span.events_of(LossGraph):
+            if graph.operations and graph.operations[0][0] in SCALING:
                 self._is_changed_between = True
         if len(span.by_rank) < 2 or self._is_changed_between:
             return

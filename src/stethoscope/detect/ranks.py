@@ -15,7 +15,7 @@ from stethoscope.analyse.span import Span
 from stethoscope.detect.detector import Code, Detector, Reading, name_list
 from stethoscope.detect.needs import BATCHES, RANKS, WEIGHTS
 from stethoscope.kernels.columns import INDEX, num_finite
-from stethoscope.record import Evidence, Finding, FloatArray, Kind, Severity
+from stethoscope.record import Evidence, Finding, FloatArray, Kind, Severity, events
 
 COMPARED: Final = ("mean", "norm", "std", "min", "max")
 TOLERANCE: Final = 1e-6
@@ -148,11 +148,10 @@ class Replicas(Detector):
         return [self._desync(parted)] if parted and self._num_meetings < MEETINGS else []
 
     def _take_starts(self, span: Span) -> None:
-        for event in span.events:
-            if event.kind == "replicas":
-                self._is_wrapped = self._is_wrapped or event.body.get("wrapper") == "DistributedDataParallel"
-                for path, digest in event.body.get("hashes", {}).items():
-                    self._hashes.setdefault(path, {}).setdefault(event.rank, digest)
+        for event, replicas in span.events_of(events.Replicas):
+            self._is_wrapped = self._is_wrapped or replicas.wrapper == "DistributedDataParallel"
+            for path, digest in replicas.hashes.items():
+                self._hashes.setdefault(path, {}).setdefault(event.rank, digest)
 
     def _began_equal(self, place: int) -> bool:
         hashes = self._hashes.get(self._weights.paths[place], {})
@@ -166,11 +165,11 @@ class Replicas(Detector):
 
     def _compare_batches(self, span: Span) -> None:
         by_step: dict[int, dict[int, set[str]]] = {}
-        for event in span.events:
-            names = event.body.get("fingerprints") if event.kind == "batch" else None
+        for event, batch in span.events_of(events.Batch):
+            names = set(batch.fingerprints)
             # A model that is called with copies of one sample gets them everywhere.
-            if names and (event.body.get("seen") != "call" or len(set(names)) > 1):
-                by_step.setdefault(event.step, {}).setdefault(event.rank, set()).update(event.body["fingerprints"])
+            if names and (batch.seen != "call" or len(names) > 1):
+                by_step.setdefault(event.step, {}).setdefault(event.rank, set()).update(names)
         for step, ranks in by_step.items():
             if len(ranks) < 2:
                 continue

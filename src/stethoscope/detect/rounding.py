@@ -14,7 +14,7 @@ from stethoscope.analyse.span import Span
 from stethoscope.detect.detector import is_matrix
 from stethoscope.detect.tracks import Track
 from stethoscope.kernels.columns import stat
-from stethoscope.record import Kind
+from stethoscope.record import Kind, metrics
 
 FEW_BITS: Final = ("bfloat16", "float16")
 LOOKS_NEEDED: Final = 20
@@ -55,10 +55,10 @@ class Rounding:
             self._highest = float(rates.max())
             self._begin(int(span.steps[raised[-1]]))
         first = int(raised[-1]) if len(raised) else 0
-        losses = span.metric("loss")[first:]
+        losses = span.metric(metrics.LOSS)[first:]
         for loss in losses[np.isfinite(losses)]:
             self._losses.add(float(loss))
-        stepped = np.nan_to_num(span.metric("found_inf")[first:]) == 0
+        stepped = np.nan_to_num(span.metric(metrics.FOUND_INF)[first:]) == 0
         for path, (update, gradient) in pairs.items():
             still, without = (stat(span.rows[first:, place], "zero_fraction") for place in (update, gradient))
             shares = (still - without) / np.maximum(1.0 - without, 1e-12)

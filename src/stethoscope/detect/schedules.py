@@ -3,7 +3,7 @@ is always on or comes before the gradients are unscaled."""
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 
 import numpy as np
 
@@ -11,7 +11,8 @@ from stethoscope.analyse.span import Span
 from stethoscope.detect.detector import Code, Detector, Reading, Streak, is_matrix
 from stethoscope.detect.needs import CLIPS, OWNERS, RATE, SCALER, TOTALS, Need
 from stethoscope.detect.tracks import Track
-from stethoscope.record import Evidence, Finding, Kind, Severity
+from stethoscope.record import Evidence, Finding, Kind, Severity, metrics
+from stethoscope.record.events import Ownership, ParameterGroup, SkippedStep, Totals
 
 DEAD_RATE: Final = 1e-3
 """Of the highest rate: below this share nothing is learned any more."""
@@ -40,7 +41,7 @@ class Schedules(Detector):
         Code(
             "scheduler_ahead_of_optimizer",
             needs=(
-                Need("scheduler steps", "metric", ("scheduler_steps",), "none was seen", may_be_absent=True),
+                Need("scheduler steps", "metric", (metrics.SCHEDULER_STEPS,), "none was seen", may_be_absent=True),
                 SCALER,
             ),
         ),
@@ -59,8 +60,8 @@ class Schedules(Detector):
     def __init__(self) -> None:
         self._rates = Track(2)
         self._highest, self._lowest = -np.inf, np.inf
-        self._groups: list[dict[str, Any]] = []
-        self._totals: dict[str, Any] | None = None
+        self._groups: tuple[ParameterGroup, ...] = ()
+        self._totals: Totals | None = None
         self._scheduler_steps = 0.0
         self._skipped = 0
         self._first_skip = 0
@@ -76,17 +77,16 @@ class Schedules(Detector):
 
     def observe(self, span: Span) -> None:
         """Take in rates, counts and clips."""
-        for event in span.events:
-            if event.kind == "ownership":
-                self._groups = event.body.get("groups", self._groups)
-            elif event.kind == "totals":
-                self._totals = event.body
-            elif event.kind == "skipped_step":
-                self._first_skip = self._first_skip or event.step
-                self._skipped = max(self._skipped, int(event.body.get("times", 0)))
-        rates, ahead = span.metric("lr"), span.metric("scheduler_steps")
-        norms, limits = span.metric("grad_norm"), span.metric("clip_norm")
-        scaled, scale = span.metric("clip_scaled"), span.metric("loss_scale")
+        for _, ownership in span.events_of(Ownership):
+            self._groups = ownership.groups
+        for _, totals in span.events_of(Totals):
+            self._totals = totals
+        for event, skipped in span.events_of(SkippedStep):
+            self._first_skip = self._first_skip or event.step
+            self._skipped = max(self._skipped, skipped.times)
+        rates, ahead = span.metric(metrics.LEARNING_RATE), span.metric(metrics.SCHEDULER_STEPS)
+        norms, limits = span.metric(metrics.GRADIENT_NORM), span.metric(metrics.CLIP_NORM)
+        scaled, scale = span.metric(metrics.CLIP_SCALED), span.metric(metrics.LOSS_SCALE)
         for place, step in enumerate(span.steps):
             self._num_steps += bool(np.isfinite(rates[place]))
             if np.isfinite(rates[place]):
@@ -105,7 +105,7 @@ class Schedules(Detector):
 
     def _see_values(self, span: Span) -> None:
         """How close the values of the gradients lie to the limit that each of them was cut to."""
-        limits = span.metric("clip_value")
+        limits = span.metric(metrics.CLIP_VALUE)
         places = [n for n in span.places(Kind.GRADIENT) if is_matrix(span.sites[n])]
         if not places or not np.isfinite(limits).any():
             return
@@ -133,7 +133,7 @@ class Schedules(Detector):
         clipped = self._coefficients.values
         middle = float(np.median(clipped)) if len(clipped) else np.nan
         ahead = self._scheduler_steps - self._num_steps
-        total = (self._totals or {}).get("num_scheduler_steps", 0)
+        total = self._totals.num_scheduler_steps if self._totals is not None else 0
         return {
             "lr_decays_too_early": [
                 ended,
@@ -145,7 +145,7 @@ class Schedules(Detector):
                 known,
                 Reading(
                     "groups that a scheduler has marked",
-                    sum("initial_lr" in g.get("settings", {}) for g in self._groups),
+                    sum("initial_lr" in g.settings for g in self._groups),
                     ">",
                     0,
                 ),
@@ -202,8 +202,8 @@ class Schedules(Detector):
         dead_from = int(alive[-1]) + 1 if len(alive) else 0
         if (len(rates) - dead_from) / len(rates) > DEAD_SHARE:
             return [self._too_early(int(self._rates.steps[min(dead_from, len(rates) - 1)]), len(self._rates))]
-        scheduled = any("initial_lr" in group.get("settings", {}) for group in self._groups)
-        num_steps = int((self._totals or {}).get("num_scheduler_steps", 0))
+        scheduled = any("initial_lr" in group.settings for group in self._groups)
+        num_steps = self._totals.num_scheduler_steps if self._totals is not None else 0
         if scheduled and num_steps == 0 and self._highest == self._lowest:
             return [self._stuck(float(rates[0]))]
         return []

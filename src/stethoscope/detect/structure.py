@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 
 import numpy as np
 
 from stethoscope.analyse.span import Span
 from stethoscope.detect.detector import Code, Detector, Reading, name_list
 from stethoscope.detect.needs import FLOW_GRAPH, GRADIENTS, OUTPUTS, OWNERS, Need, optional
-from stethoscope.record import Evidence, Finding, Kind, Severity
+from stethoscope.record import Evidence, Finding, Kind, Severity, metrics
+from stethoscope.record.dataflow import Unregistered
+from stethoscope.record.events import DataFlow, Ownership, TwinPair, Twins
 
 STEPS_NEEDED: Final = 20
 NUMBER: Final = re.compile(r"(?<![A-Za-z0-9])\d+(?![A-Za-z0-9])|(?<=[A-Za-z])\d+(?=$|\.)")
@@ -54,9 +56,9 @@ class Structure(Detector):
     )
 
     def __init__(self) -> None:
-        self._unregistered: tuple[int, list[dict[str, Any]]] | None = None
+        self._unregistered: tuple[int, list[Unregistered]] | None = None
         self._num_pairs = self._num_apart = 0
-        self._split: tuple[int, dict[str, Any]] | None = None
+        self._split: tuple[int, TwinPair] | None = None
         self._owned: set[str] = set()
         self._frozen: set[str] = set()
         self._trainable: set[str] = set()
@@ -73,22 +75,19 @@ class Structure(Detector):
 
     def observe(self, span: Span) -> None:
         """Take in lists and who reported."""
-        for event in span.events:
-            if event.kind == "graph":
-                edges = event.body.get("edges", ())
-                self._edges = [(e["source"], e["target"], e.get("gradient") == "flows") for e in edges] or self._edges
-            if event.kind == "graph" and event.body.get("unregistered"):
-                trained = [m for m in event.body["unregistered"] if m.get("num_trainable", 0) > 0]
-                if trained:
-                    self._unregistered = self._unregistered or (event.step, trained)
-            elif event.kind == "twins":
-                apart = [pair for pair in event.body["pairs"] if not pair["equal"]]
-                self._num_pairs += len(event.body["pairs"])
-                self._num_apart += len(apart)
-                if apart and self._split is None:
-                    self._split = (event.step, apart[0])
-            elif event.kind == "ownership":
-                self._owned = {site for group in event.body.get("groups", ()) for site in group["sites"]}
+        for event, graph in span.events_of(DataFlow):
+            self._edges = [(e.source, e.target, e.gradient == "flows") for e in graph.edges] or self._edges
+            trained = [module for module in graph.unregistered if module.num_trainable > 0]
+            if trained:
+                self._unregistered = self._unregistered or (event.step, trained)
+        for event, twins in span.events_of(Twins):
+            apart = [pair for pair in twins.pairs if not pair.equal]
+            self._num_pairs += len(twins.pairs)
+            self._num_apart += len(apart)
+            if apart and self._split is None:
+                self._split = (event.step, apart[0])
+        for _, ownership in span.events_of(Ownership):
+            self._owned = {site for group in ownership.groups for site in group.sites}
         self._depth = dict(span.depth) or self._depth
         self._types = {path: str(m.get("type", "")) for path, m in span.modules.items()} or self._types
         reported = np.atleast_1d(np.any(span.present, axis=0)).tolist()
@@ -99,7 +98,7 @@ class Structure(Detector):
         gradients = span.places(Kind.GRADIENT)
         if len(gradients) and len(span.steps):
             # A backward from which nothing arrived anywhere counts too: then the loss itself is cut off.
-            backwards = np.nan_to_num(span.metric("num_backwards")) > 0
+            backwards = np.nan_to_num(span.metric(metrics.NUM_BACKWARDS)) > 0
             self._num_steps += int((span.present[:, gradients].any(axis=1) | backwards).sum())
             self._last_step = int(span.steps[-1])
 
@@ -149,9 +148,8 @@ class Structure(Detector):
         if self._unregistered is None:
             return None
         step, modules = self._unregistered
-        names = [str(m.get("path") or m.get("type")) for m in modules]
-        count = sum(int(m.get("num_trainable", 0)) for m in modules)
-        callers = [str(m["called_in"]) for m in modules if m.get("called_in")]
+        names = [module.path or module.type for module in modules]
+        count = sum(module.num_trainable for module in modules)
         return Finding(
             "unregistered_module",
             Severity.CRITICAL,
@@ -159,7 +157,7 @@ class Structure(Detector):
             "optimizer and no checkpoint.",
             step,
             max(step, self._last_step),
-            tuple(dict.fromkeys([*names, *callers])),
+            tuple(dict.fromkeys(names)),
             (Evidence("parameters outside the model", float(count)),),
             "self.blocks = nn.ModuleList(blocks)  # not a plain list",
         )
@@ -223,10 +221,10 @@ class Structure(Detector):
         return Finding(
             "tied_weights_split",
             Severity.WARNING,
-            f"{pair['embedding']} and {pair['head']} began with equal values and drift apart: tied by value, not by storage.",
+            f"{pair.embedding} and {pair.head} began with equal values and drift apart: tied by value, not by storage.",
             0,
             max(step, self._last_step),
-            (pair["head"], pair["embedding"]),
+            (pair.head, pair.embedding),
             (Evidence("step at which they differed", float(step)),),
             "model.head.weight = model.embed.weight  # one Parameter, not a copy",
         )

@@ -12,7 +12,7 @@ shift; where it stays far below what it was, the layer has learned all it is ask
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from stethoscope.detect.detector import Code, Detector, Reading, name_list
 from stethoscope.detect.needs import UNITS, Need
 from stethoscope.detect.tracks import Looks, Track
 from stethoscope.record import Evidence, Finding, IntArray, Kind, Severity
+from stethoscope.record.events import Copies, Units
 
 DEAD_SHARE: Final = 0.5
 COIN: Final = 1.64
@@ -113,11 +114,11 @@ class UnitHealth(Detector):
         self._curves.observe(span)
         self._order = [path for path in span.depth if path] or self._order
         self._types = {path: str(module.get("type", "")) for path, module in span.modules.items()} or self._types
-        for event in span.events:
-            if event.kind == "units":
-                self._see(event.step, event.body)
-            elif event.kind == "copies" and event.body["sites"] and self._copies is None:
-                self._copies = (event.step, list(event.body["sites"]))
+        for event, units in span.events_of(Units):
+            self._see(event.step, units)
+        for event, copies in span.events_of(Copies):
+            if copies.sites and self._copies is None:
+                self._copies = (event.step, list(copies.sites))
         self._follow_gradients(span)
 
     def _follow_gradients(self, span: Span) -> None:
@@ -140,10 +141,10 @@ class UnitHealth(Detector):
         last, rest = self._awake.get(path, (-1, 0))
         return dead == num_units and last >= 0 and self._last_look - last <= 2 * rest
 
-    def _see(self, step: int, body: dict[str, Any]) -> None:
+    def _see(self, step: int, units: Units) -> None:
         self._last_look = step
-        silent = body.get("silent", {})
-        if self._born is None and "silent" in body:
+        silent = units.silent or {}
+        if self._born is None and units.silent is not None:
             # Of a training that goes on from a checkpoint nobody knows how its units were born.
             self._began_so = step < BEGINNING
             self._born = {path: once for path, (_, once, _, _) in silent.items()}
@@ -159,16 +160,16 @@ class UnitHealth(Detector):
                 self._dead.pop(path, None)
         for path in [path for path in self._dead if path not in silent and silent]:
             self._dead.pop(path)
-        for name, kept in (
-            ("saturation", self._saturated),
-            ("dormant", self._dormant),
-            ("batchnorm", self._normalised),
+        for found, kept in (
+            (units.saturation, self._saturated),
+            (units.dormant, self._dormant),
+            (units.batchnorm, self._normalised),
         ):
-            for path, value in body.get(name, {}).items():
+            for path, value in found.items():
                 if path not in kept:
                     kept[path] = Track(2, limit=LOOKS_KEPT, ends=LOOKS_NEEDED)
-                kept[path].add(step, float(value))
-        for path, counts in body.get("routed", {}).items():
+                kept[path].add(step, value)
+        for path, counts in units.routed.items():
             if path not in self._routed:
                 self._routed[path] = Looks(limit=LOOKS_KEPT)
             self._routed[path].append((step, np.array(counts, dtype=np.int64)))

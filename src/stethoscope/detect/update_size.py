@@ -16,7 +16,7 @@ from stethoscope.detect.detector import Code, Detector, Reading, is_matrix
 from stethoscope.detect.effects import BLOW_UP, UNIT_TROUBLE
 from stethoscope.detect.needs import LOSS, RATE, UPDATES, WEIGHTS
 from stethoscope.detect.tracks import Track
-from stethoscope.record import Evidence, Finding, FloatArray, Kind, Severity
+from stethoscope.record import Evidence, Finding, FloatArray, Kind, Severity, metrics
 
 LARGE: Final = 0.1
 SMALL: Final = 1e-5
@@ -102,7 +102,7 @@ class UpdateSize(Detector):
         """One median ratio for every step that has one."""
         updates, weights, paths = _pairs(span)
         rms, zeros = span.stat("rms"), span.stat("zero_fraction")
-        loss, rates = span.metric("loss"), span.metric("lr")
+        loss, rates = span.metric(metrics.LOSS), span.metric(metrics.LEARNING_RATE)
         with np.errstate(divide="ignore", invalid="ignore"):
             ratios = rms[:, updates] / rms[:, weights]
         # Matrices that are mostly zero, in either, say nothing about the size of a step.
@@ -114,7 +114,7 @@ class UpdateSize(Detector):
         ratios[rms[:, weights] < NEAR_ZERO * firsts] = np.nan
         self._leave_out_born_at_zero(ratios, paths)
         known = np.atleast_1d(np.any(~np.isnan(ratios), axis=1))
-        recorded = span.recorded("loss")
+        recorded = span.recorded(metrics.LOSS)
         for row, step in enumerate(span.steps):
             self._follow_loss(int(step), float(loss[row]))
             if recorded[row] and not np.isfinite(loss[row]) and self._lost_at is None:

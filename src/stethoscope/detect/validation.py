@@ -18,6 +18,7 @@ from stethoscope.detect.detector import Code, Detector, Reading, name_list
 from stethoscope.detect.effects import BLOW_UP, LEARNING_TROUBLE, UNIT_TROUBLE
 from stethoscope.detect.needs import EVAL_HINT, LOSS, VALIDATION, Need
 from stethoscope.record import Evidence, Finding, Severity
+from stethoscope.record.events import EvalBegin, EvalForward
 
 LOOKS_NEEDED: Final = 5
 WORSE: Final = 1.2
@@ -256,7 +257,7 @@ class ModeInEvaluation(Detector):
     codes: ClassVar[tuple[Code, ...]] = (
         Code(
             "train_mode_in_eval",
-            needs=(Need("validation inside evaluating()", "event", ("eval_begin", "eval_forward"), EVAL_HINT),),
+            needs=(Need("validation inside evaluating()", "event", (EvalBegin.KIND, EvalForward.KIND), EVAL_HINT),),
         ),
     )
 
@@ -269,14 +270,13 @@ class ModeInEvaluation(Detector):
 
     def observe(self, span: Span) -> None:
         """Every call of the model inside `evaluating()` that was in training mode."""
-        for event in span.events:
-            body = event.body
-            if event.kind == "eval_forward" and body.get("training") and body.get("in_training"):
+        for event, modes in span.events_of(EvalForward):
+            if modes.training and modes.in_training:
                 self._first_step = event.step if self._first_step is None else self._first_step
                 self._last_step = event.step
                 self._num_forwards += 1
-                self._paths |= dict.fromkeys(body["in_training"])
-                self._kinds |= dict.fromkeys(body.get("kinds_in_training", ()))
+                self._paths |= dict.fromkeys(modes.in_training)
+                self._kinds |= dict.fromkeys(modes.kinds_in_training)
 
     def readings(self) -> dict[str, list[Reading]]:
         """What the rule asks for, and what it got."""

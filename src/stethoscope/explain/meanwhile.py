@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from stethoscope.record import Evidence, Finding, FloatArray, Kind, Series, StethoscopeError
+from stethoscope.record import Evidence, Finding, FloatArray, Kind, Series, StethoscopeError, metrics
 from stethoscope.store import Run
 
 LEAD_STEPS: Final = 48
@@ -61,7 +61,7 @@ def metric_series(run: Run, name: str) -> Series | None:
         return run.metric(name)
     if name != CLIP or not {"grad_norm", "clip_norm"} <= set(known):
         return None
-    norms, limits = run.metric("grad_norm"), run.metric("clip_norm")
+    norms, limits = run.metric(metrics.GRADIENT_NORM), run.metric(metrics.CLIP_NORM)
     steps, at, of = np.intersect1d(norms.steps, limits.steps, assume_unique=True, return_indices=True)
     with np.errstate(divide="ignore", invalid="ignore"):
         left = np.minimum(1.0, limits.values[of] / norms.values[at])
@@ -73,7 +73,7 @@ def loss_words(run: Run, cause: Finding) -> str:
     """What the loss makes of it, as a sentence; "" where the cause itself speaks of the loss, or nothing can be said."""
     if "loss" in cause.message.lower() or any("loss" in e.label.lower() for e in cause.evidence):
         return ""
-    series = metric_series(run, "loss")
+    series = metric_series(run, metrics.LOSS)
     if series is None:
         return ""
     broken = _broken(series, cause)
@@ -108,7 +108,7 @@ def _words(value: float) -> str:
 
 def last_good(run: Run, cause: Finding) -> int:
     """The last step of the cause at which the loss was still a number."""
-    series = metric_series(run, "loss")
+    series = metric_series(run, metrics.LOSS)
     broken = None if series is None else _broken(series, cause)
     if series is None or not broken:
         return _end(run, cause)

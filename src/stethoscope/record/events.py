@@ -388,7 +388,7 @@ class Units(EventBody):
     """What a close look at units, bounded activations and routers showed, by module."""
 
     KIND: ClassVar[str] = "units"
-    silent: Mapping[str, tuple[Count, Count, Count, Count]] = dataclasses.field(default_factory=dict)
+    silent: Mapping[str, tuple[Count, Count, Count, Count]] | None = None
     """From a parameter to its number of units, and how many of them got no gradient for one, four and sixteen looks."""
     dormant: Mapping[str, float] = dataclasses.field(default_factory=dict)
     """The share of units that are hardly active."""

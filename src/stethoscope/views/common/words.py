@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from stethoscope.explain.diagnosis import LookedAt
-from stethoscope.record import StethoscopeError
+from stethoscope.record import StethoscopeError, metrics
 from stethoscope.store.losses import lost_steps_text
 from stethoscope.views.common import numbers
 
@@ -49,7 +49,7 @@ def step_cost(run: Run) -> float | None:
     """
     if not {"overhead_ms", "step_ms"} <= set(run.metrics()):
         return None
-    ours, step = run.metric("overhead_ms").values, run.metric("step_ms").values
+    ours, step = run.metric(metrics.OVERHEAD_MS).values, run.metric(metrics.STEP_MS).values
     if not len(ours) or not len(step):
         return None
     added, plain = float(np.median(ours)), float(np.median(step) - np.median(ours))

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from stethoscope.kernels import histogram
 from stethoscope.kernels.statistics import STATISTICS
-from stethoscope.record import Finding, Series, Site, StethoscopeError, printable
+from stethoscope.record import Finding, Series, Site, StethoscopeError, metrics, printable
 from stethoscope.store import Run
 from stethoscope.views.common.words import started_at
 
@@ -53,7 +53,7 @@ class Clock:
 
     def __init__(self, run: Run, begun: float) -> None:
         self._begun = begun
-        self._series = run.metric("step_ms") if "step_ms" in run.metrics() else None
+        self._series = run.metric(metrics.STEP_MS) if metrics.STEP_MS in run.metrics() else None
         self._passed = np.cumsum(np.nan_to_num(self._series.values)) / 1000 if self._series is not None else np.empty(0)
 
     def at(self, step: int) -> float:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from stethoscope.explain import conclude
-from stethoscope.record import Finding, Series
+from stethoscope.record import Finding, Series, metrics
 from stethoscope.views.common import numbers
 from stethoscope.views.common.glyphs import SEVERITY_STYLE, STATE_STYLE, Screen
 from stethoscope.views.common.styled_text import (
@@ -50,7 +50,7 @@ class RunRow:
 def run_row(run: Run) -> RunRow:
     """What the list needs of a run."""
     causes = conclude(run, run.findings()).causes
-    loss = run.metric("loss") if "loss" in run.metrics() else None
+    loss = run.metric(metrics.LOSS) if metrics.LOSS in run.metrics() else None
     return RunRow(
         run.id,
         run.name,

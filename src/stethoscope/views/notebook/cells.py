@@ -7,7 +7,7 @@ import numpy as np
 from stethoscope.analyse.history import grid
 from stethoscope.explain.diagnosis import Diagnosis
 from stethoscope.explain.headline import headline
-from stethoscope.record import Evidence, Finding, Series, Severity
+from stethoscope.record import Evidence, Finding, Series, Severity, metrics
 from stethoscope.store import Run
 from stethoscope.views.common import numbers
 from stethoscope.views.common import words as run_words
@@ -139,9 +139,9 @@ def _rows(findings: list[Finding], diagnosis: Diagnosis) -> str:
 def loss_html(viewed: OpenRun) -> str:
     """The loss as a line with its last value, over the steps of the picture under it."""
     run = viewed.run
-    if "loss" not in run.metrics():
+    if metrics.LOSS not in run.metrics():
         return ""
-    whole = run.metric("loss")
+    whole = run.metric(metrics.LOSS)
     begin, end = window_around(run, viewed.diagnosis)
     keep = (whole.steps >= begin) & (whole.steps <= end)
     series = Series(whole.steps[keep], whole.values[keep])

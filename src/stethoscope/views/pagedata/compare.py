@@ -14,7 +14,7 @@ from stethoscope.analyse.tree import Node
 from stethoscope.explain.headline import headline
 from stethoscope.explain.meanwhile import CLIP, metric_series
 from stethoscope.kernels.statistics import statistic
-from stethoscope.record import Kind, Series
+from stethoscope.record import Kind, Series, metrics
 from stethoscope.store import Run
 from stethoscope.views.common.open_run import OpenRun, both_locks
 from stethoscope.views.pagedata import facts, overview
@@ -334,8 +334,8 @@ def _outcome(a: Run, b: Run, parted: Parted | None) -> list[OutcomeRow]:
     """A few numbers of both: loss at the last common step, last loss, what parted them, clipping, speed."""
     out: list[OutcomeRow] = []
     step = None
-    if "loss" in a.metrics() and "loss" in b.metrics():
-        left, right = a.metric("loss"), b.metric("loss")
+    if metrics.LOSS in a.metrics() and metrics.LOSS in b.metrics():
+        left, right = a.metric(metrics.LOSS), b.metric(metrics.LOSS)
         step = _last_common(left, right)
         if step is not None:
             out.append({"label": f"Loss at step {step:,}", "a": number(left.at(step)), "b": number(right.at(step))})

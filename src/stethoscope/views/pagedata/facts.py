@@ -9,6 +9,7 @@ from typing import Any, NotRequired, TypedDict
 import numpy as np
 
 from stethoscope.explain.diagnosis import Diagnosis
+from stethoscope.record import metrics
 from stethoscope.store import Run
 from stethoscope.store.locate import last_written
 from stethoscope.views.common import numbers, words
@@ -89,8 +90,8 @@ def ended_at(run: Run) -> float | None:
     if run.state not in ("live", "stale"):
         begun = words.started_at(run)
         spoken = [event.time for event in run.events()]
-        if begun is not None and "step_ms" in run.metrics():
-            spoken.append(begun + float(np.nansum(run.metric("step_ms").values)) / 1000)
+        if begun is not None and metrics.STEP_MS in run.metrics():
+            spoken.append(begun + float(np.nansum(run.metric(metrics.STEP_MS).values)) / 1000)
         if spoken:
             return max(spoken)
     return last_written(run.path)[0] or None
@@ -166,16 +167,16 @@ def _short(dtype: str) -> str:
 
 def throughput(run: Run) -> float | None:
     """Steps a second over the latest steps, None where no time was recorded."""
-    if "step_ms" not in run.metrics():
+    if metrics.STEP_MS not in run.metrics():
         return None
-    values = run.metric("step_ms").values[-64:]
+    values = run.metric(metrics.STEP_MS).values[-64:]
     values = values[np.isfinite(values) & (values > 0)]
     return 1000.0 / float(np.median(values)) if len(values) else None
 
 
 def last_loss(run: Run) -> Number:
     """The latest loss."""
-    if "loss" not in run.metrics():
+    if metrics.LOSS not in run.metrics():
         return None
-    series = run.metric("loss")
+    series = run.metric(metrics.LOSS)
     return number(float(series.values[-1])) if len(series) else None

@@ -9,7 +9,7 @@ import numpy as np
 from stethoscope.analyse.bins import Bins, Mark, bins_over
 from stethoscope.explain.meanwhile import CLIP, metric_series
 from stethoscope.kernels.statistics import STATISTICS
-from stethoscope.record import Kind, Series, Severity
+from stethoscope.record import Kind, Series, Severity, metrics
 from stethoscope.store import Run
 from stethoscope.views.common.open_run import OpenRun
 from stethoscope.views.pagedata import facts
@@ -150,11 +150,11 @@ def course(viewed: OpenRun) -> Course | None:
     gradient, note = gradient_norm(viewed)
     words = "gradient before clipping" if note == "before clipping" else "gradient of all layers"
     told = [
-        ("loss", metric_series(run, "loss")),
+        ("loss", metric_series(run, metrics.LOSS)),
         (words, gradient),
         ("clip coefficient", metric_series(run, CLIP)),
-        ("learning rate", metric_series(run, "lr")),
-        ("time of a step, ms", metric_series(run, "step_ms")),
+        ("learning rate", metric_series(run, metrics.LEARNING_RATE)),
+        ("time of a step, ms", metric_series(run, metrics.STEP_MS)),
     ]
     rows: list[EvidenceData] = [
         {
@@ -214,8 +214,8 @@ def tracks_data(viewed: OpenRun, first: int, last: int, width: int, extra: tuple
     known = run.metrics()
     out = []
     if "loss" in known:
-        spread = over_ranks(run, "loss") if len(run.ranks) > 1 else None
-        loss = run.metric("loss") if spread is None else spread.mean
+        spread = over_ranks(run, metrics.LOSS) if len(run.ranks) > 1 else None
+        loss = run.metric(metrics.LOSS) if spread is None else spread.mean
         note = "" if spread is None else f"mean, band over {len(run.ranks):,} ranks"
         one = _track("loss", "Loss", note, "s1", loss, (first, last, width), tall=True)
         if spread is not None:
@@ -266,8 +266,8 @@ def _track(
 def gradient_norm(viewed: OpenRun) -> tuple[Series, str]:
     """The norm over all gradients: as clipping saw it, else put together from what was recorded."""
     run = viewed.run
-    if "grad_norm" in run.metrics():
-        return run.metric("grad_norm"), "before clipping"
+    if metrics.GRADIENT_NORM in run.metrics():
+        return run.metric(metrics.GRADIENT_NORM), "before clipping"
     if Kind.GRADIENT not in viewed.kinds():
         return Series(np.empty(0, np.int64), np.empty(0)), ""
     return viewed.histories.together(Kind.GRADIENT, "norm").series(0), "all layers together"
@@ -275,17 +275,17 @@ def gradient_norm(viewed: OpenRun) -> tuple[Series, str]:
 
 def clip_limit(run: Run) -> float | None:
     """The norm that gradients are clipped to, where it was recorded and does not change."""
-    if "clip_norm" not in run.metrics():
+    if metrics.CLIP_NORM not in run.metrics():
         return None
-    values = run.metric("clip_norm").values
+    values = run.metric(metrics.CLIP_NORM).values
     return float(values[-1]) if len(values) and np.isfinite(values[-1]) and values[-1] > 0 else None
 
 
 def step_rate(run: Run) -> Series:
     """Steps a second."""
-    if "step_ms" not in run.metrics():
+    if metrics.STEP_MS not in run.metrics():
         return Series(np.empty(0, np.int64), np.empty(0))
-    series = run.metric("step_ms")
+    series = run.metric(metrics.STEP_MS)
     keep = np.isfinite(series.values) & (series.values > 0)
     return Series(series.steps[keep], 1000.0 / series.values[keep])
 
@@ -295,7 +295,7 @@ def minimap_data(viewed: OpenRun) -> Minimap:
     run = viewed.run
     first, last = viewed.span
     steps = run.steps
-    series = run.metric("loss") if "loss" in run.metrics() else Series(steps, np.full(len(steps), np.nan))
+    series = run.metric(metrics.LOSS) if metrics.LOSS in run.metrics() else Series(steps, np.full(len(steps), np.nan))
     bins = bins_over(np.array([first, last], np.int64), 2)
     size = 1
     while (last // size) - (first // size) + 1 > MINIMAP_BINS:

@@ -6,7 +6,7 @@ from typing import Final, TypedDict
 
 import numpy as np
 
-from stethoscope.record import FloatArray, IntArray, Series
+from stethoscope.record import FloatArray, IntArray, Series, metrics
 from stethoscope.views.common.open_run import OpenRun
 from stethoscope.views.pagedata import facts
 from stethoscope.views.pagedata.packing import Number, Packed, binned, number
@@ -67,7 +67,7 @@ def profile_data(viewed: OpenRun, view: tuple[int, int, int]) -> ProfileData:
             "cost": None,
             "slowest": [],
         }
-    steps = run.metric("step_ms")
+    steps = run.metric(metrics.STEP_MS)
     inside = _window(steps, view)
     mean = float(np.nanmean(inside.values)) if len(inside) else float("nan")
     found = [(label, color, _window(run.metric(name), view)) for label, name, color in _PARTS if name in known]

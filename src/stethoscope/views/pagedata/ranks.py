@@ -8,7 +8,7 @@ from typing import Final, TypedDict
 import numpy as np
 
 from stethoscope.analyse.bins import Bins
-from stethoscope.record import FloatArray, IntArray, Series
+from stethoscope.record import FloatArray, IntArray, Series, metrics
 from stethoscope.store import Run
 from stethoscope.views.common.open_run import OpenRun
 from stethoscope.views.pagedata.log import Start, starts_data
@@ -44,8 +44,8 @@ def ranks_data(viewed: OpenRun) -> RanksData:
     run = viewed.run
     rows: list[RankRow] = []
     for rank in run.ranks[:MAX_RANKS]:
-        loss = run.metric("loss", rank=rank) if "loss" in run.metrics() else _nothing()
-        step = run.metric("step_ms", rank=rank) if "step_ms" in run.metrics() else _nothing()
+        loss = run.metric(metrics.LOSS, rank=rank) if metrics.LOSS in run.metrics() else _nothing()
+        step = run.metric(metrics.STEP_MS, rank=rank) if metrics.STEP_MS in run.metrics() else _nothing()
         values = step.values[np.isfinite(step.values)]
         rows.append(
             {

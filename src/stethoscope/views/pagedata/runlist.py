@@ -8,7 +8,7 @@ import numpy as np
 
 from stethoscope.explain import conclude
 from stethoscope.explain.headline import headline
-from stethoscope.record import Severity
+from stethoscope.record import Severity, metrics
 from stethoscope.store import Run, folder_bytes
 from stethoscope.views.common.open_run import OpenRun
 from stethoscope.views.pagedata import facts
@@ -72,7 +72,7 @@ def run_row(viewed: OpenRun, key: str) -> RunRow:
         "numParameters": model["numParameters"],
         "precision": model["precision"],
         "numRanks": model["numRanks"],
-        "loss": spark(run.metric("loss"), _TREND_BINS) if "loss" in run.metrics() else None,
+        "loss": spark(run.metric(metrics.LOSS), _TREND_BINS) if metrics.LOSS in run.metrics() else None,
         "heat": thumbnail(viewed),
         "numBytes": folder_bytes(run.path),
         "trouble": "",
@@ -117,9 +117,9 @@ def list_verdict(viewed: OpenRun) -> ListVerdict:
 
 def nan_at(run: Run) -> int | None:
     """The step from which the loss is no number any more."""
-    if "loss" not in run.metrics():
+    if metrics.LOSS not in run.metrics():
         return None
-    series = run.metric("loss")
+    series = run.metric(metrics.LOSS)
     if not len(series) or np.isfinite(series.values[-1]):
         return None
     good = np.flatnonzero(np.isfinite(series.values))

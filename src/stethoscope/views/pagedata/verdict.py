@@ -10,7 +10,7 @@ import numpy as np
 from stethoscope.explain.diagnosis import Diagnosis
 from stethoscope.explain.headline import headline
 from stethoscope.explain.meanwhile import goes_on, loss_words, meanwhile
-from stethoscope.record import Evidence, Finding, Series, Severity
+from stethoscope.record import Evidence, Finding, Series, Severity, metrics
 from stethoscope.store import Run
 from stethoscope.views.common import numbers
 from stethoscope.views.common.evidence import evidence_series, evidence_trend
@@ -108,7 +108,7 @@ class Verdict(TypedDict):
 def window_around(run: Run, diagnosis: Diagnosis) -> tuple[int, int]:
     """The steps to open with: enough before the first cause to see what was usual, and all that came after."""
     steps = run.steps
-    metric = run.metric("loss").steps if "loss" in run.metrics() else steps
+    metric = run.metric(metrics.LOSS).steps if metrics.LOSS in run.metrics() else steps
     known = [part for part in (steps, metric) if len(part)]
     if not known:
         return 0, 0
@@ -319,9 +319,9 @@ def leaves_band(series: Series, before: int) -> int | None:
 
 def loss_entries(run: Run, since: int) -> list[Followed]:
     """Where the loss stopped being a number."""
-    if "loss" not in run.metrics():
+    if metrics.LOSS not in run.metrics():
         return []
-    series = run.metric("loss")
+    series = run.metric(metrics.LOSS)
     broken = np.flatnonzero(~np.isfinite(series.values) & (series.steps >= since))
     if not len(broken):
         return []

@@ -7,7 +7,7 @@ import base64
 import numpy as np
 
 from stethoscope.analyse.bins import Bins
-from stethoscope.record import Kind, Series
+from stethoscope.record import Kind, Series, metrics
 from stethoscope.views.common import numbers
 from stethoscope.views.common.glyphs import Screen
 from stethoscope.views.common.open_run import OpenRun
@@ -52,9 +52,9 @@ def compare_page(a: OpenRun, b: OpenRun, view: View, screen: Screen, height: int
     head = _head(a, b, found, screen)
     charts: list[Line] = []
     for name, viewed in (("A loss", a), ("B loss", b)):
-        if "loss" in viewed.run.metrics():
+        if metrics.LOSS in viewed.run.metrics():
             charts += chart_lines(
-                name, _cut(viewed.run.metric("loss"), (first, last)), frame, screen, 3 if height > 30 else 2
+                name, _cut(viewed.run.metric(metrics.LOSS), (first, last)), frame, screen, 3 if height > 30 else 2
             )
     rows, shown, at = _rows(found, view, frame, screen, max(4, height - len(head) - len(charts) - 4))
     lines = [*head, [], *charts, _axis(frame, kind), *rows]

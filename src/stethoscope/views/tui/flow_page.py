@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from stethoscope.analyse.bins import Mark
-from stethoscope.record import Kind, Series
+from stethoscope.record import Kind, Series, metrics
 from stethoscope.views.common import numbers
 from stethoscope.views.common.glyphs import SEVERITY_STYLE, Screen
 from stethoscope.views.common.open_run import OpenRun
@@ -40,12 +40,12 @@ def flow_page(viewed: OpenRun, view: View, screen: Screen, height: int) -> Page:
     kind = next((one for one in (Kind.GRADIENT, Kind.ACTIVATION_GRADIENT) if one in kinds), None)
     if kind is None:
         return Page([[("No gradients were recorded in this run.", NOTE)], [], [("Esc goes back.", NOTE)]])
-    head_rows = 3 if "loss" in run.metrics() else 0
+    head_rows = 3 if metrics.LOSS in run.metrics() else 0
     num_rows = max(4, height - head_rows - 5)
     heat = heat_of(viewed, view, screen, kind, window_of(viewed, view), num_rows)
     lines: list[Line] = [_title(heat, kind)]
     if head_rows:
-        series = run.metric("loss")
+        series = run.metric(metrics.LOSS)
         keep = (series.steps >= heat.window[0]) & (series.steps <= heat.window[1])
         lines += chart_lines("loss", Series(series.steps[keep], series.values[keep]), heat.frame, screen, head_rows)
     lines += [axis_line(heat, screen), []]

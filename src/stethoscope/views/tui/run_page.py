@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from stethoscope.record import Kind, Series
+from stethoscope.record import Kind, Series, metrics
 from stethoscope.views.common.glyphs import Screen
 from stethoscope.views.common.open_run import OpenRun
 from stethoscope.views.common.styled_text import NOTE, Line, fit_line
@@ -84,7 +84,7 @@ def page_of(
 def _charts(viewed: OpenRun, roomy: bool, tall: bool) -> list[tuple[str, Series, int]]:
     """The lines over the picture with their heights: the loss always, the others where there is room."""
     run = viewed.run
-    out = [("loss", run.metric("loss"), 5 if roomy else 3)] if "loss" in run.metrics() else []
+    out = [("loss", run.metric(metrics.LOSS), 5 if roomy else 3)] if metrics.LOSS in run.metrics() else []
     if tall:
         gradient, _ = overview.gradient_norm(viewed)
         out += [("gradient norm", gradient, 3)] if len(gradient) else []
