@@ -28,9 +28,12 @@ from tests.kernels.agreement import assert_rows_agree
 from stethoscope import kernels
 from stethoscope.kernels import Extras, Sample, launching, reference
 from stethoscope.kernels import triton as host
+from stethoscope.kernels.pointers import KINDS
+from stethoscope.kernels.variants import Variant
 
 ROOT = Path(__file__).parents[2]
 DEVICE = torch.device("cuda")
+DEVICE_0 = torch.device("cuda", 0)
 
 
 @triton.jit
@@ -38,6 +41,17 @@ def plain_read(data, out, CHUNK: tl.constexpr):
     position = tl.program_id(0).to(tl.int64) * CHUNK
     x = tl.load(data + position + tl.arange(0, CHUNK))
     tl.store(out + tl.program_id(0), tl.sum(x.to(tl.float32), 0))
+
+
+def all_variants() -> list[Variant]:
+    """Everything there is to compile."""
+    found = [Variant("tensor_sketches"), Variant("write_plan")]
+    for dtype in KINDS:
+        found += [Variant("chunk_sketches", dtype), Variant("gather_values", dtype)]
+        for aligned in (False, True):
+            found += [Variant("tensor_sums", dtype, aligned, limited) for limited in (False, True)]
+            found.append(Variant("chunk_histograms", dtype, aligned))
+    return found
 
 
 def gpt_shapes(layers: int, width: int, vocabulary: int = 50304, context: int = 1024) -> list[tuple[int, ...]]:
@@ -87,7 +101,8 @@ def read_bandwidth(num_bytes: int) -> float:
 
 
 def check_cases(processes: int = 12) -> int:
-    """In several processes: nearly all of the time goes to compiling."""
+    """In several processes, when all that they take was compiled."""
+    launching.prepare(DEVICE_0, (), all_variants()).wait(600)
     command = [sys.executable, "-W", "ignore", "-m", triton_cases.__name__, "cuda"]
     started = [
         subprocess.Popen([*command, str(part), str(processes)], stdout=subprocess.PIPE, text=True, cwd=ROOT)
@@ -129,11 +144,15 @@ def compile_first(tensors: list[torch.Tensor], extras: Extras | None = None) -> 
         waiting.wait()
 
 
-def speed_line(name: str, tensors: list[torch.Tensor], extras: Extras | None, what: str, plain: float) -> None:
-    size = sum(tensor.nbytes for tensor in tensors)
+def speed_of(tensors: list[torch.Tensor], extras: Extras | None) -> tuple[float, float]:
+    """Bytes a second, and seconds of the host to queue one call."""
     compile_first(tensors, extras)
     spent, queued = device_seconds(lambda: kernels.measure_async(tensors, extras=extras))
-    speed = size / spent
+    return sum(tensor.nbytes for tensor in tensors) / spent, queued
+
+
+def speed_line(name: str, tensors: list[torch.Tensor], extras: Extras | None, what: str, plain: float) -> None:
+    speed, queued = speed_of(tensors, extras)
     setting = f"{host.span_of(sum(tensor.numel() for tensor in tensors))}, {host.LAST_SPAN}"
     print(
         f"| {name} | {str(tensors[0].dtype)[6:]} | {len(tensors)} | {setting} | {what} "
