@@ -23,8 +23,8 @@ from torch.nn import functional as F
 import stethoscope
 from stethoscope import HookAction, HookCondition
 from stethoscope.kernels.columns import NUM_COLUMNS
-from stethoscope.live.step_facts import StepFactsSink
 from stethoscope.record import Kind
+from stethoscope.session.step_facts import StepFactsSink
 
 STEPS = 60
 
@@ -113,7 +113,7 @@ def timed_layers(rounds: int = 30) -> tuple[float, float, int]:
 
     from stethoscope.capture.guard import Guard
     from stethoscope.capture.phases import Phases
-    from stethoscope.live.layer_times import LayerTimes
+    from stethoscope.session.layer_times import LayerTimes
 
     torch.manual_seed(0)
     model = Model()

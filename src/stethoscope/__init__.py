@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _NAMES = {
-    "session": "DebugSession debug_session watch",
-    "live.report": "SessionReport",
+    "session": "DebugSession SessionReport debug_session watch",
     "config": "DebugConfig",
     "store": "Run open_run",
     "checkup": "checkup",
@@ -137,7 +136,6 @@ if TYPE_CHECKING:
     from stethoscope.instruments.weight_types import WeightOutlier as WeightOutlier
     from stethoscope.instruments.weight_types import WeightStatistics as WeightStatistics
     from stethoscope.instruments.weights import WeightAnalyzer as WeightAnalyzer
-    from stethoscope.live.report import SessionReport as SessionReport
     from stethoscope.record import ConfigError as ConfigError
     from stethoscope.record import Evidence as Evidence
     from stethoscope.record import Finding as Finding
@@ -154,6 +152,7 @@ if TYPE_CHECKING:
     from stethoscope.record import StopTraining as StopTraining
     from stethoscope.record import WatchError as WatchError
     from stethoscope.session import DebugSession as DebugSession
+    from stethoscope.session import SessionReport as SessionReport
     from stethoscope.session import debug_session as debug_session
     from stethoscope.session import watch as watch
     from stethoscope.store import Run as Run

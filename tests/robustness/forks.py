@@ -186,7 +186,7 @@ def main() -> None:
 
     import stethoscope
 
-    for room in ("store", "capture", "detect", "explain", "live", "session"):
+    for room in ("store", "capture", "detect", "explain", "session"):
         place = importlib.import_module(f"stethoscope.{room}")
         for module in pkgutil.iter_modules(getattr(place, "__path__", []), f"{place.__name__}."):
             importlib.import_module(module.name)

@@ -14,7 +14,7 @@ SOURCE = Path(stethoscope.__file__).parents[1]
 RANK = """
 import sys, time
 from stethoscope.config import DebugConfig
-from stethoscope.live import launch
+from stethoscope.session import launch
 from stethoscope.store import RunWriter
 
 for _ in range(int(sys.argv[1])):

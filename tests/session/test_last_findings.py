@@ -12,9 +12,9 @@ from stethoscope import session
 from stethoscope.config import DebugConfig
 from stethoscope.detect import Detection
 from stethoscope.explain import diagnose
-from stethoscope.live.companions import CompanionHandle
-from stethoscope.live.deadline import Deadline
 from stethoscope.record import Finding, Severity
+from stethoscope.session.companion_handle import CompanionHandle
+from stethoscope.session.deadline import Deadline
 from stethoscope.store import FindingsWriter
 from tests.session.training import begin, go_on
 

@@ -14,8 +14,8 @@ from torch.nn import functional as F
 import stethoscope
 from stethoscope.capture.phases import Phases
 from stethoscope.instruments.reading.tensors import element_bytes
-from stethoscope.live import layer_times
-from stethoscope.live.layer_times import due
+from stethoscope.session import layer_times
+from stethoscope.session.layer_times import due
 from tests.session.training import begin, go_on
 
 

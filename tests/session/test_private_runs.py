@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from stethoscope.config import DebugConfig
-from stethoscope.live import launch
-from stethoscope.live.redaction import MASK, command_to_record, environment_to_record
 from stethoscope.record import StethoscopeWarning
+from stethoscope.session import launch
+from stethoscope.session.redaction import MASK, command_to_record, environment_to_record
 from stethoscope.store import seal
 from tests.session.training import begin, go_on
 

@@ -15,7 +15,7 @@ import pytest
 
 from stethoscope.cli import main
 from stethoscope.explain import diagnose
-from stethoscope.live import companions
+from stethoscope.session import companion_handle as companions
 from stethoscope.store import companion_log, open_run
 from stethoscope.views.common.open_run import OpenRun
 from stethoscope.views.pagedata.facts import status_parts

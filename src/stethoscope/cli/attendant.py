@@ -86,11 +86,11 @@ class Attendant:
         if self._ticker is not None:
             self._ticker.stop()
         if not self._sessions and not self._config.quiet:
-            from stethoscope.live import joining, voice
+            from stethoscope.session import joining, messages
 
             if joining.this_rank()[0] > 0:
                 return
-            voice.say(f"stethoscope: nothing was watched: {self._reason()}")
+            messages.say(f"stethoscope: nothing was watched: {self._reason()}")
 
     def _reason(self) -> str:
         if self._discovery is None:
@@ -107,7 +107,7 @@ def summary(
 ) -> str:
     """What was watched, how it went, where to look; a few lines."""
     from stethoscope.explain.headline import reservations
-    from stethoscope.live import voice
+    from stethoscope.session import messages
 
     kinds = [type(getattr(model, "_orig_mod", model)).__name__ for model in models.values()]
     trained = ", ".join(
@@ -120,13 +120,13 @@ def summary(
         f"{looked.num_sites} of {looked.num_sites_expected} sites"
     ]
     for cause in diagnosis.causes:
-        lines.append(voice.cause(cause))
+        lines.append(messages.cause(cause))
         if cause.remedy:
             lines.append(f"stethoscope:     {cause.remedy}")
     found = " ".join([f"{len(diagnosis.causes)} found.", *reservations(diagnosis)])
-    verdict = voice.calm(diagnosis, run) if diagnosis.healthy else found
+    verdict = messages.calm(diagnosis, run) if diagnosis.healthy else found
     command = "show" if diagnosis.healthy else "diagnose"
-    lines.append(f"stethoscope: {verdict} stethoscope {command} {voice.shown(folder)}")
+    lines.append(f"stethoscope: {verdict} stethoscope {command} {messages.shown(folder)}")
     return "\n".join(lines)
 
 

@@ -154,7 +154,7 @@ def execute(module: str | None, words: list[str], config: DebugConfig | None) ->
 def _end_as_interrupted(interrupted: list[bool]) -> None:
     """A script that Ctrl-C ended dies of that signal, as the interpreter lets it."""
     if any(interrupted):
-        from stethoscope.live.endings import mark_interrupted
+        from stethoscope.session.endings import mark_interrupted
 
         mark_interrupted()
 
@@ -227,7 +227,7 @@ def _refuse(message: str, code: int) -> int:
 
 def _without_us(hook: Any) -> Any:
     """An exception hook that shows the script's frames alone."""
-    from stethoscope.live import tracebacks
+    from stethoscope.session import tracebacks
 
     def show(kind: type[BaseException], error: BaseException, trace: types.TracebackType | None) -> None:
         tracebacks.strip(error, trace, _is_ours)

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from stethoscope.config import DebugConfig
 from stethoscope.hooks.alerts import Alert, EventSink, LoggingSink, WebhookSink
-from stethoscope.live import voice
-from stethoscope.live.shield import never_raises
 from stethoscope.record.wire import EventBody
+from stethoscope.session import messages
+from stethoscope.session.shield import never_raises
 
 if TYPE_CHECKING:
     from stethoscope.capture.guard import Guard
@@ -157,7 +157,7 @@ class Kit:
 
     def _say(self, line: str) -> None:
         if not self.config.quiet:
-            voice.say(line)
+            messages.say(line)
 
     @property
     def _guard(self) -> Guard:

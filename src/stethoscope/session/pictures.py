@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from stethoscope.live import voice
 from stethoscope.record import MissingExtraError
+from stethoscope.session import messages
 
 if TYPE_CHECKING:
     from stethoscope.instruments.visualizer import DebugVisualizer
@@ -28,8 +28,8 @@ def draw(visualizer: DebugVisualizer, run: Run | None) -> str:
     try:
         board = visualizer.create_dashboard()
     except MissingExtraError as error:
-        return f"stethoscope: the plots are text files, because {error.what}: {voice.shown(folder)}"
-    return f"stethoscope: pictures in {voice.shown(board.path)}"
+        return f"stethoscope: the plots are text files, because {error.what}: {messages.shown(folder)}"
+    return f"stethoscope: pictures in {messages.shown(board.path)}"
 
 
 def _plot_run(run: Run, visualizer: DebugVisualizer) -> None:

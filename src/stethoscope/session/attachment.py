@@ -10,19 +10,19 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from stethoscope.hooks.memory import memory_in_use_bytes
-from stethoscope.live.first_batch import FirstBatch
-from stethoscope.live.layer_times import LayerTimes
-from stethoscope.live.leak_watch import LeakWatch
-from stethoscope.live.rules import LayerRules
-from stethoscope.live.step_facts import StepFacts, StepFactsSink
 from stethoscope.record import StopTraining
 from stethoscope.record.events import Leak
 from stethoscope.record.metrics import MEMORY_IN_USE
+from stethoscope.session.first_batch import FirstBatch
+from stethoscope.session.layer_hooks import LayerRules
+from stethoscope.session.layer_times import LayerTimes
+from stethoscope.session.leak_watch import LeakWatch
+from stethoscope.session.step_facts import StepFacts, StepFactsSink
 
 if TYPE_CHECKING:
     from stethoscope.capture.watcher import Watcher
     from stethoscope.hooks import HookManager
-    from stethoscope.live.kit import Kit
+    from stethoscope.session.kit import Kit
 
 MEMORY_EVERY: Final = 16
 """Steps between two looks at how much memory is in use."""

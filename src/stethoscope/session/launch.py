@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from stethoscope.config import DebugConfig
-from stethoscope.live import joining
-from stethoscope.live.redaction import command_to_record, environment_to_record, settings_to_record
 from stethoscope.record import WatchError, printable
+from stethoscope.session import joining
+from stethoscope.session.redaction import command_to_record, environment_to_record, settings_to_record
 
 if TYPE_CHECKING:
     from stethoscope.capture.watcher import Watcher

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from stethoscope.config import DebugConfig
 from stethoscope.instruments.wording import plural
-from stethoscope.live import endings, launch, voice
-from stethoscope.live.companions import CompanionHandle
-from stethoscope.live.continuation import find_continuation
-from stethoscope.live.deadline import Deadline
-from stethoscope.live.kit import Kit
-from stethoscope.live.report import SessionReport
-from stethoscope.live.shield import in_words, never_raises
 from stethoscope.record import Finding, StopTraining, WatchError, events
+from stethoscope.session import endings, launch, messages
+from stethoscope.session.companion_handle import CompanionHandle
+from stethoscope.session.continuation import find_continuation
+from stethoscope.session.deadline import Deadline
+from stethoscope.session.kit import Kit
+from stethoscope.session.report import SessionReport
+from stethoscope.session.shield import in_words, never_raises
 from stethoscope.store.locate import is_run
 from stethoscope.store.losses import LOST_STEPS
 
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from stethoscope.instruments.architecture import ArchitectureAnalysis
     from stethoscope.instruments.flow_types import GradientFlowVisualization, GradientVisualizationConfig
     from stethoscope.instruments.reading import Readings
-    from stethoscope.live.attachment import Attachment
     from stethoscope.record.wire import EventBody
+    from stethoscope.session.attachment import Attachment
     from stethoscope.store import Run, RunWriter
 
 STOP_SECONDS: Final = 10.0
@@ -74,7 +74,7 @@ class DebugSession(Kit):
         self._num_evaluations = 0
         self.has_said_end = False
         """Whether the last line was said: who ends the process without waiting any longer says it otherwise."""
-        self.closing_words = voice.closing
+        self.closing_words = messages.closing
         """What is said at the end, from the diagnosis, the run's folder and the run."""
 
     # ---- life ----
@@ -111,7 +111,7 @@ class DebugSession(Kit):
     def _attach(self) -> None:
         """Open the run, put the taps on, start the companion."""
         from stethoscope.capture.watcher import Watcher
-        from stethoscope.live.attachment import Attachment
+        from stethoscope.session.attachment import Attachment
         from stethoscope.store import RunWriter
 
         place = launch.place(self.config, self._run_folder)
@@ -141,11 +141,11 @@ class DebugSession(Kit):
         )
         self._companion.start(spawn=self._writer.state == "writing")
         endings.remember(self)
-        warning = before.in_words(voice.shown(place.folder), first_step)
+        warning = before.in_words(messages.shown(place.folder), first_step)
         self._say_of_rank(f"stethoscope: {warning}" if warning else "")
-        self._say(voice.opening(place.folder, self._watcher.names.roots))
+        self._say(messages.opening(place.folder, self._watcher.names.roots))
         if not self._watcher.can_measure:
-            self._say(voice.compiling())
+            self._say(messages.compiling())
 
     def _read_from(self, first_step: int, rank: int) -> Readings:
         """What the instruments take in: what this process records from its first step on."""
@@ -228,7 +228,7 @@ class DebugSession(Kit):
         if self.config.quiet:
             return
         lost, num_known = self._writer.unwritten(), 0
-        said = voice.unwritten(lost, self._writer.last_trouble)
+        said = messages.unwritten(lost, self._writer.last_trouble)
         if self._writer.state != "closed":  # the disk hangs, and whoever reads from it would too
             self._say_of_rank(f"stethoscope: {self.unfinished_words()}. {said}")
             return
@@ -252,7 +252,7 @@ class DebugSession(Kit):
 
     def unfinished_words(self) -> str:
         """What is said where the process ends before everything is known."""
-        command = f"stethoscope diagnose {voice.shown(self._folder)}"
+        command = f"stethoscope diagnose {messages.shown(self._folder)}"
         if self._writer is not None and self._writer.state != "closed":
             return f"the run's last steps are not on the disk yet (it does not answer); what was written: {command}"
         if self._companion is not None and self._companion.is_at_work:
@@ -480,7 +480,7 @@ class DebugSession(Kit):
 
     def _draw(self, deadline: Deadline) -> None:
         """The pictures of a session that was asked for them; a fault in one of them costs that picture only."""
-        from stethoscope.live import pictures
+        from stethoscope.session import pictures
 
         if deadline.has_passed:
             self._say("stethoscope: no pictures were drawn: there was no time left at the end")
@@ -492,13 +492,13 @@ class DebugSession(Kit):
 
     def _say(self, line: str) -> None:
         if line and not self.config.quiet and (self._place is None or self._place.rank == 0):
-            voice.say(line)
+            messages.say(line)
 
     def _say_of_rank(self, line: str) -> None:
         """What concerns this process alone, so that every rank says it for itself."""
         rank = self._place.rank if self._place is not None else 0
         if line and not self.config.quiet:
-            voice.say(line.replace("stethoscope:", f"stethoscope: rank {rank}:", 1) if rank else line)
+            messages.say(line.replace("stethoscope:", f"stethoscope: rank {rank}:", 1) if rank else line)
 
     def _report(self) -> SessionReport:
         return SessionReport(self, self.folder, self.step, lambda: self.diagnosis)

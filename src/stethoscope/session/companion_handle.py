@@ -15,9 +15,9 @@ from typing import Final
 
 import stethoscope
 from stethoscope.config import DebugConfig
-from stethoscope.live import voice
-from stethoscope.live.deadline import Deadline
 from stethoscope.record import Finding, RunError, Severity, printable
+from stethoscope.session import messages
+from stethoscope.session.deadline import Deadline
 from stethoscope.store import companion_log
 from stethoscope.store.findings import FILES, FOLDER, SEALING, FindingsReader
 from stethoscope.store.private import open_file
@@ -234,7 +234,7 @@ class CompanionHandle:
                 key = (cause.code, cause.first_step)
                 if key not in self._said and cause.severity is not Severity.INFO:
                     self._said.add(key)
-                    self._say(voice.cause(cause))
+                    self._say(messages.cause(cause))
 
 
 def signal_name(number: int) -> str:

@@ -12,7 +12,7 @@ from stethoscope.record import Severity
 
 if TYPE_CHECKING:
     from stethoscope.explain import Diagnosis
-    from stethoscope.live.kit import Kit
+    from stethoscope.session.kit import Kit
 
 MAX_LISTED = 10
 MAX_LAYERS = 5

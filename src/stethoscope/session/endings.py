@@ -19,15 +19,15 @@ import weakref
 from pathlib import Path
 from typing import Any, Final
 
-from stethoscope.live import tracebacks, voice
-from stethoscope.live.deadline import Deadline
-from stethoscope.live.shield import in_words
 from stethoscope.record import StopTraining
+from stethoscope.session import messages, tracebacks
+from stethoscope.session.deadline import Deadline
+from stethoscope.session.shield import in_words
 
 END_SECONDS: Final = 3.0
 """What an ending process waits for us, in all."""
 GIVE_UP_SECONDS: Final = 0.2
-INSIDE_TRAINING: Final = tuple(str(Path(__file__).parents[1] / room) + os.sep for room in ("capture", "live"))
+INSIDE_TRAINING: Final = tuple(str(Path(__file__).parents[1] / room) + os.sep for room in ("capture", "session"))
 """Where functions of ours live that the user's own calls pass through."""
 _CLOSE: Final = 0
 
@@ -116,7 +116,7 @@ class Closer:
         except GivenUp:
             pass
         except Exception as error:  # the process ends in any case
-            voice.say(f"stethoscope: closing the run failed: {error!r}")
+            messages.say(f"stethoscope: closing the run failed: {error!r}")
         self._ended = None
         self._done.set()
 

@@ -1,1 +1,0 @@
-"""What a session needs around it: where the run goes, what is said, how the process may end, who helps."""
