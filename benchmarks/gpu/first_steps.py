@@ -10,9 +10,9 @@ It needs torch, triton, numpy, and for the models transformers and torchvision. 
         pyarrow zstandard rich markdown-it-py mdurl pygments
     python -m benchmarks.gpu.pack_wheels .gpu_wheels
 
-makes `.gpu_wheels/site-cp312.zip` (31 MB) of them, which is unpacked to a temporary folder here (or puts it in PYTHONPATH where it is a plain
-folder `.gpu_wheels/site`). Without it, and without pyarrow, watching goes on with `companion="off"`, and the table says so. The C
-kernels are compiled here by `build_kernels.py` where there is a C compiler; without one torch's operations serve, and that is said.
+makes `.gpu_wheels/site-cp312.zip` (31 MB) of them, which is unpacked to a temporary folder here. Without it, and without
+pyarrow, watching goes on with `companion="off"`, and the table says so. The C kernels are compiled here by `build_kernels.py`
+where there is a C compiler; without one torch's operations serve, and that is said.
 
 Every part is a process of its own with a limit, begins with steps that nobody times until the card is warm, and stands between two
 plain blocks: plain, the first 64 watched steps, 256 more, stop(), plain again. A block's mean is wall clock between two

@@ -2,8 +2,8 @@
 
     python -m benchmarks.gpu.pack_wheels .gpu_wheels
 
-reads .gpu_wheels/raw/*.whl and writes .gpu_wheels/site-cp312.zip, by the Python that they are for. Of pyarrow only tables, Parquet and computing stay; debugging symbols
-go where there is a `strip`. The raw wheels are removed.
+reads .gpu_wheels/raw/*.whl and writes .gpu_wheels/site-cp312.zip, named by the Python that they are for. Of pyarrow only tables,
+Parquet and computing stay; debugging symbols go where there is a `strip`. The raw wheels are removed.
 """
 
 from __future__ import annotations
