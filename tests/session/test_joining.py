@@ -14,11 +14,11 @@ SOURCE = Path(stethoscope.__file__).parents[1]
 RANK = """
 import sys, time
 from stethoscope.config import DebugConfig
-from stethoscope.session import launch
+from stethoscope.session.location import locate_run
 from stethoscope.store import RunWriter
 
 for _ in range(int(sys.argv[1])):
-    place = launch.place(DebugConfig.load(dir=".", quiet=True), None)
+    place = locate_run(DebugConfig.load(dir=".", quiet=True), None)
     info = {"launch_id": place.launch_id, "created": time.time()}
     writer = RunWriter.create(place.folder, info, rank=place.rank, world_size=place.world_size)
     print(place.folder.name, flush=True)

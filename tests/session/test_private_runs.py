@@ -11,7 +11,7 @@ import pytest
 
 from stethoscope.config import DebugConfig
 from stethoscope.record import StethoscopeWarning
-from stethoscope.session import launch
+from stethoscope.session.location import private_temporary_folder
 from stethoscope.session.redaction import MASK, command_to_record, environment_to_record
 from stethoscope.store import seal
 from tests.session.training import begin, go_on
@@ -93,7 +93,7 @@ def test_the_temporary_fallback_is_private_whatever_lies_there(tmp_path, monkeyp
         place.chmod(0o777)
     elif planted == "file":
         place.write_text("")
-    found = launch.private_temporary_folder()
+    found = private_temporary_folder()
     assert found is not None
     assert stat.S_IMODE(found.lstat().st_mode) == 0o700
     assert not found.is_symlink()

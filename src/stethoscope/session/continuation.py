@@ -48,6 +48,18 @@ class Continuation:
         return ""
 
 
+def next_step(recorded: int | None, optimizers: Sequence[Any]) -> int:
+    """Where a continued run goes on: at the optimizer's own count where it kept one, else after the last recorded step."""
+    if recorded is None:
+        return 0
+    for optimizer in optimizers:
+        for held in optimizer.state.values():
+            count = held.get("step") if isinstance(held, dict) else None
+            if count is not None and not (hasattr(count, "device") and count.device.type != "cpu"):
+                return int(count)
+    return recorded + 1
+
+
 def find_continuation(folder: Path, rank: int, model: Any, optimizers: Sequence[Any]) -> Continuation:
     """Looks into the folder before this process writes to it."""
     from stethoscope.store import open_run

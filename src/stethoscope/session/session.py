@@ -12,14 +12,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from stethoscope.capture.guard import can_be_kept, warn
 from stethoscope.config import DebugConfig
 from stethoscope.instruments.wording import plural
 from stethoscope.record import Finding, StopTraining, WatchError, events
-from stethoscope.session import endings, launch, messages
+from stethoscope.session import arguments, endings, messages
 from stethoscope.session.companion_handle import CompanionHandle
-from stethoscope.session.continuation import find_continuation
+from stethoscope.session.continuation import find_continuation, next_step
 from stethoscope.session.deadline import Deadline
+from stethoscope.session.description import describe_training, note_checkup, root_of
 from stethoscope.session.kit import Kit
+from stethoscope.session.location import RunLocation, locate_run, write_elsewhere
+from stethoscope.session.logged import note_metric
 from stethoscope.session.report import SessionReport
 from stethoscope.session.shield import in_words, never_raises
 from stethoscope.store.locate import is_run
@@ -65,7 +69,7 @@ class DebugSession(Kit):
         self._run_folder = Path(run) if run is not None else None
         self._ema = ema
         self._writer: RunWriter | None = None
-        self._place: launch.Place | None = None
+        self._place: RunLocation | None = None
         self._watcher: Watcher | None = None
         self._companion: CompanionHandle | None = None
         self._attachment: Attachment | None = None
@@ -89,11 +93,9 @@ class DebugSession(Kit):
         try:
             self._attach()
         except BaseException as error:  # whatever is wrong with us, the script that is about to train must go on
-            from stethoscope.capture.guard import can_be_kept
-
             if not can_be_kept(error):
                 raise
-            launch.warn(
+            warn(
                 f"this model cannot be watched ({type(error).__name__}: {in_words(error)}). "
                 "Training goes on without us; `stethoscope doctor` says what is installed"
             )
@@ -114,27 +116,27 @@ class DebugSession(Kit):
         from stethoscope.session.attachment import Attachment
         from stethoscope.store import RunWriter
 
-        place = launch.place(self.config, self._run_folder)
-        info = launch.describe(self._model, self._optimizers, self.config, place)
+        place = locate_run(self.config, self._run_folder)
+        info = describe_training(self._model, self._optimizers, self.config, place)
         before = find_continuation(place.folder, place.rank, self._model, self._optimizers)
         self._writer = RunWriter.create(
             place.folder, info, rank=place.rank, world_size=place.world_size, disk_bytes=self.config.disk
         )
         if self._writer.state == "memory":
-            place, self._writer = launch.write_elsewhere(self._writer, place, info, self.config)
+            place, self._writer = write_elsewhere(self._writer, place, info, self.config)
         self._place = place
-        first_step = launch.next_step(before.last_step, self._optimizers)
+        first_step = next_step(before.last_step, self._optimizers)
         if before.how:
             self._writer.tell(
                 first_step, events.Continuation(how=before.how, other=before.other, after=before.last_step)
             )
         self._watcher = Watcher(self._model, self._optimizers, self.config, self._writer, first_step=first_step)
         self._watcher.notes.averages.given = self._ema
-        self._watcher.guard(launch.note_checkup, self._model, self._writer, first_step)
+        self._watcher.guard(note_checkup, self._model, self._writer, first_step)
         self._watcher.start()
         self._attachment = Attachment(self, self._watcher)
         self._readings = self._read_from(first_step, place.rank)
-        launch.complain(self._model, self._optimizers, self._watcher)
+        arguments.warn_of_gaps(self._model, self._optimizers, self._watcher)
         notices = self._writer.take_notices
         self._companion = CompanionHandle(
             place.folder, self.config, self._say_of_rank, rank=place.rank, notices=notices
@@ -278,7 +280,7 @@ class DebugSession(Kit):
     def _in_words(self) -> tuple[str, str]:
         """What is watched, and how it stands."""
         state = "stopped" if self._stopped else "watching" if self._watcher is not None else "not watching"
-        name = type(launch.root_of(self._model)).__name__ if self._model is not None else "no model"
+        name = type(root_of(self._model)).__name__ if self._model is not None else "no model"
         return f"DebugSession({name}), {state}", f"step {self.step:,}" if self._watcher is not None else ""
 
     def __enter__(self) -> DebugSession:
@@ -324,7 +326,7 @@ class DebugSession(Kit):
         prefix = "eval/" if self._watcher.evaluating else ""
         plain: dict[str, float] = {}
         for name, value in metrics.items():
-            launch.note_metric(self._watcher, plain, prefix + name, value)
+            note_metric(self._watcher, plain, prefix + name, value)
         if plain:
             self._writer.scalars(self._watcher.log_step, plain)
 
@@ -424,7 +426,7 @@ class DebugSession(Kit):
         if deadline is not None and deadline.has_passed:
             raise TimeoutError
         run = self.run
-        launch.use_detectors(self.config.detectors)
+        arguments.use_detectors(self.config.detectors)
         has_all = self._companion is not None and self._companion.has_concluded and not self._companion.left_out
         found = run.findings() if has_all else None
         return diagnose(run, findings=found, is_late=None if deadline is None else lambda: deadline.has_passed)
@@ -452,7 +454,7 @@ class DebugSession(Kit):
             raise WatchError("this session watches no model", do="Use model_diagnostics.analyze_architecture(model)")
         if example is None and self._attachment is not None and not self._attachment.several_models:
             example = self._attachment.first_batch.example()
-        return self.model_diagnostics.analyze_architecture(launch.root_of(self._model), example)
+        return self.model_diagnostics.analyze_architecture(root_of(self._model), example)
 
     @property
     def folder(self) -> Path | None:
@@ -488,7 +490,7 @@ class DebugSession(Kit):
         try:
             self._say(pictures.draw(self.visualizer, self.run if self._writer is not None else None))
         except Exception as error:
-            launch.warn(f"the session's pictures could not be drawn: {error!r}")
+            warn(f"the session's pictures could not be drawn: {error!r}")
 
     def _say(self, line: str) -> None:
         if line and not self.config.quiet and (self._place is None or self._place.rank == 0):
@@ -537,21 +539,19 @@ def watch(
     `ema` is an average of the weights that the script keeps itself.
     `detectors` are further classes of `stethoscope.detect.Detector`, or their names as "module:Class".
     """
-    launch.refuse_not_needed(config_fields)
-    names = launch.use_detectors(detectors) if detectors is not None else None
+    arguments.refuse_not_needed(config_fields)
+    names = arguments.use_detectors(detectors) if detectors is not None else None
     settings = DebugConfig.load(config, name=name, expect=expect, ignore=ignore, detectors=names, **config_fields)
-    launch.use_detectors(settings.detectors)
+    arguments.use_detectors(settings.detectors)
     try:
         given: list[Any] = list(model.values()) if isinstance(model, Mapping) else [model]
         given = list(model) if isinstance(model, (list, tuple)) else given
-        model = launch.check_model(model)
-        optimizers = launch.check_optimizers(optimizer)
-        launch.check_average(ema)
+        model = arguments.check_model(model)
+        optimizers = arguments.check_optimizers(optimizer)
+        arguments.check_average(ema)
     except WatchError:
         raise
     except BaseException as error:
-        from stethoscope.capture.guard import can_be_kept
-
         if not can_be_kept(error):
             raise
         raise WatchError(f"watch cannot use what it was given ({type(error).__name__}: {in_words(error)})") from error
