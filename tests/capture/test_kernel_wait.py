@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from stethoscope.explain.headline import reservations
 
 import stethoscope
 from stethoscope import kernels
-from stethoscope.explain.headline import reservations
 from stethoscope.record.events import NotMeasured
 from stethoscope.store import open_run
 

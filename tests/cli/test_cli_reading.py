@@ -78,7 +78,7 @@ def test_show_healthy_is_calm(cli, healthy):
     lines = out.splitlines()
     assert code == 0
     assert lines[0] == "□ gpt-small  aaaaaa  finished, 200 steps"
-    assert lines[1] == "✓ Nothing to report. 20 of 20 sites, 200 steps."
+    assert lines[1] == "? cannot tell"
     assert "  lr             " + "▁" * 26 + " " * 16 + "5.62 × 10⁻⁴" in lines
     (row,) = [line for line in lines if line.startswith("  head") and line.endswith("usual")]
     assert row.split()[1] == "▃" * 26
@@ -123,7 +123,7 @@ def test_show_json(cli, sick):
 def test_diagnose_exits_1_on_findings_and_0_without(cli, healthy, sick):
     code, out, _ = cli("diagnose", "3f9a")
     assert code == 1
-    assert out.splitlines()[2] == "◆ critical  exploding_gradients  96% sure"
+    assert out.splitlines()[2] == "◆ critical  exploding_gradients  96% sure  trouble, cause known"
     assert out.splitlines()[-1] == "next  stethoscope show 3f9a01 --layers 'layers.2.attn*' --depth 4"
     assert cli("diagnose", "gpt-small")[0] == 0
     assert "╳" not in cli("diagnose", "3f9a", "--no-heatmap")[1].split("what followed")[1]
@@ -161,7 +161,7 @@ def test_github_annotations_and_markdown(cli, sick, healthy):
         "(since step 150, run 3f9a01)%0ATry: torch.nn.utils.clip_grad_norm_("
         "model.layers[2].parameters(), 1.0)\n"
     )
-    assert cli("diagnose", "aaaaaa", "--github")[1].startswith("::notice title=stethoscope::Nothing to report.")
+    assert cli("diagnose", "aaaaaa", "--github")[1].startswith("::notice title=stethoscope::cannot tell: ")
     text = cli("diagnose", "3f9a01", "--markdown")[1]
     assert text.startswith("### Stethoscope: gpt-fp16\n\n**Critical** `exploding_gradients`, since step 150, 96% sure")
     assert "| loss | 1.66 | NaN  |" in text

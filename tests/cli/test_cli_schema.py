@@ -19,6 +19,9 @@ def _fields(heading: str) -> dict[str, str]:
 
 FINDING = _fields("### finding")
 OBJECTS = {
+    "verdict": _fields("### verdict"),
+    "symptom": _fields("### symptom"),
+    "suspect": _fields("### suspect"),
     "headline": _fields("### headline"),
     "finding": FINDING,
     "cause": FINDING | _fields("### cause"),
@@ -68,9 +71,10 @@ def given(given_diagnosis: None) -> None:
 
 @pytest.mark.usefixtures("given")
 def test_diagnose(cli, sick, healthy):
-    for run, kind in (("3f9a01", "cause"), ("aaaaaa", "clear")):
+    for run, kind, state in (("3f9a01", "cause", "trouble"), ("aaaaaa", "notes", "cannot_tell")):
         body = json.loads(cli("diagnose", run, "--json")[1])
         check(body, _fields("## `stethoscope diagnose [RUN] --json`"), "diagnose")
+        assert body["verdict"]["state"] == state
         assert body["headline"]["kind"] == kind
         assert body["schema_version"] == 1
 
@@ -96,10 +100,12 @@ def test_a_crash_without_a_cause_in_markdown_and_for_github(cli, base):
         body={"exception": "RuntimeError", "message": "the data | ran out"},
     )
     out = cli("diagnose", "bbbbbb", "--github")[1]
-    assert out.splitlines()[0].startswith("::warning title=stethoscope::The run crashed at step ")
-    assert "RuntimeError: the data | ran out. No cause found." in out
+    assert out.splitlines()[0].startswith(
+        "::warning title=stethoscope::trouble, cause unknown: The run crashed at step "
+    )
+    assert "RuntimeError: the data | ran out." in out
     text = cli("diagnose", "bbbbbb", "--markdown")[1]
-    assert r"RuntimeError: the data \| ran out. No cause found." in text
-    assert "Nothing to report" not in text
+    assert "**trouble, cause unknown**: " in text
+    assert r"RuntimeError: the data \| ran out." in text
     body = json.loads(cli("diagnose", "bbbbbb", "--json")[1])
     assert body["headline"]["kind"] == "crashed"

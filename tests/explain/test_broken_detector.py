@@ -10,7 +10,7 @@ import pytest
 
 from stethoscope import cli
 from stethoscope.detect.nonfinite import Nonfinite
-from stethoscope.explain import diagnose, headline
+from stethoscope.explain import diagnose
 from tests.explain.test_thinned import make
 
 
@@ -33,7 +33,7 @@ def test_it_is_named(
     assert "a mistake of ours" in named
     assert found.looked_at.num_detectors == whole.looked_at.num_detectors - 1
     assert found.findings == ()
-    assert "doctor" in headline(found).text
+    assert "doctor" in found.verdict.text
     assert cli.main(["doctor", str(tmp_path), "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)["recording"]
     assert {"what": "detector failed", "how": named, "fine": False} in facts

@@ -112,7 +112,7 @@ def test_it_says_a_line_at_the_start_and_one_at_the_end(tmp_path: Path, capfd: p
     assert out == ""
     first, last = err.splitlines()
     assert re.match(r"stethoscope: watching Sequential \(74 parameters\), run .*", first)
-    assert re.match(r"stethoscope: nothing to report\. 3 steps, \d+ of \d+ sites\. .*", last)
+    assert re.match(r"stethoscope: cannot tell: 3 losses: too few to tell\. .*3 steps, \d+ of \d+ tensors\. .*", last)
 
 
 def test_watching_again_replaces_the_session(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import stethoscope
-from stethoscope.explain import Diagnosis
+from stethoscope.explain import Diagnosis, State, Verdict
 from stethoscope.explain.diagnosis import LookedAt
 from stethoscope.record import Evidence, Finding, Severity
 from stethoscope.store import FindingsWriter, open_run
@@ -135,16 +135,21 @@ def test_runs_without_findings_and_without_steps(tmp_path):
     with open_run(fine) as run:
         assert "Not examined yet" in checked(run._repr_html_()).words
         (fine / "findings").mkdir(exist_ok=True)
-        assert "Nothing to report. 20 of 20 sites, 200 steps." in checked(run._repr_html_()).words
+        words = checked(run._repr_html_()).words
+        assert "cannot tell" in words
+        assert "20 of 20 tensors, 200 steps." in words
     empty = synthetic.write_run(tmp_path / "b", steps=range(0))
     with open_run(empty) as run:
         assert "The run holds no data." in checked(run._repr_html_()).words
 
 
 def test_diagnosis_in_every_form():
-    healthy = Diagnosis(looked_at=LookedAt(3, 3, 10))
-    assert repr(healthy) == "Diagnosis(nothing to report: 3 sites, 10 steps)"
-    assert "Nothing to report. 3 of 3 sites, 10 steps." in checked(healthy._repr_html_()).words
+    judged = Verdict(State.LEARNS, "The loss fell from 2.3 to 0.1.")
+    healthy = Diagnosis(looked_at=LookedAt(3, 3, 10), judged=judged)
+    assert repr(healthy) == "Diagnosis(learns: The loss fell from 2.3 to 0.1. 3 tensors, 10 steps)"
+    words = checked(healthy._repr_html_()).words
+    assert "learns" in words
+    assert "The loss fell from 2.3 to 0.1." in words
     sick = Diagnosis(
         (synthetic.CAUSE,), (synthetic.CAUSE,), {synthetic.CAUSE.code: synthetic.FOLLOWED}, LookedAt(3, 3, 10)
     )

@@ -5,6 +5,8 @@ import math
 
 import pytest
 
+from stethoscope.detect.symptoms import Symptom
+from stethoscope.explain import State, Suspect, Verdict, conclude
 from stethoscope.explain.diagnosis import Diagnosis, LookedAt
 from stethoscope.record import Evidence, Finding, Severity
 from stethoscope.store import open_run
@@ -26,7 +28,7 @@ def run(tmp_path):
 
 def test_the_verdict_word_for_word(run):
     assert render_verdict(SICK, run) == (
-        "◆ critical  exploding_gradients  96% sure\n"
+        "◆ critical  exploding_gradients  96% sure  trouble, cause known\n"
         "The gradient of layers.2.attn grew without bound from step 150.\n"
         "\n"
         "  gradient norm     0.406 → 76.8    ▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▂▂▄▅█╳╳╳╳\n"
@@ -55,7 +57,8 @@ def test_the_numbers_of_the_text_are_the_flags_of_the_picture(run):
 def test_colors_are_named_ones_and_only_where_asked(run):
     plain, painted = render_diagnosis(SICK, run), render_diagnosis(SICK, run, color=True)
     assert "\x1b" not in plain
-    assert painted.startswith("\x1b[1;31m◆ critical\x1b[0m  \x1b[90mexploding_gradients\x1b[0m  96% sure\n")
+    head = "\x1b[1;31m◆ critical\x1b[0m  \x1b[90mexploding_gradients\x1b[0m  96% sure"
+    assert painted.startswith(f"{head}  \x1b[90mtrouble, cause known\x1b[0m\n")
     assert "\x1b[1;31mNaN" in painted
 
 
@@ -67,34 +70,101 @@ def test_nothing_passes_the_width(run, width):
         assert text.isascii() == plain
 
 
-def test_nothing_to_report_says_how_much_was_looked_at():
-    assert render_verdict(Diagnosis(looked_at=LOOKED)) == "✓ Nothing to report. 148 of 148 sites, 10,000 steps.\n"
-    lost = dataclasses.replace(LOOKED, num_rows_lost=15)
-    assert render_verdict(Diagnosis(looked_at=lost), ascii=True) == (
-        "ok Nothing to report. 148 of 148 sites, 10,000 steps. 15 rows lost.\n"
+LEARNS = Verdict(
+    State.LEARNS,
+    "The training loss fell from 4.45 to 1.61.",
+    (Evidence("training loss", 1.61, 4.45, stat="loss"),),
+    line="session.log(loss=val_loss)",
+    limits="Nothing was validated.",
+)
+LOST = Symptom(
+    "does_not_learn",
+    "The loss stands at 2.3: guessing gives 2.3.",
+    0,
+    200,
+    (Evidence("loss, against what guessing gives", 2.3, 2.3),),
+    Severity.WARNING,
+)
+UNEXPLAINED = Verdict(
+    State.UNEXPLAINED,
+    LOST.message,
+    LOST.evidence,
+    (LOST,),
+    (LOST,),
+    (
+        Suspect("dead units", Evidence("largest share of zeros in a layer's output (0)", 0.4), True),
+        Suspect("steps too small", Evidence("size of an update, as a share of its weight", 5e-7), False, "lr=0.01"),
+    ),
+    "lr=0.01",
+    severity=Severity.WARNING,
+)
+
+
+def test_what_learns_says_by_what_and_how_much_was_looked_at():
+    looked = dataclasses.replace(LOOKED, num_rows_lost=15)
+    assert render_verdict(Diagnosis(looked_at=looked, judged=LEARNS), ascii=True) == (
+        "ok learns\n"
+        "The training loss fell from 4.45 to 1.61.\n"
+        "Nothing was validated.\n"
+        "\n"
+        "  training loss  4.45 -> 1.61\n"
+        "\n"
+        "  to know more  session.log(loss=val_loss)\n"
+        "\n"
+        "148 of 148 tensors, 10,000 steps. 15 rows lost.\n"
     )
+
+
+def test_trouble_without_a_cause_says_what_is_suspected_and_what_is_ruled_out():
+    assert render_verdict(Diagnosis(looked_at=LOOKED, judged=UNEXPLAINED)) == (
+        "▲ trouble, cause unknown\n"
+        "The loss stands at 2.3: guessing gives 2.3.\n"
+        "\n"
+        "  loss, against what guessing gives  2.30 → 2.30\n"
+        "\n"
+        "  suspected\n"
+        "  steps too small: size of an update, as a share of its weight 5.00 × 10⁻⁷\n"
+        "\n"
+        "  ruled out\n"
+        "  dead units: largest share of zeros in a layer's output (0) 0.400\n"
+        "\n"
+        "  next experiment  lr=0.01\n"
+        "\n"
+        "148 of 148 tensors, 10,000 steps.\n"
+    )
+
+
+def test_a_symptom_that_the_cause_does_not_explain_is_said():
+    judged = Verdict(State.TROUBLE, CAUSE.message, symptoms=(LOST,), unexplained=(LOST,), severity=CAUSE.severity)
+    text = render_verdict(dataclasses.replace(SICK, judged=judged))
+    assert "▲ Not explained by this: The loss stands at 2.3: guessing gives 2.3.\n" in text
+
+
+@pytest.mark.parametrize("state", [State.CANNOT_TELL, State.UNEXPLAINED, State.TROUBLE])
+def test_the_tick_is_for_what_learns_alone(state):
+    diagnosis = Diagnosis(looked_at=LOOKED, judged=Verdict(state, "Something.", severity=Severity.WARNING))
+    assert "✓" not in render_verdict(diagnosis)
+    assert render_verdict(Diagnosis(looked_at=LOOKED, judged=LEARNS)).startswith("✓ learns\n")
+    assert "✓" not in render_verdict(Diagnosis(looked_at=LOOKED)), "silence is no evidence"
 
 
 def test_notes_alone_are_no_clean_bill():
     note = Finding("plateau", Severity.INFO, "The loss has stood at about 2.3 since step 40.", 40, 200)
     text = render_verdict(Diagnosis(findings=(note,), looked_at=LOOKED))
-    first, second, *_ = text.splitlines()
-    assert first == "No cause found. 148 of 148 sites, 10,000 steps. Worth knowing:"
-    assert second == "● The loss has stood at about 2.3 since step 40."
+    assert text.startswith("? cannot tell\n")
+    assert "Worth knowing\n● The loss has stood at about 2.3 since step 40.\n" in text
     assert "✓" not in text
 
 
-def test_a_crash_that_nothing_explains_is_said_first(tmp_path):
+def test_a_crash_that_nothing_explains_is_trouble(tmp_path):
     path = write_run(
         tmp_path / "run", ended="exception", body={"exception": "FloatingPointError", "message": "log of 0"}
     )
     with open_run(path) as run:
-        text = render_verdict(Diagnosis(looked_at=LOOKED), run)
-    assert text.startswith("✕ The run crashed at step ")
+        text = render_verdict(conclude(run, [], looked_at=LOOKED), run)
+    assert text.startswith("▲ trouble, cause unknown\nThe run crashed at step ")
     assert "FloatingPointError: log of 0" in " ".join(text.split())
-    assert "No cause found." in " ".join(text.split())
     assert "✓" not in text
-    assert "Nothing to report" not in text
 
 
 @pytest.mark.parametrize(
@@ -115,7 +185,7 @@ def test_a_crash_that_nothing_explains_is_said_first(tmp_path):
 def test_how_a_run_ended(ended, said):
     from types import SimpleNamespace
 
-    from stethoscope.explain.headline import ending
+    from stethoscope.explain.ending import ending
 
     assert ending(SimpleNamespace(ended=ended, last_step=7)) == said
 

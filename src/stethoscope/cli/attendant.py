@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from stethoscope.capture.discovery import Discovery
     from stethoscope.explain import Diagnosis
     from stethoscope.session import DebugSession
-    from stethoscope.store import Run
 
 REDRAW_SECONDS: Final = 0.5
 FIRST_LINE_SECONDS: Final = 30.0
@@ -74,7 +73,7 @@ class Attendant:
         except StethoscopeError as error:
             warn(f"nothing is watched: {error}")
             return
-        session.closing_words = lambda diagnosis, folder, run: summary(diagnosis, folder, run, models, optimizers)
+        session.closing_words = lambda diagnosis, folder: summary(diagnosis, folder, models, optimizers)
         self._sessions.append(session)
         if not self._config.quiet and _is_terminal(sys.stderr):
             self._ticker = self._ticker or LiveLine()
@@ -102,11 +101,8 @@ class Attendant:
         return "no live torch.nn.Module holds what the optimizers train, or the script watches it itself"
 
 
-def summary(
-    diagnosis: Diagnosis, folder: Path, run: Run | None, models: dict[str, Any], optimizers: Sequence[Any]
-) -> str:
+def summary(diagnosis: Diagnosis, folder: Path, models: dict[str, Any], optimizers: Sequence[Any]) -> str:
     """What was watched, how it went, where to look; a few lines."""
-    from stethoscope.explain.headline import reservations
     from stethoscope.session import messages
 
     kinds = [type(getattr(model, "_orig_mod", model)).__name__ for model in models.values()]
@@ -117,16 +113,21 @@ def summary(
     looked = diagnosis.looked_at
     lines = [
         f"stethoscope: {looked.num_steps:,} steps of {trained} with {', '.join(type(o).__name__ for o in optimizers)}, "
-        f"{looked.num_sites} of {looked.num_sites_expected} sites"
+        f"{looked.num_sites} of {looked.num_sites_expected} tensors"
     ]
     for cause in diagnosis.causes:
         lines.append(messages.cause(cause))
         if cause.remedy:
             lines.append(f"stethoscope:     {cause.remedy}")
-    found = " ".join([f"{len(diagnosis.causes)} found.", *reservations(diagnosis)])
-    verdict = messages.calm(diagnosis, run) if diagnosis.healthy else found
-    command = "show" if diagnosis.healthy else "diagnose"
-    lines.append(f"stethoscope: {verdict} stethoscope {command} {messages.shown(folder)}")
+    verdict = diagnosis.verdict
+    causes = "1 cause" if len(diagnosis.causes) == 1 else f"{len(diagnosis.causes)} causes"
+    said = (
+        " ".join([f"{verdict.state.label}: {causes}.", *verdict.reservations])
+        if diagnosis.causes
+        else messages.stated(diagnosis)
+    )
+    command = "diagnose" if verdict.state.is_trouble else "show"
+    lines.append(f"stethoscope: {said} stethoscope {command} {messages.shown(folder)}")
     return "\n".join(lines)
 
 

@@ -154,7 +154,7 @@ def checkup_lines(diagnosis: Diagnosis, screen: Screen, *, full: bool) -> list[L
     """The verdict, and how much was examined."""
     from stethoscope.views.common import numbers
     from stethoscope.views.common.styled_text import NOTE
-    from stethoscope.views.lines.verdict import verdict_lines
+    from stethoscope.views.lines.verdict import rows_lines, verdict_lines
     from stethoscope.views.terminal.experiments import experiment_lines
 
     looked = diagnosis.looked_at
@@ -164,17 +164,20 @@ def checkup_lines(diagnosis: Diagnosis, screen: Screen, *, full: bool) -> list[L
         f"{share}{numbers.plural(looked.num_detectors, 'experiment')}, {numbers.plural(looked.num_sites, 'parameter')}"
     )
     notes = [(f"not examined: {need}", NOTE) for need in looked.unmet_needs] if full else []
-    if diagnosis.healthy:
+    if not diagnosis.causes:
         notes += [(hint, NOTE) for name, hint in HINTS.items() if name in idle]
     lines: list[Line]
     if not diagnosis.findings:
         lines = [[(f"{screen.glyphs.clear} Nothing to report. {examined}.", NOTE)]]
     else:
         lines = verdict_lines(diagnosis, None, screen, full=full)
-        if diagnosis.healthy:
-            lines[0] = [(f"No cause found. {examined}. Worth knowing:", NOTE)]
+        if not diagnosis.causes:
+            lines = [
+                [(f"No cause found. {examined}. Worth knowing:", NOTE)],
+                *rows_lines(diagnosis.findings, diagnosis, screen),
+            ]
         else:
             lines += [[], [(f"{examined}; nothing was changed", NOTE)]]
-    if full or diagnosis.healthy:
+    if full or not diagnosis.causes:
         lines += [[], *experiment_lines(looked.experiments, screen)]
     return [*lines, *([note] for note in notes)]

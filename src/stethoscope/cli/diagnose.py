@@ -1,9 +1,8 @@
-"""`stethoscope diagnose`: causes, ranked. Exit 0 clean, 1 findings, 2 usage, 3 no data."""
+"""`stethoscope diagnose`: the verdict, causes ranked. Exit 0 no trouble, 1 trouble, 2 usage, 3 no data."""
 
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import shlex
 import sys
 from typing import TYPE_CHECKING
@@ -44,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Diagnoses the run and says so with the exit code."""
     from stethoscope.detect import registry
-    from stethoscope.explain import diagnose, headline
+    from stethoscope.explain import diagnose
 
     registry.use(args.detector)
     with choose_run(args.run) as found:
@@ -53,8 +52,7 @@ def run(args: argparse.Namespace) -> int:
             return answer_why(found, args)
         diagnosis = diagnose(found)
         if args.json:
-            said = dataclasses.asdict(headline(diagnosis, found))
-            emit_json({**diagnosis.to_json(), "headline": said, "run": run_json(found)})
+            emit_json({**diagnosis.to_json(), "headline": headline_json(diagnosis), "run": run_json(found)})
         elif args.markdown or args.github:
             from stethoscope.cli.markup import github, markdown
 
@@ -86,9 +84,21 @@ def answer_why(run: Run, args: argparse.Namespace) -> int:
 
 
 def is_failure(diagnosis: Diagnosis, level: str) -> bool:
-    """Whether anything found is at least as severe as `level`."""
-    worst = diagnosis.worst
-    return worst is not None and worst.rank >= LEVELS.index(level)
+    """Whether anything found, with a cause or without, is at least as severe as `level`."""
+    verdict, worst = diagnosis.verdict, diagnosis.worst
+    ranks = [severity.rank for severity in (worst, verdict.severity if verdict.state.is_trouble else None) if severity]
+    return max(ranks, default=-1) >= LEVELS.index(level)
+
+
+def headline_json(diagnosis: Diagnosis) -> dict[str, str]:
+    """The verdict in the words of before there were four states."""
+    from stethoscope.explain import State
+
+    verdict = diagnosis.verdict
+    kinds = {State.LEARNS: "clear", State.TROUBLE: "cause", State.UNEXPLAINED: "symptom", State.CANNOT_TELL: "notes"}
+    is_crash = any(symptom.name == "crashed" for symptom in verdict.symptoms)
+    kind = "crashed" if is_crash and verdict.state is State.UNEXPLAINED else kinds[verdict.state]
+    return {"kind": kind, "text": verdict.text}
 
 
 def diagnose_lines(run: Run, diagnosis: Diagnosis, screen: Screen, *, full: bool, heatmap: bool) -> list[Line]:

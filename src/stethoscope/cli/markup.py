@@ -9,13 +9,13 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from stethoscope.explain.headline import headline
 from stethoscope.record import Finding, Severity, printable
+from stethoscope.views.common.evidence import suspect_figure
 from stethoscope.views.common.numbers import count, number, plural
 from stethoscope.views.lines.verdict import extent_text, since
 
 if TYPE_CHECKING:
-    from stethoscope.explain import Diagnosis
+    from stethoscope.explain import Diagnosis, Verdict
     from stethoscope.store import Run
 
 _COMMANDS = {Severity.CRITICAL: "error", Severity.WARNING: "warning", Severity.INFO: "notice"}
@@ -26,9 +26,14 @@ def markdown(diagnosis: Diagnosis, run: Run) -> str:
     out = [f"### Stethoscope: {_plain(run.name)}", ""]
     looked = diagnosis.looked_at
     notes = [finding for finding in diagnosis.findings if finding.severity == Severity.INFO]
-    if diagnosis.healthy:
-        out += [f"{_plain(headline(diagnosis, run).text)} {extent_text(looked)}"]
-        out += ["", "Worth knowing:", ""] if notes else []
+    verdict = diagnosis.verdict
+    if not diagnosis.causes:
+        out += [
+            f"**{verdict.state.label}**: {_plain(verdict.text)} {extent_text(looked)}",
+            "",
+            *state_markdown(verdict),
+        ]
+        out += ["Worth knowing:", ""] if notes else []
     for cause in diagnosis.causes:
         out += _cause(cause)
         followed = diagnosis.followed.get(cause.code, ())
@@ -36,6 +41,20 @@ def markdown(diagnosis: Diagnosis, run: Run) -> str:
         out += [""] if followed else []
     out += [f"- {_plain(note.message)} ({_code(note.code)}, {since(note)})" for note in notes]
     return "\n".join(out).rstrip() + "\n"
+
+
+def state_markdown(verdict: Verdict) -> list[str]:
+    """What shows a verdict without a cause: its numbers, what was ruled out, the line of code that leads on."""
+    out = []
+    if verdict.evidence:
+        out += ["| | before | after |", "| --- | ---: | ---: |"]
+        out += [f"| {_plain(e.label)} | {number(e.before)} | {number(e.value)} |" for e in verdict.evidence]
+        out += [""]
+    for head, found in verdict.weighed:
+        out += [f"{head.capitalize()}:", "", *(f"- {_plain(one.text)} {suspect_figure(one)}" for one in found), ""]
+    if verdict.line:
+        out += [f"{verdict.purpose.capitalize()}:", "", "```python", verdict.line, "```", ""]
+    return out
 
 
 def _cause(cause: Finding) -> list[str]:
@@ -57,11 +76,13 @@ def _cause(cause: Finding) -> list[str]:
 def github(diagnosis: Diagnosis, run: Run) -> str:
     """One workflow command a finding; a notice that there is nothing where there is nothing."""
     first = []
-    if diagnosis.healthy:
-        # A crash nobody can explain is a warning; a finding below Warning is a notice of its own.
-        said, steps = headline(diagnosis, run), plural(diagnosis.looked_at.num_steps, "step")
-        level = "warning" if said.kind == "crashed" else "notice"
-        first = [f"::{level} title=stethoscope::{_data(f'{said.text} {steps}, run {run.id}.')}\n"]
+    if not diagnosis.causes:
+        # Trouble that nobody can explain is a warning at least; a finding below Warning is a notice of its own.
+        verdict, steps = diagnosis.verdict, plural(diagnosis.looked_at.num_steps, "step")
+        level = _COMMANDS[verdict.severity] if verdict.state.is_trouble else "notice"
+        said = f"{verdict.state.label}: {verdict.text} {steps}, run {run.id}."
+        said += f"\n{verdict.purpose.capitalize()}: {verdict.line}" if verdict.line else ""
+        first = [f"::{level} title=stethoscope::{_data(said)}\n"]
     followed = {id(f) for group in diagnosis.followed.values() for f in group}
     shown = [
         *diagnosis.causes,

@@ -130,7 +130,7 @@ def _verdict(diagnosis: Diagnosis, run: Run, screen: Screen) -> list[Line]:
     """The causes as rows: the full verdict belongs to `diagnose`."""
     from stethoscope.views.lines.verdict import rows_lines, verdict_lines
 
-    if diagnosis.healthy:
+    if not diagnosis.causes:
         return verdict_lines(diagnosis, run, screen)
     return rows_lines(diagnosis.causes, diagnosis, screen, numbered=True)
 

@@ -1,8 +1,8 @@
 """Findings into a Diagnosis: ranked causes, evidence, remedies."""
 
 from stethoscope.explain.diagnosis import Diagnosis, LookedAt
-from stethoscope.explain.headline import Headline, headline
 from stethoscope.explain.reasons import Why, why
-from stethoscope.explain.verdict import conclude, diagnose
+from stethoscope.explain.state import State, Suspect, Verdict
+from stethoscope.explain.verdict import conclude, diagnose, weigh
 
-__all__ = ["Diagnosis", "Headline", "LookedAt", "Why", "conclude", "diagnose", "headline", "why"]
+__all__ = ["Diagnosis", "LookedAt", "State", "Suspect", "Verdict", "Why", "conclude", "diagnose", "weigh", "why"]

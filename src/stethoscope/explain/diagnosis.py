@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from stethoscope.explain.state import State, Verdict
 from stethoscope.record import Drawn, Finding, Severity, printable
 
 SCHEMA_VERSION = 1
@@ -60,11 +61,13 @@ class Diagnosis(Drawn):
     followed: Mapping[str, tuple[Finding, ...]] = dataclasses.field(default_factory=dict)
     """From a cause's code to the findings that follow from it, in the order they began."""
     looked_at: LookedAt = dataclasses.field(default_factory=LookedAt)
+    judged: Verdict | None = None
+    """What the run as a whole shows, where there was a run to look at."""
 
     def __repr__(self) -> str:
-        looked = f"{self.looked_at.num_sites} sites, {self.looked_at.num_steps} steps"
+        looked = f"{self.looked_at.num_sites} tensors, {self.looked_at.num_steps} steps"
         if not self.causes:
-            return f"Diagnosis(nothing to report: {looked})"
+            return f"Diagnosis({self.verdict.state.label}: {printable(self.verdict.message)} {looked})"
         first, more = self.causes[0], len(self.causes) - 1
         others = f", and {more} more" if more else ""
         return (
@@ -72,9 +75,18 @@ class Diagnosis(Drawn):
         )
 
     @property
+    def verdict(self) -> Verdict:
+        """One of the four states, with what shows it: what every face draws."""
+        if self.judged is not None:
+            return self.judged
+        if self.causes:
+            return Verdict(State.TROUBLE, self.causes[0].message, severity=self.causes[0].severity)
+        return Verdict(State.CANNOT_TELL, "No cause was found, and no run was looked at.")
+
+    @property
     def healthy(self) -> bool:
-        """Nothing of severity Warning or above was found."""
-        return not self.causes
+        """No cause and no symptom of trouble. That is not to say that it learns: `verdict.state` says what is known."""
+        return not self.verdict.state.is_trouble
 
     @property
     def worst(self) -> Severity | None:
@@ -86,6 +98,7 @@ class Diagnosis(Drawn):
         return {
             "schema_version": SCHEMA_VERSION,
             "healthy": self.healthy,
+            "verdict": self.verdict.to_json(),
             "causes": [
                 cause.to_json() | {"followed": [f.to_json() for f in self.followed.get(cause.code, ())]}
                 for cause in self.causes

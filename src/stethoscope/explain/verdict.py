@@ -13,6 +13,7 @@ from stethoscope.detect import Detection
 from stethoscope.detect.registry import known
 from stethoscope.explain import pages
 from stethoscope.explain.diagnosis import Diagnosis, LookedAt
+from stethoscope.explain.judgement import judge
 from stethoscope.explain.ranking import apply_ignores, rank_causes
 from stethoscope.explain.run_context import context_of
 from stethoscope.record import Finding, printable
@@ -63,13 +64,26 @@ def conclude(
 
     `ignore` and `expect` are the run's own settings, unless a session has others by now.
     """
+    heard, causes, followed = weigh(run, findings, ignore=ignore, expect=expect)
+    looked = looked_at or LookedAt()
+    return Diagnosis(causes, tuple(heard), followed, looked, judge(run, causes, looked))
+
+
+def weigh(
+    run: Run,
+    findings: Iterable[Finding],
+    *,
+    ignore: Iterable[str] | None = None,
+    expect: Iterable[str] | None = None,
+) -> tuple[list[Finding], tuple[Finding, ...], dict[str, tuple[Finding, ...]]]:
+    """What is left of the findings after what the user silenced, the causes among them, and what follows from each."""
     settings = run.info.get("config", {})
     ignored = settings.get("ignore", ()) if ignore is None else ignore
     expected = settings.get("expect", ()) if expect is None else expect
     heard = apply_ignores(findings, ignored, expected)
     # A single finding needs no context to be ranked, and reading one takes time.
     causes, followed = rank_causes(heard, context_of(run) if len(heard) > 1 else None)
-    return Diagnosis(causes=causes, findings=tuple(heard), followed=followed, looked_at=looked_at or LookedAt())
+    return heard, causes, followed
 
 
 def broken_detectors(failures: Mapping[str, str]) -> tuple[str, ...]:

@@ -205,7 +205,7 @@ class CompanionHandle:
                 self._say(f"stethoscope: {what} ({printable(error, limit=300)})")
 
     def _follow(self) -> None:
-        from stethoscope.explain import conclude
+        from stethoscope.explain import weigh
         from stethoscope.explain.ranking import apply_ignores
         from stethoscope.store import open_run
 
@@ -224,7 +224,7 @@ class CompanionHandle:
                 causes: tuple[Finding, ...] = ()
                 if now != known:
                     with open_run(self._folder) as run:
-                        causes = conclude(run, found, ignore=(), expect=()).causes
+                        _, causes, _ = weigh(run, found, ignore=(), expect=())
                     known = now
             except (OSError, RunError):
                 continue

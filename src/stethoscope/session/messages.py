@@ -13,7 +13,6 @@ from stethoscope.store.losses import lost_steps_text
 
 if TYPE_CHECKING:
     from stethoscope.explain import Diagnosis
-    from stethoscope.store import Run
 
 GLYPHS = {Severity.CRITICAL: "◆", Severity.WARNING: "▲", Severity.INFO: "●"}
 ASCII_GLYPHS = {Severity.CRITICAL: "X", Severity.WARNING: "!", Severity.INFO: "i"}
@@ -65,18 +64,14 @@ def cause(finding: Finding) -> str:
     return f"stethoscope: {_glyph(finding.severity)} {finding.message} [{finding.code}]"
 
 
-def closing(diagnosis: Diagnosis, folder: Path, run: Run | None) -> str:
+def closing(diagnosis: Diagnosis, folder: Path) -> str:
     """How it went and where to look."""
-    from stethoscope.explain.headline import reservations
-
     looked = diagnosis.looked_at
-    extent = f"{plural(looked.num_steps, 'step')}, {looked.num_sites:,} of {plural(looked.num_sites_expected, 'site')}"
-    if diagnosis.healthy:
-        return f"stethoscope: {calm(diagnosis, run)} {extent}. stethoscope show {shown(folder)}"
-    first = diagnosis.causes[0]
-    more = f" and {len(diagnosis.causes) - 1} more" if len(diagnosis.causes) > 1 else ""
-    said = " ".join([f"{first.message.rstrip('.')}{more}.", *reservations(diagnosis)])
-    return f"stethoscope: {_glyph(first.severity)} {said} {extent}. stethoscope diagnose {shown(folder)}"
+    extent = (
+        f"{plural(looked.num_steps, 'step')}, {looked.num_sites:,} of {plural(looked.num_sites_expected, 'tensor')}"
+    )
+    command = "diagnose" if diagnosis.verdict.state.is_trouble else "show"
+    return f"stethoscope: {stated(diagnosis)} {extent}. stethoscope {command} {shown(folder)}"
 
 
 def unwritten(losses: Mapping[str, int], trouble: str) -> str:
@@ -88,14 +83,22 @@ def unwritten(losses: Mapping[str, int], trouble: str) -> str:
     return f"{steps}, {rows}, never reached the disk: {printable(trouble or 'it was too slow for them', limit=300)}."
 
 
-def calm(diagnosis: Diagnosis, run: Run | None) -> str:
-    """What is true where there is no cause: nothing, notes, or a crash that nothing explains."""
-    from stethoscope.explain.headline import headline
+def stated(diagnosis: Diagnosis) -> str:
+    """The verdict on one line: its state, its sentence, and the line of code that leads on where there is no cause."""
+    from stethoscope.explain import State
 
-    said = headline(diagnosis, run)
+    verdict = diagnosis.verdict
+    sign = f"{_glyph(verdict.severity)} " if verdict.state.is_trouble else ""
+    if verdict.state is State.LEARNS:
+        sign = f"{_tick()} "
+    if verdict.state is State.TROUBLE:
+        more = f" and {len(diagnosis.causes) - 1} more" if len(diagnosis.causes) > 1 else ""
+        return " ".join([f"{sign}{verdict.message.rstrip('.')}{more}.", *verdict.reservations])
+    said = f"{sign}{verdict.state.label}: {verdict.text}"
+    if verdict.line and verdict.state is not State.LEARNS:
+        said += f" {verdict.purpose.capitalize()}: {verdict.line.partition('#')[0].strip()}."
     notes = [finding for finding in diagnosis.findings if finding.severity is Severity.INFO]
-    text = said.text if said.kind == "crashed" else said.text[:1].lower() + said.text[1:]
-    return f"{text} Worth knowing: {notes[0].message}" if notes else text
+    return f"{said} Worth knowing: {notes[0].message}" if notes else said
 
 
 def shown(folder: Path) -> str:
@@ -107,5 +110,12 @@ def shown(folder: Path) -> str:
 
 
 def _glyph(severity: Severity) -> str:
-    encoding = (getattr(sys.stderr, "encoding", None) or "").lower()
-    return (GLYPHS if encoding.startswith("utf") else ASCII_GLYPHS)[severity]
+    return (GLYPHS if _has_glyphs() else ASCII_GLYPHS)[severity]
+
+
+def _tick() -> str:
+    return "✓" if _has_glyphs() else "ok"
+
+
+def _has_glyphs() -> bool:
+    return (getattr(sys.stderr, "encoding", None) or "").lower().startswith("utf")

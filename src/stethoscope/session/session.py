@@ -240,7 +240,7 @@ class DebugSession(Kit):
         try:
             with _collections_put_off():
                 diagnosis = self._diagnose(deadline)
-                words = self.closing_words(diagnosis, self._folder, self._run)
+                words = self.closing_words(diagnosis, self._folder)
             num_known = diagnosis.looked_at.num_steps_lost
         except TimeoutError:
             words = f"stethoscope: {self.unfinished_words()}"

@@ -7,8 +7,10 @@ import contextlib
 from stethoscope.analyse.eventseries import entropy
 from stethoscope.analyse.history import site_series
 from stethoscope.explain.meanwhile import metric_series
+from stethoscope.explain.state import Suspect
 from stethoscope.record import Evidence, Finding, Kind, Series, StethoscopeError
 from stethoscope.store import Run
+from stethoscope.views.common import numbers
 
 
 def evidence_series(evidence: Evidence, run: Run, window: tuple[int, int] | None = None) -> Series | None:
@@ -28,3 +30,14 @@ def evidence_trend(evidence: Evidence, cause: Finding, run: Run) -> Series | Non
     if series is None and "entropy" in evidence.label.lower() and cause.sites:
         series = entropy(run, cause.sites[0])
     return series if series is not None and len(series) else None
+
+
+def suspect_figure(suspect: Suspect, *, ascii: bool = False) -> str:  # noqa: A002 - what the option is called
+    """The number that speaks for a suspect or against it, and in brackets the one that it stands against."""
+    of = suspect.evidence
+    figure = numbers.quantity(of.value, of.before, unit=of.unit, ascii=ascii)
+    return (
+        figure
+        if of.before is None
+        else f"{figure} ({numbers.quantity(of.before, of.value, unit=of.unit, ascii=ascii)})"
+    )

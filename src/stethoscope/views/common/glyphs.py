@@ -28,6 +28,7 @@ class Glyphs:
 
     severity: Mapping[Severity, str]
     clear: str
+    unknown: str
     state: Mapping[str, str]
     heat: str
     """Five signs from usual to far from usual."""
@@ -49,6 +50,7 @@ class Glyphs:
 UNICODE: Final = Glyphs(
     severity={Severity.CRITICAL: "◆", Severity.WARNING: "▲", Severity.INFO: "●"},
     clear="✓",
+    unknown="?",
     state={"live": "●", "finished": "□", "crashed": "✕", "stale": "◌", "damaged": "▨"},
     heat="·░▒▓█",
     spark="▁▂▃▄▅▆▇█",
@@ -69,6 +71,7 @@ COLORLESS: Final = dataclasses.replace(UNICODE, marks_direction=True)
 ASCII: Final = Glyphs(
     severity={Severity.CRITICAL: "X", Severity.WARNING: "!", Severity.INFO: "i"},
     clear="ok",
+    unknown="?",
     state={"live": "*", "finished": "-", "crashed": "X", "stale": "~", "damaged": "%"},
     heat=".:+*#",
     spark="_.-=+*%#",

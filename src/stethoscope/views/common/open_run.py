@@ -14,7 +14,7 @@ from typing import Final
 
 from stethoscope.analyse.history import Grid, History, HistoryReader, grid
 from stethoscope.analyse.tree import Node, module_tree
-from stethoscope.explain import Diagnosis, conclude, diagnose
+from stethoscope.explain import Diagnosis, conclude, diagnose, weigh
 from stethoscope.explain.verdict import broken_detectors, looked_at
 from stethoscope.record import Finding, Kind, RunNotFoundError, StethoscopeError
 from stethoscope.store import Run, open_run
@@ -139,7 +139,7 @@ class OpenRun:
 
     def usual_before(self) -> int | None:
         """Where the past ends against which everything is shown: where the first cause began."""
-        causes = self._diagnosis[1].causes if self._diagnosis is not None else conclude(self.run, self._heard()).causes
+        causes = self._diagnosis[1].causes if self._diagnosis is not None else weigh(self.run, self._heard())[1]
         return min((cause.first_step for cause in causes), default=None)
 
     def history(self, kind: Kind, stat: str, nodes: Sequence[Node], window: tuple[int, int] | None = None) -> History:

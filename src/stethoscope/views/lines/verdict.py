@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from stethoscope.explain.diagnosis import Diagnosis, LookedAt
-from stethoscope.explain.headline import headline
 from stethoscope.explain.meanwhile import meanwhile
+from stethoscope.explain.state import State, Suspect, Verdict
 from stethoscope.record import Evidence, Finding, Series, Severity, StethoscopeError
 from stethoscope.views.common import numbers
-from stethoscope.views.common.evidence import evidence_trend
+from stethoscope.views.common.evidence import evidence_series, evidence_trend, suspect_figure
 from stethoscope.views.common.glyphs import SEVERITY_STYLE, Screen
 from stethoscope.views.common.styled_text import (
-    BROKEN,
     CRITICAL,
     NOTE,
     PLAIN,
@@ -32,6 +31,9 @@ from stethoscope.views.lines.sparkline import sparkline
 if TYPE_CHECKING:
     from stethoscope.store import Run
 
+Trends = Callable[[Evidence, int, Screen], Line]
+"""The small trend beside a number, in the room there is."""
+
 READING_WIDTH = 96
 _TREND = 32
 """Sentences are not set wider than this, however wide the screen is."""
@@ -44,52 +46,108 @@ _LEAD = 48
 
 
 def verdict_lines(diagnosis: Diagnosis, run: Run | None, screen: Screen, *, full: bool = False) -> list[Line]:
-    """The first cause in full, the others as rows (`full`: each in full); or that nothing was found."""
+    """The first cause in full, the others as rows (`full`: each in full); or the state without one, and what shows it."""
     notes = [f for f in diagnosis.findings if f.severity == Severity.INFO]
-    if diagnosis.healthy:
-        return calm_lines(diagnosis, run, screen) + (rows_lines(notes, diagnosis, screen) if notes else [])
+    if not diagnosis.causes:
+        lines = state_lines(diagnosis, run, screen)
+        return lines + ([[], [("Worth knowing", NOTE)], *rows_lines(notes, diagnosis, screen)] if notes else [])
     first, *others = diagnosis.causes
-    lines = cause_lines(first, diagnosis, run, screen)
+    lines = cause_lines(first, diagnosis, run, screen, diagnosis.verdict.state.label)
     if full:
         for cause in others:
             lines += [[], *cause_lines(cause, diagnosis, run, screen)]
         others = []
+    lines += unexplained_lines(diagnosis.verdict, screen)
     if others or notes:
         lines += [[], *rows_lines([*others, *notes], diagnosis, screen)]
     return lines
 
 
-def calm_lines(diagnosis: Diagnosis, run: Run | None, screen: Screen) -> list[Line]:
-    """Where there is no cause: a tick only where there is nothing at all; a crash is said first, notes are announced."""
-    said = headline(diagnosis, run)
-    extent = extent_text(diagnosis.looked_at)
-    noted = " Worth knowing:" if any(f.severity == Severity.INFO for f in diagnosis.findings) else ""
-    if said.kind == "clear":
-        return [[(f"{screen.glyphs.clear} ", NOTE), (f"{said.text} {extent}", NOTE)]]
-    if said.kind == "notes":
-        return [[(f"{said.text} {extent}{noted}", NOTE)]]
-    sign = pad(screen.glyphs.state["crashed"], 2)
-    first, *rest = wrap(screen.text(said.text), min(screen.width, READING_WIDTH) - 2)
-    lines: list[Line] = [[(sign, BROKEN), (first, STRONG)]]
-    lines += [[("  ", ""), (piece, STRONG)] for piece in rest]
-    return [*lines, [("  ", ""), (extent + noted, NOTE)]]
+def state_lines(diagnosis: Diagnosis, run: Run | None, screen: Screen) -> list[Line]:
+    """A verdict without a cause in full: its state, what shows it, what was ruled out, the line of code that leads on."""
+    verdict, extent = diagnosis.verdict, extent_text(diagnosis.looked_at)
+    lines = [*state_head(verdict, screen)]
+    rest = " ".join(filter(None, (verdict.limits, *verdict.reservations)))
+    lines += [[(piece, NOTE)] for piece in wrap(screen.text(rest), _reading(screen))] if rest else []
+    if figures := figure_lines(verdict.evidence, _plain_trends(run), screen):
+        lines += [[], *figures]
+    for head, found in verdict.weighed:
+        lines += [[], *suspect_lines(head, found, screen)]
+    if verdict.line:
+        lines += [[], *code_lines(verdict.purpose, verdict.line, screen)]
+    if diagnosis.looked_at.num_detectors:
+        extent = f"{numbers.plural(diagnosis.looked_at.num_detectors, 'detector')} found no cause in {extent}"
+    return [*lines, [], [(piece, NOTE) for piece in (extent,)]]
+
+
+def state_head(verdict: Verdict, screen: Screen) -> list[Line]:
+    """The state over its sentence."""
+    sign = state_sign(verdict, screen)
+    head: Line = [(f"{sign} {verdict.state.label}", state_style(verdict))]
+    return [head, *([(piece, STRONG)] for piece in wrap(screen.text(verdict.message), _reading(screen)))]
+
+
+def state_sign(verdict: Verdict, screen: Screen) -> str:
+    """The tick is for what learns alone."""
+    if verdict.state is State.LEARNS:
+        return screen.glyphs.clear
+    return screen.glyphs.severity[verdict.severity] if verdict.state.is_trouble else screen.glyphs.unknown
+
+
+def state_style(verdict: Verdict) -> str:
+    """Its color, which repeats what the sign says."""
+    return SEVERITY_STYLE[verdict.severity] if verdict.state.is_trouble else PLAIN
+
+
+def suspect_lines(head: str, found: Sequence[Suspect], screen: Screen) -> list[Line]:
+    """What could be behind it, each with the number that speaks for it or against it."""
+    lines: list[Line] = [[("  ", ""), (head, NOTE)]]
+    for one in found:
+        pieces = wrap(screen.text(f"{one.text} {suspect_figure(one, ascii=screen.ascii)}"), _reading(screen) - 4)
+        lines += [[("  " if at == 0 else "    ", ""), (piece, PLAIN)] for at, piece in enumerate(pieces)]
+    return lines
+
+
+def unexplained_lines(verdict: Verdict, screen: Screen) -> list[Line]:
+    """Symptoms that no cause explains, as sentences."""
+    lines: list[Line] = []
+    for symptom in verdict.unexplained:
+        sign = pad(screen.glyphs.severity[symptom.severity], 2)
+        pieces = wrap(screen.text(f"Not explained by this: {symptom.message}"), _reading(screen) - 2)
+        lines += [[], [(sign, SEVERITY_STYLE[symptom.severity]), (pieces[0], PLAIN)]]
+        lines += [[("  ", ""), (piece, PLAIN)] for piece in pieces[1:]]
+    return lines
+
+
+def _reading(screen: Screen) -> int:
+    return min(screen.width, READING_WIDTH)
+
+
+def _plain_trends(run: Run | None) -> Trends:
+    """The whole course of what a number of the verdict is the end of."""
+
+    def trend(evidence: Evidence, room: int, screen: Screen) -> Line:
+        series = evidence_series(evidence, run) if run is not None and room >= 8 else None
+        return [] if series is None or len(series) < 2 else sparkline(series, room, screen.glyphs)
+
+    return trend
 
 
 def extent_text(looked_at: LookedAt) -> str:
     """How much was looked at."""
     expected = looked_at.num_sites_expected or looked_at.num_sites
-    text = f"{numbers.count(looked_at.num_sites)} of {numbers.plural(expected, 'site')}, "
+    text = f"{numbers.count(looked_at.num_sites)} of {numbers.plural(expected, 'tensor')}, "
     text += f"{numbers.plural(looked_at.num_steps, 'step')}."
     if looked_at.num_rows_lost:
         text += f" {numbers.plural(looked_at.num_rows_lost, 'row')} lost."
     return text
 
 
-def cause_lines(cause: Finding, diagnosis: Diagnosis, run: Run | None, screen: Screen) -> list[Line]:
-    """One cause in full."""
+def cause_lines(cause: Finding, diagnosis: Diagnosis, run: Run | None, screen: Screen, state: str = "") -> list[Line]:
+    """One cause in full; the first one under the verdict's state."""
     width = min(screen.width, READING_WIDTH)
     message = screen.text(cause.message)
-    lines = overline(cause, screen)
+    lines = overline(cause, screen, state)
     lines += [[(text, STRONG)] for text in wrap(message, width)]
     where = where_text(cause, message, screen)
     if where:
@@ -105,8 +163,8 @@ def cause_lines(cause: Finding, diagnosis: Diagnosis, run: Run | None, screen: S
     return lines
 
 
-def overline(cause: Finding, screen: Screen) -> list[Line]:
-    """Severity, code and how sure we are, over the sentence."""
+def overline(cause: Finding, screen: Screen, state: str = "") -> list[Line]:
+    """Severity, code, how sure we are and the verdict's state, over the sentence."""
     sign = screen.glyphs.severity[cause.severity]
     parts: list[Line] = [
         [(f"{sign} {cause.severity.lower()}", SEVERITY_STYLE[cause.severity])],
@@ -114,6 +172,8 @@ def overline(cause: Finding, screen: Screen) -> list[Line]:
     ]
     if cause.confidence < 0.995:
         parts.append([(f"{numbers.percent(cause.confidence)} sure", PLAIN)])
+    if state:
+        parts.append([(state, NOTE)])
     return flow_parts(parts, screen.width)
 
 
@@ -150,10 +210,20 @@ def _sites_text(sites: Sequence[str], screen: Screen) -> str:
 
 
 def evidence_lines(cause: Finding, run: Run | None, screen: Screen) -> list[Line]:
-    """The numbers that show it: what, before, after, and a small trend where a series is known."""
+    """The numbers that show a cause, and what else moved meanwhile."""
     shown = [e for e in cause.evidence if e.value is not None or e.before is not None]
     if run is not None:
         shown += beside(cause, run, _FIGURES - len(shown))
+
+    def trend(evidence: Evidence, room: int, screen: Screen) -> Line:
+        return _evidence_trend(evidence, cause, run, room, screen)
+
+    return figure_lines(shown, trend, screen)
+
+
+def figure_lines(figures: Sequence[Evidence], trend: Trends, screen: Screen) -> list[Line]:
+    """Numbers as rows: what, before, after, and a small trend where a series is known."""
+    shown = [e for e in figures if e.value is not None or e.before is not None]
     if not shown:
         return []
     labels = [screen.text(e.label) for e in shown]
@@ -175,7 +245,7 @@ def evidence_lines(cause: Finding, run: Run | None, screen: Screen) -> list[Line
         broken = e.value is not None and not np.isfinite(e.value)
         line.append((pad(now, after_width), CRITICAL if broken else STRONG))
         room = min(_TREND, screen.width - line_width(line) - 2)
-        line += [("  ", ""), *_evidence_trend(e, cause, run, room, screen)]
+        line += [("  ", ""), *trend(e, room, screen)]
         lines.append(line)
     return lines
 
@@ -213,12 +283,23 @@ def window_around(cause: Finding, steps: np.ndarray[tuple[int], np.dtype[np.int6
 
 
 def remedy_lines(remedy: str, screen: Screen) -> list[Line]:
-    """The code line to try, never wrapped inside a word; several lines stay several."""
+    """The line of code to try."""
+    return code_lines("try", remedy, screen)
+
+
+def code_lines(purpose: str, code: str, screen: Screen) -> list[Line]:
+    """A line of code and what it is for, never wrapped inside a word; several lines stay several."""
     lines: list[Line] = []
-    for text in remedy.strip().splitlines():
-        for piece in wrap(screen.text(text), screen.width - 7) if len(text) > screen.width - 7 else [text]:
-            head = [("try  ", NOTE)] if not lines else [("     ", "")]
-            lines.append([("  ", ""), *head, (screen.text(piece), PLAIN)])
+    head, room = f"{purpose}  ", screen.width - len(purpose) - 4
+    for text in code.strip().splitlines():
+        for piece in wrap(screen.text(text), room) if len(text) > room else [text]:
+            lines.append(
+                [
+                    ("  ", ""),
+                    (head if not lines else " " * len(head), NOTE if not lines else ""),
+                    (screen.text(piece), PLAIN),
+                ]
+            )
     return lines
 
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from stethoscope.analyse.history import grid
 from stethoscope.explain.diagnosis import Diagnosis
-from stethoscope.explain.headline import headline
+from stethoscope.explain.state import State
 from stethoscope.record import Evidence, Finding, Series, Severity, metrics
 from stethoscope.store import Run
 from stethoscope.views.common import numbers
 from stethoscope.views.common import words as run_words
-from stethoscope.views.common.evidence import evidence_trend
+from stethoscope.views.common.evidence import evidence_series, evidence_trend, suspect_figure
 from stethoscope.views.common.glyphs import UNICODE
 from stethoscope.views.common.open_run import OpenRun
 from stethoscope.views.lines.heatmap import Picture, cell_levels, shortened
@@ -59,14 +61,39 @@ def heading_html(heading: str, note: str) -> str:
 def verdict_html(diagnosis: Diagnosis, run: Run | None, was_examined: bool) -> str:
     """The first cause in full, the others as rows; or that nothing was found."""
     notes = [finding for finding in diagnosis.findings if finding.severity is Severity.INFO]
-    if diagnosis.healthy:
+    if not diagnosis.causes:
         if not was_examined:
             return f"<div>{muted('Not examined yet: ' + mono('stethoscope.diagnose(run)'))}</div>"
-        said = headline(diagnosis, run)
-        words = f"{'✓ ' if said.kind == 'clear' else ''}{said.text} {extent_text(diagnosis.looked_at)}"
-        return f"<div>{muted(escaped(words, 800))}</div>" + _rows(notes, diagnosis)
+        return _state(diagnosis, run) + _rows(notes, diagnosis)
     first, *others = diagnosis.causes
     return _cause(first, diagnosis, run) + _rows([*others, *notes], diagnosis)
+
+
+def _state(diagnosis: Diagnosis, run: Run | None) -> str:
+    """A verdict without a cause: its state, its sentence, its numbers, what was ruled out, the line that leads on."""
+    verdict = diagnosis.verdict
+    sign = (
+        "✓"
+        if verdict.state is State.LEARNS
+        else UNICODE.severity[verdict.severity]
+        if verdict.state.is_trouble
+        else "?"
+    )
+    color = SEVERITY_COLOR[verdict.severity] if verdict.state.is_trouble else "currentColor"
+    parts = [
+        f'<div style="margin-top:4px">{mark(sign, color)} <b>{escaped(verdict.state.label)}</b></div>',
+        f'<div style="font-size:16px;line-height:24px;font-weight:600">{escaped(verdict.message, 800)}</div>',
+    ]
+    rest = " ".join(filter(None, (verdict.limits, *verdict.reservations)))
+    parts += [f"<div>{muted(escaped(rest, 800))}</div>"] if rest else []
+    parts.append(_figures(verdict.evidence, run, None))
+    for head, found in verdict.weighed:
+        parts.append(f'<div style="margin-top:4px">{muted(head.capitalize())}</div>')
+        parts += [f"<div>{escaped(one.text, 400)} <b>{escaped(suspect_figure(one))}</b></div>" for one in found]
+    if verdict.line:
+        parts.append(f"<div>{muted(verdict.purpose.capitalize())} {mono(verdict.line, 1000)}</div>")
+    parts.append(f"<div>{muted(escaped(extent_text(diagnosis.looked_at)))}</div>")
+    return "".join(parts)
 
 
 def _cause(cause: Finding, diagnosis: Diagnosis, run: Run | None) -> str:
@@ -93,6 +120,10 @@ def _evidence(cause: Finding, run: Run | None) -> str:
     shown = [*cause.evidence[:_MAX_EVIDENCE]]
     if run is not None:
         shown += beside(cause, run, _MAX_EVIDENCE - len(shown))
+    return _figures(shown, run, cause)
+
+
+def _figures(shown: Sequence[Evidence], run: Run | None, cause: Finding | None) -> str:
     if not shown:
         return ""
     cell = "padding:0 12px 0 0;text-align:{};border:none;background:none"
@@ -114,13 +145,14 @@ def _unit(e: Evidence) -> str:
     return e.unit if e.unit == "%" else f" {e.unit}" if e.unit else ""
 
 
-def _evidence_line(e: Evidence, cause: Finding, run: Run | None) -> str:
-    series = evidence_trend(e, cause, run) if run is not None else None
-    if series is None:
+def _evidence_line(e: Evidence, cause: Finding | None, run: Run | None) -> str:
+    if run is None:
         return ""
-    return line_svg(
-        series, f"{e.label} over steps {series.steps[0]:,} to {series.steps[-1]:,}", first_bad=cause.first_step
-    )
+    series = evidence_trend(e, cause, run) if cause is not None else evidence_series(e, run)
+    if series is None or not len(series):
+        return ""
+    first_bad = cause.first_step if cause is not None else None
+    return line_svg(series, f"{e.label} over steps {series.steps[0]:,} to {series.steps[-1]:,}", first_bad=first_bad)
 
 
 def _rows(findings: list[Finding], diagnosis: Diagnosis) -> str:

@@ -11,7 +11,6 @@ import numpy as np
 from stethoscope.analyse.bins import Mark, bins_over
 from stethoscope.analyse.history import History
 from stethoscope.analyse.tree import Node
-from stethoscope.explain.headline import headline
 from stethoscope.explain.meanwhile import CLIP, metric_series
 from stethoscope.kernels.statistics import statistic
 from stethoscope.record import Kind, Series, metrics
@@ -232,7 +231,7 @@ def _side(viewed: OpenRun) -> Side:
         return {**facts.identity(viewed.run), "verdict": text(words, 300), "severity": ""}
     return {
         **facts.identity(viewed.run),
-        "verdict": text(headline(viewed.diagnosis, viewed.run).text.rstrip("."), 300) + ("." if causes else ""),
+        "verdict": text(viewed.diagnosis.verdict.text.rstrip("."), 300) + ("." if causes else ""),
         "severity": str(causes[0].severity) if causes else "",
     }
 

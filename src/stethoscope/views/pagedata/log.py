@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections import Counter
 from typing import Final, Literal, TypedDict
 
-from stethoscope.explain.headline import ending
+from stethoscope.explain.ending import ending
 from stethoscope.store import Event, Run
 from stethoscope.views.common import numbers
 from stethoscope.views.common.open_run import OpenRun

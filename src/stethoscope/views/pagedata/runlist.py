@@ -7,7 +7,6 @@ from typing import Final, NotRequired, TypedDict
 import numpy as np
 
 from stethoscope.explain import conclude
-from stethoscope.explain.headline import headline
 from stethoscope.record import Severity, metrics
 from stethoscope.store import Run, folder_bytes
 from stethoscope.views.common.open_run import OpenRun
@@ -91,7 +90,11 @@ def list_verdict(viewed: OpenRun) -> ListVerdict:
     heard, causes, followed = diagnosis.findings, diagnosis.causes, diagnosis.followed
     if not causes:
         lost = facts.identity(run)["state"] == "damaged"
-        words = facts.state_words(run) if lost else headline(diagnosis, run).text.rstrip(".")
+        words = (
+            facts.state_words(run)
+            if lost
+            else f"{diagnosis.verdict.state.label}: {diagnosis.verdict.message}".rstrip(".")
+        )
         return {
             "severity": str(Severity.INFO) if lost else "",
             "message": words,

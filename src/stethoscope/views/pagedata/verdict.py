@@ -8,7 +8,6 @@ from typing import Final, TypedDict
 import numpy as np
 
 from stethoscope.explain.diagnosis import Diagnosis
-from stethoscope.explain.headline import headline
 from stethoscope.explain.meanwhile import goes_on, loss_words, meanwhile
 from stethoscope.record import Evidence, Finding, Series, Severity, metrics
 from stethoscope.store import Run
@@ -126,7 +125,7 @@ def verdict_data(viewed: OpenRun, course: Course | None = None) -> Verdict:
     looked = diagnosis.looked_at
     out: Verdict = {
         "healthy": diagnosis.healthy,
-        "headline": text(headline(diagnosis, run).text, 800),
+        "headline": text(diagnosis.verdict.text, 800),
         "lookedAt": {
             "numSites": looked.num_sites,
             "numSitesExpected": looked.num_sites_expected,

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 
-from stethoscope.explain.headline import headline
 from stethoscope.explain.meanwhile import meanwhile
+from stethoscope.explain.state import Verdict
 from stethoscope.record import Evidence, Finding, Severity, printable
 from stethoscope.views.common import numbers
+from stethoscope.views.common.evidence import suspect_figure
 from stethoscope.views.common.open_run import OpenRun
 from stethoscope.views.pagedata import facts
 from stethoscope.views.pagedata.verdict import MAX_EVIDENCE, followed_entries, why
@@ -28,7 +29,7 @@ def report_markdown(viewed: OpenRun) -> str:
         lines.append("")
         rest = [*others, *(f for f in diagnosis.findings if f.severity is Severity.INFO)]
     else:
-        lines += [f"## {_text(headline(diagnosis, run).text)}", ""]
+        lines += _state_lines(diagnosis.verdict)
         rest = [f for f in diagnosis.findings if f.severity is Severity.INFO]
     if rest:
         lines += ["## Other findings", ""]
@@ -41,6 +42,29 @@ def report_markdown(viewed: OpenRun) -> str:
     ]
     lines += ["## How it was measured", "", ". ".join(parts) + ".", ""]
     return "\n".join(lines)
+
+
+def _state_lines(verdict: Verdict) -> list[str]:
+    """A verdict without a cause: its state and sentence, its numbers, what was ruled out, what leads on."""
+    rest = " ".join(filter(None, (verdict.limits, *verdict.reservations)))
+    lines = [
+        f"## {_text(verdict.message)}",
+        "",
+        " ".join(filter(None, (f"**{verdict.state.label}**.", _text(rest)))),
+        "",
+    ]
+    if verdict.evidence:
+        lines += ["| evidence | before | after |", "| --- | ---: | ---: |"]
+        lines += [
+            f"| {_text(e.label)} | {numbers.number(e.before)} | **{numbers.number(e.value)}** |"
+            for e in verdict.evidence
+        ]
+        lines.append("")
+    for head, found in verdict.weighed:
+        lines += [f"{head.capitalize()}:", "", *(f"- {_text(one.text)} {suspect_figure(one)}" for one in found), ""]
+    if verdict.line:
+        lines += [f"{verdict.purpose.capitalize()}", "", "```python", verdict.line, "```", ""]
+    return lines
 
 
 def _cause_lines(cause: Finding, beside: list[Evidence]) -> list[str]:

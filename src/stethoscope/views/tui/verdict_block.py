@@ -11,13 +11,14 @@ from stethoscope.views.common.open_run import OpenRun
 from stethoscope.views.common.styled_text import NOTE, STRONG, Line, flow_parts, line_width, wrap
 from stethoscope.views.lines.verdict import (
     READING_WIDTH,
-    calm_lines,
     cause_lines,
     evidence_lines,
     followed_lines,
     overline,
     remedy_lines,
     rows_lines,
+    state_head,
+    state_lines,
     where_text,
 )
 
@@ -29,8 +30,8 @@ _GAP = 4
 def verdict_block(viewed: OpenRun, screen: Screen, room: int) -> list[Line]:
     """The first cause and what there is room for of the rest, in at most `room` lines where that can be."""
     diagnosis, run = viewed.diagnosis, viewed.run
-    if diagnosis.healthy:
-        return _healthy(viewed, screen, room)
+    if not diagnosis.causes:
+        return _without_cause(viewed, screen, room)
     cause = diagnosis.causes[0]
     for lines in _choices(cause, diagnosis, run, screen):
         if len(lines) <= room:
@@ -38,14 +39,20 @@ def verdict_block(viewed: OpenRun, screen: Screen, room: int) -> list[Line]:
     return _short(cause, diagnosis, screen)
 
 
-def _healthy(viewed: OpenRun, screen: Screen, room: int) -> list[Line]:
+def _without_cause(viewed: OpenRun, screen: Screen, room: int) -> list[Line]:
     if not viewed.was_examined and viewed.run.state != "live":
         words = viewed.trouble or "Looking for causes; nobody has examined this run yet."
         return [[(screen.text(words), NOTE)]]
-    lines = calm_lines(viewed.diagnosis, viewed.run, screen)
+    lines = state_lines(viewed.diagnosis, viewed.run, screen)
     notes = list(viewed.diagnosis.findings)
     rows = rows_lines(notes, viewed.diagnosis, screen) if notes else []
-    return lines + (rows if len(rows) < room else [])
+    choices = [
+        lines + rows,
+        lines,
+        [*state_head(viewed.diagnosis.verdict, screen), *rows],
+        state_head(viewed.diagnosis.verdict, screen),
+    ]
+    return next((one for one in choices if len(one) <= room), choices[-1])
 
 
 def _choices(cause: Finding, diagnosis: Diagnosis, run: Run, screen: Screen) -> list[list[Line]]:

@@ -1,4 +1,4 @@
-"""What is said over a run without a cause: a tick only where silence means something."""
+"""What is said where little or nothing was recorded: no tick without evidence that it learns."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from stethoscope import cli
-from stethoscope.explain import diagnose, headline
+from stethoscope.explain import State, diagnose
 from stethoscope.kernels import measure
 from stethoscope.record import Kind, Site, SiteInfo
 from stethoscope.store import RunWriter, open_run, seal
@@ -28,7 +28,7 @@ def write(folder: Path, num_steps: int = 40) -> None:
 def test_a_run_of_which_nothing_can_be_read_is_not_clean(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Silence over what cannot be read is no tick, and no success in a pipeline."""
     write(tmp_path)
-    assert headline(diagnose(tmp_path), open_run(tmp_path)).kind == "clear"
+    assert diagnose(tmp_path).verdict.state is State.LEARNS
     assert cli.main(["diagnose", str(tmp_path)]) == 0
     assert "✓" in capsys.readouterr().out
     for rows in tmp_path.glob("rows/**/*.parquet"):
@@ -42,7 +42,7 @@ def test_a_run_of_which_nothing_can_be_read_is_not_clean(tmp_path: Path, capsys:
 def test_a_run_without_a_step(tmp_path: Path) -> None:
     write(tmp_path, 0)
     run = open_run(tmp_path)
-    assert headline(diagnose(run), run).text == "No step was recorded: nothing can be said."
+    assert diagnose(run).verdict.text == "No step was recorded: nothing can be said."
 
 
 def test_sealed_rows_without_their_manifest_are_damage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -50,7 +50,7 @@ def test_sealed_rows_without_their_manifest_are_damage(tmp_path: Path, capsys: p
     (tmp_path / "rank-0" / "manifest.json").unlink()
     run = open_run(tmp_path)
     assert run.state == "damaged"
-    assert headline(diagnose(run), run).text == "No step can be read: nothing can be said."
+    assert diagnose(run).verdict.text == "No step can be read: nothing can be said."
     assert cli.main(["doctor", str(tmp_path)]) == 0
     assert "manifest.json at byte 0: is gone" in " ".join(capsys.readouterr().out.split())
     assert cli.main(["diagnose", str(tmp_path)]) == 3

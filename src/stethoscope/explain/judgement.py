@@ -1,0 +1,116 @@
+"""From causes, symptoms and evidence to one of the four states: what the verdict of a run is, and what to do next."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from stethoscope.detect.symptoms import LossFamily, LossKind, Progress, Symptom, learning, progress_of, symptoms
+from stethoscope.explain.diagnosis import LookedAt
+from stethoscope.explain.ending import blindness, ending, is_by_hand, reservations
+from stethoscope.explain.state import State, Verdict
+from stethoscope.explain.suspects import suspects
+from stethoscope.record import Evidence, Finding, Series, Severity, StethoscopeError
+from stethoscope.store import Run
+
+SLACK: Final = 0.1
+"""A cause may be dated this share of the run after its symptom: detectors are sure later than a loss is."""
+SLACK_STEPS: Final = 32
+COSTS_ONLY: Final = ("data_bound", "graph_retained", "hooks_accumulate")
+"""What takes time or memory, and does nothing to the weights."""
+BY_HEART: Final = (
+    "stethoscope.checkup(model, (inputs, targets), loss_fn, optimizer)\n# can it learn this one batch by heart?"
+)
+NEXT: Final = {
+    "does_not_learn": BY_HEART,
+    "impossible_value": "loss = F.cross_entropy(logits, targets)\n# takes logits; F.nll_loss takes log-probabilities",
+    "parts_from_training": (
+        "model.eval(); print(loss_fn(model(train_inputs), train_targets))\n# as low as in training: the validation data "
+        "differ; higher: train() and eval() mode differ"
+    ),
+    "not_a_number": "torch.autograd.set_detect_anomaly(True)\n# names the operation whose backward makes the NaN",
+}
+
+
+def judge(run: Run, causes: Sequence[Finding], looked: LookedAt) -> Verdict:
+    """The one place where a state is decided."""
+    told = tuple(reservations(looked, run))
+    blind = blindness(looked, run)
+    progress = _progress(run)
+    found = () if blind else symptoms(progress)
+    if run.state == "crashed" and not is_by_hand(run):
+        found = (_crash(run), *found)
+    unexplained = tuple(symptom for symptom in found if not any(explains(cause, symptom, run) for cause in causes))
+    if causes:
+        return Verdict(
+            State.TROUBLE,
+            causes[0].message,
+            symptoms=found,
+            unexplained=unexplained,
+            reservations=told,
+            severity=causes[0].severity,
+        )
+    if found:
+        return _unexplained(run, found, told)
+    if blind:
+        return Verdict(State.CANNOT_TELL, blind, reservations=told)
+    shown = learning(progress)
+    state = State.LEARNS if shown.learns else State.CANNOT_TELL
+    return Verdict(state, shown.message, shown.evidence, line=shown.line, limits=shown.limits, reservations=told)
+
+
+def explains(cause: Finding, symptom: Symptom, run: Run) -> bool:
+    """Whether a cause can be what a symptom comes from: it began before it, and it acts on what the symptom measures."""
+    if symptom.name == "crashed":
+        return cause.code in COSTS_ONLY or cause.severity is Severity.CRITICAL
+    length = (run.last_step or 0) + 1
+    return cause.code not in COSTS_ONLY and cause.first_step <= symptom.first_step + max(SLACK_STEPS, SLACK * length)
+
+
+def _unexplained(run: Run, found: tuple[Symptom, ...], told: tuple[str, ...]) -> Verdict:
+    first = found[0]
+    weighed = suspects(run, first)
+    return Verdict(
+        State.UNEXPLAINED,
+        first.message,
+        first.evidence,
+        symptoms=found,
+        unexplained=found,
+        suspects=weighed,
+        line=next((one.line for one in weighed if one.line), "") or _next(run, first),
+        reservations=told,
+        severity=first.severity,
+    )
+
+
+def _crash(run: Run) -> Symptom:
+    step = run.last_step or 0
+    return Symptom("crashed", ending(run), step, step, (Evidence("last recorded step", float(step)),))
+
+
+def _progress(run: Run) -> Progress:
+    """What is read of a folder that may hold anything: what makes no sense is as good as not there."""
+    try:
+        return progress_of(run)
+    except (StethoscopeError, ValueError, TypeError, KeyError, AttributeError, OverflowError):
+        return Progress(Series(np.empty(0, np.int64), np.empty(0)), LossKind(LossFamily.OPAQUE))
+
+
+def _next(run: Run, symptom: Symptom) -> str:
+    """The experiment that would split what is left."""
+    if symptom.name in ("diverges", "swings"):
+        rate = _rate_at(run, symptom.first_step)
+        if rate is not None:
+            return f"lr={0.1 * rate:.2g}\n# a tenth of the {rate:.2g} of step {symptom.first_step:,}: does the loss still rise?"
+        return 'for group in optimizer.param_groups: group["lr"] /= 10\n# does the loss still rise?'
+    return NEXT.get(symptom.name, "")
+
+
+def _rate_at(run: Run, step: int) -> float | None:
+    if "lr" not in run.metrics():
+        return None
+    series = run.metric("lr")
+    before = series.values[(series.steps <= step) & (series.values > 0)]
+    return float(before[-1]) if len(before) else None

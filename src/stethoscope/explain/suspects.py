@@ -1,0 +1,178 @@
+"""What could be behind a symptom without a cause: each suspect with the number of the run that speaks for it or against it.
+
+A suspect whose numbers were not recorded is not named: nothing clears it, and nothing speaks for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+import numpy as np
+
+from stethoscope.detect.symptoms import Symptom
+from stethoscope.explain.state import Suspect
+from stethoscope.record import Evidence, FloatArray, Kind
+from stethoscope.record.events import EvalBegin, EvalForward
+from stethoscope.store import Run
+
+LOOKED_AT: Final = 128
+"""Steps that are read: the last of the symptom's time."""
+MOVING: Final = (3e-5, 0.03)
+"""Between these, an update as a share of its weight neither does nothing nor destroys."""
+WANTED: Final = 1e-3
+REACHED: Final = 1e-6
+"""The smallest median gradient of a weight, as a share of the largest."""
+ALIVE: Final = 0.95
+"""The share of zeros in a layer's output up to which it has something to say."""
+INPUT_SIZES: Final = (0.01, 30.0)
+STEADY: Final = 10.0
+"""Times the usual gradient norm."""
+ENOUGH: Final = 8
+
+Question = Callable[[Run, range], Suspect | None]
+
+
+def suspects(run: Run, symptom: Symptom) -> tuple[Suspect, ...]:
+    """Those of this symptom, over the last recorded steps of its time; first what a number still speaks for."""
+    last = symptom.last_step
+    steps = range(max(symptom.first_step, last - LOOKED_AT + 1, 0), last + 1)
+    found = [suspect for ask in _QUESTIONS.get(symptom.name, ()) if (suspect := ask(run, steps)) is not None]
+    return tuple(sorted(found, key=lambda suspect: suspect.is_cleared))
+
+
+def _medians(run: Run, kind: Kind, stat: str, steps: range) -> Iterator[tuple[str, float]]:
+    matrix = run.matrix(kind, stat, first=steps.start, last=steps.stop - 1)
+    for at, info in enumerate(matrix.sites):
+        values = matrix.values[:, at]
+        values = values[np.isfinite(values)]
+        if len(values):
+            yield info.site.path, float(np.median(values))
+
+
+def _overflow(run: Run, steps: range) -> Suspect | None:
+    counts = run.matrix(None, "num_nonfinite", first=steps.start, last=steps.stop - 1)
+    recorded = ~counts.missing
+    if not recorded.any():
+        return None
+    found = float(np.nansum(counts.values[recorded]))
+    evidence = Evidence(f"NaN and Inf in steps {steps.start:,} to {steps.stop - 1:,}", found)
+    return Suspect("numbers that overflow", evidence, found == 0)
+
+
+def _update_size(run: Run, steps: range) -> Suspect | None:
+    sizes = dict(_medians(run, Kind.WEIGHT, "rms", steps))
+    updates = _medians(run, Kind.UPDATE, "rms", steps)
+    ratios = [size / sizes[path] for path, size in updates if sizes.get(path, 0.0) > 0]
+    if not ratios:
+        return None
+    usual = float(np.median(ratios))
+    what = (
+        "steps too large"
+        if usual > MOVING[1]
+        else "steps too small"
+        if usual < MOVING[0]
+        else "steps too small or too large"
+    )
+    evidence = Evidence("size of an update, as a share of its weight", usual)
+    if MOVING[0] <= usual <= MOVING[1]:
+        return Suspect(what, evidence, True)
+    return Suspect(what, evidence, False, _other_rate(run, usual))
+
+
+def _other_rate(run: Run, usual: float) -> str:
+    """A learning rate that brings updates to the size that training mostly has, where they are proportional to it."""
+    rates = run.metric("lr").values if "lr" in run.metrics() else np.empty(0)
+    rates = rates[np.isfinite(rates) & (rates > 0)]
+    if not len(rates) or not usual > 0:
+        return ""
+    return f"lr={rates.max() * WANTED / usual:.1g}  # brings an update to {WANTED:g} of its weight"
+
+
+def _gradient_reach(run: Run, steps: range) -> Suspect | None:
+    norms = [(size, path) for path, size in _medians(run, Kind.GRADIENT, "norm", steps) if path.endswith("weight")]
+    if len(norms) < 2:
+        return None
+    size, path = min(norms)
+    evidence = Evidence(f"smallest gradient norm of a weight ({path})", size, site=path, kind="gradient", stat="norm")
+    return Suspect("a layer that the gradient does not reach", evidence, size > REACHED * max(norms)[0])
+
+
+def _gradient_peak(run: Run, steps: range) -> Suspect | None:
+    if "grad_norm" in run.metrics():
+        values = run.metric("grad_norm").values
+    else:
+        first = max(steps.start - LOOKED_AT, 0)
+        norms = run.matrix(Kind.GRADIENT, "norm", first=first, last=steps.stop - 1).values
+        values = np.sqrt(np.nansum(norms**2, axis=1)) if norms.size else np.empty(0)
+    values = values[np.isfinite(values)]
+    if len(values) < ENOUGH or not np.median(values) > 0:
+        return None
+    largest, usual = float(values.max()), float(np.median(values))
+    evidence = Evidence("largest gradient norm (and the usual one)", largest, usual)
+    return Suspect("gradients that explode", evidence, largest < STEADY * usual)
+
+
+def _zero_outputs(run: Run, steps: range) -> Suspect | None:
+    shares = [(share, path) for path, share in _medians(run, Kind.ACTIVATION, "zero_fraction", steps)]
+    if not shares:
+        return None
+    share, path = max(shares)
+    label = f"largest share of zeros in a layer's output ({path})"
+    evidence = Evidence(label, share, site=path, kind="activation", stat="zero_fraction")
+    return Suspect("dead units", evidence, share < ALIVE)
+
+
+def _input_spread(run: Run, steps: range) -> Suspect | None:
+    # Of token ids a spread says nothing.
+    floats = {info.site.path for info in run.sites if info.site.kind is Kind.INPUT and "float" in info.dtype}
+    for path, std in _medians(run, Kind.INPUT, "std", range(steps.stop)):
+        if path in floats:
+            low, high = INPUT_SIZES
+            what = "inputs that are all alike" if std < low else "inputs that are constant or badly scaled"
+            return Suspect(what, Evidence("spread (std) of the inputs", std), low <= std <= high)
+    return None
+
+
+def _rate(run: Run, _: range) -> Suspect | None:
+    if "lr" not in run.metrics():
+        return None
+    values: FloatArray = run.metric("lr").values
+    values = values[np.isfinite(values)]
+    if not len(values) or not values.max() > 0:
+        return None
+    evidence = Evidence("learning rate (and its largest)", float(values[-1]), float(values.max()), stat="lr")
+    return Suspect("a schedule that takes the learning rate away", evidence, values[-1] >= 0.01 * values.max())
+
+
+def _training_mode(run: Run, _: range) -> Suspect | None:
+    if "training_mode" not in run.metrics():
+        return None
+    values = run.metric("training_mode").values
+    share = float(np.mean(values > 0)) if len(values) else 1.0
+    return Suspect("training in eval() mode", Evidence("share of steps in train() mode", share), share == 1.0)
+
+
+def _validation_mode(run: Run, _: range) -> Suspect | None:
+    if not run.events_of(EvalBegin):
+        return None
+    wrong = sum(bool(body.in_training) for _, body in run.events_of(EvalForward))
+    return Suspect(
+        "validation in train() mode", Evidence("calls in train() mode during validation", float(wrong)), not wrong
+    )
+
+
+_QUESTIONS: Final[dict[str, tuple[Question, ...]]] = {
+    "does_not_learn": (
+        _update_size,
+        _gradient_reach,
+        _overflow,
+        _zero_outputs,
+        _input_spread,
+        _rate,
+        _training_mode,
+    ),
+    "diverges": (_update_size, _gradient_peak, _overflow, _input_spread),
+    "swings": (_update_size, _gradient_peak, _overflow, _input_spread),
+    "parts_from_training": (_validation_mode, _overflow),
+}
