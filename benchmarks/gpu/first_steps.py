@@ -541,6 +541,11 @@ def prepare_machine() -> dict[str, str]:
             print(f"the C kernels: {'built' if done.returncode == 0 else 'not built'}", flush=True)
         except Exception as problem:
             print(f"the C kernels are not built: {problem!r}", flush=True)
+    try:  # as pip does where it installs; what Python would compile by the way is no cost of watching
+        command = [sys.executable, "-m", "compileall", "-q", str(ROOT / "src"), *paths[2:]]
+        subprocess.run(command, timeout=90, check=False, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    except Exception as problem:
+        print(f"no bytecode beforehand: {problem!r}", flush=True)
     inherited = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
     return os.environ | {
         "PYTHONPATH": os.pathsep.join(dict.fromkeys([*paths, *inherited])),
