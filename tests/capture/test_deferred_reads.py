@@ -208,7 +208,7 @@ def test_looks_at_the_model_never_read_a_value(no_values: torch.device) -> None:
     copies._suspects, copies._before = [weight], [weight.detach().clone()]
     names.parameters[id(weight)] = ("0", "weight")
     other = nn.Linear(3, 3).to(no_values)
-    kept._known, kept._searched = {1: (other, averages.sample(other))}, True
+    kept._known = {1: (other, averages.sample(other))}
     under_way = deferred_reads.DeferredReads()
     for one in (twins, copies):
         one.ask(under_way)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import gc
-import sys
 from collections.abc import Callable
 from typing import Any, Final
 
 import torch
+from torch.optim.swa_utils import AveragedModel
 
 from stethoscope.capture.census import same
 from stethoscope.capture.deferred_reads import DeferredReads, Values, can_defer
@@ -28,17 +28,26 @@ class Averages:
         """The average that the user told us of."""
         self._initial: torch.Tensor | None = None
         self._known: dict[int, tuple[Any, torch.Tensor | None]] = {}
-        self._searched = False
+        self._made: list[Any] = []
+        """Averaged models that were alive at the beginning or made since."""
 
     def begin(self) -> None:
-        """Before the first step: what the weights are now."""
+        """Before the first step: what the weights are now, and which averages there are. Looking for them takes too long for a step."""
         self._initial = sample(self._names.tensors)
+        objects = gc.get_objects()
+        # The types first, at C's speed: nearly always there is none, and nobody has to look at a million objects.
+        kinds = {kind for kind in set(map(type, objects)) if issubclass(kind, AveragedModel)}
+        if kinds:
+            self._made = [found for found in objects if type(found) in kinds]
+
+    def met(self, average: Any) -> None:
+        """One more was made."""
+        self._made.append(average)
 
     def ask(self, reads: DeferredReads, *, search: bool) -> Callable[[], AveragesEvent | None]:
         """Compares each with what it was; what is returned says which moved, when that has come."""
-        if search and not self._searched:
-            self._searched = True
-            self._find()
+        if search:
+            self._take_in()
         moved: list[tuple[str, bool, bool, bool]] = []
         for average, before in self._known.values():
             now = sample(average)
@@ -64,18 +73,14 @@ class Averages:
 
         return told
 
-    def _find(self) -> None:
-        found = [self.given] if self.given is not None else []
-        swa = sys.modules.get("torch.optim.swa_utils")
-        if swa is not None:
-            root = type(self._names.root)
-            objects = gc.get_objects()
-            # The types first, at C's speed: nearly always there is none, and nobody has to look at a million objects.
-            kinds = {kind for kind in set(map(type, objects)) if issubclass(kind, swa.AveragedModel)}
-            if kinds:
-                found += [o for o in objects if type(o) in kinds and isinstance(o.module, root)]
-        for average in found:
-            self._known.setdefault(id(average), (average, sample(average)))
+    def _take_in(self) -> None:
+        """Those that are of our model's kind, as they are when they are first compared."""
+        made, self._made = self._made, []
+        root = type(self._names.root)
+        found = [average for average in made if isinstance(getattr(average, "module", None), root)]
+        for average in found if self.given is None else [self.given, *found]:
+            if id(average) not in self._known:
+                self._known[id(average)] = (average, sample(average))
 
 
 def sample(average: Any) -> torch.Tensor | None:

@@ -132,6 +132,9 @@ class Discovery:
     def scheduler_stepped(self, scheduler: Any) -> None:
         """Nothing to do."""
 
+    def average_made(self, average: Any) -> None:
+        """Nothing yet: `watch` looks for those that are there."""
+
     def batch_arrived(self, dataset: Any, batch: Any, seconds: float) -> None:
         """Nothing to do."""
 

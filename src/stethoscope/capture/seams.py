@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import torch
 from torch.amp import grad_scaler
 from torch.nn.utils import clip_grad
-from torch.optim import lr_scheduler
+from torch.optim import lr_scheduler, swa_utils
 from torch.optim import optimizer as optimizer_module
 from torch.utils.data import dataloader
 
@@ -60,6 +60,9 @@ class Listener(Protocol):
 
     def scheduler_stepped(self, scheduler: Any) -> None:
         """A learning-rate scheduler advanced."""
+
+    def average_made(self, average: Any) -> None:
+        """An AveragedModel was made."""
 
     def batch_arrived(self, dataset: Any, batch: Any, seconds: float) -> None:
         """A DataLoader over these data yielded a batch, after somebody waited so long for it."""
@@ -146,6 +149,7 @@ class Seams:
         self._patches.extend(
             Patch(kind, "step", self._around_scheduler) for kind in _defining(lr_scheduler.LRScheduler, "step")
         )
+        self._patches.append(Patch(swa_utils.AveragedModel, "__init__", self._around_average))
         self._patches.append(Patch(dataloader._BaseDataLoaderIter, "__next__", self._around_loader))
         self._handles.append(optimizer_module.register_optimizer_step_pre_hook(self._before_step))
         self._handles.append(optimizer_module.register_optimizer_step_post_hook(self._after_step))
@@ -259,6 +263,14 @@ class Seams:
             return result
 
         return step
+
+    def _around_average(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def initialize(average: Any, *args: Any, **kwargs: Any) -> None:
+            original(average, *args, **kwargs)
+            for listener in self.listeners:
+                listener.average_made(average)
+
+        return initialize
 
     def _around_loader(self, original: Callable[..., Any]) -> Callable[..., Any]:
         # The iterator of every kind of DataLoader. Its constructor, where the workers' seed is drawn, stays as it is.

@@ -347,6 +347,11 @@ class Watcher:
         self.batch_tracker.arrived(dataset, batch, seconds, evaluating=self.evaluating)
 
     @guarded
+    def average_made(self, average: Any) -> None:
+        """An average of some model's weights, perhaps of ours."""
+        self.notes.averages.met(average)
+
+    @guarded
     def scheduler_stepped(self, scheduler: Any) -> None:
         """Count it; a scheduler's first step is its own constructor's."""
         if getattr(scheduler, "_step_count", 2) > 1:
