@@ -23,6 +23,7 @@ from typing import Final
 from stethoscope.analyse.span import events_alone, spans
 from stethoscope.detect import Detection, registry
 from stethoscope.record import Finding
+from stethoscope.record.events import SkippedStep
 from stethoscope.store import SEAL_BYTES, FindingsWriter, Run, Start, companion_log, open_run
 from stethoscope.store.findings import SEALING
 from stethoscope.store.locate import rank_folder
@@ -75,11 +76,11 @@ class Companion:
 
     def _look_at_skips(self) -> list[Finding]:
         """A step that never ends: a scaler that skips it again and again is to be told now, and what is said is not kept."""
-        skips = len(self._run.events("skipped_step", first=self._seen))
+        skips = len(self._run.events(SkippedStep.KIND, first=self._seen))
         if skips < 2 * self._num_skips:
             return self._written
         self._num_skips = max(skips, 1)
-        standing = events_alone(self._run, "skipped_step", after=self._seen)
+        standing = events_alone(self._run, SkippedStep.KIND, after=self._seen)
         if not standing.events:
             return self._written
         early = copy.deepcopy(self._detection)

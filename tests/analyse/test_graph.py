@@ -12,6 +12,7 @@ import pytest
 
 from stethoscope.analyse.graph import Edge, Graph, Node, UnknownModuleError, Unregistered, graph_of
 from stethoscope.record import RunFormatError
+from stethoscope.record.dataflow import DataFlow
 
 
 def edge(text: str, **more: Any) -> Edge:
@@ -233,25 +234,36 @@ def test_graph_of_a_watched_run(tmp_path: Path) -> None:
 
 
 def test_a_run_whose_graph_is_unknown_has_none() -> None:
-    class Event:
-        def __init__(self, **body: Any) -> None:
-            self.body = body
-
     class Run:
-        def __init__(self, *events: Event) -> None:
-            self._events = list(events)
+        def __init__(self, *flows: DataFlow) -> None:
+            self._flows = flows
 
-        def events(self, kind: str) -> list[Event]:
-            assert kind == "graph"
-            return self._events
+        def events_of(self, kind: type[DataFlow]) -> list[tuple[None, DataFlow]]:
+            assert kind is DataFlow
+            return [(None, flow) for flow in self._flows]
 
-    empty = {"version": 1, "status": "copy", "nodes": [{"path": "a"}], "edges": []}
-    unknown = Event(version=1, status="unknown", reason="none")
+    known = DataFlow(version=1, status="copy", nodes=(Node(path="a"),))
+    unknown = DataFlow(version=1, status="unknown", reason="none")
     assert graph_of(Run()) is None  # type: ignore[arg-type]
-    assert graph_of(Run(unknown, Event(version=99, status="traced"))) is None  # type: ignore[arg-type]
-    found = graph_of(Run(Event(**empty), unknown))  # type: ignore[arg-type]
+    assert graph_of(Run(unknown, DataFlow(version=99, status="traced"))) is None  # type: ignore[arg-type]
+    found = graph_of(Run(known, unknown))  # type: ignore[arg-type]
     assert found is not None
     assert list(found.nodes) == ["a"]
+
+
+def test_what_leads_to_nodes_that_are_not_named_is_left_out() -> None:
+    edges = (Edge(source="a", target="b"), Edge(source="a", target="gone"))
+    flow = DataFlow(
+        version=1,
+        status="traced",
+        nodes=(Node(path="a"), Node(path="b")),
+        edges=edges,
+        absorbed={"a.inner": "a", "x": "gone"},
+    )
+    graph = Graph.of(flow)
+    assert graph.edges == edges[:1]
+    assert graph.descendants("a") == ("b",)
+    assert graph.node_of("x.weight") is None
 
 
 def test_reading_a_graph_needs_no_torch() -> None:

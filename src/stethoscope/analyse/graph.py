@@ -11,79 +11,23 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
 from stethoscope.record import ROOT_NAME, MissingExtraError, RunFormatError, StethoscopeError
+from stethoscope.record.dataflow import VERSION, DataFlow, Edge, EdgeKind, Gradient, Node, Unregistered
 
 if TYPE_CHECKING:
     from stethoscope.store import Run
 
-VERSION: Final = 1
 INPUT: Final = "(input)"
 OUTPUT: Final = "(output)"
 
-READABLE: Final = ("traced", "copy", "parts")
-"""The states of a "graph" event that hold a graph."""
-
-EdgeKind = Literal["data", "residual"]
-Gradient = Literal["none", "integer", "detached", "flows"]
-Role = Literal["module", "parameter", "join", "input", "output"]
-
+__all__ = ["Edge", "Graph", "Node", "UnknownModuleError", "Unregistered", "graph_of"]
 _STATES: Final[tuple[Gradient, ...]] = ("none", "integer", "detached", "flows")
 
 
 class UnknownModuleError(StethoscopeError, LookupError):
     """The graph has no module of this name."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
-    """A module, or one of the few other things that data passes."""
-
-    path: str
-    type: str = ""
-    """The module's class; a join's operation."""
-    role: Role = "module"
-    num_parameters: int = 0
-    num_trainable: int = 0
-    calls: int = 0
-    """How often it was called in the forward pass."""
-    order: int = -1
-    """Its place in the order of execution; -1 where it never ran."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Edge:
-    """`target` takes what `source` made."""
-
-    source: str
-    target: str
-    kind: EdgeKind = "data"
-    """"residual": a way around, which meets a longer way between the same two in a sum or concatenation."""
-    gradient: Gradient = "flows"
-    """"none": nothing upstream asks for one; "integer": only indices or a mask go this way."""
-    operations: tuple[str, ...] = ()
-    """Functions that ran on the way, outside of any leaf module."""
-    inside: str = ""
-    """The module in whose forward they ran."""
-    uses: int = 1
-
-    @property
-    def detached(self) -> bool:
-        """Whether the gradient is cut here, by detach, `.data` or no_grad."""
-        return self.gradient == "detached"
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Unregistered:
-    """A module that was called but is no submodule: its parameters are in no optimizer and no checkpoint."""
-
-    path: str
-    type: str
-    num_parameters: int = 0
-    num_trainable: int = 0
-    inside: str = ""
-    """The module in whose forward it was called."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -263,48 +207,51 @@ class Graph:
         return self._with(nodes, edges.values())
 
     def _with(self, nodes: Mapping[str, Node], edges: Iterable[Edge]) -> Graph:
-        place = {path: node.order for path, node in nodes.items()}
-        ordered = sorted(edges, key=lambda edge: (place[edge.target], place[edge.source]))
+        ordered = sorted(edges, key=lambda edge: (nodes[edge.target].order, nodes[edge.source].order))
         return dataclasses.replace(self, nodes=nodes, edges=tuple(ordered))
 
     # ---- to and from other forms ----
 
     def to_json(self) -> dict[str, Any]:
         """As plain JSON values; `from_json` gives an equal graph back."""
-        body = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        for name in ("nodes", "containers"):
-            body[name] = [dataclasses.asdict(node) for node in body[name].values()]
-        for name in ("edges", "unregistered"):
-            body[name] = [dataclasses.asdict(part) for part in body[name]]
-        for edge in body["edges"]:
-            edge["operations"] = list(edge["operations"])
-        body["tied"] = [list(group) for group in self.tied]
-        body |= {
-            "unused": list(self.unused),
-            "untraced": list(self.untraced),
-            "absorbed": dict(self.absorbed),
-        }
-        return {"version": VERSION, **body}
+        flow = DataFlow(
+            version=VERSION,
+            status=self.status,
+            truncated=self.truncated,
+            nodes=tuple(self.nodes.values()),
+            edges=self.edges,
+            containers=tuple(self.containers.values()),
+            unused=self.unused,
+            absorbed=self.absorbed,
+            unregistered=self.unregistered,
+            untraced=self.untraced,
+            tied=self.tied,
+        )
+        return flow.to_body()
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> Graph:
-        """From what `to_json` or a run's "graph" event holds."""
-        if int(body.get("version", 0)) > VERSION:
-            raise RunFormatError("the graph is of a newer version", where=body["version"], do="Update stethoscope")
-        edges = tuple(
-            Edge(**{**_fields(Edge, edge), "operations": tuple(edge.get("operations", ()))}) for edge in body["edges"]
-        )
+        """From what `to_json` or a run's event holds."""
+        flow = DataFlow.from_body(body)
+        if flow.version > VERSION:
+            raise RunFormatError("the graph is of a newer version", where=flow.version, do="Update stethoscope")
+        return cls.of(flow)
+
+    @classmethod
+    def of(cls, flow: DataFlow) -> Graph:
+        """From what a run recorded; what leads to nodes that it does not name is left out."""
+        nodes = {node.path: node for node in flow.nodes}
         return cls(
-            nodes={node["path"]: Node(**_fields(Node, node)) for node in body["nodes"]},
-            edges=edges,
-            containers={node["path"]: Node(**_fields(Node, node)) for node in body.get("containers", ())},
-            unused=tuple(body.get("unused", ())),
-            unregistered=tuple(Unregistered(**_fields(Unregistered, one)) for one in body.get("unregistered", ())),
-            absorbed=dict(body.get("absorbed", {})),
-            tied=tuple(tuple(group) for group in body.get("tied", ())),
-            untraced=tuple(body.get("untraced", ())),
-            status=str(body.get("status", "traced")),
-            truncated=bool(body.get("truncated", False)),
+            nodes=nodes,
+            edges=tuple(edge for edge in flow.edges if edge.source in nodes and edge.target in nodes),
+            containers={node.path: node for node in flow.containers},
+            unused=flow.unused,
+            unregistered=flow.unregistered,
+            absorbed={name: path for name, path in flow.absorbed.items() if path in nodes},
+            tied=flow.tied,
+            untraced=flow.untraced,
+            status=flow.status,
+            truncated=flow.truncated,
         )
 
     def to_networkx(self) -> Any:
@@ -323,15 +270,8 @@ class Graph:
 
 def graph_of(run: Run) -> Graph | None:
     """The latest graph that a run recorded; None where there is none."""
-    for event in reversed(run.events("graph")):
-        if event.body.get("status") in READABLE and int(event.body.get("version", 0)) <= VERSION:
-            return Graph.from_json(event.body)
-    return None
-
-
-def _fields(kind: Any, body: Mapping[str, Any]) -> dict[str, Any]:
-    known = {field.name for field in dataclasses.fields(kind)}
-    return {key: value for key, value in body.items() if key in known}
+    found = [flow for _, flow in run.events_of(DataFlow) if flow.is_readable]
+    return Graph.of(found[-1]) if found else None
 
 
 def _walk_back(came: Mapping[str, str | None], name: str | None) -> tuple[str, ...]:

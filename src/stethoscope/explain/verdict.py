@@ -17,7 +17,7 @@ from stethoscope.explain.judgement import judge
 from stethoscope.explain.ranking import apply_ignores, rank_causes
 from stethoscope.explain.run_context import context_of
 from stethoscope.record import Finding, printable
-from stethoscope.record.events import NotMeasured
+from stethoscope.record.events import Continuation, NotMeasured
 from stethoscope.store import Run, open_run
 from stethoscope.store.findings import SEALING
 from stethoscope.store.losses import FIRST_LOST, LAST_LOST, LOST_STEPS
@@ -124,11 +124,11 @@ def looked_at(run: Run, broken: tuple[str, ...] = (), *, has_rows: npt.NDArray[n
 def _mixtures(run: Run) -> list[str]:
     """What processes said at their start about others that have written, or wrote, to the run."""
     told = []
-    for event in run.events("continuation"):
-        if event.body.get("how") == "beside":
-            other = printable(str(event.body.get("other")), limit=200)
+    for event, said in run.events_of(Continuation):
+        if said.how == "beside":
+            other = printable(said.other, limit=200)
             told.append(f"From step {event.step:,} on {other} wrote to this run too: the steps of both are mixed.")
-        elif event.body.get("how") == "fresh":
+        elif said.how == "fresh":
             told.append(f"Step {event.step:,} starts another training, with other weights, in the same run.")
     return told[:8]
 

@@ -26,6 +26,7 @@ from stethoscope.analyse.history.values import History, usual_before
 from stethoscope.analyse.recorded import Recorded, model_modules
 from stethoscope.kernels.statistics import Across, statistic
 from stethoscope.record import FloatArray, IntArray, Kind
+from stethoscope.record.events import SkippedStep
 from stethoscope.store import Start
 
 PART_VALUES: Final = 8_000_000
@@ -167,7 +168,7 @@ def _mark_skipped(run: Recorded, steps: IntArray, marks: MarkArray) -> None:
     """Steps that the optimizer skipped, where nothing else is known of them."""
     if not len(steps):
         return
-    skipped = [event.step for event in run.events("skipped_step", first=int(steps[0]), last=int(steps[-1]))]
+    skipped = [event.step for event in run.events(SkippedStep.KIND, first=int(steps[0]), last=int(steps[-1]))]
     if skipped:
         marks[np.isin(steps, skipped)[:, None] & (marks == Mark.MISSING)] = Mark.SKIPPED
 

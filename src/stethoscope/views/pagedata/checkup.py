@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Final, TypedDict
 
 from stethoscope.explain.diagnosis import Diagnosis
 from stethoscope.record import Finding
+from stethoscope.record.events import Checkup as CheckupEvent
 from stethoscope.store import Run
 from stethoscope.views.pagedata.packing import text
 from stethoscope.views.pagedata.screens import Screen
@@ -38,30 +38,29 @@ class Checkup(TypedDict):
 
 def checkup_data(run: Run) -> Checkup | None:
     """The latest checkup that was recorded with the run, None where there is none."""
-    events = run.events("checkup")
+    events = run.events_of(CheckupEvent)
     if not events:
         return None
-    body = events[-1].body
-    found = [Finding.from_json(one) for one in body.get("findings", ())]
+    _, said = events[-1]
+    found = [Finding.from_json(one) for one in said.findings]
     found.sort(key=lambda finding: -finding.severity.rank)
     experiments: list[ExperimentData] = [
         {
-            "name": text(str(one.get("name", "")), 80),
-            "question": text(str(one.get("question", "")), 200),
-            "outcome": text(str(one.get("outcome", "")), 40),
-            "lookedAt": text(str(one.get("looked_at", "")), 300),
-            "codes": [text(str(code), 80) for code in one.get("codes", ())][:20],
+            "name": text(one.name, 80),
+            "question": text(one.question, 200),
+            "outcome": text(one.outcome, 40),
+            "lookedAt": text(one.looked_at, 300),
+            "codes": [text(code, 80) for code in one.codes][:20],
         }
-        for one in body.get("experiments", ())
-        if isinstance(one, Mapping)
+        for one in said.experiments
     ]
     return {
         "findings": [finding_row(finding, Diagnosis()) for finding in found[:MAX_ROWS]],
-        "numExperiments": int(body.get("num_experiments", 0)),
+        "numExperiments": said.num_experiments,
         "experiments": experiments[:MAX_ROWS],
-        "notExamined": [text(str(note), 300) for note in body.get("not_examined", ())][:MAX_ROWS],
-        "seconds": float(body.get("seconds", 0.0)),
-        "time": float(body.get("time", 0.0)),
+        "notExamined": [text(note, 300) for note in said.not_examined][:MAX_ROWS],
+        "seconds": said.seconds,
+        "time": said.time,
     }
 
 

@@ -14,6 +14,7 @@ from stethoscope.analyse.tree import Node
 from stethoscope.explain.meanwhile import CLIP, metric_series
 from stethoscope.kernels.statistics import statistic
 from stethoscope.record import Kind, Series, metrics
+from stethoscope.record.events import Ownership
 from stethoscope.store import Run
 from stethoscope.views.common.open_run import OpenRun, both_locks
 from stethoscope.views.pagedata import facts, overview
@@ -385,12 +386,11 @@ def _flat(run: Run) -> dict[str, str]:
     model: Any = info.get("model")
     if isinstance(model, Mapping):
         out["model"] = text(str(model.get("type", "")), 60)
-    for event in run.events("ownership")[:1]:
-        for number_, group in enumerate(event.body.get("groups", [])[:4]):
+    for _, ownership in run.events_of(Ownership)[:1]:
+        for number_, group in enumerate(ownership.groups[:4]):
             where = "optimizer" if number_ == 0 else f"optimizer.{number_}"
-            out[where] = text(str(group.get("optimizer", "")), 40)
-            settings = group.get("settings", {})
-            out |= {f"{where}.{key}": _words(value) for key, value in list(settings.items())[:24]}
+            out[where] = text(group.optimizer, 40)
+            out |= {f"{where}.{key}": _words(value) for key, value in list(group.settings.items())[:24]}
     for part in ("versions", "config"):
         found = plain(info.get(part, {}), 60)
         if isinstance(found, Mapping):

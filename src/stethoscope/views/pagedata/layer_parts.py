@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Final, TypedDict
 
 import numpy as np
 
 from stethoscope.analyse.eventseries import attention_modules
 from stethoscope.record import Kind, Site, SiteInfo
+from stethoscope.record.events import Attention
 from stethoscope.store import Run
 from stethoscope.views.pagedata.packing import floats, text
 
@@ -40,13 +40,11 @@ class Units(TypedDict):
 def heads_data(run: Run, path: str, window: tuple[int, int]) -> Heads | None:
     """The entropy of each head of the layer's attention at each look; None where heads were not told apart."""
     for module in attention_modules(run, path)[:8]:
-        looks: dict[int, list[float]] = {}
-        for event in run.events("attention"):
-            modules = event.body.get("modules")
-            body = modules.get(module) if isinstance(modules, Mapping) else None
-            heads = body.get("heads") if isinstance(body, Mapping) else None
-            if isinstance(heads, list) and all(isinstance(one, int | float) for one in heads):
-                looks[event.step] = [float(one) for one in heads]
+        looks = {
+            event.step: attention.modules[module].heads
+            for event, attention in run.events_of(Attention)
+            if module in attention.modules and attention.modules[module].heads
+        }
         width = max((len(one) for one in looks.values()), default=0)
         steps = [step for step in sorted(looks) if len(looks[step]) == width]
         # The look before the window holds until the first one inside it.

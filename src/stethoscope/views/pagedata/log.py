@@ -7,6 +7,7 @@ from collections import Counter
 from typing import Final, Literal, TypedDict
 
 from stethoscope.explain.ending import ending
+from stethoscope.record import events
 from stethoscope.store import Event, Run
 from stethoscope.views.common import numbers
 from stethoscope.views.common.open_run import OpenRun
@@ -18,21 +19,19 @@ from stethoscope.views.pagedata.screens import Screen
 from stethoscope.views.pagedata.verdict import FindingRow, finding_row
 
 MAX_ENTRIES: Final = 1000
-_BOOKKEEPING: Final = frozenset(
-    {
-        "ownership",
-        "graph",
-        "coverage",
-        "ledger",
-        "totals",
-        "attention",
-        "units",
-        "loss_graph",
-        "logits",
-        "batch",
-        "eval_batch",
-    }
-)
+_BOOKKEEPING: Final = events.OLDER_KINDS | {
+    kind.KIND
+    for kind in (
+        events.Ownership,
+        events.DataFlow,
+        events.Totals,
+        events.Attention,
+        events.Units,
+        events.LossGraph,
+        events.Batch,
+        events.EvalBatch,
+    )
+}
 """Events that other screens are made of; as lines of a log they say nothing."""
 Told = tuple[Event, Event | None]
 _SERIES_FROM: Final = 200
@@ -139,7 +138,7 @@ def _grouped(told: list[Told], stops: list[int]) -> list[list[Told]]:
     out: list[list[Told]] = []
     for pair in told:
         last = out[-1][-1][0] if out else None
-        joins = last is not None and pair[0].kind == last.kind == "governor" and pair[0].rank == last.rank
+        joins = last is not None and pair[0].kind == last.kind == events.Governor.KIND and pair[0].rank == last.rank
         if joins and last is not None and bisect_left(stops, last.step) == bisect_left(stops, pair[0].step):
             out[-1].append(pair)
         else:
@@ -204,9 +203,7 @@ def _began(run: Run) -> Began:
     model = facts.model_facts(run)
     words = f"Recording begins: {model['type'] or 'a model'}, {numbers.plural(model['numParameters'], 'parameter')}"
     held = ", ".join(
-        dict.fromkeys(
-            str(g.get("optimizer", "")) for e in run.events("ownership")[:1] for g in e.body.get("groups", ())
-        )
+        dict.fromkeys(group.optimizer for _, said in run.events_of(events.Ownership)[:1] for group in said.groups)
     )
     started = facts.identity(run)["startedAt"]
     return {"words": text(f"{words}, {held}" if held else words, 300), "time": started}
