@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from stethoscope.record import metrics
+
 MAX_PARAMETERS: Final = 64
 ABSENT: Final = (0, -1)
 
@@ -98,12 +100,12 @@ class Ledger:
         vanished = 0 if is_same else sum(now[p] == ABSENT for p in arrived)
         touched = 0 if is_same else sum(now[p] != self._after_backward[p] for p in arrived)
         return {
-            "ledger/num_backwards": float(self.num_backwards),
-            "ledger/looked_at": float(len(now)),
-            "ledger/arrived": float(len(arrived)),
-            "ledger/kept": float(len(kept)),
-            "ledger/vanished": float(vanished),
-            "ledger/touched": float(touched),
+            metrics.LEDGER_BACKWARDS: float(self.num_backwards),
+            metrics.LEDGER_LOOKED_AT: float(len(now)),
+            metrics.LEDGER_ARRIVED: float(len(arrived)),
+            metrics.LEDGER_KEPT: float(len(kept)),
+            metrics.LEDGER_VANISHED: float(vanished),
+            metrics.LEDGER_TOUCHED: float(touched),
         }
 
     def step_ends(self) -> None:

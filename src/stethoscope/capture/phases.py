@@ -10,7 +10,9 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-PARTS: Final = ("forward_ms", "backward_ms", "optimizer_ms")
+from stethoscope.record import metrics
+
+PARTS: Final = (metrics.FORWARD_MS, metrics.BACKWARD_MS, metrics.OPTIMIZER_MS)
 
 
 class Phases:

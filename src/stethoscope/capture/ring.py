@@ -125,14 +125,14 @@ class StepRows:
 
         Where there is none since then, both step for the same loss, which is then the first one's.
         """
-        if any(loss.name == "loss" for loss in self.losses):
+        if any(loss.name == metrics.LOSS for loss in self.losses):
             for loss in self.losses if number else ():
-                loss.name = f"loss.{number}" if loss.name == "loss" else loss.name
+                loss.name = metrics.loss_of(number) if loss.name == metrics.LOSS else loss.name
         elif not number and before is not None:
             names = [loss.name for loss in before.losses]
-            if names and "loss" not in names:
+            if names and metrics.LOSS not in names:
                 for loss in before.losses:
-                    loss.name = "loss" if loss.name == names[-1] else loss.name
+                    loss.name = metrics.LOSS if loss.name == names[-1] else loss.name
 
     def absorb(self, later: StepRows) -> StepRows:
         """This and what came after it in the same Step, as one."""

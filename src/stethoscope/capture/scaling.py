@@ -47,7 +47,7 @@ class Scaling:
         self._scaler = weakref.ref(scaler)
         # Its value now: the scaler changes it in place.
         copy = scale.detach().clone()
-        rows.pending_scalars.append(("loss_scale", measure_async([copy])))
+        rows.pending_scalars.append((metrics.LOSS_SCALE, measure_async([copy])))
         for tensor in [scaled] if isinstance(scaled, torch.Tensor) else list(scaled):
             if isinstance(tensor, torch.Tensor) and tensor.grad_fn is not None:
                 self._scaled[tensor.grad_fn] = copy
@@ -101,7 +101,7 @@ class Scaling:
         mine = self._mine(gradients)
         if not mine:
             return
-        rows.pending_scalars.append(("grad_norm", measure_async([total_norm.detach()])))
+        rows.pending_scalars.append((metrics.GRADIENT_NORM, measure_async([total_norm.detach()])))
         rows.scalars[metrics.CLIP_NORM] = float(max_norm)
         rows.scalars[metrics.CLIP_SCALED] = float(self._still_scaled(mine, optimizers))
 

@@ -255,7 +255,7 @@ class Watcher:
     def gradient_asked(self) -> None:
         """Count it: a graph that was kept for it is used."""
         scalars = self.assembly.rows.scalars
-        scalars["num_grads"] = scalars.get("num_grads", 0.0) + 1.0
+        scalars[metrics.NUM_GRADS] = scalars.get(metrics.NUM_GRADS, 0.0) + 1.0
 
     @guarded
     def step_begins(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
@@ -306,7 +306,7 @@ class Watcher:
         self.registry.note_rates(optimizer, assembly.rows)
         found_inf = getattr(optimizer, "found_inf", None)
         if isinstance(found_inf, torch.Tensor):
-            assembly.rows.pending_scalars.append(("found_inf", measure_async([found_inf.detach()])))
+            assembly.rows.pending_scalars.append((metrics.FOUND_INF, measure_async([found_inf.detach()])))
         self.trained_in = threading.get_ident()
         complete = self.clock.stepped(optimizer)
         self._stepped_in_backward = torch._C._current_graph_task_id() != -1
@@ -413,7 +413,7 @@ class Watcher:
         divisor, scale = self.scaling.divisor_of(loss), self.scaling.scale_of(loss)
         self.taps.gradient_scale = pending_scale(scale)
         value = number_of(loss.detach() if scale is None else loss.detach() / scale)
-        self.assembly.rows.losses.append(NotedLoss("loss", value, divisor))
+        self.assembly.rows.losses.append(NotedLoss(metrics.LOSS, value, divisor))
         if loss.device.type == "cpu" and not math.isfinite(value if isinstance(value, float) else scalar_of(value)):
             self.guard(self._look_back)
 

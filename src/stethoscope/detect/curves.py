@@ -12,7 +12,7 @@ import numpy as np
 from stethoscope.analyse.span import Span
 from stethoscope.detect.tracks import Track
 from stethoscope.kernels.columns import INDEX
-from stethoscope.record import FloatArray, IntArray, Kind
+from stethoscope.record import FloatArray, IntArray, Kind, metrics
 from stethoscope.record.events import Batch, LossGraph, Totals
 
 VALIDATION: Final = ("eval", "val", "valid", "validation", "test", "dev")
@@ -94,7 +94,7 @@ def words(name: str) -> list[str]:
 def is_validation(name: str) -> bool:
     """Whether a metric speaks of validation."""
     found = words(name)
-    return bool(found) and (name.startswith("eval/") or found[0] in VALIDATION)
+    return bool(found) and (name.startswith(metrics.EVALUATION) or found[0] in VALIDATION)
 
 
 def direction(name: str) -> int:
@@ -120,11 +120,11 @@ class Curves:
     def observe(self, span: Span) -> None:
         """Append the loss and every metric of validation."""
         for name in span.metrics:
-            if name == "loss" or is_validation(name):
+            if name == metrics.LOSS or is_validation(name):
                 values = span.metric(name)
                 if name not in self._tracks:
                     # Beside each look at validation there are to be losses of training.
-                    self._tracks[name] = Track(2, limit=LOSSES_KEPT if name == "loss" else LOSSES_KEPT // 8)
+                    self._tracks[name] = Track(2, limit=LOSSES_KEPT if name == metrics.LOSS else LOSSES_KEPT // 8)
                 for place in np.flatnonzero(np.isfinite(values)):
                     self._tracks[name].add(int(span.steps[place]), float(values[place]))
         if len(span.steps):
@@ -156,7 +156,7 @@ class Curves:
     @property
     def loss(self) -> Curve:
         """The training loss."""
-        return self.curve("loss")
+        return self.curve(metrics.LOSS)
 
     def curve(self, name: str) -> Curve:
         """A metric, empty where it was never recorded."""
@@ -167,7 +167,7 @@ class Curves:
 
     def first_losses(self, number: int) -> FloatArray:
         """The first losses, exactly."""
-        return self._tracks["loss"].first(number)[:, 1] if "loss" in self._tracks else np.empty(0)
+        return self._tracks[metrics.LOSS].first(number)[:, 1] if metrics.LOSS in self._tracks else np.empty(0)
 
     def validation(self, wanted: int) -> dict[str, Curve]:
         """Validation's metrics of one direction."""
@@ -176,7 +176,7 @@ class Curves:
     def validation_loss(self) -> tuple[str, Curve] | None:
         """The metric of validation that can be set beside the training loss."""
         names = [name for name in self._tracks if is_validation(name) and any(w.endswith("loss") for w in words(name))]
-        names.sort(key=lambda name: (name != "eval/loss", name))
+        names.sort(key=lambda name: (name != metrics.EVALUATION + metrics.LOSS, name))
         return (names[0], self.curve(names[0])) if names else None
 
     def chance(self) -> float | None:

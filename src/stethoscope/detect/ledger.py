@@ -217,7 +217,7 @@ class Ownership(Detector):
             self._follow_gradients(span, event.step)
             self._follow_lists(event.step, ownership)
         self._follow_gradients(span)
-        for name in [name for name in span.metrics if name == "lr" or name.startswith("lr.")]:
+        for name in [name for name in span.metrics if metrics.is_learning_rate(name)]:
             rates = span.metric(name)
             streak = self._zero.setdefault(name, Streak())
             for place in np.flatnonzero(~np.isnan(rates)):

@@ -79,7 +79,7 @@ class Leftovers(Detector):
         ),
         Code(
             "ema_frozen",
-            needs=(Need("looks at averaged weights", "event", ("averages",), "watch(model, optimizer, ema=ema)"),),
+            needs=(Need("looks at averaged weights", "event", (Averages.KIND,), "watch(model, optimizer, ema=ema)"),),
         ),
         Code(
             "optimizer_state_lost",

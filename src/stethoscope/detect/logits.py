@@ -50,7 +50,7 @@ class Logits(Detector):
     codes: ClassVar[tuple[Code, ...]] = (
         Code(
             "attention_logit_growth",
-            needs=(Need("looks at attention", "event", ("attention",), UNITS_HINT),),
+            needs=(Need("looks at attention", "event", (Attention.KIND,), UNITS_HINT),),
             leads_to=(*BLOW_UP, "dead_units"),  # attention that is locked gives queries and keys no gradient
         ),
         Code(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Final
 
-from stethoscope.record import Kind, metrics
+from stethoscope.record import Kind, events, metrics
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -51,18 +51,18 @@ LEDGER = Need(
 )
 LOSS = Need("the training loss", "metric", (metrics.LOSS,), "loss.backward(), or session.log(loss=loss)")
 RATE = Need("the learning rate", "metric", (metrics.LEARNING_RATE,), "watch(model, optimizer)")
-OWNERS = Need("lists of who holds which parameter", "event", ("ownership",), "watch(model, optimizer)")
-GRAPH = Need("readings of the loss's graph", "event", ("loss_graph",), "loss.backward() in eager mode")
-FLOW_GRAPH = Need("the model's data-flow graph", "event", ("graph",), "one forward pass in eager mode")
-UNITS = Need("looks at units", "event", ("units",), UNITS_HINT)
+OWNERS = Need("lists of who holds which parameter", "event", (events.Ownership.KIND,), "watch(model, optimizer)")
+GRAPH = Need("readings of the loss's graph", "event", (events.LossGraph.KIND,), "loss.backward() in eager mode")
+FLOW_GRAPH = Need("the model's data-flow graph", "event", (events.DataFlow.KIND,), "one forward pass in eager mode")
+UNITS = Need("looks at units", "event", (events.Units.KIND,), UNITS_HINT)
 LOGITS = Need("looks at the output's logits", "metric", (metrics.LOG_Z,), UNITS_HINT)
 PREDICTIONS = Need("looks at predictions", "metric", (metrics.TOP_SHARE,), UNITS_HINT)
-BATCHES = Need("batches, sample by sample", "event", ("batch",), BATCH_HINT)
+BATCHES = Need("batches, sample by sample", "event", (events.Batch.KIND,), BATCH_HINT)
 VALIDATION = Need("validation metrics", "validation", (), EVAL_HINT)
 TOTALS = Need(
     "the totals that end a run",
     "event",
-    ("totals",),
+    (events.Totals.KIND,),
     "told when the run has ended by session.stop() or the script's end",
 )
 RANKS = Need("several ranks", "ranks", (), "watch on every rank")

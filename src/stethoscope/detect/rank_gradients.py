@@ -17,7 +17,7 @@ from stethoscope.detect.effects import LEARNING_TROUBLE
 from stethoscope.detect.needs import FLOW, GRADIENTS, RANKS
 from stethoscope.detect.tracks import Track
 from stethoscope.kernels.columns import INDEX, num_finite, stat
-from stethoscope.record import Evidence, Finding, FloatArray, Kind, Severity
+from stethoscope.record import Evidence, Finding, FloatArray, Kind, Severity, metrics
 from stethoscope.record.events import LossGraph
 
 WITH_BIAS: Final = (
@@ -63,7 +63,7 @@ class RankGradients(Detector):
     def observe(self, span: Span) -> None:
         """One ratio for every step and layer where all ranks show both."""
         # Clipping and scaling change one side of the ratio; a loss that was divided by hand may be meant for a sum.
-        for name in ("clip_norm", "clip_value", "loss_scale"):
+        for name in (metrics.CLIP_NORM, metrics.CLIP_VALUE, metrics.LOSS_SCALE):
             self._is_changed_between = self._is_changed_between or bool(span.recorded(name).any())
         for _, graph in span.events_of(LossGraph):
             if graph.operations and graph.operations[0][0] in SCALING:

@@ -44,7 +44,7 @@ class Rounding:
         pairs = _pairs(span)
         if not pairs:
             return
-        names = [name for name in span.metrics if name == "lr" or name.startswith("lr.")]
+        names = [name for name in span.metrics if metrics.is_learning_rate(name)]
         rates = (
             np.nan_to_num(np.array([span.metric(name) for name in names])).max(axis=0)
             if names

@@ -47,7 +47,7 @@ class Structure(Detector):
                 Need(
                     "pairs of an embedding and a head that began equal",
                     "event",
-                    ("twins",),
+                    (Twins.KIND,),
                     "there is none on the CPU",
                     may_be_absent=True,
                 ),

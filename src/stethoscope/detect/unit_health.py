@@ -71,7 +71,7 @@ class UnitHealth(Detector):
                 Need(
                     "layers whose rows began equal",
                     "event",
-                    ("copies",),
+                    (Copies.KIND,),
                     "there is none on the CPU",
                     may_be_absent=True,
                 ),

@@ -12,7 +12,7 @@ from stethoscope.explain.diagnosis import LookedAt
 from stethoscope.explain.ending import blindness, ending, is_by_hand, reservations
 from stethoscope.explain.state import State, Verdict
 from stethoscope.explain.suspects import suspects
-from stethoscope.record import Evidence, Finding, Series, Severity, StethoscopeError
+from stethoscope.record import Evidence, Finding, Series, Severity, StethoscopeError, metrics
 from stethoscope.store import Run
 
 SLACK: Final = 0.1
@@ -109,8 +109,8 @@ def _next(run: Run, symptom: Symptom) -> str:
 
 
 def _rate_at(run: Run, step: int) -> float | None:
-    if "lr" not in run.metrics():
+    if metrics.LEARNING_RATE not in run.metrics():
         return None
-    series = run.metric("lr")
+    series = run.metric(metrics.LEARNING_RATE)
     before = series.values[(series.steps <= step) & (series.values > 0)]
     return float(before[-1]) if len(before) else None

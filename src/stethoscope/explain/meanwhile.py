@@ -45,12 +45,12 @@ def meanwhile(run: Run, cause: Finding, room: int) -> list[Evidence]:
             out.append(Evidence(f"{label} {site}", after, before, site=site, kind=str(kind), stat=stat))
     said = " ".join(f"{e.label} {e.stat}".lower() for e in cause.evidence)
     known = run.metrics()
-    if "grad_norm" in known and "gradient norm" not in said and "grad_norm" not in said:
-        words = "gradient before clipping" if "clip_norm" in known else "gradient L2 of the model"
-        out += _of_metric(run, cause, end, "grad_norm", words)
+    if metrics.GRADIENT_NORM in known and "gradient norm" not in said and metrics.GRADIENT_NORM not in said:
+        words = "gradient before clipping" if metrics.CLIP_NORM in known else "gradient L2 of the model"
+        out += _of_metric(run, cause, end, metrics.GRADIENT_NORM, words)
     if "clip" not in said and len(out) < room - 1:
         out += _of_metric(run, cause, end, CLIP, "clip coefficient")
-    loss = _of_metric(run, cause, _end(run, cause), "loss", "loss") if "loss" not in said else []
+    loss = _of_metric(run, cause, _end(run, cause), metrics.LOSS, "loss") if "loss" not in said else []
     return [*out[: room - len(loss)], *loss]
 
 
@@ -59,7 +59,7 @@ def metric_series(run: Run, name: str) -> Series | None:
     known = run.metrics()
     if name in known:
         return run.metric(name)
-    if name != CLIP or not {"grad_norm", "clip_norm"} <= set(known):
+    if name != CLIP or not {metrics.GRADIENT_NORM, metrics.CLIP_NORM} <= set(known):
         return None
     norms, limits = run.metric(metrics.GRADIENT_NORM), run.metric(metrics.CLIP_NORM)
     steps, at, of = np.intersect1d(norms.steps, limits.steps, assume_unique=True, return_indices=True)
@@ -129,7 +129,7 @@ def _of_metric(run: Run, cause: Finding, end: int, name: str, label: str) -> lis
     series = metric_series(run, name)
     if series is None or not len(series):
         return []
-    broken = _broken(series, cause) if name == "loss" else None
+    broken = _broken(series, cause) if name == metrics.LOSS else None
     after = _last(series, end) if broken is None else float(series.values[broken])
     if after is None:
         return []

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 
 from stethoscope.analyse.graph import INPUT, Graph, graph_of
-from stethoscope.record import IntArray, StethoscopeError
+from stethoscope.record import IntArray, StethoscopeError, metrics
 from stethoscope.store import Run
 
 JUMP = 3.0
@@ -48,7 +48,7 @@ def context_of(run: Run) -> RunContext:
         graph = graph_of(run)
     except StethoscopeError:
         graph = None
-    rates = [run.metric(name) for name in run.metrics() if name == "lr" or name.startswith("lr.")]
+    rates = [run.metric(name) for name in run.metrics() if metrics.is_learning_rate(name)]
     jumps: set[int] = set()
     for series in rates:
         before, after = series.values[:-1], series.values[1:]

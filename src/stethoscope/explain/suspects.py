@@ -12,7 +12,7 @@ import numpy as np
 
 from stethoscope.detect.symptoms import Symptom
 from stethoscope.explain.state import Suspect
-from stethoscope.record import Evidence, FloatArray, Kind
+from stethoscope.record import Evidence, FloatArray, Kind, metrics
 from stethoscope.record.events import EvalBegin, EvalForward
 from stethoscope.store import Run
 
@@ -82,7 +82,7 @@ def _update_size(run: Run, steps: range) -> Suspect | None:
 
 def _other_rate(run: Run, usual: float) -> str:
     """A learning rate that brings updates to the size that training mostly has, where they are proportional to it."""
-    rates = run.metric("lr").values if "lr" in run.metrics() else np.empty(0)
+    rates = run.metric(metrics.LEARNING_RATE).values if metrics.LEARNING_RATE in run.metrics() else np.empty(0)
     rates = rates[np.isfinite(rates) & (rates > 0)]
     if not len(rates) or not usual > 0:
         return ""
@@ -99,8 +99,8 @@ def _gradient_reach(run: Run, steps: range) -> Suspect | None:
 
 
 def _gradient_peak(run: Run, steps: range) -> Suspect | None:
-    if "grad_norm" in run.metrics():
-        values = run.metric("grad_norm").values
+    if metrics.GRADIENT_NORM in run.metrics():
+        values = run.metric(metrics.GRADIENT_NORM).values
     else:
         first = max(steps.start - LOOKED_AT, 0)
         norms = run.matrix(Kind.GRADIENT, "norm", first=first, last=steps.stop - 1).values
@@ -135,9 +135,9 @@ def _input_spread(run: Run, steps: range) -> Suspect | None:
 
 
 def _rate(run: Run, _: range) -> Suspect | None:
-    if "lr" not in run.metrics():
+    if metrics.LEARNING_RATE not in run.metrics():
         return None
-    values: FloatArray = run.metric("lr").values
+    values: FloatArray = run.metric(metrics.LEARNING_RATE).values
     values = values[np.isfinite(values)]
     if not len(values) or not values.max() > 0:
         return None
@@ -146,9 +146,9 @@ def _rate(run: Run, _: range) -> Suspect | None:
 
 
 def _training_mode(run: Run, _: range) -> Suspect | None:
-    if "training_mode" not in run.metrics():
+    if metrics.TRAINING_MODE not in run.metrics():
         return None
-    values = run.metric("training_mode").values
+    values = run.metric(metrics.TRAINING_MODE).values
     share = float(np.mean(values > 0)) if len(values) else 1.0
     return Suspect("training in eval() mode", Evidence("share of steps in train() mode", share), share == 1.0)
 

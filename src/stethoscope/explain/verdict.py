@@ -18,6 +18,7 @@ from stethoscope.explain.ranking import apply_ignores, rank_causes
 from stethoscope.explain.run_context import context_of
 from stethoscope.record import Finding, printable
 from stethoscope.record.events import Continuation, NotMeasured
+from stethoscope.record.metrics import EVALUATION, LOSS
 from stethoscope.store import Run, open_run
 from stethoscope.store.findings import SEALING
 from stethoscope.store.losses import FIRST_LOST, LAST_LOST, LOST_STEPS
@@ -150,12 +151,12 @@ def _unmet(run: Run) -> list[str]:
     metrics = run.metrics()
     kinds = {str(info.site.kind) for info in run.sites}
     needs = []
-    if not any(name.startswith("eval/") for name in metrics):
+    if not any(name.startswith(EVALUATION) for name in metrics):
         needs.append(
             "with session.evaluating(): session.log(loss=...) would show overfitting and train/eval mode mistakes"
         )
     if "target" not in kinds:
         needs.append("session.log_batch(inputs, targets) would show bad batches, label trouble and repeated samples")
-    if "loss" not in metrics:
+    if LOSS not in metrics:
         needs.append("no loss was seen: call loss.backward() on the loss, or session.log(loss=loss)")
     return needs

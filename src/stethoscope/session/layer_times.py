@@ -24,7 +24,7 @@ from stethoscope.capture.guard import never_compiled
 from stethoscope.capture.sites import is_compiled
 from stethoscope.capture.taps import Inert, tensors_in
 from stethoscope.instruments.reading import LayerTime
-from stethoscope.record import ROOT_NAME
+from stethoscope.record import ROOT_NAME, metrics
 
 if TYPE_CHECKING:
     from stethoscope.capture.watcher import Watcher
@@ -140,7 +140,7 @@ class LayerTimes:
 
     def part_ended(self, part: str) -> None:
         """After a backward pass: the last gradient has arrived some time ago."""
-        if part == "backward_ms" and self._marks is not None and self._marks.arrivals:
+        if part == metrics.BACKWARD_MS and self._marks is not None and self._marks.arrivals:
             self._marks.arrivals.append((None, self._marks.now()))
 
     def _begin(self) -> None:

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from stethoscope.record import MissingExtraError
+from stethoscope.record import MissingExtraError, metrics
 from stethoscope.session import messages
 
 if TYPE_CHECKING:
     from stethoscope.instruments.visualizer import DebugVisualizer
     from stethoscope.store import Run
 
-METRICS: Final = ("loss", "eval/loss", "lr", "step_ms")
+METRICS: Final = (metrics.LOSS, metrics.EVALUATION + metrics.LOSS, metrics.LEARNING_RATE, metrics.STEP_MS)
 MAX_LAYERS: Final = 64
 
 

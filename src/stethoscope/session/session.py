@@ -16,6 +16,7 @@ from stethoscope.capture.guard import can_be_kept, warn
 from stethoscope.config import DebugConfig
 from stethoscope.instruments.wording import plural
 from stethoscope.record import Finding, StopTraining, WatchError, events
+from stethoscope.record.metrics import EVALUATION
 from stethoscope.session import arguments, endings, messages
 from stethoscope.session.companion_handle import CompanionHandle
 from stethoscope.session.continuation import find_continuation, next_step
@@ -323,7 +324,7 @@ class DebugSession(Kit):
         """Record metrics of the current step; tensors are read without a synchronisation."""
         if self._watcher is None or self._writer is None or self._stopped:
             return
-        prefix = "eval/" if self._watcher.evaluating else ""
+        prefix = EVALUATION if self._watcher.evaluating else ""
         plain: dict[str, float] = {}
         for name, value in metrics.items():
             note_metric(self._watcher, plain, prefix + name, value)

@@ -15,7 +15,7 @@ import numpy as np
 from stethoscope.analyse.trends import noise
 from stethoscope.detect.curves import direction, is_validation
 from stethoscope.detect.symptoms.loss_kind import LossFamily, LossKind, loss_kind
-from stethoscope.record import FloatArray, IntArray, Kind, Series
+from stethoscope.record import FloatArray, IntArray, Kind, Series, metrics
 from stethoscope.record.events import Backward, Batch, Continuation, LossGraph
 from stethoscope.store import Run
 
@@ -105,7 +105,7 @@ class Progress:
 def progress_of(run: Run) -> Progress:
     """Reads what symptoms need; a few metrics and events, no rows but those of targets and output."""
     known = run.metrics()
-    loss = run.metric("loss") if "loss" in known else Series(np.empty(0, np.int64), np.empty(0))
+    loss = run.metric(metrics.LOSS) if metrics.LOSS in known else Series(np.empty(0, np.int64), np.empty(0))
     graph = next(iter(run.events_of(LossGraph)), None)
     backwards = {event.step: body for event, body in run.events_of(Backward)}
     kind = LossKind(LossFamily.OPAQUE) if graph is None else loss_kind(graph[1], backwards.get(graph[0].step))
@@ -119,7 +119,7 @@ def progress_of(run: Run) -> Progress:
         label_entropy=entropy,
         target_variance=_target_variance(run) if kind.family is LossFamily.DISTANCE else None,
         output_std=_output_std(run) if kind.family is LossFamily.DISTANCE else None,
-        same_class=_last(run, "output/top_share") if "output/top_share" in known else None,
+        same_class=_last(run, metrics.TOP_SHARE) if metrics.TOP_SHARE in known else None,
         num_losses=1 + sum(name.startswith("loss.") and name[5:].isdigit() for name in known),
         is_live=run.state == "live",
         is_mixed=any(how in ("beside", "fresh") for how in continuations),

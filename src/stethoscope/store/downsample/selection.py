@@ -12,13 +12,24 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from stethoscope.record import IntArray
+from stethoscope.record import IntArray, events
 from stethoscope.store.tables import SortedRows
 
 Kept = list[tuple[int, int]]
 Mask = npt.NDArray[np.bool_]
 
-REPEATED_LOOKS: Final = frozenset({"attention", "backward", "batch", "eval_batch", "governor", "loss_graph", "units"})
+REPEATED_LOOKS: Final = frozenset(
+    kind.KIND
+    for kind in (
+        events.Attention,
+        events.Backward,
+        events.Batch,
+        events.EvalBatch,
+        events.Governor,
+        events.LossGraph,
+        events.Units,
+    )
+)
 """Kinds of events of which there is one every few steps, each a look at the same thing."""
 SCALARS_FROM: Final = 64
 """Steps per bucket of rows from which on scalars thin out too."""

@@ -47,7 +47,7 @@ def step_cost(run: Run) -> float | None:
 
     Threads of ours that share the processor with training are not in it: on steps of a millisecond they weigh more.
     """
-    if not {"overhead_ms", "step_ms"} <= set(run.metrics()):
+    if not {metrics.OVERHEAD_MS, metrics.STEP_MS} <= set(run.metrics()):
         return None
     ours, step = run.metric(metrics.OVERHEAD_MS).values, run.metric(metrics.STEP_MS).values
     if not len(ours) or not len(step):

@@ -27,7 +27,11 @@ from stethoscope.views.pagedata.runlist import nan_at
 EQUAL: Final = 7
 """The mark of a cell in which both runs say the same to the last bit that is kept."""
 _MAX_SETTINGS: Final = 60
-_TRACKS: Final = (("loss", "Loss"), ("grad_norm", "Gradient norm"), ("lr", "Learning rate"))
+_TRACKS: Final = (
+    (metrics.LOSS, "Loss"),
+    (metrics.GRADIENT_NORM, "Gradient norm"),
+    (metrics.LEARNING_RATE, "Learning rate"),
+)
 _NO_SETTING: Final = frozenset({"dir", "name"})
 _KIND_WORDS: Final = {Kind.ACTIVATION: "output", Kind.ACTIVATION_GRADIENT: "output gradient"}
 
@@ -309,7 +313,7 @@ def _tracks(a: OpenRun, b: OpenRun, view: tuple[int, int, int], parted: Parted |
             continue
         whole = np.concatenate([one.values[(one.steps >= view[0]) & (one.steps <= view[1])] for one in pair])
         finite = whole[np.isfinite(whole) & (whole > 0)]
-        decades = {"grad_norm": 100, "parted": 16}.get(name)
+        decades = {metrics.GRADIENT_NORM: 100, "parted": 16}.get(name)
         log = bool(len(finite) and decades and finite.max() / finite.min() > decades)
         out.append(
             {
@@ -325,7 +329,7 @@ def _tracks(a: OpenRun, b: OpenRun, view: tuple[int, int, int], parted: Parted |
 
 
 def _metric(viewed: OpenRun, name: str) -> Series:
-    if name == "grad_norm":
+    if name == metrics.GRADIENT_NORM:
         return overview.gradient_norm(viewed)[0]
     return viewed.run.metric(name) if name in viewed.run.metrics() else Series(np.empty(0, np.int64), np.empty(0))
 

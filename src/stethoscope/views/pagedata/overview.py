@@ -24,7 +24,7 @@ from stethoscope.views.pagedata.verdict import Course, EvidenceData, Verdict, ve
 MAX_WIDTH: Final = 4096
 MINIMAP_BINS: Final = 1024
 STATS: Final = ("norm", "abs_max", "mean_abs", "mean", "std", "max", "min", "kurtosis", "zero_fraction", "num_tiny")
-_SHOWN: Final = ("loss", "grad_norm", "lr", "step_ms")
+_SHOWN: Final = (metrics.LOSS, metrics.GRADIENT_NORM, metrics.LEARNING_RATE, metrics.STEP_MS)
 
 
 class Counts(TypedDict):
@@ -213,22 +213,22 @@ def tracks_data(viewed: OpenRun, first: int, last: int, width: int, extra: tuple
     width = max(16, min(width, MAX_WIDTH))
     known = run.metrics()
     out = []
-    if "loss" in known:
+    if metrics.LOSS in known:
         spread = over_ranks(run, metrics.LOSS) if len(run.ranks) > 1 else None
         loss = run.metric(metrics.LOSS) if spread is None else spread.mean
         note = "" if spread is None else f"mean, band over {len(run.ranks):,} ranks"
-        one = _track("loss", "Loss", note, "s1", loss, (first, last, width), tall=True)
+        one = _track(metrics.LOSS, "Loss", note, "s1", loss, (first, last, width), tall=True)
         if spread is not None:
             one["series"] = spread_bins(spread, (first, last, width))
         out.append(one)
     gradient, note = gradient_norm(viewed)
     if len(gradient):
-        one = _track("grad_norm", "Gradient norm", note, "s2", gradient, (first, last, width), tall=True)
+        one = _track(metrics.GRADIENT_NORM, "Gradient norm", note, "s2", gradient, (first, last, width), tall=True)
         limit = clip_limit(run)
         if limit is not None:
             one["limits"] = [{"value": limit, "label": f"clip at {limit:g}" + (".0" if limit == int(limit) else "")}]
         out.append(one)
-    rate = next((name for name in known if name == "lr" or name.startswith("lr.")), None)
+    rate = next((name for name in known if metrics.is_learning_rate(name)), None)
     if rate:
         out.append(_track(rate, "Learning rate", "", "s4", run.metric(rate), (first, last, width)))
     speed = step_rate(run)

@@ -14,11 +14,11 @@ from stethoscope.views.pagedata.query import QueryParams
 from stethoscope.views.pagedata.screens import Screen
 
 _PARTS: Final = (
-    ("data", "data_ms", "s6"),
-    ("forward", "forward_ms", "s1"),
-    ("backward", "backward_ms", "s2"),
-    ("optimizer", "optimizer_ms", "s3"),
-    ("ours", "overhead_ms", "ink"),
+    ("data", metrics.DATA_MS, "s6"),
+    ("forward", metrics.FORWARD_MS, "s1"),
+    ("backward", metrics.BACKWARD_MS, "s2"),
+    ("optimizer", metrics.OPTIMIZER_MS, "s3"),
+    ("ours", metrics.OVERHEAD_MS, "ink"),
 )
 
 
@@ -56,7 +56,7 @@ def profile_data(viewed: OpenRun, view: tuple[int, int, int]) -> ProfileData:
     """The mean step as parts, the time of every step, and the slowest ones."""
     run = viewed.run
     known = run.metrics()
-    if "step_ms" not in known:
+    if metrics.STEP_MS not in known:
         return {
             "version": viewed.version,
             "parts": [],

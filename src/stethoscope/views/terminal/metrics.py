@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from stethoscope.analyse.bins import bins_over
-from stethoscope.record import Series
+from stethoscope.record import Series, metrics
 from stethoscope.views.common import numbers
 from stethoscope.views.common.glyphs import Screen
 from stethoscope.views.common.styled_text import BROKEN, NOTE, PLAIN, Line, pad
@@ -17,29 +17,29 @@ from stethoscope.views.lines.sparkline import sparkline
 if TYPE_CHECKING:
     from stethoscope.store import Run
 
-_FIRST = ("loss", "grad_norm", "clip_coef", "lr", "loss_scale")
-_LAST = ("step_ms", "overhead_ms", "num_backwards")
-_QUIET = frozenset({"clip_coef", "num_backwards"})
+_FIRST = (metrics.LOSS, metrics.GRADIENT_NORM, metrics.LEARNING_RATE, metrics.LOSS_SCALE)
+_LAST = (metrics.STEP_MS, metrics.OVERHEAD_MS, metrics.NUM_BACKWARDS)
+_QUIET = frozenset({metrics.NUM_BACKWARDS})
 """Shown only where they change: they say something when they move."""
 _INNER = frozenset(
     {
-        "overhead_ms",
-        "data_ms",
-        "loader_ms",
-        "memory_in_use_mb",
-        "forward_ms",
-        "backward_ms",
-        "optimizer_ms",
-        "graphs_alive",
-        "outputs_alive",
-        "outputs_marked",
-        "num_hooks",
-        "training_mode",
-        "update_cos",
-        "clip_scaled",
+        metrics.OVERHEAD_MS,
+        metrics.DATA_MS,
+        metrics.LOADER_MS,
+        metrics.MEMORY_IN_USE,
+        metrics.FORWARD_MS,
+        metrics.BACKWARD_MS,
+        metrics.OPTIMIZER_MS,
+        metrics.GRAPHS_ALIVE,
+        metrics.OUTPUTS_ALIVE,
+        metrics.OUTPUTS_MARKED,
+        metrics.NUM_HOOKS,
+        metrics.TRAINING_MODE,
+        metrics.UPDATE_COSINE,
+        metrics.CLIP_SCALED,
     }
 )
-_INNER_GROUPS = ("ledger/", "output/", "batch/")
+_INNER_GROUPS = (metrics.LEDGER, metrics.OUTPUT, "batch/")
 """What is written down for the detectors: theirs to read, in the way of a person who looks at the loss."""
 
 

@@ -88,7 +88,7 @@ def _charts(viewed: OpenRun, roomy: bool, tall: bool) -> list[tuple[str, Series,
     if tall:
         gradient, _ = overview.gradient_norm(viewed)
         out += [("gradient norm", gradient, 3)] if len(gradient) else []
-        rate = next((name for name in run.metrics() if name == "lr" or name.startswith("lr.")), None)
+        rate = next((name for name in run.metrics() if metrics.is_learning_rate(name)), None)
         out += [("learning rate", run.metric(rate), 2)] if rate else []
     return out
 
