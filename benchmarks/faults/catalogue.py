@@ -259,6 +259,13 @@ H30 resume done right
 H31 a target network that starts as an equal copy
 H32 nn.TransformerEncoder's cloned layers
 H33 sampling under no_grad in train mode
+H61 a policy gradient on growing episodes
+H62 lists of one episode
+H63 an LBFGS step that is cut off, steps by hand
+H64 large inputs before a BatchNorm
+H65 a loss that falls slowly
+H66 the same run folder again
+H67 a forward replaced on the instance
 """.strip().splitlines()
 )
 

@@ -123,6 +123,8 @@ def _judge(program: Program, outcome: Outcome, verdict: Verdict) -> None:
             _time(run, program, fault, expected, verdict)
     if fault is not None and "C" in fault.when and outcome.checkup is not None:
         _check_up(fault, program, outcome.checkup, verdict, only="W" not in fault.when)
+    elif fault is None and outcome.checkup is not None:
+        verdict.causes += _said_by_checkup(outcome.checkup)
 
 
 def _score(program: Program, fault: Fault, causes: list[Finding], verdict: Verdict) -> None:
@@ -176,6 +178,12 @@ def _describe(run: Run, verdict: Verdict) -> None:
         if event.body.get("num_errors"):
             verdict.troubles.append(f"{event.body['num_errors']} guarded errors in capture")
     verdict.troubles += [f"run damaged: {problem.what}" for problem in run.problems]
+
+
+def _said_by_checkup(checkup: Checkup) -> list[Said]:
+    """What the checkup of a healthy program blames."""
+    diagnosis = stethoscope.checkup(checkup.model, checkup.batch, checkup.loss_fn, checkup.optimizer, **checkup.kwargs)
+    return [Said.of(cause) for cause in diagnosis.causes]
 
 
 def _check_up(fault: Fault, program: Program, checkup: Checkup, verdict: Verdict, *, only: bool) -> None:

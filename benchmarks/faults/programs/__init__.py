@@ -23,6 +23,7 @@ THEMES = (
     "healthy_losses",
     "healthy_networks",
     "healthy_precision",
+    "healthy_unusual",
 )
 
 

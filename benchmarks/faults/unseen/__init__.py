@@ -18,6 +18,7 @@ THEMES = (
     "strangers",
     "suspicious",
     "settled",
+    "healthy_unusual",
 )
 
 

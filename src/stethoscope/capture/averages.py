@@ -73,6 +73,12 @@ class Averages:
 
         return told
 
+    def ask_moved(self, reads: DeferredReads, found: dict[str, bool]) -> None:
+        """Notes in `found` whether the weights themselves are others than at the start, when that has come."""
+        now, before = sample(self._names.tensors), self._initial
+        if now is not None and before is not None and now.shape == before.shape and now.device == before.device:
+            reads.ask(same(now, before), lambda values: found.update(weights_moved=not bool(values[0])))
+
     def _take_in(self) -> None:
         """Those that are of our model's kind, as they are when they are first compared."""
         made, self._made = self._made, []

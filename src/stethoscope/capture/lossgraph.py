@@ -28,6 +28,7 @@ from stethoscope.capture.nodes import (
     through,
 )
 from stethoscope.capture.squashing import squashed_by
+from stethoscope.capture.surrogate import coefficients
 
 REDUCING: Final = ("Mean", "Sum", "Div", "Mul", "Add", "Neg")
 PAIRWISE: Final = ("MseLoss", "L1Loss", "SmoothL1Loss", "HuberLoss")
@@ -84,6 +85,9 @@ def facts(loss: torch.Tensor) -> dict[str, Any]:
         elif name in DISTANCES and node in terms:
             _distance(node, body)
     _clamped(root, body)
+    multiplied = coefficients(root)
+    if multiplied is not None:
+        body["coefficients"] = {name: _told(value) for name, value in multiplied.items()}
     return body
 
 

@@ -38,10 +38,10 @@ MAX_BACKWARDS: Final = 64
 class Sentinel:
     """Lives in a loss's graph, so that its death tells when the graph died."""
 
-    __slots__ = ("__weakref__", "line")
+    __slots__ = ("__weakref__", "line", "step")
 
-    def __init__(self, line: str) -> None:
-        self.line = line
+    def __init__(self, line: str, step: int = 0) -> None:
+        self.line, self.step = line, step
 
 
 class Notes:
@@ -63,6 +63,8 @@ class Notes:
         self._alive: weakref.WeakSet[Sentinel] = weakref.WeakSet()
         self._outputs_alive: weakref.WeakSet[Sentinel] = weakref.WeakSet()
         self._num_outputs_marked = 0
+        self._num_marked_before = 0
+        """Of these, the ones of earlier steps: what a step keeps for itself, an episode's outputs, is no leftover."""
         self._owned = False
         """Whether nodes of the graph under way were told whose output they are."""
         self._looked: int = -1
@@ -146,7 +148,7 @@ class Notes:
 
     def _mark_output(self, node: Any) -> None:
         """A prediction that somebody keeps holds its graph, although the loss is gone."""
-        node.metadata["stethoscope_output"] = sentinel = Sentinel("")
+        node.metadata["stethoscope_output"] = sentinel = Sentinel("", self._step())
         self._outputs_alive.add(sentinel)
         self._num_outputs_marked += 1
 
@@ -251,9 +253,10 @@ class Notes:
         """The step is complete; returns its named numbers."""
         step = self._step()
         self.metrics[metrics.GRAPHS_ALIVE] = float(len(self._alive))
-        if self._num_outputs_marked:
-            self.metrics[metrics.OUTPUTS_ALIVE] = float(len(self._outputs_alive))
-            self.metrics[metrics.OUTPUTS_MARKED] = float(self._num_outputs_marked)
+        if self._num_marked_before:
+            self.metrics[metrics.OUTPUTS_ALIVE] = float(sum(one.step < step for one in self._outputs_alive))
+            self.metrics[metrics.OUTPUTS_MARKED] = float(self._num_marked_before)
+        self._num_marked_before = self._num_outputs_marked
         self._observed.is_look = step == self._looked_step
         for path, candidate in self._routing.settle().items():
             self.reads.ask(candidate.count(), self._observed.take_routing, path, candidate)

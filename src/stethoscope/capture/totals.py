@@ -17,12 +17,12 @@ class Totals:
         self.num_skipped = 0
         self.num_scheduler_steps = 0
 
-    def discarded(self, step: int) -> None:
-        """Gradients were cleared without a step; said at powers of two, so that a long run stays small."""
+    def discarded(self) -> events.GradientsDiscarded | None:
+        """Gradients were cleared without a step; what is said of it, at powers of two, so that a long run stays small."""
         self.num_discarded += 1
-        if self.num_discarded & (self.num_discarded - 1) == 0:
-            said = events.GradientsDiscarded(times=self.num_discarded, num_backwards=self.num_backwards)
-            self._sink.tell(step, said)
+        if self.num_discarded & (self.num_discarded - 1):
+            return None
+        return events.GradientsDiscarded(times=self.num_discarded, num_backwards=self.num_backwards)
 
     def skipped(self, step: int, scale: float | None) -> None:
         """A scaler let the optimizer's step out."""

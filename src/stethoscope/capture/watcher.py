@@ -6,6 +6,7 @@ RNG, never change a value.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import threading
 import time
@@ -21,6 +22,7 @@ from stethoscope.capture.batch_tracking import BatchTracker
 from stethoscope.capture.clock import Clock
 from stethoscope.capture.closures import Closure, has_closure
 from stethoscope.capture.cost import Cost
+from stethoscope.capture.deferred_reads import DeferredReads
 from stethoscope.capture.guard import Guard, guarded
 from stethoscope.capture.lineage import Lineage
 from stethoscope.capture.notes import Notes
@@ -79,6 +81,8 @@ class Watcher:
         self._stepped_in_backward = False
         self._closure: Closure | None = None
         """The closure of the optimizer that is stepping right now."""
+        self._moved: dict[str, bool] = {}
+        """In the end of a run without a step, whether its weights moved all the same."""
         self._extras: Extras | None = None
         self.taps = Taps(
             self.names,
@@ -134,6 +138,8 @@ class Watcher:
             self.guard(self._close_step, whole=False)
         self.guard(self.lineage.detach)
         self.guard(self.taps.detach)
+        if not self.clock.step:
+            self.guard(self._tell_weights_moved, self._moved.update)
         self.guard(self.ring.stop, timeout_s)
         self.guard(self.assembly.kernel_wait.end, self.clock.step)
         self.sink.tell(self.clock.step, self.totals())
@@ -151,6 +157,8 @@ class Watcher:
             num_dropped_steps=self.ring.num_dropped,
             num_capped=self.taps.num_capped,
             num_lost=self.taps.waiting.num_lost,
+            weights_moved=self._moved.get("weights_moved", False),
+            step_unfinished=self._closure is not None,
         )
 
     # ---- what the session adds ----
@@ -223,7 +231,7 @@ class Watcher:
         self.taps.keeping = False  # checkpointing computes again: its outputs were there before
         for ledger in self.registry.ledgers:
             if ledger.backward_begins() and self._closure is None:
-                self._counts.discarded(self.clock.step)
+                self.guard(self._note_discarded)
                 break
         if retain or create:
             rows.accounts[metrics.RETAIN_GRAPH] = float(retain)
@@ -416,6 +424,27 @@ class Watcher:
         self.assembly.rows.losses.append(NotedLoss(metrics.LOSS, value, divisor))
         if loss.device.type == "cpu" and not math.isfinite(value if isinstance(value, float) else scalar_of(value)):
             self.guard(self._look_back)
+
+    def _note_discarded(self) -> None:
+        """Gradients were thrown away by an optimizer that never stepped; whether weights moved all the same belongs to it."""
+        said = self._counts.discarded()
+        if said is not None:
+            step = self.clock.step
+            self._tell_weights_moved(lambda moved: self.sink.tell(step, dataclasses.replace(said, **moved)))
+
+    def _tell_weights_moved(self, tell: Callable[[dict[str, bool]], None]) -> None:
+        """Whether the weights are other ones than at the start, as soon as that is known; nothing waits for it."""
+        reads, found = DeferredReads(), dict[str, bool]()
+        self.notes.averages.ask_moved(reads, found)
+        if not reads.is_asked:
+            tell(found)
+            return
+
+        def told() -> dict[str, float]:
+            tell(found)
+            return {}
+
+        self.ring.put(StepRows(self.clock.step, reads=reads.send(told)))
 
     def _look_back(self) -> None:
         """The loss is not finite: look at what was let pass in this step after all."""

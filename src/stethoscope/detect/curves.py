@@ -10,6 +10,7 @@ from typing import Final
 import numpy as np
 
 from stethoscope.analyse.span import Span
+from stethoscope.detect.loss_kind import LossKind
 from stethoscope.detect.tracks import Track
 from stethoscope.kernels.columns import INDEX
 from stethoscope.record import FloatArray, IntArray, Kind, metrics
@@ -114,6 +115,7 @@ class Curves:
         self.last_step = 0
         self.num_classes = 0
         self.is_binary = False
+        self._kind = LossKind()
         self._labels = np.zeros(0)
         self._target_stds: list[float] = []
 
@@ -140,6 +142,7 @@ class Curves:
                 if len(counts) > len(self._labels):
                     self._labels = np.pad(self._labels, (0, len(counts) - len(self._labels)))
                 self._labels[: len(counts)] += counts
+        self._kind.observe(span)
         self._take_targets(span)
 
     def _take_targets(self, span: Span) -> None:
@@ -152,6 +155,11 @@ class Curves:
     def is_finished(self) -> bool:
         """Whether the run said its totals and nothing came after."""
         return self._ended_at >= self.last_step
+
+    @property
+    def is_measure(self) -> bool:
+        """Whether the training loss says how well it goes; a policy gradient's does not."""
+        return self._kind.is_measure
 
     @property
     def loss(self) -> Curve:

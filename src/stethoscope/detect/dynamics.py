@@ -10,6 +10,7 @@ import numpy as np
 from stethoscope.analyse.span import Span
 from stethoscope.analyse.trends import Direction, mann_kendall, shorten
 from stethoscope.detect.detector import Code, Detector, Reading
+from stethoscope.detect.loss_kind import LossKind
 from stethoscope.detect.needs import LOSS, Need
 from stethoscope.detect.tracks import LIMIT, Track
 from stethoscope.record import Evidence, Finding, Severity, metrics
@@ -55,6 +56,7 @@ class Dynamics(Detector):
         self._cosines: deque[tuple[int, float]] = deque(maxlen=WINDOW)
         self._recent: deque[tuple[int, float]] = deque(maxlen=LIMIT)
         """Losses since the first of those updates: from there the account of the losses begins."""
+        self._kind = LossKind()
         self._losses = Track(2)
         self._first: int | None = None
         self._worst = 0.0
@@ -67,6 +69,7 @@ class Dynamics(Detector):
 
     def observe(self, span: Span) -> None:
         """One cosine, one loss and one wait for every step."""
+        self._kind.observe(span)
         self._validated |= {event.step + 1 for event, _ in span.events_of(EvalEnd)}
         cosines, losses = span.metric(metrics.UPDATE_COSINE), span.metric(metrics.LOSS)
         waits, times = span.metric(metrics.DATA_MS), span.metric(metrics.STEP_MS)
@@ -109,7 +112,7 @@ class Dynamics(Detector):
         if self._first is None or self._last_step - self._first < max(LASTING, self._first - self._began):
             return False
         losses = self._losses.values
-        if len(losses) < WINDOW:
+        if len(losses) < WINDOW or not self._kind.is_measure:
             return False
         return mann_kendall(shorten(losses, 200)[0], alpha=0.01).direction is not Direction.FALLING
 
@@ -138,6 +141,7 @@ class Dynamics(Detector):
                     "<=",
                     OPPOSED,
                 ),
+                Reading("the loss is a measure of progress", int(self._kind.is_measure), "=", 1),
                 Reading("steps for which that has lasted", since, ">=", max(LASTING, (self._first or 0) - self._began)),
             ],
             "data_bound": [

@@ -34,6 +34,23 @@ AUDIBLE: Final = 0.5
 """A first layer with outputs of this size is not short of input."""
 LIFTED: Final = 10.0
 FEW: Final = 16
+HOMOGENEOUS: Final = (
+    "Linear",
+    "Conv",
+    "ReLU",
+    "LeakyReLU",
+    "PReLU",
+    "MaxPool",
+    "AvgPool",
+    "AdaptiveAvgPool",
+    "AdaptiveMaxPool",
+    "Dropout",
+    "Flatten",
+    "Unflatten",
+    "Identity",
+    "ZeroPad",
+)
+"""Layers whose output is as many times larger as their input is; a norm behind them gives the same for any size."""
 
 
 class InputScale(Detector):
@@ -68,6 +85,8 @@ class InputScale(Detector):
         self._has_targets = False
         self._first_layer: tuple[str, float] | None = None
         self._is_normalised = False
+        self._is_scaled_away = False
+        """Whether a norm takes their size away before anything else could suffer from it."""
         self._saturation: dict[str, float] = {}
         self._features: FeatureSizes | None = None
         self._constant = Streak()
@@ -147,6 +166,7 @@ class InputScale(Detector):
         row = int(np.flatnonzero(span.present[:, leaves[0]])[0])
         kinds = [str(span.modules[span.sites[n].site.module].get("type", "")) for n in leaves]
         self._is_normalised = any("Norm" in kind for kind in kinds)
+        self._is_scaled_away = _is_scaled_away(span)
         self._first_layer = (span.sites[leaves[0]].site.module, float(stat(span.rows[row, leaves[0]], "rms")))
 
     def _follow_constancy(self, span: Span, inputs: list[int]) -> None:
@@ -174,6 +194,7 @@ class InputScale(Detector):
             "unscaled_inputs": [
                 known,
                 Reading("root mean square of the inputs", sizes[0], ">=", LARGE, self._name),
+                Reading("a norm takes their size away", int(self._is_scaled_away), "=", 0),
                 Reading("first losses", first, ">", FLOODED * (np.nan if chance is None else chance), way="first loss"),
                 Reading(
                     "largest share of saturated outputs",
@@ -203,7 +224,7 @@ class InputScale(Detector):
             return []
         rms, spread = (float(np.median(values)) for values in zip(*self._sizes, strict=True))
         if rms >= LARGE:
-            return self._unscaled(rms)
+            return [] if self._is_scaled_away else self._unscaled(rms)
         # A model that scales its inputs itself shows outputs far larger than what went in.
         quiet = self._first_layer is None or self._first_layer[1] < max(AUDIBLE, LIFTED * rms)
         if 0 < spread < (LOST if self._is_normalised else SMALL) and quiet:
@@ -301,3 +322,18 @@ class InputScale(Detector):
 
     def _sizes_flat(self) -> bool:
         return all(spread == 0 for _, spread in self._sizes)
+
+
+def _is_scaled_away(span: Span) -> bool:
+    """Whether only layers that hand the size of their input on stand between it and the first norm."""
+    outputs = span.in_depth(span.places(Kind.ACTIVATION))
+    paths = dict.fromkeys(span.sites[n].site.module for n in outputs)
+    for path in paths:
+        if not path or any(other.startswith(f"{path}.") for other in span.modules):
+            continue
+        kind = str(span.modules.get(path, {}).get("type", ""))
+        if "Norm" in kind:
+            return True
+        if not kind.startswith(HOMOGENEOUS):
+            return False
+    return False

@@ -63,16 +63,20 @@ class GradientAccounts(Detector):
         self._discarded = 0
         self._discarded_step = 0
         self._totals: events.Totals | None = None
+        self._has_moved = False
+        """Whether the weights moved although no optimizer stepped: the script moves them itself."""
         self._num_steps = 0
 
     def observe(self, span: Span) -> None:
         """Follow the accounts of every step."""
         for event, discarded in span.events_of(events.GradientsDiscarded):
             self._discarded, self._discarded_step = discarded.times, event.step
+            self._has_moved = self._has_moved or discarded.weights_moved
         for _, kept_some in span.events_of(events.GradientsKept):
             self._kept_sites = kept_some.sites
         for _, totals in span.events_of(events.Totals):
             self._totals = totals
+            self._has_moved = self._has_moved or totals.weights_moved
         arrived, kept = span.metric(metrics.LEDGER_ARRIVED), span.metric(metrics.LEDGER_KEPT)
         vanished, touched = span.metric(metrics.LEDGER_VANISHED), span.metric(metrics.LEDGER_TOUCHED)
         gradients = span.places(Kind.GRADIENT)
@@ -111,6 +115,7 @@ class GradientAccounts(Detector):
             ],
             "optimizer_never_steps": [
                 never,
+                Reading("the weights moved all the same", int(self._has_moved), "=", 0),
                 Reading(
                     "times gradients were thrown away unused",
                     self._discarded,
@@ -119,6 +124,13 @@ class GradientAccounts(Detector):
                     way="thrown away",
                 ),
                 Reading("backward passes by the end", backwards, ">=", 8, way="at the end"),
+                Reading(
+                    "a step was under way at the end",
+                    int(self._totals is not None and self._totals.step_unfinished),
+                    "=",
+                    0,
+                    way="at the end",
+                ),
             ],
         }
 
@@ -130,12 +142,16 @@ class GradientAccounts(Detector):
         if self._lost.longest >= SURE_AFTER:
             found.append(self._cleared_early())
         totals = self._totals
-        never = self._num_steps == 0 and (
-            self._discarded >= NEVER_STEPS_AFTER
-            or (totals is not None and not totals.num_steps and totals.num_backwards >= 8)
+        # A step that the run's end cut off had begun: its closure's evaluations are no backward passes without a step.
+        at_the_end = totals is not None and not totals.num_steps and not totals.step_unfinished
+        backwards = totals.num_backwards if totals is not None else 0
+        never = (
+            self._num_steps == 0
+            and not self._has_moved
+            and (self._discarded >= NEVER_STEPS_AFTER or (at_the_end and backwards >= 8))
         )
         if never:
-            found.append(self._never_steps(max(totals.num_backwards if totals is not None else 0, self._discarded)))
+            found.append(self._never_steps(max(backwards, self._discarded)))
         return found
 
     def _not_cleared(self) -> Finding:

@@ -16,6 +16,8 @@ from stethoscope.record.events import Average, Averages, Continuation, GraphsAli
 GRAPHS_NEEDED: Final = 20
 GROWTH: Final = 0.8
 """Graphs that stay alive, against steps: nearly one more with every step."""
+OUTPUT_STEPS: Final = 10
+"""Steps over which outputs of earlier steps pile up before they are called a leak."""
 FLAG_STEPS: Final = 10
 RISES_NEEDED: Final = 3
 AVERAGE_LOOKS: Final = 3
@@ -30,12 +32,18 @@ class _Rise:
         self.num = 0
         self.start = self.now = np.nan
         self.first_step = self.last_step = 0
+        self.num_since = self.num_rises = 0
+        """Counts since the last fall, and how many of them were higher than the one before."""
         self._measure = (0.0, 0.0)
 
     def see(self, step: int, count: float, measure: float) -> None:
         """One more count, and by what its growth is measured."""
         if self.num == 0 or count < self.now:
             self.start, self.first_step, self._measure = count, step, (measure, measure)
+            self.num_since = self.num_rises = 0
+        else:
+            self.num_since += 1
+            self.num_rises += int(count > self.now)
         self.now, self.last_step, self._measure = count, step, (self._measure[0], measure)
         self.num += 1
 
@@ -263,6 +271,9 @@ class Leftovers(Detector):
         outputs = self._outputs
         rise = outputs.now - outputs.start
         if not rise >= GRAPHS_NEEDED or rise < GROWTH * outputs.length:
+            return None
+        # What is kept of a rollout comes at once and stays level; what leaks comes with every step.
+        if outputs.num_since < OUTPUT_STEPS or outputs.num_rises < GROWTH * outputs.num_since:
             return None
         return Finding(
             "graph_retained",

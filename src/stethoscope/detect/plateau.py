@@ -18,8 +18,8 @@ LAST: Final = 1.0 / 3.0
 """The share of the run that must be flat, and at least half of what is needed."""
 STILL: Final = 0.01
 """Change from the first half of the flat part to the second, as a share of the loss."""
-SURE: Final = 0.03
-"""The level must be known this well, as a share of it."""
+POSSIBLE: Final = 0.02
+"""The largest fall that the noise of the losses could hide: above it nothing is said, for a slow fall may be there."""
 CONVERGED: Final = 0.02
 """A loss below this share of where it began has nowhere to fall to."""
 
@@ -47,14 +47,22 @@ class Plateau(Detector):
         tail = values[-max(VALUES_NEEDED // 2, int(LAST * len(values))) :]
         half = len(tail) // 2
         before, after = (float(np.median(part)) if half else np.nan for part in (tail[:half], tail[half:]))
+        hidden = _possible_fall(tail) if half else np.nan
         return {
             "plateau": [
                 Reading("losses", len(values), ">=", VALUES_NEEDED),
+                Reading("the loss is a measure of progress", int(self._curves.is_measure), "=", 1),
                 Reading(
                     "fall within the last part, as a share of the loss",
                     (before - after) / abs(before) if before else np.nan,
                     "<=",
                     STILL,
+                ),
+                Reading(
+                    "the same, at most, with what the noise could hide",
+                    hidden / abs(before) if before else np.nan,
+                    "<=",
+                    POSSIBLE,
                 ),
             ]
         }
@@ -62,7 +70,7 @@ class Plateau(Detector):
     def findings(self) -> list[Finding]:
         """The flat stretch that reaches to now."""
         loss = self._curves.loss
-        if len(loss) < VALUES_NEEDED:
+        if len(loss) < VALUES_NEEDED or not self._curves.is_measure:
             return []
         values = loss.values
         began, tail = (
@@ -103,10 +111,16 @@ class Plateau(Detector):
 def _is_flat(tail: FloatArray) -> bool:
     half = len(tail) // 2
     before, after = float(np.median(tail[:half])), float(np.median(tail[half:]))
-    unsure = 1.25 * noise(tail) / half**0.5
     # Where single losses are so noisy that progress could hide in them, nothing is said.
-    if before - after > STILL * abs(before) or unsure > SURE * abs(before):
+    if before - after > STILL * abs(before) or _possible_fall(tail) > POSSIBLE * abs(before):
         return False
     short, _ = shorten(tail, 100)
     trend = mann_kendall(short, alpha=0.001, correlated=True)
     return trend.direction is not Direction.FALLING or before - after < 0.2 * STILL * abs(before)
+
+
+def _possible_fall(tail: FloatArray) -> float:
+    """The fall from the first half to the second that the noise of single losses does not rule out."""
+    half = len(tail) // 2
+    error = 1.25 * noise(tail) * float(np.sqrt(2.0 / half))
+    return float(np.median(tail[:half]) - np.median(tail[half:])) + 2.0 * error

@@ -14,6 +14,7 @@ import numpy as np
 from stethoscope.analyse.span import Span
 from stethoscope.detect.detector import Code, Detector, Reading, is_matrix
 from stethoscope.detect.effects import BLOW_UP, UNIT_TROUBLE
+from stethoscope.detect.loss_kind import LossKind
 from stethoscope.detect.needs import LOSS, RATE, UPDATES, WEIGHTS
 from stethoscope.detect.tracks import Track
 from stethoscope.record import Evidence, Finding, FloatArray, Kind, Severity, metrics
@@ -95,11 +96,13 @@ class UpdateSize(Detector):
         self._streak = Track(2, limit=1024)
         self._stalled: tuple[int, float, float] | None = None
         self._latest_loss = np.nan
+        self._kind = LossKind()
         self._lost_at: int | None = None
         """The first step without a finite loss."""
 
     def observe(self, span: Span) -> None:
         """One median ratio for every step that has one."""
+        self._kind.observe(span)
         updates, weights, paths = _pairs(span)
         rms, zeros = span.stat("rms"), span.stat("zero_fraction")
         loss, rates = span.metric(metrics.LOSS), span.metric(metrics.LEARNING_RATE)
@@ -230,6 +233,9 @@ class UpdateSize(Detector):
         return {
             "update_too_large": [
                 Reading(large, since, ">=", 0),
+                Reading(
+                    "the loss is a measure of progress", int(self._kind.is_measure or self._lost_at is not None), "=", 1
+                ),
                 largest,
                 Reading(
                     f"step at which the loss passed {WORSE:g} times its best",
@@ -272,6 +278,8 @@ class UpdateSize(Detector):
 
     def findings(self) -> list[Finding]:
         """Too large and harmful, or too small from the first step on."""
+        if self._lost_at is None and not self._kind.is_measure:
+            return self._never_large()
         diverged = self._divergence()
         if self._large_since is not None and diverged is not None and diverged[0] >= self._large_since:
             return [self._too_large(*diverged)]
@@ -282,6 +290,9 @@ class UpdateSize(Detector):
         wrecked = self._wrecked() or self._undone()
         if wrecked is not None:
             return [self._too_large(self._large_since or 0, *wrecked)]
+        return self._never_large()
+
+    def _never_large(self) -> list[Finding]:
         never = len(self._ratios) >= STEPS_NEEDED and self._largest_ever < SMALL
         return [self._too_small()] if never and not self._rising_rate else []
 

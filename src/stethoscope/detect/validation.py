@@ -71,6 +71,7 @@ class Disagreement(Detector):
         return {
             "loss_metric_disagree": [
                 Reading("training losses", len(loss), ">=", 4 * LOOKS_NEEDED),
+                Reading("the loss is a measure of progress", int(self._curves.is_measure), "=", 1),
                 Reading("training loss at the end", last, "<", first),
                 Reading("validation metrics of a known direction", len(both), ">", 0),
                 Reading("of which got better, or are too few to tell", len(better), "=", 0),
@@ -80,7 +81,7 @@ class Disagreement(Detector):
     def findings(self) -> list[Finding]:
         """The metric that shows it best."""
         loss = self._curves.loss
-        if len(loss) < 4 * LOOKS_NEEDED:
+        if len(loss) < 4 * LOOKS_NEEDED or not self._curves.is_measure:
             return []
         first, last = float(np.median(loss.part(0, 0.2))), float(np.median(loss.part(0.8, 1)))
         fell = last < first - 0.05 * abs(first)

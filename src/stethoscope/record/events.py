@@ -202,6 +202,16 @@ class LossClamp(WireRecord):
 
 
 @declared
+class Coefficients(WireRecord):
+    """Constants that log-probabilities are multiplied by on their way to the loss, as advantages are in a policy gradient."""
+
+    low: float
+    high: float
+    mask_share: float
+    """The share of them that are zero or of the largest size; 1 for a mask, or for one and the same number."""
+
+
+@declared
 class LossGraph(EventBody):
     """What autograd's graph shows between the model's output and the loss."""
 
@@ -215,8 +225,9 @@ class LossGraph(EventBody):
     broadcast: LossBroadcast | None = None
     output_cut: OutputCut | None = None
     clamped: LossClamp | None = None
+    coefficients: Coefficients | None = None
     made_by: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    """From one of the four fields above to the module that made the values it is about."""
+    """From `double_softmax`, `double_sigmoid`, `broadcast` or `output_cut` to the module that made the values it is about."""
 
 
 @declared
@@ -252,6 +263,8 @@ class GradientsDiscarded(EventBody):
     KIND: ClassVar[str] = "gradients_discarded"
     times: Count
     num_backwards: Count
+    weights_moved: bool = False
+    """Whether weights are others than at the start all the same: the script moves them itself."""
 
 
 @declared
@@ -479,6 +492,10 @@ class Totals(EventBody):
     """Module outputs beyond `max_tracked_tensors`."""
     num_lost: Count
     """Module outputs that were gone before they could be measured."""
+    weights_moved: bool = False
+    """Of a run without a step, whether its weights are others than at the start all the same."""
+    step_unfinished: bool = False
+    """Whether a step with a closure had begun and was cut off."""
 
 
 # ---- what session and hooks add ----

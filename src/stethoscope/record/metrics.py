@@ -50,7 +50,7 @@ NUM_GRADS: Final = _own("num_grads", "calls of torch.autograd.grad in the step")
 TRAINING_MODE: Final = _own("training_mode", "1 where the model was called in training mode")
 NUM_HOOKS: Final = _own("num_hooks", "hooks of others on the model's modules")
 GRAPHS_ALIVE: Final = _own("graphs_alive", "autograd graphs of earlier losses that are still held")
-OUTPUTS_ALIVE: Final = _own("outputs_alive", "outputs of the model whose graphs are still held")
+OUTPUTS_ALIVE: Final = _own("outputs_alive", "outputs of earlier steps whose graphs are still held")
 OUTPUTS_MARKED: Final = _own("outputs_marked", "outputs of the model that were followed so far")
 
 STEP_MS: Final = _own("step_ms", "time of the step", "ms")

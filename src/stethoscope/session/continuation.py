@@ -6,11 +6,12 @@ Told by facts: a process that is alive; an optimizer that brought its state; wei
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
 
 from stethoscope.record import Kind, RunError
 
@@ -19,10 +20,14 @@ if TYPE_CHECKING:
 
 _MOST_TENSORS: Final = 8
 _MOST_ELEMENTS: Final = 10_000_000
+_COMPARED: Final = ("rms", "mean", "min", "max")
+"""By which weights are told from other weights; a norm alone is nearly the same for any that are initialized alike."""
 _SAME: Final = 1e-5
-"""Relative difference of two norms of the same weights, one of them read from the run."""
+"""Difference of two such numbers of the same weights, one of them read from the run, as a share of the weights' size."""
 _NEAR: Final = 2.0
 """Times the way that weights can go in as many steps as are not recorded there, at the fastest they ever went."""
+_MOST: Final = 0.75
+"""Of these numbers, how many must be that near: a smallest or largest value may jump."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -81,38 +86,49 @@ def find_continuation(folder: Path, rank: int, model: Any, optimizers: Sequence[
 
 
 def are_weights_of(run: Run, rank: int, model: Any, last_step: int) -> bool:
-    """Whether the model's weights are those of a step of this run; also where nothing can be compared.
+    """Whether the model's weights are those of a step of this run, and not those that it began with; also where nothing can be compared.
 
     Weights are recorded at some steps only, fewer on a busy machine, and the last of these may lie long before `last_step`.
     """
-    recorded, now = [], []
-    for name, norm in _norms(model).items():
-        found = list(run.series(name, Kind.WEIGHT, "norm", rank=rank).values())
-        if len(found) == 1 and len(found[0]):
-            recorded.append(dict(zip(found[0].steps.tolist(), found[0].values.tolist(), strict=True)))
-            now.append(norm)
+    recorded, now, sizes = [], [], []
+    for name, (size, numbers) in _portraits(model).items():
+        of_name = []
+        for statistic in _COMPARED:
+            found = list(run.series(name, Kind.WEIGHT, statistic, rank=rank).values())
+            if len(found) == 1 and len(found[0]):
+                of_name.append(dict(zip(found[0].steps.tolist(), found[0].values.tolist(), strict=True)))
+        if len(of_name) == len(_COMPARED):
+            recorded += of_name
+            now += numbers
+            sizes += [size] * len(numbers)
     steps = sorted(set.intersection(*(set(one) for one in recorded))) if recorded else []
     if not steps:
         return True
-
-    def apart(first: list[float], second: list[float]) -> float:
-        return math.dist(first, second) / max(math.hypot(*second), 1e-300)
-
-    ways = {step: [one[step] for one in recorded] for step in steps}
-    nearest = min(steps, key=lambda step: apart(now, ways[step]))
-    if apart(now, ways[nearest]) <= _SAME:
+    portrait, scale = np.array(now), np.array(sizes)
+    path = np.array([[one[step] for one in recorded] for step in steps])
+    apart = np.abs(portrait - path) / scale
+    same = np.flatnonzero((apart <= _SAME).all(axis=1))
+    if len(same):
         return True
-    if nearest == steps[0]:
-        return False  # a new training begins near where the old one began
-    pairs = list(itertools.pairwise(steps))
-    fastest = max(apart(ways[a], ways[b]) / (b - a) for a, b in pairs)
-    gaps = [b - a for a, b in pairs if nearest in (a, b)]
-    behind = last_step + 1 - nearest if nearest == steps[-1] else 0
-    return bool(apart(now, ways[nearest]) <= _NEAR * fastest * max(*gaps, behind))
+    gaps = np.diff(steps)
+    moves = np.abs(np.diff(path, axis=0)) / scale / gaps[:, None] if len(gaps) else np.zeros((1, len(now)))
+    fastest = moves.max(axis=0)
+
+    def is_near(row: int, num_steps: int) -> bool:
+        return bool((apart[row] <= _NEAR * fastest * num_steps + _SAME).mean() >= _MOST)
+
+    # A new training begins where the old one began, a step before the first that was recorded.
+    if is_near(0, steps[0] + 1):
+        return False
+    nearest = int(np.argmin(apart.sum(axis=1)))
+    if nearest == 0:
+        return False
+    behind = last_step + 1 - steps[-1] if nearest == len(steps) - 1 else 0
+    return is_near(nearest, max(behind, *gaps[max(nearest - 1, 0) : nearest + 1].tolist()))
 
 
-def _norms(model: Any) -> dict[str, float]:
-    """By name, the norms of some plain weights, the largest that are quickly read."""
+def _portraits(model: Any) -> dict[str, tuple[float, list[float]]]:
+    """By name, the size of some plain weights' values and what they look like: the largest that are quickly read."""
     import torch
 
     from stethoscope.capture.sites import unwrap
@@ -124,7 +140,13 @@ def _norms(model: Any) -> dict[str, float]:
         and p.is_floating_point()
         and not p.is_meta
         and p.dim() > 1
-        and p.numel() <= _MOST_ELEMENTS
+        and 0 < p.numel() <= _MOST_ELEMENTS
     }
     chosen = sorted(plain, key=lambda name: -plain[name].numel())[:_MOST_TENSORS]
-    return {name: float(plain[name].double().norm()) for name in chosen}
+    found = {}
+    for name in chosen:
+        values = plain[name].double()
+        size = float(values.norm()) / math.sqrt(values.numel())
+        numbers = [size, float(values.mean()), float(values.min()), float(values.max())]
+        found[name] = (max(size, 1e-300), numbers)
+    return found
