@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import stethoscope
+from stethoscope.capture import collecting
 from stethoscope.capture.collecting import CLEAN_LOOKS, Collector
 from stethoscope.capture.ring import MeasuredGroup
 from stethoscope.capture.schedule import Schedule
@@ -78,6 +79,26 @@ def test_a_site_that_is_changed_in_place_is_found_out_before_it_ever_waits() -> 
         collector.flush()
         np.testing.assert_array_equal(rows_of(found)[0], truth)
     assert collector.num_lost == 0
+
+
+def test_on_a_device_new_sites_wait_too_and_one_that_is_changed_loses_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(collecting, "_clean_at_first", lambda tensor: CLEAN_LOOKS)
+    collector, found = collected()
+    truths = []
+    for look in range(3):
+        left_alone, changed = torch.randn(6), torch.randn(7)
+        truths.append(measure([left_alone, changed]))
+        collector.add(0, left_alone)
+        collector.add(1, changed)
+        changed.relu_()
+        collector.flush()
+        expected = {0} if look == 0 else {0, 1}
+        rows = rows_of(found)
+        assert set(rows) == expected
+        for site in expected:
+            np.testing.assert_array_equal(rows[site], truths[look][site])
+        found.clear()
+    assert collector.num_lost == 1
 
 
 def test_the_same_tensor_twice_is_measured_once_and_told_twice() -> None:

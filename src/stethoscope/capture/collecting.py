@@ -1,8 +1,9 @@
 """Tensors that are seen one by one and measured together: one call for many costs little more than for one.
 
 A tensor that waits may be changed in place before it is measured. Its version counter tells, so nothing wrong is
-ever recorded: sites are measured at once until they have been left alone a few times, and a site that was changed
-while it waited loses that one row, is counted, and is measured at once from then on.
+ever recorded: a site that was changed while it waited loses that one row, is counted, and is measured at once from then on.
+On a CPU, where a call for one tensor costs little, sites are measured at once until they have been left alone a few times;
+on a device, where three hundred such calls would hold up the first steps, they wait from the beginning.
 """
 
 from __future__ import annotations
@@ -40,6 +41,11 @@ def _limit_bytes(device: int) -> int:
     return int(torch.cuda.get_device_properties(device).total_memory) // DEVICE_SHARE
 
 
+def _clean_at_first(tensor: torch.Tensor) -> int:
+    """As how often left alone a site counts that was never seen."""
+    return CLEAN_LOOKS if tensor.is_cuda else 0
+
+
 class Collector:
     """Module outputs, or their gradients, on their way to one measurement."""
 
@@ -69,7 +75,7 @@ class Collector:
                 self._measure([position], [tensor], scale)
                 return
             tensor = tensor.detach()
-            clean = self._clean.get(position, 0)
+            clean = self._clean.get(position, _clean_at_first(tensor))
             if clean < CLEAN_LOOKS or tensor.is_inference():
                 self._measure([position], [tensor], scale)
                 if clean == CHANGED or tensor.is_inference():

@@ -68,8 +68,10 @@ def compile_all(folder: Path, capability: int, variants: list[Variant]) -> None:
     for worker in range(1, num_workers):
         child = os.fork()
         if child == 0:
-            _work(folder, capability, variants[worker::num_workers])
-            os._exit(0)
+            try:
+                _work(folder, capability, variants[worker::num_workers])
+            finally:
+                os._exit(0)
         children.append(child)
     _work(folder, capability, variants[::num_workers])
     for child in children:

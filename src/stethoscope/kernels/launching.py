@@ -12,6 +12,7 @@ import functools
 import importlib.util
 import logging
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -229,7 +230,7 @@ class Preparation:
             env=environment | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
             text=True,
         )
-        deadline = threading.Timer(COMPILE_SECONDS, process.kill)
+        deadline = threading.Timer(COMPILE_SECONDS, _kill_group, [process.pid])
         deadline.daemon = True
         deadline.start()
         try:
@@ -239,7 +240,7 @@ class Preparation:
                     self._arrived(line)
         finally:
             deadline.cancel()
-            process.kill()
+            _kill_group(process.pid)
             process.wait()
         missing = [name for name in names if variants.variant_of(name) in self._needed | self._useful]
         if missing:
@@ -262,3 +263,9 @@ class Preparation:
             self._needed.clear()
             self._useful.clear()
             self._order, self._thread = [], None
+
+
+def _kill_group(process: int) -> None:
+    """The compiler and those that it forked; nothing where they have ended."""
+    with contextlib.suppress(OSError):
+        os.killpg(process, signal.SIGKILL)

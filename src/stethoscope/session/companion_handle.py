@@ -205,10 +205,6 @@ class CompanionHandle:
                 self._say(f"stethoscope: {what} ({printable(error, limit=300)})")
 
     def _follow(self) -> None:
-        from stethoscope.explain import weigh
-        from stethoscope.explain.ranking import apply_ignores
-        from stethoscope.store import open_run
-
         reader = FindingsReader(self._folder)
         known: frozenset[tuple[str, int]] = frozenset()
         while not self._stopping.wait(POLL_SECONDS):
@@ -218,6 +214,11 @@ class CompanionHandle:
                 if not reader.update():
                     continue
                 self._say_failures(reader.failures())
+                # Only now: these take a tenth of a second, and most trainings never need them.
+                from stethoscope.explain import weigh
+                from stethoscope.explain.ranking import apply_ignores
+                from stethoscope.store import open_run
+
                 found = apply_ignores(reader.findings(), self._config.ignore, self._config.expect)
                 # The run is opened only for something new: a finding that goes on is written again and again.
                 now = frozenset((finding.code, finding.first_step) for finding in found)
