@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from stethoscope.record import events
 from stethoscope.record.wire import EventBody, WireRecord
 from stethoscope.store import open_run
+from tests.record.unread import unread
 
 KINDS = sorted(events.KINDS.values(), key=lambda kind: kind.KIND)
 OLD_RUNS = sorted(path.parent for path in (Path(__file__).parents[1] / "data").glob("runs-*/*/run.json"))
@@ -106,8 +107,8 @@ def test_events_of_old_runs_are_read_whole(run: Path) -> None:
     assert len(told) > 20
     for event in told:
         assert event.typed is not None, event.kind
-        unread = set(_missing(event.body, dataclasses.asdict(event.typed)))
-        assert unread == RENAMED.get(event.kind, set()), event.kind
+        missed = set(unread(event.body, event.typed))
+        assert missed == RENAMED.get(event.kind, set()), event.kind
 
 
 def test_a_field_that_is_not_said_is_told_from_one_that_is() -> None:
@@ -153,17 +154,3 @@ def _is_of(value: Any, hint: Any) -> bool:
             _is_of(getattr(value, field.name), hints[field.name]) for field in dataclasses.fields(hint)
         )
     return type(value) is hint
-
-
-def _missing(body: Any, read: Any, path: str = "") -> list[str]:
-    """Where a body says something that was not read."""
-    if isinstance(body, dict) and isinstance(read, dict):
-        unread = [f"{path}.{key}" for key in body if key not in read]
-        return unread + [
-            where for key in body if key in read for where in _missing(body[key], read[key], f"{path}.{key}")
-        ]
-    if isinstance(body, list) and isinstance(read, tuple) and len(body) == len(read):
-        return [
-            where for n, (a, b) in enumerate(zip(body, read, strict=True)) for where in _missing(a, b, f"{path}.{n}")
-        ]
-    return [] if body == read or (body != body and read != read) else [path]

@@ -179,7 +179,7 @@ class LossBroadcast(WireRecord):
     """Shapes of a prediction and of what broadcasting it made."""
 
     prediction: tuple[int, ...]
-    result: tuple[int, ...]
+    result: tuple[int, int]
 
 
 @declared

@@ -121,7 +121,7 @@ def _empty(hint: Any) -> Any:
     if origin is Union:
         return None
     if origin is tuple:
-        return ()
+        return () if given[-1] is Ellipsis else tuple(map(_empty, given))
     if origin is Mapping:
         return {}
     if isinstance(hint, type) and issubclass(hint, WireRecord):
