@@ -145,3 +145,5 @@ export const STAT_SHORT: Record<string, string> = {
   zero_fraction: "zeros",
   num_tiny: "tiny",
 };
+
+export const capital = (words: string): string => words.charAt(0).toUpperCase() + words.slice(1);

@@ -1,14 +1,38 @@
 // Signs: shape first, color second.
 import type { JSX } from "preact";
 
-export function Severity({ of, size = 12 }: { of: string; size?: number }): JSX.Element {
+/** The tick is for what learns alone; what cannot be told has a question mark. */
+export function VerdictSign({
+  state,
+  severity,
+  size = 12,
+}: {
+  state: string;
+  severity: string;
+  size?: number;
+}): JSX.Element {
+  if (state === "learns") return <Severity of="" label="learns" size={size} />;
+  if (severity) return <Severity of={severity} size={size} />;
+  return (
+    <svg width={size} height={size} viewBox="0 0 12 12" class="sign unknown" role="img" aria-label="cannot tell">
+      <path
+        d="M3.6 4.2a2.4 2.4 0 1 1 3.5 2.1q-1.1.6-1.1 1.7M6 9.8v1.2"
+        fill="none"
+        stroke="currentColor"
+        stroke-width="1.5"
+      />
+    </svg>
+  );
+}
+
+export function Severity({ of, size = 12, label }: { of: string; size?: number; label?: string }): JSX.Element {
   const box = {
     width: size,
     height: size,
     viewBox: "0 0 12 12",
     class: `sign ${of.toLowerCase() || "clear"}`,
     role: "img" as const,
-    "aria-label": of || "nothing found",
+    "aria-label": label || of || "nothing found",
   };
   if (of === "Critical")
     return (

@@ -150,11 +150,11 @@ export function CopyButton({
     </button>
   );
 }
-export function Remedy({ text }: { text: string }): JSX.Element {
+export function Remedy({ text, purpose = "Try" }: { text: string; purpose?: string }): JSX.Element {
   const [code, note] = /^([^\n#]*\S)\s{2,}# ?(.*)$/.exec(text)?.slice(1) ?? [text, ""];
   return (
     <div class="try">
-      <b>Try</b>
+      <b>{purpose}</b>
       <code class="remedy">
         <span>
           {code}

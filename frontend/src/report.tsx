@@ -3,21 +3,34 @@ import { type JSX } from "preact";
 import { Axis, colorOf } from "./axis";
 import { line, heat as unpackHeat } from "./data";
 import { Experiments } from "./experiments";
-import { KIND_NAMES, STAT_SHORT, amount, clock, count, day, number, percent, plural, real, since } from "./format";
-import { Logo, Severity, ThemeIcon } from "./glyphs";
+import {
+  KIND_NAMES,
+  STAT_SHORT,
+  amount,
+  capital,
+  clock,
+  count,
+  day,
+  number,
+  percent,
+  plural,
+  real,
+  since,
+} from "./format";
+import { Logo, ThemeIcon, VerdictSign } from "./glyphs";
 import { HeatKey } from "./heat_key";
 import { MeanBar } from "./mean_bar";
 import { Named, Spark, briefly } from "./pieces";
 import { scaleOf } from "./plot";
-import { Curve, Facts, Figure, FlowFigure, HeatFigure, capital, hueOf, lower } from "./report_figures";
+import { Curve, Facts, Figure, FlowFigure, HeatFigure, hueOf, lower } from "./report_figures";
 import { flipTheme, isPhone, width } from "./state";
 import { endsOf, flagsOf, scaleFor } from "./steps";
 import { type ReportData, type ReportPart } from "./types";
-import { FindingLine, Overline } from "./verdict";
+import { FindingLine, Overline, SuspectLists, Unexplained } from "./verdict";
 
 export function ReportPage({ data }: { data: ReportData }): JSX.Element {
   const { run } = data;
-  const cause = run.verdict.cause;
+  const { cause, stated } = run.verdict;
   const narrow = width.value < 980;
   const proof = cause ? [...cause.evidence, ...cause.meanwhile] : [];
   // As the style sheet lays the columns out: one, two, or three; a scroll bar takes its part.
@@ -80,7 +93,7 @@ export function ReportPage({ data }: { data: ReportData }): JSX.Element {
         <section id="verdict">
           {cause ? (
             <>
-              <Overline cause={cause} />
+              <Overline cause={cause} state={run.verdict.stated.label} />
               <h1>
                 <Named text={cause.message} names={cause.sites} />
               </h1>
@@ -104,21 +117,31 @@ export function ReportPage({ data }: { data: ReportData }): JSX.Element {
                   </pre>
                 </div>
               )}
+              <Unexplained of={stated} />
             </>
           ) : (
             <>
               <p class="overline">
-                <Severity of="" size={12} />
-                <span>
-                  {plural(run.verdict.lookedAt.numDetectors, "detector")} looked at{" "}
-                  {plural(run.verdict.lookedAt.numSites, "site")}
-                </span>
+                <VerdictSign state={stated.state} severity={stated.severity} />
+                <b class={stated.severity.toLowerCase()}>{capital(stated.label)}</b>
               </p>
-              <h1>{run.verdict.headline}</h1>
+              <h1>{stated.message}</h1>
               <p class="lead">
-                {plural(run.verdict.lookedAt.numSteps, "step")} of {count(run.verdict.lookedAt.numSites)} of{" "}
-                {plural(run.verdict.lookedAt.numSitesExpected, "site")} were looked at.
+                {stated.rest} {plural(run.verdict.lookedAt.numDetectors, "detector")} checked{" "}
+                {count(run.verdict.lookedAt.numSites)} of {plural(run.verdict.lookedAt.numSitesExpected, "tensor")},{" "}
+                {plural(run.verdict.lookedAt.numSteps, "step")}, and found no cause.
               </p>
+              <SuspectLists of={stated} />
+              {stated.line && (
+                <div class="diff">
+                  <p>
+                    <b>{capital(stated.purpose)}</b>
+                  </p>
+                  <pre>
+                    <code>{stated.line}</code>
+                  </pre>
+                </div>
+              )}
             </>
           )}
           {cause && proof.some((one) => one.trend) && (

@@ -21,7 +21,6 @@ export const hueOf = (one: EvidenceData, at: number): string =>
     : /entropy/.test(one.label)
       ? "s3"
       : ["s4", "s5", "s6"][at];
-export const capital = (words: string): string => words.charAt(0).toUpperCase() + words.slice(1);
 /** Inside a sentence; names of layers stay as they are. */
 export const lower = (words: string): string =>
   /^[A-Z][a-z]/.test(words) ? words.charAt(0).toLowerCase() + words.slice(1) : words;

@@ -7,7 +7,7 @@ import { Empty, Status, Tools, TroubleScreen } from "./chrome";
 import { small } from "./data";
 import { type RunRow, type Trouble } from "./types";
 import { amount, bytes, clock, count, day, duration, number, plural, since } from "./format";
-import { Icon, Logo, Severity, StateSign } from "./glyphs";
+import { Icon, Logo, Severity, StateSign, VerdictSign } from "./glyphs";
 import { handleKeys } from "./keys";
 import { paintThumb } from "./paint";
 import { go, isPhone, runLink, tokens } from "./state";
@@ -37,12 +37,12 @@ function headline(all: RunRow[]): string {
   const numbers = ["No", "One", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight", "Nine"];
   const say = (n: number): string => numbers[n] ?? count(n);
   if (live.length)
-    return `${say(live.length)} ${live.length === 1 ? "run is" : "runs are"} live. ${look.length === 0 ? (live.length === 1 ? "It is well." : "All is well with them.") : live.length === 1 ? "It needs a look." : `${say(look.length)} of them ${look.length === 1 ? "needs" : "need"} a look.`}`;
+    return `${say(live.length)} ${live.length === 1 ? "run is" : "runs are"} live. ${look.length === 0 ? "No trouble so far." : live.length === 1 ? "It needs a look." : `${say(look.length)} of them ${look.length === 1 ? "needs" : "need"} a look.`}`;
   if (total.length === 2 && all.length === 2) return "Both runs need a look.";
   if (total.length && all.length === 1) return "The run needs a look.";
   if (total.length)
     return `${say(total.length)} of ${count(all.length)} ${all.length === 1 ? "run" : "runs"} ${total.length === 1 ? "needs" : "need"} a look.`;
-  return `Nothing to report in ${plural(all.length, "run")}.`;
+  return `No trouble known in ${plural(all.length, "run")}.`;
 }
 
 function group(row: RunRow): string {
@@ -314,13 +314,11 @@ function RunLine({ row, here }: { row: RunRow; here: boolean }): JSX.Element {
         </small>
       </div>
       <div role="gridcell" class="what">
-        <Severity
-          of={
-            (row.verdict.looked && row.state !== "crashed" && !row.verdict.noted) || row.verdict.severity
-              ? row.verdict.severity
-              : "none"
-          }
-        />
+        {row.verdict.looked && !row.trouble ? (
+          <VerdictSign state={row.verdict.state} severity={row.verdict.severity} />
+        ) : (
+          <Severity of="none" />
+        )}
         <div>
           <p class={row.verdict.severity && row.verdict.severity !== "Info" ? "" : "quiet"} title={row.verdict.message}>
             {row.verdict.short || row.verdict.message}
@@ -332,6 +330,7 @@ function RunLine({ row, here }: { row: RunRow; here: boolean }): JSX.Element {
               {row.verdict.more ? `, ${count(row.verdict.more)} more` : ""}
             </small>
           )}
+          {!row.verdict.code && row.verdict.label && <small>{row.verdict.label}</small>}
           {row.do && <small>{row.do}</small>}
         </div>
       </div>

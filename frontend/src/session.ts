@@ -160,7 +160,7 @@ export class RunSession {
   private announce(before: RunData | null, now: RunData): void {
     const cause = now.verdict.cause;
     if (!before) {
-      say(cause ? cause.message : now.verdict.headline);
+      say(cause ? cause.message : `${now.verdict.stated.label}: ${now.verdict.stated.message}`);
       return;
     }
     const old = before.verdict.cause;

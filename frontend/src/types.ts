@@ -48,6 +48,46 @@ export interface EvidenceData {
   trend: Packed | null;
 }
 
+/** What could be behind a symptom, and the number that speaks for or against it. */
+export interface SuspectRow {
+  text: string;
+  figure: string;
+}
+
+/** Suspects under what is said of them: "suspected" or "ruled out". */
+export interface Suspects {
+  head: string;
+  rows: SuspectRow[];
+}
+
+/** A finding as one row of a list. */
+export interface FindingRow {
+  code: string;
+  severity: string;
+  message: string;
+  firstStep: number;
+  lastStep: number;
+  rank: number | null;
+  sites: string[];
+  numSites: number;
+  numFollowed: number;
+  remedy: string;
+}
+
+/** The verdict itself: one of four states, and what shows it. */
+export interface Stated {
+  state: string;
+  label: string;
+  severity: string;
+  message: string;
+  rest: string;
+  evidence: EvidenceData[];
+  suspects: Suspects[];
+  unexplained: FindingRow[];
+  purpose: string;
+  line: string;
+}
+
 /** A cause in full. */
 export interface Cause {
   code: string;
@@ -65,20 +105,6 @@ export interface Cause {
   columns: string[];
   evidence: EvidenceData[];
   meanwhile: EvidenceData[];
-}
-
-/** A finding as one row of a list. */
-export interface FindingRow {
-  code: string;
-  severity: string;
-  message: string;
-  firstStep: number;
-  lastStep: number;
-  rank: number | null;
-  sites: string[];
-  numSites: number;
-  numFollowed: number;
-  remedy: string;
 }
 
 /** One numbered event of what followed. */
@@ -107,8 +133,7 @@ export interface Extent {
 
 /** Everything over the axis. */
 export interface Verdict {
-  healthy: boolean;
-  headline: string;
+  stated: Stated;
   cause: Cause | null;
   others: FindingRow[];
   notes: FindingRow[];
@@ -483,15 +508,16 @@ export interface LogData {
   problems: Problem[];
 }
 
-/** A run's first cause in a row. */
+/** A run's verdict in a row; its first cause, where it has one. */
 export interface ListVerdict {
+  state: string;
+  label: string;
   severity: string;
   message: string;
   code: string;
   firstStep: number | null;
   looked: boolean;
   short?: string;
-  noted?: boolean;
   lastStep?: number;
   more?: number;
   followed?: number;

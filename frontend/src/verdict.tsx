@@ -1,11 +1,11 @@
 // The verdict: one sentence a person would say, the numbers that show it, what followed.
 import { type JSX } from "preact";
 import { useState } from "preact/hooks";
-import { count, number, percent, plural, real, since } from "./format";
-import { Disc, Severity } from "./glyphs";
+import { capital, count, number, percent, plural, real, since } from "./format";
+import { Disc, Severity, VerdictSign } from "./glyphs";
 import { CopyButton, Named, Remedy, Spark, briefly, moduleOf } from "./pieces";
 import { address, cursor, following, runLink, selected, view } from "./state";
-import { type Cause, type EvidenceData, type FindingRow, type RunData } from "./types";
+import { type Cause, type EvidenceData, type FindingRow, type RunData, type Stated } from "./types";
 
 function EvidenceRow({ of, step }: { of: EvidenceData; step: number | null }): JSX.Element {
   const after = real(of.after);
@@ -35,13 +35,13 @@ export function VerdictBlock({
 }): JSX.Element {
   const { verdict, run } = data;
   const cause = verdict.cause;
-  if (!cause) return <Healthy data={data} />;
+  if (!cause) return <WithoutCause data={data} />;
   const to = link ? (name: string): string => runLink(link, "layers", { at: name }) : undefined;
   const names = [...cause.sites, ...[...cause.evidence, ...cause.meanwhile].map((e) => e.site).filter(Boolean)];
   return (
     <section class="verdict" aria-label="Verdict">
       <div class="say">
-        <Overline cause={cause} />
+        <Overline cause={cause} state={verdict.stated.label} />
         <h1>
           <Named text={cause.message} names={cause.sites} to={to} />
         </h1>
@@ -58,6 +58,7 @@ export function VerdictBlock({
             </CopyButton>
           )}
         </div>
+        <Unexplained of={verdict.stated} />
         <Others rows={verdict.others} link={link} />
       </div>
       <EvidenceTable cause={cause} state={run.state} />
@@ -65,7 +66,24 @@ export function VerdictBlock({
     </section>
   );
 }
-export function Overline({ cause }: { cause: Cause | FindingRow }): JSX.Element {
+/** Symptoms that the cause does not explain: it is not the whole story. */
+export function Unexplained({ of }: { of: Stated }): JSX.Element | null {
+  if (!of.unexplained.length) return null;
+  return (
+    <ul class="findings" aria-label="Not explained by this cause">
+      {of.unexplained.map((one) => (
+        <li class="finding">
+          <Severity of={one.severity} />
+          <div>
+            <p>Not explained by this: {one.message}</p>
+            <small>{since(one.firstStep, one.lastStep)}</small>
+          </div>
+        </li>
+      ))}
+    </ul>
+  );
+}
+export function Overline({ cause, state }: { cause: Cause | FindingRow; state?: string }): JSX.Element {
   const sure = (cause as Cause).confidence;
   return (
     <p class="overline">
@@ -85,6 +103,12 @@ export function Overline({ cause }: { cause: Cause | FindingRow }): JSX.Element 
         <>
           <i>·</i>
           <span>rank {cause.rank}</span>
+        </>
+      )}
+      {state && (
+        <>
+          <i>·</i>
+          <span>{capital(state)}</span>
         </>
       )}
     </p>
@@ -234,55 +258,84 @@ export function FindingLine({ of, link }: { of: FindingRow; link?: string }): JS
     </li>
   );
 }
-function Healthy({ data }: { data: RunData }): JSX.Element {
-  const { lookedAt, notes, headline } = data.verdict;
-  const crashed = data.run.state === "crashed";
-  const empty = data.run.numSteps === 0;
+/** What could be behind a symptom, each with the number that speaks for it or against it. */
+export function SuspectLists({ of }: { of: Stated }): JSX.Element {
+  return (
+    <>
+      {of.suspects.map((group) => (
+        <>
+          <h2>{capital(group.head)}</h2>
+          <ul class="unmet">
+            {group.rows.map((one) => (
+              <li>
+                {one.text} <b>{one.figure}</b>
+              </li>
+            ))}
+          </ul>
+        </>
+      ))}
+    </>
+  );
+}
+
+/** Why a verdict without a cause is said, and of a run that holds nothing what to expect. */
+function reason(data: RunData): [string, string] {
+  const { stated, lookedAt } = data.verdict;
+  if (data.run.numSteps === 0 && data.run.state !== "crashed")
+    return [
+      "Nothing recorded yet.",
+      data.run.state === "live" ? "The first step will appear here by itself." : "The run ended before its first step.",
+    ];
+  if (data.isExamining)
+    return [
+      "Nothing was reported while it ran.",
+      `All ${count(lookedAt.numSteps)} steps are being looked through once more.`,
+    ];
+  return [stated.message, stated.rest];
+}
+
+function WithoutCause({ data }: { data: RunData }): JSX.Element {
+  const { lookedAt, notes, stated, course } = data.verdict;
+  const [message, rest] = reason(data);
+  const isTold = message === stated.message;
+  const shown = isTold ? stated.evidence : [];
+  const beside = stated.severity
+    ? []
+    : (course?.rows ?? []).filter((one) => one.label !== "loss" || !shown.some((own) => own.stat === "loss"));
+  const columns = isTold && stated.severity ? ["baseline", "now"] : (course?.columns ?? ["before", "now"]);
   return (
     <section class="verdict calm" aria-label="Verdict">
       <div class="say">
-        <p class="overline">
-          {!crashed && !notes.length && <Severity of="" size={12} />}
-          <span>
-            {plural(lookedAt.numDetectors, "detector")} looked at {count(lookedAt.numSites)} of{" "}
-            {plural(lookedAt.numSitesExpected, "site")}, {plural(lookedAt.numSteps, "step")}
-          </span>
-        </p>
-        <h1>
-          {empty && !crashed
-            ? "Nothing recorded yet."
-            : data.isExamining
-              ? "Nothing was reported while it ran."
-              : headline}
-        </h1>
+        {isTold && (
+          <p class="overline">
+            <VerdictSign state={stated.state} severity={stated.severity} />
+            <b class={stated.severity.toLowerCase()}>{capital(stated.label)}</b>
+          </p>
+        )}
+        <h1>{message}</h1>
         <p class="why">
-          {empty
-            ? data.run.state === "live"
-              ? "The first step will appear here by itself."
-              : crashed
-                ? "Nothing was recorded: no step was reached."
-                : "The run ended before its first step."
-            : data.run.state === "live"
-              ? "Every detector is quiet so far."
-              : data.isExamining
-                ? `All ${count(lookedAt.numSteps)} steps are being looked through once more.`
-                : crashed
-                  ? "No detector says why: the exception itself may."
-                  : notes.length
-                    ? "Worth knowing:"
-                    : "Every detector stayed quiet."}
+          {rest} {plural(lookedAt.numDetectors, "detector")} checked {count(lookedAt.numSites)} of{" "}
+          {plural(lookedAt.numSitesExpected, "tensor")}, {plural(lookedAt.numSteps, "step")}, and found no cause.
         </p>
+        {isTold && stated.line && (
+          <div class="act">
+            <Remedy text={stated.line} purpose={capital(stated.purpose)} />
+          </div>
+        )}
         {notes.length > 0 && (
-          <ul class="findings">
-            {notes.slice(0, 4).map((one) => (
-              <FindingLine of={one} />
-            ))}
-          </ul>
+          <>
+            <p class="why">Worth knowing:</p>
+            <ul class="findings">
+              {notes.slice(0, 4).map((one) => (
+                <FindingLine of={one} />
+              ))}
+            </ul>
+          </>
         )}
       </div>
-      {data.verdict.course && !empty && (
+      {shown.length + beside.length > 0 && data.run.numSteps > 0 && (
         <table class="evidence">
-          <caption class="hidden">How it went</caption>
+          <caption class="hidden">Evidence</caption>
           <colgroup>
             <col />
             <col class="trend" />
@@ -292,30 +345,41 @@ function Healthy({ data }: { data: RunData }): JSX.Element {
           <thead>
             <tr>
               <th scope="col" colSpan={2}>
-                {data.run.state === "live" ? "How it goes" : "How it went"}
+                Evidence
               </th>
               <th scope="col" class="was">
-                {data.verdict.course.columns[0]}
+                {columns[0]}
               </th>
-              <th scope="col">{data.run.state === "live" ? "now" : data.verdict.course.columns[1]}</th>
+              <th scope="col">{columns[1]}</th>
             </tr>
           </thead>
           <tbody>
-            {data.verdict.course.rows.map((one) => (
+            {shown.map((one) => (
+              <EvidenceRow of={one} step={null} />
+            ))}
+          </tbody>
+          <tbody class="meanwhile">
+            {beside.map((one) => (
               <EvidenceRow of={one} step={null} />
             ))}
           </tbody>
         </table>
       )}
-      {lookedAt.unmet.length > 0 && (
+      {isTold && stated.suspects.length > 0 ? (
         <div class="followed">
-          <h2>What one more line would show</h2>
-          <ul class="unmet">
-            {lookedAt.unmet.map((words) => (
-              <li>{words}</li>
-            ))}
-          </ul>
+          <SuspectLists of={stated} />
         </div>
+      ) : (
+        lookedAt.unmet.length > 0 && (
+          <div class="followed">
+            <h2>Log more to detect more</h2>
+            <ul class="unmet">
+              {lookedAt.unmet.map((words) => (
+                <li>{words}</li>
+              ))}
+            </ul>
+          </div>
+        )
       )}
     </section>
   );

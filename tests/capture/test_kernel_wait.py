@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from stethoscope.explain.headline import reservations
 
 import stethoscope
 from stethoscope import kernels
@@ -57,7 +56,7 @@ def test_steps_before_the_kernels_are_there_are_not_measured_and_named(
         assert "loss" in run.metrics()
     assert (
         "Not measured while the kernels were compiled: steps 0–2, module outputs and histograms of steps 0–4."
-        in reservations(session.diagnosis)
+        in session.diagnosis.verdict.reservations
     )
     monkeypatch.undo()
     assert losses == train(tmp_path / "at_once", Compiler(0, 0), 8)[0]
@@ -67,7 +66,7 @@ def test_a_run_that_ends_before_says_so_too(tmp_path: Path, monkeypatch: pytest.
     compiler = Compiler(rows_from=100, all_from=100)
     monkeypatch.setattr(kernels, "can_measure", compiler.can_measure)
     _, session = train(tmp_path / "run", compiler, 4)
-    assert "Not measured while the kernels were compiled: steps 0–3." in reservations(session.diagnosis)
+    assert "Not measured while the kernels were compiled: steps 0–3." in session.diagnosis.verdict.reservations
 
 
 def test_a_run_without_a_device_waits_for_nothing(tmp_path: Path) -> None:

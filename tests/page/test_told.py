@@ -94,7 +94,7 @@ def test_a_verdict_with_one_number_has_more_beside_it(watched, alone):
 def test_a_healthy_run_says_how_it_went(watched):
     watched.open(run_hash(HEALTHY))
     rows = watched.page.locator(".calm table.evidence tbody tr")
-    assert rows.first.inner_text().split()[0] == "Loss"
+    assert rows.first.inner_text().split("\t")[0].strip() == "Training loss"
     assert rows.count() >= 3
     watched.check()
 

@@ -21,16 +21,16 @@ SLACK_STEPS: Final = 32
 COSTS_ONLY: Final = ("data_bound", "graph_retained", "hooks_accumulate")
 """What takes time or memory, and does nothing to the weights."""
 BY_HEART: Final = (
-    "stethoscope.checkup(model, (inputs, targets), loss_fn, optimizer)\n# can it learn this one batch by heart?"
+    "stethoscope.checkup(model, (inputs, targets), loss_fn, optimizer)  # can it learn this one batch by heart?"
 )
 NEXT: Final = {
     "does_not_learn": BY_HEART,
-    "impossible_value": "loss = F.cross_entropy(logits, targets)\n# takes logits; F.nll_loss takes log-probabilities",
+    "impossible_value": "loss = F.cross_entropy(logits, targets)  # takes logits; F.nll_loss takes log-probabilities",
     "parts_from_training": (
-        "model.eval(); print(loss_fn(model(train_inputs), train_targets))\n# as low as in training: the validation data "
+        "model.eval(); print(loss_fn(model(train_inputs), train_targets))  # as low as in training: the validation data "
         "differ; higher: train() and eval() mode differ"
     ),
-    "not_a_number": "torch.autograd.set_detect_anomaly(True)\n# names the operation whose backward makes the NaN",
+    "not_a_number": "torch.autograd.set_detect_anomaly(True)  # names the operation whose backward makes the NaN",
 }
 
 
@@ -103,8 +103,8 @@ def _next(run: Run, symptom: Symptom) -> str:
     if symptom.name in ("diverges", "swings"):
         rate = _rate_at(run, symptom.first_step)
         if rate is not None:
-            return f"lr={0.1 * rate:.2g}\n# a tenth of the {rate:.2g} of step {symptom.first_step:,}: does the loss still rise?"
-        return 'for group in optimizer.param_groups: group["lr"] /= 10\n# does the loss still rise?'
+            return f"lr={0.1 * rate:.2g}  # a tenth of the {rate:.2g} of step {symptom.first_step:,}: does the loss still rise?"
+        return 'for group in optimizer.param_groups: group["lr"] /= 10  # does the loss still rise?'
     return NEXT.get(symptom.name, "")
 
 

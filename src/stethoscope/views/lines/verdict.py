@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import itertools
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,6 +22,7 @@ from stethoscope.views.common.styled_text import (
     PLAIN,
     STRONG,
     Line,
+    Span,
     cell_width,
     flow_parts,
     line_width,
@@ -288,19 +291,14 @@ def remedy_lines(remedy: str, screen: Screen) -> list[Line]:
 
 
 def code_lines(purpose: str, code: str, screen: Screen) -> list[Line]:
-    """A line of code and what it is for, never wrapped inside a word; several lines stay several."""
-    lines: list[Line] = []
+    """A line of code and what it is for; what is too long breaks before its comment, and never inside a word."""
     head, room = f"{purpose}  ", screen.width - len(purpose) - 4
-    for text in code.strip().splitlines():
-        for piece in wrap(screen.text(text), room) if len(text) > room else [text]:
-            lines.append(
-                [
-                    ("  ", ""),
-                    (head if not lines else " " * len(head), NOTE if not lines else ""),
-                    (screen.text(piece), PLAIN),
-                ]
-            )
-    return lines
+    pieces: list[str] = []
+    for text in map(screen.text, code.strip().splitlines()):
+        parts = [text] if cell_width(text) <= room else re.split(r"\s{2,}(?=# )", text)
+        pieces += [piece for part in parts for piece in (wrap(part, room) if cell_width(part) > room else [part])]
+    heads: Iterator[Span] = itertools.chain([(head, NOTE)], itertools.repeat((" " * len(head), "")))
+    return [[("  ", ""), beginning, (piece, PLAIN)] for beginning, piece in zip(heads, pieces, strict=False)]
 
 
 def followed_lines(cause: Finding, followed: Iterable[Finding], screen: Screen) -> list[Line]:

@@ -234,10 +234,11 @@ def _side(viewed: OpenRun) -> Side:
     if not causes and not viewed.was_examined and viewed.run.state != "live":
         words = viewed.trouble or "Nobody has examined this run yet; it is being looked through"
         return {**facts.identity(viewed.run), "verdict": text(words, 300), "severity": ""}
+    verdict = viewed.diagnosis.verdict
     return {
         **facts.identity(viewed.run),
-        "verdict": text(viewed.diagnosis.verdict.text.rstrip("."), 300) + ("." if causes else ""),
-        "severity": str(causes[0].severity) if causes else "",
+        "verdict": text(verdict.message if causes else f"{verdict.state.label}: {verdict.message}", 300),
+        "severity": str(verdict.severity) if verdict.state.is_trouble else "",
     }
 
 

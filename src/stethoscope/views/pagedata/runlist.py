@@ -7,7 +7,7 @@ from typing import Final, NotRequired, TypedDict
 import numpy as np
 
 from stethoscope.explain import conclude
-from stethoscope.record import Severity, metrics
+from stethoscope.record import metrics
 from stethoscope.store import Run, folder_bytes
 from stethoscope.views.common.open_run import OpenRun
 from stethoscope.views.pagedata import facts
@@ -19,15 +19,17 @@ _TREND_BINS: Final = 176
 
 
 class ListVerdict(TypedDict):
-    """A run's first cause in a row."""
+    """A run's verdict in a row; its first cause, where it has one."""
 
+    state: str
+    """One of the four states, "" where nobody has looked."""
+    label: str
     severity: str
     message: str
     code: str
     firstStep: int | None
     looked: bool
     short: NotRequired[str]
-    noted: NotRequired[bool]
     lastStep: NotRequired[int]
     more: NotRequired[int]
     followed: NotRequired[int]
@@ -84,27 +86,37 @@ def list_verdict(viewed: OpenRun) -> ListVerdict:
     run = viewed.run
     config = run.info.get("config", {})
     # A companion that found nothing leaves no file; without one, nobody has looked.
-    if not viewed.was_examined and config.get("companion", "off") == "off":
-        return {"severity": "", "message": "Not examined yet", "code": "", "firstStep": None, "looked": False}
-    diagnosis = conclude(run, run.findings())
-    heard, causes, followed = diagnosis.findings, diagnosis.causes, diagnosis.followed
-    if not causes:
-        lost = facts.identity(run)["state"] == "damaged"
-        words = (
-            facts.state_words(run)
-            if lost
-            else f"{diagnosis.verdict.state.label}: {diagnosis.verdict.message}".rstrip(".")
-        )
+    if not viewed.was_examined and config.get("companion", "off") != "process":
+        words = "Not examined yet"
         return {
-            "severity": str(Severity.INFO) if lost else "",
+            "state": "",
+            "label": "",
+            "severity": "",
             "message": words,
             "code": "",
             "firstStep": None,
+            "looked": False,
+        }
+    diagnosis = conclude(run, run.findings())
+    causes, followed, verdict = diagnosis.causes, diagnosis.followed, diagnosis.verdict
+    if not causes:
+        lost = run.state == "damaged" and not verdict.state.is_trouble
+        severity = verdict.severity if verdict.state.is_trouble or lost else ""
+        return {
+            "state": str(verdict.state),
+            "label": verdict.state.label,
+            "severity": str(severity),
+            "message": facts.state_words(run) if lost else text(verdict.message.rstrip("."), 300),
+            "short": _first_clause(text(verdict.message, 300)),
+            "code": "",
+            "firstStep": None,
             "looked": True,
-            "noted": bool(heard),
+            "nanAt": nan_at(run),
         }
     first = causes[0]
     return {
+        "state": str(verdict.state),
+        "label": verdict.state.label,
         "severity": str(first.severity),
         "message": text(first.message, 300),
         "short": clause(first),
@@ -116,6 +128,12 @@ def list_verdict(viewed: OpenRun) -> ListVerdict:
         "followed": len(followed.get(first.code, ())),
         "nanAt": nan_at(run),
     }
+
+
+def _first_clause(message: str) -> str:
+    """A verdict's sentence up to its first reason, for a narrow row."""
+    cuts = [at for at in (message.find(sign) for sign in (": ", "; ", ", ", ". ")) if at > 0]
+    return message[: min(cuts, default=len(message))].rstrip(".")
 
 
 def nan_at(run: Run) -> int | None:

@@ -7,12 +7,13 @@ from typing import Final, TypedDict
 
 import numpy as np
 
+from stethoscope.detect.symptoms import Symptom
 from stethoscope.explain.diagnosis import Diagnosis
 from stethoscope.explain.meanwhile import goes_on, loss_words, meanwhile
 from stethoscope.record import Evidence, Finding, Series, Severity, metrics
 from stethoscope.store import Run
 from stethoscope.views.common import numbers
-from stethoscope.views.common.evidence import evidence_series, evidence_trend
+from stethoscope.views.common.evidence import evidence_series, evidence_trend, suspect_figure
 from stethoscope.views.common.open_run import OpenRun
 from stethoscope.views.pagedata.packing import Number, Packed, number, spark, text
 
@@ -90,11 +91,39 @@ class Course(TypedDict):
     columns: list[str]
 
 
+class SuspectRow(TypedDict):
+    """What could be behind a symptom, and the number that speaks for or against it."""
+
+    text: str
+    figure: str
+
+
+class Suspects(TypedDict):
+    """Suspects under what is said of them: "suspected" or "ruled out"."""
+
+    head: str
+    rows: list[SuspectRow]
+
+
+class Stated(TypedDict):
+    """The verdict itself: one of four states, and what shows it."""
+
+    state: str
+    label: str
+    severity: str
+    message: str
+    rest: str
+    evidence: list[EvidenceData]
+    suspects: list[Suspects]
+    unexplained: list[FindingRow]
+    purpose: str
+    line: str
+
+
 class Verdict(TypedDict):
     """Everything over the axis."""
 
-    healthy: bool
-    headline: str
+    stated: Stated
     cause: Cause | None
     others: list[FindingRow]
     notes: list[FindingRow]
@@ -124,8 +153,7 @@ def verdict_data(viewed: OpenRun, course: Course | None = None) -> Verdict:
     diagnosis, run = viewed.diagnosis, viewed.run
     looked = diagnosis.looked_at
     out: Verdict = {
-        "healthy": diagnosis.healthy,
-        "headline": text(diagnosis.verdict.text, 800),
+        "stated": stated(viewed),
         "lookedAt": {
             "numSites": looked.num_sites,
             "numSitesExpected": looked.num_sites_expected,
@@ -148,6 +176,49 @@ def verdict_data(viewed: OpenRun, course: Course | None = None) -> Verdict:
         out["followed"] = followed_entries(run, cause, diagnosis.followed.get(cause.code, ()))
         out["lasting"] = lasting(run, cause)
     return out
+
+
+def stated(viewed: OpenRun) -> Stated:
+    """The verdict as explain decided it."""
+    verdict = viewed.diagnosis.verdict
+    return {
+        "state": str(verdict.state),
+        "label": verdict.state.label,
+        "severity": str(verdict.severity) if verdict.state.is_trouble else "",
+        "message": text(verdict.message, 800),
+        "rest": text(" ".join(filter(None, (verdict.limits, *verdict.reservations))), 800),
+        "evidence": [figure_data(e, viewed) for e in verdict.evidence[:MAX_EVIDENCE]],
+        "suspects": [
+            {"head": head, "rows": [{"text": text(one.text, 400), "figure": suspect_figure(one)} for one in found]}
+            for head, found in verdict.weighed
+        ],
+        "unexplained": [symptom_row(symptom) for symptom in verdict.unexplained],
+        "purpose": verdict.purpose,
+        "line": text(verdict.line, 1000),
+    }
+
+
+def figure_data(evidence: Evidence, viewed: OpenRun) -> EvidenceData:
+    """A number of the verdict, with the whole course that it is the end of."""
+    series = evidence_series(evidence, viewed.run)
+    first, last = window_around(viewed.run, viewed.diagnosis)
+    return _figure(evidence, None if series is None or not len(series) else spark(series, _SPARK_BINS, first, last))
+
+
+def symptom_row(symptom: Symptom) -> FindingRow:
+    """A symptom as findings are listed."""
+    return {
+        "code": symptom.name,
+        "severity": str(symptom.severity),
+        "message": text(symptom.message, 800),
+        "firstStep": symptom.first_step,
+        "lastStep": symptom.last_step,
+        "rank": None,
+        "sites": [],
+        "numSites": 0,
+        "numFollowed": 0,
+        "remedy": "",
+    }
 
 
 def cause_data(cause: Finding, run: Run, viewed: OpenRun) -> Cause:
@@ -207,6 +278,10 @@ def evidence_data(evidence: Evidence, cause: Finding, viewed: OpenRun) -> Eviden
     run = viewed.run
     series = evidence_trend(evidence, cause, run)
     first, last = window_around(run, viewed.diagnosis)
+    return _figure(evidence, None if series is None else spark(series, _SPARK_BINS, first, last))
+
+
+def _figure(evidence: Evidence, trend: Packed | None) -> EvidenceData:
     return {
         "label": text(evidence.label, 160),
         "before": number(evidence.before),
@@ -215,7 +290,7 @@ def evidence_data(evidence: Evidence, cause: Finding, viewed: OpenRun) -> Eviden
         "site": text(evidence.site, 10_000),
         "kind": evidence.kind,
         "stat": evidence.stat,
-        "trend": None if series is None else spark(series, _SPARK_BINS, first, last),
+        "trend": trend,
     }
 
 
