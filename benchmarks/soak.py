@@ -55,14 +55,14 @@ def disk_mb(folder: Path) -> float:
 
 
 def look(session: Any, folder: Path, step: int, began: float) -> dict[str, float]:
-    process = session._companion._process
-    counters = session._writer.counters
+    process = session._recording.companion._process
+    counters = session._recording.writer.counters
     return {
         "step": step,
         "training, MB": resident_mb("self"),
         "companion, MB": resident_mb(process.pid) if process is not None else float("nan"),
         "sealing, MB": children_mb(process.pid) if process is not None else float("nan"),
-        "queue, kB": session._writer._queue.num_bytes / 1e3,
+        "queue, kB": session._recording.writer._queue.num_bytes / 1e3,
         "dropped rows": float(counters.get("dropped_rows", 0)),
         "disk, MB": disk_mb(folder),
         "steps a second": step / (time.perf_counter() - began),

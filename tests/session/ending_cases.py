@@ -48,7 +48,7 @@ def watch(**settings):
     return stethoscope.watch(model, optimizer, run=folder, **settings) if watched else contextlib.nullcontext()
 
 def companion_pid():
-    return session._companion._process.pid if watched else None
+    return session._recording.companion._process.pid if watched else None
 
 def wait_for_companion():
     until = time.monotonic() + 20
@@ -108,7 +108,7 @@ CASES: dict[str, tuple[str, tuple[int, ...]]] = {
     ),
     "terminated_with_a_lock": (
         "session = watch(companion='off')\ntrain()\n"
-        "with (session._writer._queue._lock if watched else contextlib.nullcontext()):\n    ready()\n    time.sleep(30)",
+        "with (session._recording.writer._queue._lock if watched else contextlib.nullcontext()):\n    ready()\n    time.sleep(30)",
         (signal.SIGTERM,),
     ),
     "stopped_companion": (

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from stethoscope import session
 from stethoscope.config import DebugConfig
 from stethoscope.detect import Detection
 from stethoscope.explain import diagnose
 from stethoscope.record import Finding, Severity
+from stethoscope.session import session
 from stethoscope.session.companion_handle import CompanionHandle
 from stethoscope.session.deadline import Deadline
 from stethoscope.store import FindingsWriter
@@ -76,8 +76,8 @@ def test_what_the_companion_found_is_not_looked_for_again(tmp_path: Path, monkey
         patched.setattr(session, "STOP_SECONDS", 120.0)
         patched.setattr(Detection, "observe", lambda *_: pytest.fail("the whole run is read once more"))
         trained.session.stop()
-        assert trained.session._companion is not None
-        assert trained.session._companion.has_concluded
+        assert trained.session._recording.companion is not None
+        assert trained.session._recording.companion.has_concluded
         told = trained.session.diagnosis
     stored = diagnose(folder)
     assert [f.to_json() for f in told.findings] == [f.to_json() for f in stored.findings]

@@ -153,7 +153,7 @@ def test_the_report_says_what_happened(tmp_path: Path) -> None:
 def test_the_watcher_hands_to_the_writer_itself_and_facts_are_made_for_hooks_alone(tmp_path: Path) -> None:
     trained = begin(tmp_path)
     session = trained.session
-    watcher, writer = session._watcher, session._writer
+    watcher, writer = session._watcher, session._recording.writer
     assert watcher.sink is writer
     go_on(trained, 2)
     session.gradient_debugger.layers()
@@ -267,7 +267,7 @@ def test_leak_watching_never_takes_off_a_mode_of_the_users(tmp_path: Path) -> No
     go_on(trained, 1)
     trained.session.stop()
     assert _get_current_dispatch_mode_stack() == []
-    assert trained.session._attachment._leak_watch.num_watched >= 1
+    assert trained.session._instruments.attachment._leak_watch.num_watched >= 1
 
 
 # ---- flow ----

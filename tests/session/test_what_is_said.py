@@ -101,7 +101,7 @@ def test_a_companion_that_is_killed_is_started_again_and_then_done_without(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     trained = go_on(begin(tmp_path, quiet=False, companion="process"), 5)
-    handle: Any = trained.session._companion
+    handle: Any = trained.session._recording.companion
     for num in range(1, companions.MOST_RESTARTS + 2):
         os.kill(handle._process.pid, signal.SIGKILL)
         hear(capsys, "killed by SIGKILL again" if num > companions.MOST_RESTARTS else "it is started again")
@@ -169,7 +169,7 @@ def test_a_detector_that_fails_in_the_companion_is_named_on_every_face(
     trained = begin(tmp_path / "runs", quiet=False, companion="process", detectors=("brittle_detector:Brittle",))
     go_on(trained, 30)
     trained.session.stop()
-    handle: Any = trained.session._companion
+    handle: Any = trained.session._recording.companion
     assert handle.has_concluded
     closing = capsys.readouterr().err.splitlines()[-1]
     assert "Brittle" in closing

@@ -22,7 +22,7 @@ from stethoscope.session.step_facts import StepFacts, StepFactsSink
 if TYPE_CHECKING:
     from stethoscope.capture.watcher import Watcher
     from stethoscope.hooks import HookManager
-    from stethoscope.session.kit import Kit
+    from stethoscope.session.instruments import Instruments
 
 MEMORY_EVERY: Final = 16
 """Steps between two looks at how much memory is in use."""
@@ -31,8 +31,8 @@ MEMORY_EVERY: Final = 16
 class Attachment:
     """The instruments' end of a watcher."""
 
-    def __init__(self, kit: Kit, watcher: Watcher) -> None:
-        self._kit, self._watcher, self._sink = kit, watcher, watcher.sink
+    def __init__(self, instruments: Instruments, watcher: Watcher) -> None:
+        self._instruments, self._watcher, self._sink = instruments, watcher, watcher.sink
         self.several_models = len(watcher.names.roots) > 1
         self.first_batch = FirstBatch(watcher.names.root, watcher.guard)
         self._hooks: HookManager | None = None
@@ -40,17 +40,17 @@ class Attachment:
         self._leak_watch: LeakWatch | None = None
         self._facts: StepFactsSink | None = None
         """Where Steps arrive for the hooks, while there are any."""
-        self.layer_times = LayerTimes(watcher, kit._model) if kit.config.enable_profiling else None
+        self.layer_times = LayerTimes(watcher, instruments.model) if instruments.config.enable_profiling else None
         watcher.after_step = self._after_step
-        if kit.used("hooks"):
-            self.listen(kit.hooks)
-        if kit.config.leaks_every:
-            self.watch_leaks(kit.config.leaks_every)
+        if instruments.used("hooks"):
+            self.listen(instruments.hooks)
+        if instruments.config.leaks_every:
+            self.watch_leaks(instruments.config.leaks_every)
 
     def listen(self, hooks: HookManager) -> None:
         """Run these hooks at every Step, and at the layers they speak of."""
         self._hooks = hooks
-        hooks.pauser.run_folder = self._kit._own_folder()
+        hooks.pauser.run_folder = self._instruments.run_folder
         self._rules = LayerRules(self._watcher, hooks)
         hooks.on_change = self._hooks_changed
         self._hear_steps()
@@ -74,7 +74,7 @@ class Attachment:
         if self._leak_watch is not None:
             self._leak_watch.every = max(int(every), 1)
             return
-        self._leak_watch = LeakWatch(self._kit.tensor_inspector.leak_detector, every)
+        self._leak_watch = LeakWatch(self._instruments.tensor_inspector.leak_detector, every)
 
     def close(self, timeout_s: float) -> None:
         """Take everything off; the last Steps of a device are waited for no longer than this."""
@@ -91,7 +91,7 @@ class Attachment:
         if self._leak_watch is not None:
             self._leak_watch.stop()
             step = self._watcher.clock.step
-            for leak in self._kit.tensor_inspector.detect_leaks():
+            for leak in self._instruments.tensor_inspector.detect_leaks():
                 location = f"{leak.file}:{leak.line}"
                 self._sink.tell(step, Leak(location=location, text=str(leak), severity=str(leak.severity)))
 

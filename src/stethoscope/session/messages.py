@@ -35,6 +35,23 @@ def say(line: str) -> None:
         return
 
 
+class Speaker:
+    """Says a session's lines: what concerns the run once, by the first rank; what concerns one process, by each."""
+
+    def __init__(self, *, is_quiet: bool) -> None:
+        self.is_quiet, self.rank = is_quiet, 0
+
+    def say(self, line: str) -> None:
+        """A line about the run."""
+        if line and not self.is_quiet and self.rank == 0:
+            say(line)
+
+    def say_of_rank(self, line: str) -> None:
+        """What concerns this process alone, so that every rank says it for itself."""
+        if line and not self.is_quiet:
+            say(line.replace("stethoscope:", f"stethoscope: rank {self.rank}:", 1) if self.rank else line)
+
+
 def opening(folder: Path, roots: Mapping[str, Any]) -> str:
     """What is watched and where it goes."""
     said = " and ".join(f"{name or type(root).__name__} ({_size(root)})" for name, root in roots.items())

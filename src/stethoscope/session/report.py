@@ -12,7 +12,7 @@ from stethoscope.record import Severity
 
 if TYPE_CHECKING:
     from stethoscope.explain import Diagnosis
-    from stethoscope.session.kit import Kit
+    from stethoscope.session.instruments import Instruments
 
 MAX_LISTED = 10
 MAX_LAYERS = 5
@@ -21,8 +21,10 @@ MAX_LAYERS = 5
 class SessionReport:
     """The session in facts; `summary()` for a few, `str()` to read."""
 
-    def __init__(self, kit: Kit, folder: Path | None, num_steps: int, diagnose: Callable[[], Diagnosis]) -> None:
-        self._kit, self._diagnose = kit, diagnose
+    def __init__(
+        self, instruments: Instruments, folder: Path | None, num_steps: int, diagnose: Callable[[], Diagnosis]
+    ) -> None:
+        self._instruments, self._diagnose = instruments, diagnose
         self.path, self.num_steps = folder, num_steps
 
     @cached_property
@@ -46,15 +48,15 @@ class SessionReport:
             "training": self._training(),
             "hooks": self._hooks(),
             "profile": self._profile(),
-            "leaks": [str(leak) for leak in self._kit.leaks()],
-            "plots": self._kit.visualizer.get_plot_names() if self._kit.used("visualizer") else [],
+            "leaks": [str(leak) for leak in self._instruments.leaks()],
+            "plots": self._instruments.visualizer.get_plot_names() if self._instruments.used("visualizer") else [],
         }
         return {name: part for name, part in parts.items() if part}
 
     def _tensors(self) -> dict[str, Any] | None:
-        if not (self._kit.records or self._kit.used("tensor_inspector")):
+        if not (self._instruments.have_run or self._instruments.used("tensor_inspector")):
             return None
-        inspector = self._kit.tensor_inspector
+        inspector = self._instruments.tensor_inspector
         if not inspector.num_inspected:
             return None
         alerts = [str(alert) for alert in inspector.alerts(Severity.WARNING)]
@@ -63,13 +65,13 @@ class SessionReport:
             "num_alerts": len(alerts),
             "alerts": alerts[:MAX_LISTED],
         }
-        if self._kit.records:
+        if self._instruments.have_run:
             largest = list(inspector.memory.by_layer().items())[:MAX_LAYERS]
             part["largest_layers_mb"] = {name: round(size / 1e6, 3) for name, size in largest}
         return part
 
     def _gradients(self) -> dict[str, Any] | None:
-        analysis = self._kit.gradient_debugger.analyze_gradient_flow()
+        analysis = self._instruments.gradient_debugger.analyze_gradient_flow()
         if not analysis.layers:
             return None
         return {
@@ -80,7 +82,7 @@ class SessionReport:
         }
 
     def _training(self) -> dict[str, Any] | None:
-        report = self._kit.model_diagnostics.generate_report()
+        report = self._instruments.model_diagnostics.generate_report()
         if not report.num_records:
             return None
         return {
@@ -93,14 +95,14 @@ class SessionReport:
         }
 
     def _hooks(self) -> dict[str, Any] | None:
-        if not self._kit.used("hooks") or not self._kit.hooks.counts:
+        if not self._instruments.used("hooks") or not self._instruments.hooks.counts:
             return None
-        return {str(status): count for status, count in sorted(self._kit.hooks.counts.items())}
+        return {str(status): count for status, count in sorted(self._instruments.hooks.counts.items())}
 
     def _profile(self) -> dict[str, Any] | None:
-        if not (self._kit.records or self._kit.used("profiler")):
+        if not (self._instruments.have_run or self._instruments.used("profiler")):
             return None
-        profiler = self._kit.profiler
+        profiler = self._instruments.profiler
         if not profiler.totals and not profiler.layers:
             return None
         return {
