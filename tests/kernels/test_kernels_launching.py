@@ -201,6 +201,7 @@ def test_a_plan_is_uploaded_in_one_piece() -> None:
     np.testing.assert_array_equal(plan.lengths.numpy(), lengths)
     np.testing.assert_array_equal(plan.starts.numpy(), starts)
     np.testing.assert_array_equal(plan.done.numpy(), np.zeros(4))
+    np.testing.assert_array_equal(plan.counted.numpy(), np.zeros(len(owners)))
     assert plan.num_chunks == len(owners)
     assert {part.untyped_storage().data_ptr() for part in (plan.owners, plan.firsts, plan.done)} == {
         plan.lengths.untyped_storage().data_ptr()

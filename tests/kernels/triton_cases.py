@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from stethoscope.kernels import Extras, Slots, launching, reference, triton, triton_gather
+from stethoscope.kernels import Extras, Slots, launching, reference, triton, triton_gather, variants
 from stethoscope.kernels.pointers import collect, collect_pieces
 from tests.kernels.agreement import (
     FLOATS,
@@ -22,6 +22,8 @@ from tests.kernels.agreement import (
 )
 
 SPAN = triton.LEAST_SPAN
+FEW_LANES = 8
+"""Spans that one look combines in the interpreter, which is slow."""
 
 
 def groups() -> Iterator[list[torch.Tensor]]:
@@ -62,10 +64,21 @@ def several_spans() -> Iterator[list[torch.Tensor]]:
             ordinary_tensor(dtype, count, 7).relu_(),
             ordinary_tensor(dtype, 0, 8),
         ]
+    yield many_spans()
     lost = torch.randn(count) + 1e4
     lost[:SPAN] = float("nan")
     lost[-1] = float("inf")
     yield [lost, torch.zeros(count), torch.randn(count) * 1e-40]
+
+
+def many_spans() -> list[torch.Tensor]:
+    """More spans than one look combines: groups of them are combined first, of which one holds zeros and one is lost."""
+    lanes = variants.MERGE_LANES
+    tensor = torch.randn(2 * lanes * SPAN + 3 * SPAN + 5) + 100
+    tensor[: SPAN // 2] = 0
+    tensor[lanes * SPAN : 2 * lanes * SPAN] = float("nan")
+    tensor[-7:] *= 1e20
+    return [torch.randn(3 * SPAN), tensor, ordinary_tensor(torch.float32, 300, 3)]
 
 
 def compiled_first(work: Callable[[], Any]) -> Any:
@@ -132,6 +145,8 @@ def check_slots(tensors: list[torch.Tensor]) -> None:
 def main(device: str = "cpu", part: int = 0, parts: int = 1) -> int:
     """Every case, or one part of them; the number of cases."""
     done = 0
+    if device == "cpu":
+        variants.MERGE_LANES = FEW_LANES  # type: ignore[misc]
     for position, group in enumerate(groups()):
         if position % parts == part:
             check([tensor.to(device) for tensor in group], (None, 1.0)[position % 2], position)

@@ -65,11 +65,11 @@ class Slots:
         count, span = tensor.numel(), triton.span_of(tensor.numel())
         spans = -(-count // span)
         wide = torch.empty(1 + spans, dtype=torch.int64, device=self._device)
-        narrow = torch.empty(2 * spans + 3, dtype=torch.int32, device=self._device)
+        narrow = torch.empty(3 * spans + 3, dtype=torch.int32, device=self._device)
         programs = -(-spans // PLAN_LANES)
         launching.queue(self._device, WRITE_PLAN, programs, tensor.data_ptr(), count, spans, span, wide, narrow)
-        owners, starts, done = narrow[spans : 2 * spans], narrow[2 * spans : -1], narrow[-1:]
-        plan = triton.Plan(owners, wide[1:], narrow[:spans], starts, done, spans)
+        lengths, owners, counted = narrow[: 3 * spans].view(3, spans)
+        plan = triton.Plan(owners, wide[1:], lengths, narrow[-3:-1], narrow[-1:], counted, spans)
         triton.queue_rows(self._device, name, tensor.data_ptr() % 16 == 0, wide, plan, None, line)
 
 

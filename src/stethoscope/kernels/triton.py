@@ -52,7 +52,9 @@ class Plan:
     starts: Any
     """Of each tensor, its first chunk, and the number of all."""
     done: Any
-    """Of each tensor, how many of its chunks were read: zero between two launches, which is why a plan is one stream's."""
+    """Of each tensor, how many groups of its chunks were combined: zero between two launches, which is why a plan is one stream's."""
+    counted: Any
+    """Of each such group, by its first chunk, how many chunks were read; zero likewise."""
     num_chunks: int
 
 
@@ -73,12 +75,13 @@ def make_plan(device: Any, counts: npt.NDArray[np.int64], chunk: int, last: int 
     """Cut tensors of these sizes into chunks, those at the end into shorter ones, and upload which is whose: all in one piece."""
     torch = sys.modules["torch"]
     owners, firsts, lengths, starts = cut(counts, chunk, last or chunk)
-    narrow = np.concatenate([owners, lengths, starts, np.zeros(len(counts), dtype=np.int64)]).astype(np.int32)
+    zeros = np.zeros(len(counts) + len(owners), dtype=np.int64)
+    narrow = np.concatenate([owners, lengths, starts, zeros]).astype(np.int32)
     table = upload(np.concatenate([firsts.view(np.uint8), narrow.view(np.uint8)]), device)
     wide = table[: firsts.nbytes].view(torch.int64)
     ends = np.cumsum([len(owners), len(lengths), len(starts), len(counts)]).tolist()
-    parts = table[firsts.nbytes :].view(torch.int32).tensor_split(ends[:-1])
-    return Plan(parts[0], wide, parts[1], parts[2], parts[3], len(owners))
+    parts = table[firsts.nbytes :].view(torch.int32).tensor_split(ends)
+    return Plan(parts[0], wide, parts[1], parts[2], parts[3], parts[4], len(owners))
 
 
 Whole = npt.NDArray[np.int64]
@@ -267,6 +270,7 @@ def queue_rows(device: Any, name: str, aligned: bool, pointers: Any, plan: Plan,
             plan.lengths,
             plan.starts,
             plan.done,
+            plan.counted,
             pointers if limits is None else limits,
             partials,
             sums,

@@ -137,8 +137,8 @@ def gather_values(
 def write_plan(data, count, spans, span_length, wide, narrow, LANES: tl.constexpr):
     """For one tensor what is uploaded for many: where it lies, and which span is which.
 
-    Of `wide`: its pointer, where each span begins. Of `narrow`: how long each is, whose it is, the first span of this
-    tensor and of none, and that none was read yet.
+    Of `wide`: its pointer, where each span begins. Of `narrow`: how long each is, whose it is, that none was read
+    yet, the first span of this tensor and of none, and that nothing was combined yet.
     """
     span = tl.program_id(0) * LANES + tl.arange(0, LANES)
     first = span.to(tl.int64) * span_length
@@ -146,8 +146,9 @@ def write_plan(data, count, spans, span_length, wide, narrow, LANES: tl.constexp
     tl.store(wide + 1 + span, first, mask=inside)
     tl.store(narrow + span, tl.minimum(count - first, span_length).to(tl.int32), mask=inside)
     tl.store(narrow + spans + span, span * 0, mask=inside)
+    tl.store(narrow + 2 * spans + span, span * 0, mask=inside)
     if tl.program_id(0) == 0:
         tl.store(wide, data)
-        tl.store(narrow + 2 * spans, 0)
-        tl.store(narrow + 2 * spans + 1, spans.to(tl.int32))
-        tl.store(narrow + 2 * spans + 2, 0)
+        tl.store(narrow + 3 * spans, 0)
+        tl.store(narrow + 3 * spans + 1, spans.to(tl.int32))
+        tl.store(narrow + 3 * spans + 2, 0)

@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 
 from stethoscope.kernels.triton_elements import bits_of, place_of, read, wide, zeros_of
-from stethoscope.kernels.triton_merging import NUM_SUMS, merge_spans, moments
+from stethoscope.kernels.triton_merging import NUM_SUMS, merge_when_last, moments
 
 LINE = tl.constexpr(32)
 """Neighbours of a sample that are read together."""
@@ -441,6 +441,7 @@ def tensor_sums(
     lengths,
     starts,
     done,
+    counted,
     limits,
     partials,
     sums,
@@ -458,7 +459,7 @@ def tensor_sums(
 
     Most spans are read once. One that holds zeros, very small or non-finite values is read again to count
     them; one whose sample misjudged its range, or that is not finite, is summed again about its own mean.
-    `done` counts the spans of each tensor that were read, and is zero again at the end.
+    `done` and `counted` say who is last to combine what the spans of a tensor left: see `merge_when_last`.
     """
     data, length, owner = place_of(pointers, owners, firsts, lengths, DTYPE, ALIGNED)
     infinity = float("inf")
@@ -553,7 +554,4 @@ def tensor_sums(
             m3,
             m4,
         )
-        tl.debug_barrier()
-        if tl.atomic_add(done + owner, 1, sem="acq_rel") == end - begin - 1:
-            tl.store(done + owner, 0)
-            merge_spans(partials, apart, begin, end, line, READ, LANES)
+        merge_when_last(partials, apart, tl.program_id(0), begin, end, line, done + owner, counted, READ, LANES)

@@ -15,15 +15,15 @@ FRESH = tl.constexpr(".cg")
 
 
 @triton.jit
-def _common_scale(partials, apart, begin, end, READ: tl.constexpr, LANES: tl.constexpr):
+def _common_scale(partials, apart, begin, end, stride, READ: tl.constexpr, LANES: tl.constexpr):
     """A scale in which no span's fourth powers overflow: the smallest one, which belongs to the largest values.
 
     What fits into float32 has fourth powers that fit into float64 as they are.
     """
     least = tl.zeros([LANES], dtype=tl.float64) + float("inf")
     if READ == "double":
-        for first in range(begin, end, LANES):
-            position = first + tl.arange(0, LANES)
+        for first in range(begin, end, LANES * stride):
+            position = first + tl.arange(0, LANES) * stride
             inside = position < end
             here = tl.load(partials + position, mask=inside, other=0.0, cache_modifier=FRESH) > 0
             scale = tl.load(partials + 10 * apart + position, mask=inside, other=1.0, cache_modifier=FRESH)
@@ -44,12 +44,12 @@ def moments(s1, s2, s3, s4, shift, n):
 
 
 @triton.jit
-def _mean_of_means(partials, apart, begin, end, common, LANES: tl.constexpr):
+def _mean_of_means(partials, apart, begin, end, stride, common, LANES: tl.constexpr):
     """Of all spans that hold a finite value, in the common scale."""
     total = tl.zeros([LANES], dtype=tl.float64)
     count = total
-    for first in range(begin, end, LANES):
-        position = first + tl.arange(0, LANES)
+    for first in range(begin, end, LANES * stride):
+        position = first + tl.arange(0, LANES) * stride
         inside = position < end
         here = tl.load(partials + position, mask=inside, other=0.0, cache_modifier=FRESH) > 0
         scale = tl.load(partials + 10 * apart + position, mask=inside, other=1.0, cache_modifier=FRESH)
@@ -60,8 +60,8 @@ def _mean_of_means(partials, apart, begin, end, common, LANES: tl.constexpr):
 
 
 @triton.jit
-def merge_spans(partials, apart, begin, end, out, READ: tl.constexpr, LANES: tl.constexpr):
-    """A tensor's spans from `begin` to `end` combined, every one brought to the tensor's own scale.
+def merge_spans(partials, apart, begin, end, stride, out, out_apart, READ: tl.constexpr, LANES: tl.constexpr):
+    """The lines of every `stride`th span from `begin` to `end` combined to one, all brought to a common scale.
 
     Moments are added up about the mean of the first span, which is never many standard deviations away, and
     moved to the tensor's mean at the end: so the spans are read once, but where the first one holds nothing finite.
@@ -74,14 +74,14 @@ def merge_spans(partials, apart, begin, end, out, READ: tl.constexpr, LANES: tl.
     counts = tl.zeros([8, LANES], dtype=tl.float64)
     extremes = tl.zeros([4, LANES], dtype=tl.float64) + infinity
     powers = tl.zeros([8, LANES], dtype=tl.float64)
-    common = _common_scale(partials, apart, begin, end, READ, LANES)
+    common = _common_scale(partials, apart, begin, end, stride, READ, LANES)
     if tl.load(partials + begin, cache_modifier=FRESH) > 0:
         shift = tl.load(partials + 11 * apart + begin, cache_modifier=FRESH)
         shift = shift * common / tl.load(partials + 10 * apart + begin, cache_modifier=FRESH)
     else:
-        shift = _mean_of_means(partials, apart, begin, end, common, LANES)
-    for first in range(begin, end, LANES):
-        position = first + lanes
+        shift = _mean_of_means(partials, apart, begin, end, stride, common, LANES)
+    for first in range(begin, end, LANES * stride):
+        position = first + lanes * stride
         inside = position < end
         each = position[None, :]
         counts += tl.load(
@@ -107,14 +107,50 @@ def merge_spans(partials, apart, begin, end, out, READ: tl.constexpr, LANES: tl.
     mean, m2, m3, m4 = moments(
         _pick(added, kinds, 0), _pick(added, kinds, 1), _pick(added, kinds, 2), _pick(added, kinds, 3), shift, total
     )
-    tl.store(out + kinds, totals, mask=kinds < 7)
-    tl.store(out + 7 + ends, tl.where(ends == 1, -least, least), mask=ends < 3)
-    tl.store(out + 10, common)
-    tl.store(out + 11, mean)
-    tl.store(out + 12, _pick(added, kinds, 4))
-    tl.store(out + 13, m2)
-    tl.store(out + 14, m3)
-    tl.store(out + 15, m4)
+    tl.store(out + kinds * out_apart, totals, mask=kinds < 7)
+    tl.store(out + (7 + ends) * out_apart, tl.where(ends == 1, -least, least), mask=ends < 3)
+    tl.store(out + 10 * out_apart, common)
+    tl.store(out + 11 * out_apart, mean)
+    tl.store(out + 12 * out_apart, _pick(added, kinds, 4))
+    tl.store(out + 13 * out_apart, m2)
+    tl.store(out + 14 * out_apart, m3)
+    tl.store(out + 15 * out_apart, m4)
+
+
+@triton.jit
+def merge_when_last(partials, apart, program, begin, end, line, done, counted, READ: tl.constexpr, LANES: tl.constexpr):
+    """Called by every program when its span's line is written: whoever is last combines.
+
+    In two levels where a tensor has more spans than one look of LANES takes: of each LANES neighbours the last one combines
+    these, in the place of the first, and of all such groups the last one combines the groups. So what is left to do when the
+    last span was read takes as long for five thousand spans as for a few hundred. `counted` counts the spans of each group, by
+    its first span, and `done` the groups of the tensor; both are zero again at the end.
+    """
+    group = begin + (program - begin) // LANES * LANES
+    first = group
+    last = tl.minimum(group + LANES, end)
+    stride = begin * 0 + 1
+    counter = counted + group
+    needed = last - group
+    levels = tl.where(end - begin <= LANES, 1, 2)
+    level = levels * 0
+    # A loop, not two calls: a second copy of the code takes registers from the reading.
+    while level < levels:
+        tl.debug_barrier()
+        if tl.atomic_add(counter, 1, sem="acq_rel") == needed - 1:
+            tl.store(counter, 0)
+            level += 1
+            is_top = level == levels
+            place = tl.where(is_top, line.to(tl.int64), (partials + group).to(tl.int64))
+            out = place.to(tl.pointer_type(tl.float64))
+            merge_spans(partials, apart, first, last, stride, out, tl.where(is_top, 1, apart), READ, LANES)
+            first = begin
+            last = end
+            stride = stride * 0 + LANES
+            counter = done
+            needed = (end - begin + LANES - 1) // LANES
+        else:
+            level = levels
 
 
 @triton.jit

@@ -138,7 +138,7 @@ def _tensor_sums(variant: Variant, capability: int | None) -> Source:
         "LANES": MERGE_LANES,
     }
     limits, bits = "*fp64" if variant.limited else "*i64", "i64" if double else "i32"
-    types = ("*i64", "*i32", "*i64", "*i32", "*i32", "*i32", limits, "*fp64", "*fp64", bits)
+    types = ("*i64", "*i32", "*i64", "*i32", "*i32", "*i32", "*i32", limits, "*fp64", "*fp64", bits)
     few = {} if capability is None else {"maxnreg": DOUBLE_REGISTERS if double else REGISTERS}
     return Source(tensor_sums, types, constants, {"num_warps": WARPS, **few, **FUSED})
 
