@@ -1,5 +1,6 @@
 """The named instruments, each usable alone on arrays: NumPy, torch, JAX, lists.
 
+Each judges by limits of its own (`limits.py`), and says so; nothing that finds or explains a run's problems uses them.
 Names load when first used, so that a program that draws nothing imports nothing that draws.
 """
 

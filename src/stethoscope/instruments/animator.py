@@ -20,6 +20,7 @@ import numpy as np
 from stethoscope.instruments import animator_export
 from stethoscope.instruments.animator_grid import Grid, build_grid, draw_rows
 from stethoscope.instruments.intake import NonFinite, locate
+from stethoscope.instruments.limits import own_limits
 from stethoscope.instruments.rows import measure_rows
 from stethoscope.kernels.columns import stat
 from stethoscope.record import ConfigError, FloatArray
@@ -76,6 +77,8 @@ class GradientFlowSummary:
     recommendations: list[str]
     non_finite: list[NonFinite] = field(default_factory=list)
     """The first NaN or infinity of each layer, in the order of appearance."""
+    limits: str = ""
+    """What it is judged by."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,6 +264,11 @@ class GradientFlowAnimator:
             if self._kept
             else ["Nothing was recorded, so nothing is known: call record_step first."],
             non_finite=located,
+            limits=own_limits(
+                "animator",
+                f"a mean magnitude under {self.vanishing_threshold:g} vanishes, an element over "
+                f"{self.exploding_threshold:g} explodes, at any one step",
+            ),
         )
 
     def grid(self, max_rows: int | None = None, max_columns: int | None = None, *, natural: bool = False) -> Grid:
@@ -352,7 +360,7 @@ _CLOSING = {
     GradientHealth.CRITICAL: "Stop the run and fix this first: later steps train on damaged numbers.",
     GradientHealth.PROBLEMS_DETECTED: "Look at the learning rate schedule and the depth of the named layers.",
     GradientHealth.MINOR_ISSUES: "Keep an eye on the named layers; nothing has to change yet.",
-    GradientHealth.HEALTHY: "Nothing to report.",
+    GradientHealth.HEALTHY: "Nothing to report of the size of gradients.",
 }
 
 

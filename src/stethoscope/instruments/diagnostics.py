@@ -34,6 +34,7 @@ from stethoscope.instruments.architecture import (
     ModelArchitectureInfo,
     analyze_architecture,
 )
+from stethoscope.instruments.limits import own_limits
 from stethoscope.instruments.source import Source
 from stethoscope.instruments.wording import plural
 from stethoscope.record import StethoscopeError
@@ -50,6 +51,8 @@ WEIGHTS: Final = {
     "memory": 0.1,
 }
 """How much each component counts; those without data are left out and the rest scaled up."""
+
+RULES: Final = "trend, swing and level of the latest losses on record, whatever else is known of the training"
 
 CONVERGENCE_SCORES: Final = {
     ConvergenceStatus.CONVERGING: 1.0,
@@ -141,6 +144,11 @@ class DiagnosticsReport:
     architecture: ModelArchitectureInfo | None
     recommendations: tuple[str, ...] = field(default=())
 
+    @property
+    def limits(self) -> str:
+        """What it is judged by."""
+        return own_limits("model diagnostics", RULES)
+
     def summary(self) -> str:
         """A few lines for people."""
         score = "unknown" if self.health.score is None else f"{self.health.score:.2f}"
@@ -154,7 +162,7 @@ class DiagnosticsReport:
             if onset is not None:
                 lines.append(f"{word} since step {onset.step:,}: {onset.reason}")
         lines.extend(f"{anomaly.metric}: {anomaly.onset.reason}" for anomaly in self.anomalies)
-        return "\n".join([*lines, *(f"try: {advice}" for advice in self.recommendations)])
+        return "\n".join([*lines, *(f"try: {advice}" for advice in self.recommendations), self.limits])
 
 
 class ModelDiagnostics:

@@ -6,6 +6,7 @@ Every mark has a shape before it has a color, so each color scheme, and none, ca
 from __future__ import annotations
 
 import math
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,7 @@ def to_text(shown: GradientFlowVisualization, width: int) -> Text:
         norms = norms_of(shown, node.layer_name)[-window:]
         text.append(f"{spark(norms):<{window}} ", style=style)
         text.append(f"{number(node.gradient_strength):>12}\n", style=style)
-    for line in sentences(shown):
+    for line in [*sentences(shown), *textwrap.wrap(shown.limits, max(width, 20))]:
         text.append(line + "\n")
     return text
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from stethoscope.instruments.limits import own_limits
 from stethoscope.instruments.wording import plural
 from stethoscope.record import ConfigError
 from stethoscope.views.common.style import ColorScheme as ColorScheme
@@ -338,6 +339,13 @@ class GradientFlowVisualization:
         words = {"layer with NaN or Inf": "layers with NaN or Inf"}
         said = ", ".join(plural(n, word, words.get(word, "")) for word, n in parts.items() if n)
         return f"GradientFlowVisualization(step {self.current_step:,}: {said or 'nothing'}; print() shows it)"
+
+    @property
+    def limits(self) -> str:
+        """What regions are found by."""
+        from stethoscope.instruments.regions import RULES
+
+        return own_limits("flow visualizer", RULES)
 
     def __str__(self) -> str:
         return str(self.to_terminal())

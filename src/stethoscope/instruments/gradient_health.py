@@ -17,6 +17,7 @@ import numpy as np
 from stethoscope.analyse.trends import Oscillation, Trend, mann_kendall, oscillation
 from stethoscope.instruments.gradient_layers import LayerGradients
 from stethoscope.instruments.intake import NonFinite
+from stethoscope.instruments.limits import own_limits
 from stethoscope.instruments.units import DeadUnits
 from stethoscope.instruments.wording import plural
 from stethoscope.record import FloatArray
@@ -32,6 +33,12 @@ RECENT: Final = 10
 CONFLICT_COSINE: Final = -0.1
 OPPOSED: Final = -0.5
 """A mean cosine between successive gradients under this is a zigzag."""
+
+
+RULES: Final = (
+    f"a median norm of the last {RECENT} looks under {VANISHING:g} vanishes, over {EXPLODING:g} explodes; outside "
+    f"{WARNING_BOUNDS[0]:g} to {WARNING_BOUNDS[1]:g} it warns"
+)
 
 
 class LayerHealth(StrEnum):
@@ -118,9 +125,16 @@ class GradientFlowAnalysis:
     """Of the layers with more than a tenth of their units dead."""
     conflicts: tuple[GradientConflict, ...]
 
+    @property
+    def limits(self) -> str:
+        """What it is judged by."""
+        return own_limits("gradient debugger", RULES)
+
     def __str__(self) -> str:
         lines = [f"{self.overall_health}: score {self.health_score:.2f} over {plural(len(self.layers), 'layer')}"]
-        return "\n".join([*lines, *(f"  -{reason.penalty:.2f} {reason.text}" for reason in self.reasons)])
+        return "\n".join(
+            [*lines, *(f"  -{reason.penalty:.2f} {reason.text}" for reason in self.reasons), f"  {self.limits}"]
+        )
 
 
 def analyse_layer(known: LayerGradients, dead: DeadUnits | None) -> LayerGradientAnalysis:

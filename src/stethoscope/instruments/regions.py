@@ -28,6 +28,7 @@ from stethoscope.record import FloatArray
 VANISHING, VANISHING_CRITICAL = 1e-5, 1e-7
 EXPLODING, EXPLODING_CRITICAL = 100.0, 1000.0
 DEAD = 1e-8
+RULES = f"a mean norm under {VANISHING:g} vanishes, a norm over {EXPLODING:g} explodes, half of the steps under {DEAD:g} is dead"
 
 LEVELS = tuple(RegionSeverity)
 

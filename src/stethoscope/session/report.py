@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from stethoscope.instruments.wording import plural
 from stethoscope.record import Severity
+from stethoscope.session.agreement import differences
 
 if TYPE_CHECKING:
     from stethoscope.explain import Diagnosis
@@ -41,6 +42,14 @@ class SessionReport:
         return body | self._parts
 
     @cached_property
+    def differences(self) -> list[str]:
+        """Where an instrument and the diagnosis say something else of the same run, and why."""
+        if self.path is None:
+            return []
+        gradients = self._instruments.gradient_debugger.analyze_gradient_flow()
+        return differences(self.diagnosis, gradients, self._instruments.model_diagnostics.generate_report())
+
+    @cached_property
     def _parts(self) -> dict[str, Any]:
         parts = {
             "tensors": self._tensors(),
@@ -48,6 +57,7 @@ class SessionReport:
             "training": self._training(),
             "hooks": self._hooks(),
             "profile": self._profile(),
+            "differences": self.differences,
             "leaks": [str(leak) for leak in self._instruments.leaks()],
             "plots": self._instruments.visualizer.get_plot_names() if self._instruments.used("visualizer") else [],
         }
@@ -79,6 +89,7 @@ class SessionReport:
             "overall_health": str(analysis.overall_health),
             "health_score": analysis.health_score,
             "reasons": [reason.text for reason in analysis.reasons][:MAX_LISTED],
+            "limits": analysis.limits,
         }
 
     def _training(self) -> dict[str, Any] | None:
@@ -92,6 +103,7 @@ class SessionReport:
             "health_score": report.health.score,
             "reasons": list(report.health.reasons),
             "recommendations": list(report.recommendations),
+            "limits": report.limits,
         }
 
     def _hooks(self) -> dict[str, Any] | None:
