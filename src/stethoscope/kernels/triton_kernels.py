@@ -127,59 +127,114 @@ def _without_zeros(sizes, INFINITY: tl.constexpr):
 
 
 @triton.jit
+def _halves_of_bytes(words, READ: tl.constexpr):
+    """Of the four 8-bit floats of each word, as two words of 16-bit ones that hold them exactly."""
+    if READ == "e5m2":  # the upper half of a float16
+        low = ((words & 0xFF) << 8) | ((words & 0xFF00) << 16)
+        high = ((words >> 8) & 0xFF00) | (words & -16777216)
+    else:
+        low, high = tl.inline_asm_elementwise(
+            "{ .reg .b16 a, b; mov.b32 {a, b}, $2; cvt.rn.f16x2.e4m3x2 $0, a; cvt.rn.f16x2.e4m3x2 $1, b; }",
+            "=r,=r,r",
+            [words],
+            dtype=(tl.int32, tl.int32),
+            is_pure=True,
+            pack=1,
+        )
+    return low, high
+
+
+@triton.jit
+def _take_pair(
+    word,
+    scale,
+    shift,
+    sums,
+    floats,
+    pairs,
+    num_some,
+    DTYPE: tl.constexpr,
+    PAIRED: tl.constexpr,
+    COUNTS: tl.constexpr,
+    INFINITY: tl.constexpr,
+):
+    """The two 16-bit numbers of each word, added to what is known of those before."""
+    total_abs, s1, s2, s3, s4 = sums
+    lo, hi, smallest = floats
+    low_pair, high_pair, small_pair = pairs
+    x, y = _pair(word, DTYPE)
+    total_abs, s1, s2, s3, s4 = _look(x, scale, shift, total_abs, s1, s2, s3, s4)
+    total_abs, s1, s2, s3, s4 = _look(y, scale, shift, total_abs, s1, s2, s3, s4)
+    if PAIRED:
+        sizes = word & 0x7FFF7FFF
+        if COUNTS:
+            some, sizes = _without_zeros(sizes, INFINITY)
+            num_some += some
+        low_pair, high_pair, small_pair = _pair_extremes(word, sizes, low_pair, high_pair, small_pair, DTYPE)
+    else:
+        lo = tl.minimum(lo, tl.minimum(x, y))
+        hi = tl.maximum(hi, tl.maximum(x, y))
+        smallest = tl.minimum(smallest, tl.minimum(tl.abs(x), tl.abs(y)))
+    return (
+        (total_abs, s1, s2, s3, s4),
+        (lo, hi, smallest),
+        (low_pair, high_pair, small_pair),
+        num_some,
+    )
+
+
+@triton.jit
 def _pair_sums(
     data,
     whole,
     scale,
     shift,
     DTYPE: tl.constexpr,
+    READ: tl.constexpr,
     PAIRED: tl.constexpr,
     COUNTS: tl.constexpr,
     BLOCK: tl.constexpr,
     UNROLL: tl.constexpr,
 ):
-    """The first part of a span of 16-bit floats, word by word: arithmetic, not memory, is what bounds these types.
+    """The first part of a span of 16-bit floats, or of 8-bit ones as such, word by word: arithmetic, not memory, is what bounds
+    these types.
 
     Where it counts, the smallest magnitude is that of what is not zero, and the last number says how many are not, in halves.
     """
     lane = tl.arange(0, BLOCK)
     words = data.to(tl.pointer_type(tl.int32))
-    total_abs = tl.zeros([BLOCK], dtype=tl.float32)
-    s1 = total_abs
-    s2 = total_abs
-    s3 = total_abs
-    s4 = total_abs
-    lo = total_abs + float("inf")
-    hi = total_abs - float("inf")
-    smallest = lo
+    nothing = tl.zeros([BLOCK], dtype=tl.float32)
+    sums = (nothing, nothing, nothing, nothing, nothing)
+    floats = (nothing + float("inf"), nothing - float("inf"), nothing + float("inf"))
     num_some = tl.zeros([BLOCK], dtype=tl.int32)
     # The same infinities, twice in a word.
     top: tl.constexpr = 0x7F807F80 if DTYPE == tl.bfloat16 else 0x7C007C00
-    low_pair = tl.zeros([BLOCK], dtype=tl.int32) + top
-    high_pair = low_pair | -2147450880
-    small_pair = low_pair
-    for first in range(0, whole // 2, BLOCK * UNROLL):
+    infinities = tl.zeros([BLOCK], dtype=tl.int32) + top
+    pairs = (infinities, infinities | -2147450880, infinities)
+    EACH: tl.constexpr = 2 if READ == "single" else 4
+    for first in range(0, whole // EACH, BLOCK * UNROLL):
         for turn in tl.static_range(UNROLL):
             word = tl.load(words + (first + turn * BLOCK) + lane)
-            x, y = _pair(word, DTYPE)
-            total_abs, s1, s2, s3, s4 = _look(x, scale, shift, total_abs, s1, s2, s3, s4)
-            total_abs, s1, s2, s3, s4 = _look(y, scale, shift, total_abs, s1, s2, s3, s4)
-            if PAIRED:
-                sizes = word & 0x7FFF7FFF
-                if COUNTS:
-                    some, sizes = _without_zeros(sizes, top)
-                    num_some += some
-                low_pair, high_pair, small_pair = _pair_extremes(word, sizes, low_pair, high_pair, small_pair, DTYPE)
+            if READ == "single":
+                sums, floats, pairs, num_some = _take_pair(
+                    word, scale, shift, sums, floats, pairs, num_some, DTYPE, PAIRED, COUNTS, top
+                )
             else:
-                lo = tl.minimum(lo, tl.minimum(x, y))
-                hi = tl.maximum(hi, tl.maximum(x, y))
-                smallest = tl.minimum(smallest, tl.minimum(tl.abs(x), tl.abs(y)))
+                low, high = _halves_of_bytes(word, READ)
+                sums, floats, pairs, num_some = _take_pair(
+                    low, scale, shift, sums, floats, pairs, num_some, DTYPE, PAIRED, COUNTS, top
+                )
+                sums, floats, pairs, num_some = _take_pair(
+                    high, scale, shift, sums, floats, pairs, num_some, DTYPE, PAIRED, COUNTS, top
+                )
+    total_abs, s1, s2, s3, s4 = sums
+    lo, hi, smallest = floats
     if PAIRED:
-        x, y = _pair(low_pair, DTYPE)
+        x, y = _pair(pairs[0], DTYPE)
         lo = tl.minimum(x, y)
-        x, y = _pair(high_pair, DTYPE)
+        x, y = _pair(pairs[1], DTYPE)
         hi = tl.maximum(x, y)
-        x, y = _pair(small_pair, DTYPE)
+        x, y = _pair(pairs[2], DTYPE)
         smallest = tl.minimum(x, y)
     return total_abs, s1, s2, s3, s4, lo, hi, smallest, (num_some & 0xFFFF) + (num_some >> 16)
 
@@ -246,7 +301,7 @@ def _counting_sums(
     length,
     scale,
     shift,
-    DTYPE: tl.constexpr,
+    HALF: tl.constexpr,
     READ: tl.constexpr,
     PAIRS: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -256,9 +311,11 @@ def _counting_sums(
     lane = tl.arange(0, BLOCK)
     infinity = float("inf")
     if PAIRS:
-        whole = length // (2 * BLOCK * UNROLL) * (2 * BLOCK * UNROLL)
+        STRETCH: tl.constexpr = 2 * BLOCK * UNROLL
+        TURNS: tl.constexpr = UNROLL if READ == "single" else UNROLL // 2
+        whole = length // STRETCH * STRETCH
         total_abs, s1, s2, s3, s4, lo, hi, smallest, num_some = _pair_sums(
-            data, whole, scale, shift, DTYPE, True, True, BLOCK, UNROLL
+            data, whole, scale, shift, HALF, READ, True, True, BLOCK, TURNS
         )
         zeros = whole // BLOCK - num_some
         less = _less_one(smallest, READ)
@@ -293,7 +350,7 @@ def _fast_sums(
     length,
     scale,
     shift,
-    DTYPE: tl.constexpr,
+    HALF: tl.constexpr,
     READ: tl.constexpr,
     PAIRS: tl.constexpr,
     PAIRED: tl.constexpr,
@@ -304,9 +361,11 @@ def _fast_sums(
     lane = tl.arange(0, BLOCK)
     infinity = float("inf")
     if PAIRS:
-        whole = length // (2 * BLOCK * UNROLL) * (2 * BLOCK * UNROLL)
+        STRETCH: tl.constexpr = 2 * BLOCK * UNROLL
+        TURNS: tl.constexpr = UNROLL if READ == "single" else UNROLL // 2
+        whole = length // STRETCH * STRETCH
         total_abs, s1, s2, s3, s4, lo, hi, smallest, _ = _pair_sums(
-            data, whole, scale, shift, DTYPE, PAIRED, False, BLOCK, UNROLL
+            data, whole, scale, shift, HALF, READ, PAIRED, False, BLOCK, TURNS
         )
     else:
         whole = length // (BLOCK * UNROLL) * (BLOCK * UNROLL)
@@ -449,6 +508,7 @@ def tensor_sums(
     DTYPE: tl.constexpr,
     READ: tl.constexpr,
     PAIRED: tl.constexpr,
+    CONVERTS: tl.constexpr,
     ALIGNED: tl.constexpr,
     HAS_LIMITS: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -464,15 +524,18 @@ def tensor_sums(
     data, length, owner = place_of(pointers, owners, firsts, lengths, DTYPE, ALIGNED)
     infinity = float("inf")
     scale, shift, has_zeros = _pilot(data, length, READ, BLOCK)
-    PAIRS: tl.constexpr = ALIGNED and (DTYPE == tl.bfloat16 or DTYPE == tl.float16)
+    # 8-bit floats are looked at as float16, which holds them exactly.
+    HALF: tl.constexpr = tl.bfloat16 if DTYPE == tl.bfloat16 else tl.float16
+    AS_HALVES: tl.constexpr = READ == "e5m2" or (READ == "e4m3fn" and CONVERTS)
+    PAIRS: tl.constexpr = ALIGNED and (DTYPE == tl.bfloat16 or DTYPE == tl.float16 or AS_HALVES)
     if has_zeros:
         total_abs, s1, s2, s3, s4, lo, hi, zeros, less = _counting_sums(
-            data, length, scale, shift, DTYPE, READ, PAIRS and PAIRED, BLOCK, UNROLL
+            data, length, scale, shift, HALF, READ, PAIRS and PAIRED, BLOCK, UNROLL
         )
         smallest = (less + 1).to(bits_of(lo, READ).dtype, bitcast=True)
     else:
         total_abs, s1, s2, s3, s4, lo, hi, abs_min = _fast_sums(
-            data, length, scale, shift, DTYPE, READ, PAIRS, PAIRED, BLOCK, UNROLL
+            data, length, scale, shift, HALF, READ, PAIRS, PAIRED, BLOCK, UNROLL
         )
         zeros = length * 0
         smallest = bits_of(abs_min, READ)

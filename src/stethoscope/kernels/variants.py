@@ -33,6 +33,9 @@ FUSED: Final = {"enable_fp_fusion": True}
 PAIRS_SINCE: Final = 80
 """NVIDIA's devices compare two 16-bit floats at once since this capability, Ampere's."""
 
+CONVERTS_SINCE: Final = 89
+"""And make two 16-bit floats of two 8-bit ones at once since this one, Ada's."""
+
 DOUBLES: Final = frozenset({"float64", "int32", "int64", "uint32", "uint64"})
 """What float32 does not hold is calculated with as float64 (integers beyond 2**53 are rounded)."""
 BYTES: Final = {name: name.removeprefix("float8_") for name in SMALLEST_NORMAL if name.startswith("float8")}
@@ -131,6 +134,7 @@ def _tensor_sums(variant: Variant, capability: int | None) -> Source:
     constants = {
         **element_type(variant.dtype),
         "PAIRED": capability is not None and capability >= PAIRS_SINCE,
+        "CONVERTS": capability is not None and capability >= CONVERTS_SINCE,
         "ALIGNED": variant.aligned,
         "HAS_LIMITS": variant.limited,
         "BLOCK": 32 * WARPS * LANE_WIDTH.get(variant.dtype, 4),
