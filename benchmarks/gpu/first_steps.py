@@ -356,7 +356,9 @@ def check_part(dry: bool) -> dict[str, Any]:
     from stethoscope import kernels
     from stethoscope.kernels import launching, reference
 
-    kinds = [torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.int64, torch.float8_e4m3fn]
+    kinds = [torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.int64]
+    bytes_of_floats = [torch.float8_e4m3fn, torch.float8_e5m2]
+    kinds += bytes_of_floats
     if dry:
         tensors = [torch.randn(9000), torch.arange(50)]
         assert_rows_agree(kernels.measure(tensors), reference.rows(tensors))
@@ -384,6 +386,10 @@ def check_part(dry: bool) -> dict[str, Any]:
         ]
         if dtype.is_floating_point and dtype.itemsize > 1:
             groups.append([with_specials(ordinary_tensor(dtype, 8192 + 5, 3), 4), torch.zeros(70_000, dtype=dtype)])
+        if dtype in bytes_of_floats:
+            every = triton_cases.every_byte(dtype)
+            finite = every[torch.isfinite(every.float())]
+            groups += [[every.repeat(200)], [finite.repeat(400), finite[finite.float() > 1].repeat(400)]]
         for group in groups:
             try:
                 triton_cases.check([tensor.to("cuda") for tensor in group], None, seed)

@@ -145,6 +145,19 @@ def _halves_of_bytes(words, READ: tl.constexpr):
 
 
 @triton.jit
+def _tally(sizes, least, tally):
+    """One more in each half of `tally`, a float16, whose half of `sizes` is not less than that of `least`."""
+    return tl.inline_asm_elementwise(
+        "{ .reg .b32 t; set.ge.f16x2.f16x2 t, $1, $2; add.f16x2 $0, $3, t; }",
+        "=r,r,r,r",
+        [sizes, least, tally],
+        dtype=tl.int32,
+        is_pure=True,
+        pack=1,
+    )
+
+
+@triton.jit
 def _take_pair(
     word,
     scale,
@@ -152,11 +165,13 @@ def _take_pair(
     sums,
     floats,
     pairs,
-    num_some,
+    tallies,
     DTYPE: tl.constexpr,
     PAIRED: tl.constexpr,
     COUNTS: tl.constexpr,
+    BYTES: tl.constexpr,
     INFINITY: tl.constexpr,
+    NORMAL: tl.constexpr,
 ):
     """The two 16-bit numbers of each word, added to what is known of those before."""
     total_abs, s1, s2, s3, s4 = sums
@@ -167,9 +182,16 @@ def _take_pair(
     total_abs, s1, s2, s3, s4 = _look(y, scale, shift, total_abs, s1, s2, s3, s4)
     if PAIRED:
         sizes = word & 0x7FFF7FFF
-        if COUNTS:
+        num_some, num_normal = tallies
+        if COUNTS and BYTES:
+            num_some = _tally(sizes, word * 0 + 0x00010001, num_some)
+            num_normal = _tally(sizes, word * 0 + NORMAL, num_normal)
+            # One less, and no number for zero, which a minimum passes over.
+            sizes = (sizes + 0x7FFF7FFF) & 0x7FFF7FFF
+        elif COUNTS:
             some, sizes = _without_zeros(sizes, INFINITY)
             num_some += some
+        tallies = num_some, num_normal
         low_pair, high_pair, small_pair = _pair_extremes(word, sizes, low_pair, high_pair, small_pair, DTYPE)
     else:
         lo = tl.minimum(lo, tl.minimum(x, y))
@@ -179,7 +201,7 @@ def _take_pair(
         (total_abs, s1, s2, s3, s4),
         (lo, hi, smallest),
         (low_pair, high_pair, small_pair),
-        num_some,
+        tallies,
     )
 
 
@@ -199,44 +221,56 @@ def _pair_sums(
     """The first part of a span of 16-bit floats, or of 8-bit ones as such, word by word: arithmetic, not memory, is what bounds
     these types.
 
-    Where it counts, the smallest magnitude is that of what is not zero, and the last number says how many are not, in halves.
+    Where it counts, the smallest magnitude is that of what is not zero. The last two numbers say how many are not zero, and of
+    8-bit floats how many are not subnormal either.
     """
     lane = tl.arange(0, BLOCK)
     words = data.to(tl.pointer_type(tl.int32))
     nothing = tl.zeros([BLOCK], dtype=tl.float32)
     sums = (nothing, nothing, nothing, nothing, nothing)
     floats = (nothing + float("inf"), nothing - float("inf"), nothing + float("inf"))
-    num_some = tl.zeros([BLOCK], dtype=tl.int32)
-    # The same infinities, twice in a word.
+    none = tl.zeros([BLOCK], dtype=tl.int32)
+    tallies = (none, none)
+    BYTES: tl.constexpr = READ != "single"
+    # The same infinities, twice in a word, and the smallest normal number of the 8-bit format.
     top: tl.constexpr = 0x7F807F80 if DTYPE == tl.bfloat16 else 0x7C007C00
-    infinities = tl.zeros([BLOCK], dtype=tl.int32) + top
-    pairs = (infinities, infinities | -2147450880, infinities)
-    EACH: tl.constexpr = 2 if READ == "single" else 4
-    for first in range(0, whole // EACH, BLOCK * UNROLL):
+    normal: tl.constexpr = 0x24002400 if READ == "e4m3fn" else 0x04000400
+    infinities = none + top
+    # Where one less than the magnitudes is compared, one less than infinity.
+    pairs = (infinities, infinities | -2147450880, infinities - 0x00010001 if BYTES and COUNTS else infinities)
+    for first in range(0, whole // (4 if BYTES else 2), BLOCK * UNROLL):
         for turn in tl.static_range(UNROLL):
             word = tl.load(words + (first + turn * BLOCK) + lane)
-            if READ == "single":
-                sums, floats, pairs, num_some = _take_pair(
-                    word, scale, shift, sums, floats, pairs, num_some, DTYPE, PAIRED, COUNTS, top
+            if BYTES:
+                low, high = _halves_of_bytes(word, READ)
+                sums, floats, pairs, tallies = _take_pair(
+                    low, scale, shift, sums, floats, pairs, tallies, DTYPE, PAIRED, COUNTS, True, top, normal
+                )
+                sums, floats, pairs, tallies = _take_pair(
+                    high, scale, shift, sums, floats, pairs, tallies, DTYPE, PAIRED, COUNTS, True, top, normal
                 )
             else:
-                low, high = _halves_of_bytes(word, READ)
-                sums, floats, pairs, num_some = _take_pair(
-                    low, scale, shift, sums, floats, pairs, num_some, DTYPE, PAIRED, COUNTS, top
-                )
-                sums, floats, pairs, num_some = _take_pair(
-                    high, scale, shift, sums, floats, pairs, num_some, DTYPE, PAIRED, COUNTS, top
+                sums, floats, pairs, tallies = _take_pair(
+                    word, scale, shift, sums, floats, pairs, tallies, DTYPE, PAIRED, COUNTS, False, top, normal
                 )
     total_abs, s1, s2, s3, s4 = sums
     lo, hi, smallest = floats
+    num_some, num_normal = tallies
     if PAIRED:
         x, y = _pair(pairs[0], DTYPE)
         lo = tl.minimum(x, y)
         x, y = _pair(pairs[1], DTYPE)
         hi = tl.maximum(x, y)
-        x, y = _pair(pairs[2], DTYPE)
+        x, y = _pair(pairs[2] + 0x00010001 if BYTES and COUNTS else pairs[2], DTYPE)
         smallest = tl.minimum(x, y)
-    return total_abs, s1, s2, s3, s4, lo, hi, smallest, (num_some & 0xFFFF) + (num_some >> 16)
+    if BYTES:
+        x, y = _pair(num_some, tl.float16)
+        num_some = (x + y).to(tl.int32)
+        x, y = _pair(num_normal, tl.float16)
+        num_normal = (x + y).to(tl.int32)
+    else:
+        num_some = (num_some & 0xFFFF) + (num_some >> 16)
+    return total_abs, s1, s2, s3, s4, lo, hi, smallest, num_some, num_normal
 
 
 @triton.jit
@@ -301,31 +335,39 @@ def _counting_sums(
     length,
     scale,
     shift,
+    tiny_bits,
     HALF: tl.constexpr,
     READ: tl.constexpr,
     PAIRS: tl.constexpr,
     BLOCK: tl.constexpr,
     UNROLL: tl.constexpr,
 ):
-    """As `_fast_sums`, and zeros are counted by the way: of a rectifier's outputs half are, and reading twice takes twice as long."""
+    """As `_fast_sums`, and zeros are counted by the way: of a rectifier's outputs half are, and reading twice takes twice as long.
+
+    Of 8-bit floats what is subnormal is counted, too: most spans hold some.
+    """
     lane = tl.arange(0, BLOCK)
     infinity = float("inf")
     if PAIRS:
         STRETCH: tl.constexpr = 2 * BLOCK * UNROLL
         TURNS: tl.constexpr = UNROLL if READ == "single" else UNROLL // 2
         whole = length // STRETCH * STRETCH
-        total_abs, s1, s2, s3, s4, lo, hi, smallest, num_some = _pair_sums(
+        total_abs, s1, s2, s3, s4, lo, hi, smallest, num_some, num_normal = _pair_sums(
             data, whole, scale, shift, HALF, READ, True, True, BLOCK, TURNS
         )
         zeros = whole // BLOCK - num_some
+        tiny = num_some - num_normal
         less = _less_one(smallest, READ)
     else:
         whole = length // (BLOCK * UNROLL) * (BLOCK * UNROLL)
         total_abs, s1, s2, s3, s4, lo, hi, zeros, less = _single_counts(data, whole, scale, shift, READ, BLOCK, UNROLL)
+        tiny = zeros * 0
     for first in range(whole, length, BLOCK):
         inside = first + lane < length
         x = read(data + first + lane, inside, READ)
-        zeros += (inside & (bits_of(x, READ) == 0)).to(tl.int32)
+        bits = bits_of(x, READ)
+        zeros += (inside & (bits == 0)).to(tl.int32)
+        tiny += ((bits > 0) & (bits < tiny_bits)).to(tl.int32)
         less = tl.minimum(less, _less_one(x, READ))
         lo = tl.minimum(lo, tl.where(inside, x, infinity))
         hi = tl.maximum(hi, tl.where(inside, x, -infinity))
@@ -340,6 +382,7 @@ def _counting_sums(
         tl.min(lo, 0),
         tl.max(hi, 0),
         tl.sum(zeros, 0),
+        tl.sum(tiny, 0),
         tl.min(less, 0),
     )
 
@@ -364,7 +407,7 @@ def _fast_sums(
         STRETCH: tl.constexpr = 2 * BLOCK * UNROLL
         TURNS: tl.constexpr = UNROLL if READ == "single" else UNROLL // 2
         whole = length // STRETCH * STRETCH
-        total_abs, s1, s2, s3, s4, lo, hi, smallest, _ = _pair_sums(
+        total_abs, s1, s2, s3, s4, lo, hi, smallest, _, _ = _pair_sums(
             data, whole, scale, shift, HALF, READ, PAIRED, False, BLOCK, TURNS
         )
     else:
@@ -528,16 +571,23 @@ def tensor_sums(
     HALF: tl.constexpr = tl.bfloat16 if DTYPE == tl.bfloat16 else tl.float16
     AS_HALVES: tl.constexpr = READ == "e5m2" or (READ == "e4m3fn" and CONVERTS)
     PAIRS: tl.constexpr = ALIGNED and (DTYPE == tl.bfloat16 or DTYPE == tl.float16 or AS_HALVES)
-    if has_zeros:
-        total_abs, s1, s2, s3, s4, lo, hi, zeros, less = _counting_sums(
-            data, length, scale, shift, HALF, READ, PAIRS and PAIRED, BLOCK, UNROLL
+    # Of e4m3 the least normal number is a 28,000th of the largest.
+    ALWAYS: tl.constexpr = READ == "e4m3fn"
+    # Whether what is subnormal is counted wherever zeros are.
+    ALL_COUNTED: tl.constexpr = AS_HALVES and PAIRS and PAIRED
+    counted_all = length * 0 == 1
+    if has_zeros or ALWAYS:
+        total_abs, s1, s2, s3, s4, lo, hi, zeros, tiny, less = _counting_sums(
+            data, length, scale, shift, tiny_bits, HALF, READ, PAIRS and PAIRED, BLOCK, UNROLL
         )
+        counted_all = counted_all | ALL_COUNTED
         smallest = (less + 1).to(bits_of(lo, READ).dtype, bitcast=True)
     else:
         total_abs, s1, s2, s3, s4, lo, hi, abs_min = _fast_sums(
             data, length, scale, shift, HALF, READ, PAIRS, PAIRED, BLOCK, UNROLL
         )
         zeros = length * 0
+        tiny = length * 0
         smallest = bits_of(abs_min, READ)
     sum_abs = (total_abs * scale).to(tl.float64)
     largest = tl.maximum(tl.abs(lo), tl.abs(hi))
@@ -549,13 +599,12 @@ def tensor_sums(
     nans = length * 0
     posinfs = length * 0
     neginfs = length * 0
-    tiny = length * 0
     huge = length * 0
     if odd or (HAS_LIMITS and largest.to(tl.float64) > limit):
         nans, posinfs, neginfs, zeros, tiny, huge, lo, hi, smallest = _counts(
             data, length, tiny_bits, limit, READ, BLOCK
         )
-    elif smallest < tl.maximum(tiny_bits, 1):
+    elif smallest < tl.maximum(tiny_bits, 1) and not counted_all:
         zeros, tiny, smallest = _small_counts(data, length, tiny_bits, READ, BLOCK, UNROLL)
     n = length - nans - posinfs - neginfs
     if odd:
