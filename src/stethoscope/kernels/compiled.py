@@ -10,11 +10,11 @@ import contextlib
 import dataclasses
 import functools
 import hashlib
+import importlib.util
 import json
 import os
 import tempfile
 from collections.abc import Iterator
-from importlib import metadata
 from pathlib import Path
 from typing import Final
 
@@ -49,7 +49,7 @@ class Binary:
 def folder_for(capability: int) -> Path:
     """Where the code for devices of this capability lies; made where it can be, else one of this process alone."""
     own = Path(__file__).parent
-    parts = [metadata.version("triton"), str(capability), *((own / name).read_text() for name in SOURCES)]
+    parts = [_compiler(), str(capability), *((own / name).read_text() for name in SOURCES)]
     key = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:20]
     folder = _cache_folder() / f"stethoscope-sm{capability}-{key}"
     try:
@@ -59,6 +59,12 @@ def folder_for(capability: int) -> Path:
     except OSError:
         pass
     return Path(tempfile.mkdtemp(prefix="stethoscope-kernels-"))
+
+
+def _compiler() -> str:
+    """Which Triton there is, whatever name it was installed by: the file that holds its version."""
+    found = importlib.util.find_spec("triton")
+    return Path(found.origin).read_text() if found is not None and found.origin else ""
 
 
 def _cache_folder() -> Path:
