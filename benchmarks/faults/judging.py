@@ -58,6 +58,8 @@ class Verdict:
     seed: int
     causes: list[Said] = dataclasses.field(default_factory=list)
     infos: list[str] = dataclasses.field(default_factory=list)
+    state: str = ""
+    """Which of the four states the run as a whole is in."""
     position: int | None = None
     """1 where the right code is the first cause; for advice 1 where it is said at all."""
     right_place: bool | None = None
@@ -115,6 +117,7 @@ def _judge(program: Program, outcome: Outcome, verdict: Verdict) -> None:
         diagnosis = stethoscope.diagnose(run)
         verdict.diagnose_seconds = time.perf_counter() - began
         verdict.causes = [Said.of(cause) for cause in diagnosis.causes]
+        verdict.state = str(diagnosis.verdict.state)
         verdict.infos = [f.code for f in diagnosis.findings if f.severity is Severity.INFO]
         _describe(run, verdict)
         if fault is not None:

@@ -1,5 +1,7 @@
 """Every fault of the catalogue is found, every healthy run stays silent: one seed, every step looked at.
 
+No sick run is said to learn, no healthy one to be in trouble.
+
 What is not found yet is listed, so that the list can only shrink: an entry that starts to pass fails the test.
 """
 
@@ -44,6 +46,8 @@ def test_the_fault_is_found(program: Program, tmp_path: Path, monkeypatch: pytes
         assert not verdict.found, "found now: take it off the list"
         return
     assert verdict.found, f"instead: {said}"
+    # Advice is a note beside a training that learns; a checkup's fault need not leave a run.
+    assert verdict.state in ("", "trouble") or (program.fault is not None and program.fault.tier == "A")
     assert verdict.right_place is not False, said
     assert verdict.right_step is not False, said
 
@@ -52,3 +56,4 @@ def test_the_fault_is_found(program: Program, tmp_path: Path, monkeypatch: pytes
 def test_the_healthy_run_is_silent(program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     verdict = _examine(program, tmp_path, monkeypatch)
     assert [(cause.code, cause.first_step, cause.sites) for cause in verdict.causes] == []
+    assert verdict.state in ("learns", "cannot_tell"), verdict.state

@@ -7,7 +7,16 @@ from typing import Final
 
 import numpy as np
 
-from stethoscope.detect.symptoms import LossFamily, LossKind, Progress, Symptom, learning, progress_of, symptoms
+from stethoscope.detect.symptoms import (
+    BY_HEART,
+    LossFamily,
+    LossKind,
+    Progress,
+    Symptom,
+    learning,
+    progress_of,
+    symptoms,
+)
 from stethoscope.explain.diagnosis import LookedAt
 from stethoscope.explain.ending import blindness, ending, is_by_hand, reservations
 from stethoscope.explain.state import State, Verdict
@@ -20,9 +29,6 @@ SLACK: Final = 0.1
 SLACK_STEPS: Final = 32
 COSTS_ONLY: Final = ("data_bound", "graph_retained", "hooks_accumulate")
 """What takes time or memory, and does nothing to the weights."""
-BY_HEART: Final = (
-    "stethoscope.checkup(model, (inputs, targets), loss_fn, optimizer)  # can it learn this one batch by heart?"
-)
 NEXT: Final = {
     "does_not_learn": BY_HEART,
     "impossible_value": "loss = F.cross_entropy(logits, targets)  # takes logits; F.nll_loss takes log-probabilities",

@@ -18,8 +18,10 @@ from stethoscope.store import Run
 
 LOOKED_AT: Final = 128
 """Steps that are read: the last of the symptom's time."""
-MOVING: Final = (3e-5, 0.03)
-"""Between these, an update as a share of its weight neither does nothing nor destroys."""
+TOO_LARGE: Final = 0.03
+"""An update of this share of its weight destroys more than it builds."""
+TOO_NEAR: Final = 0.1
+"""A weight that cannot move by this share of itself in the whole run, all updates going one way, stays what it was."""
 WANTED: Final = 1e-3
 REACHED: Final = 1e-6
 """The smallest median gradient of a weight, as a share of the largest."""
@@ -67,17 +69,14 @@ def _update_size(run: Run, steps: range) -> Suspect | None:
     if not ratios:
         return None
     usual = float(np.median(ratios))
-    what = (
-        "steps too large"
-        if usual > MOVING[1]
-        else "steps too small"
-        if usual < MOVING[0]
-        else "steps too small or too large"
-    )
-    evidence = Evidence("size of an update, as a share of its weight", usual)
-    if MOVING[0] <= usual <= MOVING[1]:
-        return Suspect(what, evidence, True)
-    return Suspect(what, evidence, False, _other_rate(run, usual))
+    num_steps = max(len(run.steps), 1)
+    if usual > TOO_LARGE:
+        evidence = Evidence("size of an update, as a share of its weight", usual)
+        return Suspect("steps too large", evidence, False, _other_rate(run, usual))
+    evidence = Evidence(f"what {num_steps:,} updates could move a weight by, as a share of it", usual * num_steps)
+    if usual * num_steps < TOO_NEAR:
+        return Suspect("steps too small for the time", evidence, False, _other_rate(run, usual))
+    return Suspect("steps too small or too large", evidence, True)
 
 
 def _other_rate(run: Run, usual: float) -> str:

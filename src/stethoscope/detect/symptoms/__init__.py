@@ -9,14 +9,24 @@ from __future__ import annotations
 from typing import Final
 
 from stethoscope.detect.symptoms.course import diverges, impossible_value, not_a_number, swings
-from stethoscope.detect.symptoms.evidence import Learning, learning
+from stethoscope.detect.symptoms.evidence import BY_HEART, Learning, learning
 from stethoscope.detect.symptoms.learning import does_not_learn
 from stethoscope.detect.symptoms.loss_kind import LossFamily, LossKind
 from stethoscope.detect.symptoms.progress import Progress, progress_of
 from stethoscope.detect.symptoms.symptom import Symptom
 from stethoscope.detect.symptoms.validation import parts_from_training
 
-__all__ = ["Learning", "LossFamily", "LossKind", "Progress", "Symptom", "learning", "progress_of", "symptoms"]
+__all__ = [
+    "BY_HEART",
+    "Learning",
+    "LossFamily",
+    "LossKind",
+    "Progress",
+    "Symptom",
+    "learning",
+    "progress_of",
+    "symptoms",
+]
 
 _LOOKED_FOR: Final = (not_a_number, impossible_value, diverges, does_not_learn, swings, parts_from_training)
 """The gravest first: of several that a run has, the first is the one to speak of."""

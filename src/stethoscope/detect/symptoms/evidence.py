@@ -13,7 +13,7 @@ import numpy as np
 
 from stethoscope.detect.curves import direction, is_validation
 from stethoscope.detect.symptoms.course import best_level
-from stethoscope.detect.symptoms.learning import guessing
+from stethoscope.detect.symptoms.learning import AT_CHANCE, guessing
 from stethoscope.detect.symptoms.loss_kind import LossFamily
 from stethoscope.detect.symptoms.progress import FIRST, Progress
 from stethoscope.detect.symptoms.validation import improved, late
@@ -23,7 +23,7 @@ LOSSES_NEEDED: Final = 20
 SURE: Final = 4.0
 FELL: Final = 0.05
 """A fall of the loss that counts, as a share of its first value."""
-BELOW_FREQUENCIES: Final = 0.9
+BELOW_FREQUENCIES: Final = 0.75
 """Where the targets were seen: a loss under this share of what guessing by their distribution gives."""
 BELOW_CLASSES: Final = 0.6
 """Where only the number of classes is known: in language and in skewed data the frequencies alone come to two thirds."""
@@ -31,12 +31,17 @@ OF_FIRST: Final = 0.2
 """Of a loss without a baseline: what it must fall to, as a share of its first value."""
 EXPLAINED: Final = 0.1
 """Squared output deviations, as a share of the squared error: an output that varies less answers the mean."""
+BETTER: Final = 0.7
+"""An error of validation that fell to this share of its first value, or a score that closed as much of its gap to 1."""
 RISEN: Final = 0.3
 """A loss that gave back this share of its fall does not show that training goes well."""
 ONE_CLASS: Final = 0.98
 
 VALIDATE: Final = "with session.evaluating(): session.log(loss=val_loss, accuracy=val_accuracy)"
 LOG_TARGETS: Final = "session.log_batch(inputs, targets)  # what guessing by the targets' frequency gives is then known"
+BY_HEART: Final = (
+    "stethoscope.checkup(model, (inputs, targets), loss_fn, optimizer)  # can it learn one batch by heart?"
+)
 LOG_LOSS: Final = "session.log(loss=loss)  # after each loss.backward()"
 LOG_SCORE: Final = "session.log(reward=mean_reward)  # or any score of which more is better: accuracy, psnr, fid"
 
@@ -59,6 +64,7 @@ def learning(progress: Progress) -> Learning:
     """The evidence that a run without symptoms gives."""
     scores = _scores(progress)
     better = [e for e, is_better in scores if is_better]
+    much = [e for e in better if _by_much(e)]
     values = progress.finite[1]
     if progress.is_mixed:
         message = "Several trainings wrote to this run: their losses cannot be told apart."
@@ -75,16 +81,19 @@ def learning(progress: Progress) -> Learning:
         yet = " yet" if progress.is_live else ""
         line = "" if progress.is_live else f"train for {LOSSES_NEEDED} steps or more"
         return Learning(False, f"{_count(len(values))}{yet}: too few to tell.", _loss(progress), line)
-    return _by_error(progress, scores, better)
+    return _by_error(progress, scores, better, much)
 
 
-def _by_error(progress: Progress, scores: list[tuple[Evidence, bool]], better: list[Evidence]) -> Learning:
+def _by_error(
+    progress: Progress, scores: list[tuple[Evidence, bool]], better: list[Evidence], much: list[Evidence]
+) -> Learning:
     """A loss that measures errors, with enough values."""
     first, level = progress.first or 0.0, progress.level or 0.0
     evidence = (*_loss(progress), *(e for e, _ in scores))
     doubt = _doubt(progress, first, level)
-    if better and (doubt is None or not doubt[2]):
-        return Learning(True, f"The training loss went from {first:.3g} to {level:.3g}, and {_told(better)}.", evidence)
+    if much or (better and doubt is None):
+        told = f"The training loss went from {first:.3g} to {level:.3g}, and {_told(much or better)}."
+        return Learning(True, told, evidence)
     if doubt is not None:
         return Learning(False, doubt[0], evidence, doubt[1])
     looked = [e for e, _ in scores if is_validation(e.label)]
@@ -106,8 +115,8 @@ def _by_error(progress: Progress, scores: list[tuple[Evidence, bool]], better: l
     )
 
 
-def _doubt(progress: Progress, first: float, level: float) -> tuple[str, str, bool] | None:
-    """Why the loss does not show that it learns, the line that would tell, and whether validation cannot outweigh it."""
+def _doubt(progress: Progress, first: float, level: float) -> tuple[str, str] | None:
+    """Why the loss alone does not show that it learns well, and the line that would tell."""
     values = progress.finite[1]
     chance, best = progress.chance, best_level(values)
     fell = first - level
@@ -116,37 +125,39 @@ def _doubt(progress: Progress, first: float, level: float) -> tuple[str, str, bo
             f"The loss rose again, from {best:.3g} at best to {level:.3g}. Samples that get harder on purpose do that, and "
             "so does a training that comes apart."
         )
-        return told, VALIDATE, False
+        return told, VALIDATE
     if fell < max(FELL * abs(first), SURE * progress.unsure):
-        return (*_no_fall(progress, first, level), False)
+        return _no_fall(progress, first, level)
     is_sure = progress.is_chance_exact and chance is not None and level < 0.5 * chance
     if progress.same_class is not None and progress.same_class >= ONE_CLASS and not is_sure:
         told = (
             f"The loss fell from {first:.3g} to {level:.3g}, but {progress.same_class:.0%} of the predictions name one and "
             "the same class: that may be all it has learned."
         )
-        return told, LOG_TARGETS, False
+        return told, LOG_TARGETS
     if chance is not None:
         share = BELOW_FREQUENCIES if progress.is_chance_exact else BELOW_CLASSES
         if level > share * chance:
-            rest = (
-                ""
-                if progress.is_chance_exact
-                else ", and how often each class comes, which was not seen, may explain that much"
-            )
-            told = f"The loss fell from {first:.3g} to {level:.3g}; {guessing(progress)} gives {chance:.3g}{rest}."
-            return told, VALIDATE if progress.is_chance_exact else LOG_TARGETS, False
+            fall = f"The loss fell from {first:.3g} to {level:.3g}; {guessing(progress)} gives {chance:.3g}"
+            if not progress.is_chance_exact:
+                return (
+                    f"{fall}, and how often each class comes, which was not seen, may explain that much.",
+                    LOG_TARGETS,
+                )
+            if level > AT_CHANCE * chance:
+                return f"{fall}: it is no better than that so far.", BY_HEART
+            return f"{fall}. It learns something; whether it could learn more does not show.", BY_HEART
         return None
     if level > OF_FIRST * abs(first) or (level <= 0 and progress.kind.has_terms):
         told = f"The loss fell from {first:.3g} to {level:.3g}; what knowing nothing gives is not known here."
-        return told, _baseline_line(progress), False
+        return told, _baseline_line(progress)
     varies = progress.output_std
     if varies is not None and varies**2 < EXPLAINED * level:
         told = (
             f"The loss fell from {first:.3g} to {level:.3g}, but the model's answers hardly differ from one another "
             f"(standard deviation {varies:.3g}): it may have learned the mean of the targets alone."
         )
-        return told, LOG_TARGETS, False
+        return told, LOG_TARGETS
     return None
 
 
@@ -162,7 +173,7 @@ def _no_fall(progress: Progress, first: float, level: float) -> tuple[str, str]:
         told = f"The loss went from {first:.3g} to {level:.3g}; {guessing(progress)} gives {chance:.3g}."
         return (
             told,
-            "stethoscope.checkup(model, (inputs, targets), loss_fn, optimizer)  # can it learn one batch by heart?",
+            BY_HEART,
         )
     told = f"The loss began at {first:.3g} and is {level:.3g}: whether that is a floor or a failure does not show."
     return told, _baseline_line(progress)
@@ -200,6 +211,15 @@ def _scores(progress: Progress) -> list[tuple[Evidence, bool]]:
         if is_better is not None:
             out.append((Evidence(name, late(values), float(values[0]), stat=name), is_better))
     return sorted(out, key=lambda one: (not one[1], not is_validation(one[0].label), one[0].label))
+
+
+def _by_much(score: Evidence) -> bool:
+    """Whether a score got so much better that the loss need not show it too."""
+    start, end = score.before or 0.0, score.value or 0.0
+    if direction(score.label) < 0:
+        return start > 0 and end < BETTER * start
+    is_share = 0.0 <= start <= 1.0 and 0.0 <= end <= 1.0
+    return not is_share or end - start > (1.0 - BETTER) * (1.0 - start)
 
 
 def _told(better: list[Evidence]) -> str:

@@ -96,7 +96,7 @@ def loss_kind(graph: LossGraph, backward: Backward | None) -> LossKind:
         names[place],
         graph.num_classes,
         has_terms,
-        is_mean=(backward is not None and backward.num_targets > 0) or "Mean" in before,
+        is_mean="Sum" not in before and ("Mean" in before or (backward is not None and backward.num_targets > 0)),
     )
 
 

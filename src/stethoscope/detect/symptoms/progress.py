@@ -119,7 +119,7 @@ def progress_of(run: Run) -> Progress:
         label_entropy=entropy,
         target_variance=_target_variance(run) if kind.family is LossFamily.DISTANCE else None,
         output_std=_output_std(run) if kind.family is LossFamily.DISTANCE else None,
-        same_class=_last(run, metrics.TOP_SHARE) if metrics.TOP_SHARE in known else None,
+        same_class=_same_class(run) if kind.family is LossFamily.CLASSES else None,
         num_losses=1 + sum(name.startswith("loss.") and name[5:].isdigit() for name in known),
         is_live=run.state == "live",
         is_mixed=any(how in ("beside", "fresh") for how in continuations),
@@ -154,12 +154,14 @@ def _label_entropy(run: Run, kind: LossKind) -> float | None:
 
 
 def _target_variance(run: Run) -> float | None:
-    matrix = run.matrix(Kind.TARGET, "std")
-    if not matrix.values.size:
+    """Within batches and between them: a batch of one has no spread of its own."""
+    deviations, means = run.matrix(Kind.TARGET, "std"), run.matrix(Kind.TARGET, "mean")
+    if not deviations.values.size or "float" not in deviations.sites[0].dtype:
         return None
-    found = matrix.values[:TARGET_ROWS, 0]
-    found = found[np.isfinite(found)]
-    return float(np.median(found)) ** 2 if len(found) else None
+    within, between = deviations.values[:TARGET_ROWS, 0], means.values[:TARGET_ROWS, 0]
+    known = np.isfinite(within) & np.isfinite(between)
+    variance = float(np.mean(within[known] ** 2) + np.var(between[known])) if known.any() else 0.0
+    return variance if variance > 0 else None
 
 
 def _output_std(run: Run) -> float | None:
@@ -171,8 +173,10 @@ def _output_std(run: Run) -> float | None:
     return float(np.median(found)) if len(found) else None
 
 
-def _last(run: Run, name: str) -> float | None:
-    values = run.metric(name).values
+def _same_class(run: Run) -> float | None:
+    if metrics.TOP_SHARE not in run.metrics():
+        return None
+    values = run.metric(metrics.TOP_SHARE).values
     values = values[np.isfinite(values)][-FIRST:]
     return float(np.median(values)) if len(values) else None
 

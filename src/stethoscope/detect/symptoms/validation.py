@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 
 from stethoscope.analyse.trends import noise
-from stethoscope.detect.curves import direction, is_validation
+from stethoscope.detect.curves import direction, is_validation, words
 from stethoscope.detect.symptoms.progress import Progress
 from stethoscope.detect.symptoms.symptom import Symptom
 from stethoscope.record import Evidence, FloatArray, Series
@@ -23,14 +23,22 @@ LEARNED: Final = 0.2
 WORSE: Final = 1.1
 GROWN: Final = 1.5
 """A validation loss this many times its best has been left behind."""
+AT_CHANCE: Final = 0.85
+LEARNED_THERE: Final = 0.6
+"""Of what guessing gives: a training loss above the one, and a validation loss below the other."""
 DROP: Final = 0.15
 """Of a score between 0 and 1: a fall that nobody takes for noise."""
 
 
 def parts_from_training(progress: Progress) -> Symptom | None:
     """The training loss falls, and what it learns does not hold in validation."""
-    found = (_never_better(progress, name, series) or _left_behind(name, series) for name, series in _looks(progress))
-    return next((symptom for symptom in found if symptom is not None), None)
+    for name, series in _looks(progress):
+        found = (
+            _never_better(progress, name, series) or _left_behind(name, series) or _far_better(progress, name, series)
+        )
+        if found is not None:
+            return found
+    return None
 
 
 def _looks(progress: Progress) -> list[tuple[str, Series]]:
@@ -109,6 +117,26 @@ def _left_behind(name: str, series: Series) -> Symptom | None:
         step,
         int(series.steps[-1]),
         (Evidence(name, end, best, stat=name),),
+    )
+
+
+def _far_better(progress: Progress, name: str, series: Series) -> Symptom | None:
+    """Validation is well beyond guessing while the loss on the training batches is not: they do not see the same."""
+    chance, level, end = progress.chance, progress.level, late(series.values)
+    if chance is None or level is None or direction(name) >= 0 or not words(name)[-1].endswith("loss"):
+        return None
+    if (
+        level - SURE * progress.unsure < AT_CHANCE * chance
+        or end + SURE * _unsure(series.values) > LEARNED_THERE * chance
+    ):
+        return None
+    return Symptom(
+        "parts_from_training",
+        f"The training loss is {level:.3g}, hardly below the {chance:.3g} of guessing, while {name} is {end:.3g}: training does "
+        "not see the data, or not in the mode, that validation sees.",
+        int(series.steps[0]),
+        int(series.steps[-1]),
+        (Evidence(name, end, level, stat=name), Evidence("training loss", level, progress.first, stat="loss")),
     )
 
 
