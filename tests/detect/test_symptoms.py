@@ -53,7 +53,7 @@ def test_what_falls_far_below_guessing_learns() -> None:
     [
         (run(STANDS), "does_not_learn", 0),
         (run(curve((40.0, 2.3, 50), (2.3, 2.3, 150))), "does_not_learn", 49),
-        (run(curve((2.3, 0.3, 100), (0.3, 9.0, 50), (9.0, 9.0, 50))), "diverges", 125),
+        (run(curve((2.3, 0.3, 100), (0.3, 9.0, 50), (9.0, 9.0, 50))), "diverges", 105),
         (run(Series(np.arange(100), np.r_[np.full(60, 1.0), np.full(40, np.nan)])), "not_a_number", 60),
         (run(curve((0.5, -0.8, 100))), "impossible_value", 39),
         (run(curve((1.0, 1.0, 200)), DISTANCE, target_variance=1.0), "does_not_learn", 0),

@@ -19,7 +19,7 @@ SYMPTOMS = {
     "labels of other samples": "does_not_learn",
     "features wiped out by a hand-made norm": "does_not_learn",
     "learning rate too low for the time": "does_not_learn",
-    "maximize=True": "diverges",
+    "maximize=True": "only_rises",
     "weights drawn anew near the end": "diverges",
     "classes in another order in validation": "parts_from_training",
     "training inputs of another scale than validation's": "parts_from_training",

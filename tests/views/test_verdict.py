@@ -134,6 +134,14 @@ def test_trouble_without_a_cause_says_what_is_suspected_and_what_is_ruled_out():
     )
 
 
+def test_a_loss_that_is_in_trouble_is_not_told_to_stand_still_as_well():
+    note = Finding("plateau", Severity.INFO, "The loss has stood at about 2.3 since step 40.", 40, 200)
+    other = Finding("dead_units", Severity.INFO, "Two units of 0 are dead.", 40, 200)
+    diagnosis = Diagnosis(findings=(note, other), looked_at=LOOKED, judged=UNEXPLAINED)
+    assert diagnosis.notes == (other,)
+    assert Diagnosis(findings=(note, other), looked_at=LOOKED, judged=LEARNS).notes == (note, other)
+
+
 def test_a_symptom_that_the_cause_does_not_explain_is_said():
     judged = Verdict(State.TROUBLE, CAUSE.message, symptoms=(LOST,), unexplained=(LOST,), severity=CAUSE.severity)
     text = render_verdict(dataclasses.replace(SICK, judged=judged))

@@ -25,7 +25,7 @@ def markdown(diagnosis: Diagnosis, run: Run) -> str:
     """Headed by the verdict; the first cause with its evidence, then the others."""
     out = [f"### Stethoscope: {_plain(run.name)}", ""]
     looked = diagnosis.looked_at
-    notes = [finding for finding in diagnosis.findings if finding.severity == Severity.INFO]
+    notes = diagnosis.notes
     verdict = diagnosis.verdict
     if not diagnosis.causes:
         out += [

@@ -10,6 +10,8 @@ from stethoscope.explain.state import State, Verdict
 from stethoscope.record import Drawn, Finding, Severity, printable
 
 SCHEMA_VERSION = 1
+OF_THE_LOSS = ("not_a_number", "impossible_value", "only_rises", "diverges", "does_not_learn", "swings")
+"""Symptoms that say what the training loss does."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -87,6 +89,13 @@ class Diagnosis(Drawn):
     def healthy(self) -> bool:
         """No cause and no symptom of trouble. That is not to say that it learns: `verdict.state` says what is known."""
         return not self.verdict.state.is_trouble
+
+    @property
+    def notes(self) -> tuple[Finding, ...]:
+        """What is worth knowing beside the verdict. Where the loss shows a symptom, that it stands still says nothing more."""
+        is_told = any(symptom.name in OF_THE_LOSS for symptom in self.verdict.symptoms)
+        infos = (finding for finding in self.findings if finding.severity is Severity.INFO)
+        return tuple(finding for finding in infos if not (is_told and finding.code == "plateau"))
 
     @property
     def worst(self) -> Severity | None:

@@ -36,6 +36,7 @@ NEXT: Final = {
         "model.eval(); print(loss_fn(model(train_inputs), train_targets))  # as low as in training: the validation data "
         "differ; higher: train() and eval() mode differ"
     ),
+    "only_rises": "loss = -loss  # does it fall then? A sign is turned round: in the loss, or by maximize=True",
     "not_a_number": "torch.autograd.set_detect_anomaly(True)  # names the operation whose backward makes the NaN",
 }
 

@@ -73,7 +73,7 @@ def _update_size(run: Run, steps: range) -> Suspect | None:
     if usual > TOO_LARGE:
         evidence = Evidence("size of an update, as a share of its weight", usual)
         return Suspect("steps too large", evidence, False, _other_rate(run, usual))
-    evidence = Evidence(f"what {num_steps:,} updates could move a weight by, as a share of it", usual * num_steps)
+    evidence = Evidence(f"most that {num_steps:,} updates can change a weight, as a share of it", usual * num_steps)
     if usual * num_steps < TOO_NEAR:
         return Suspect("steps too small for the time", evidence, False, _other_rate(run, usual))
     return Suspect("steps too small or too large", evidence, True)
@@ -171,6 +171,7 @@ _QUESTIONS: Final[dict[str, tuple[Question, ...]]] = {
         _rate,
         _training_mode,
     ),
+    "only_rises": (_update_size, _gradient_peak, _overflow, _input_spread),
     "diverges": (_update_size, _gradient_peak, _overflow, _input_spread),
     "swings": (_update_size, _gradient_peak, _overflow, _input_spread),
     "parts_from_training": (_validation_mode, _overflow),

@@ -114,7 +114,7 @@ def stated(diagnosis: Diagnosis) -> str:
     said = f"{sign}{verdict.state.label}: {verdict.text}"
     if verdict.line and verdict.state is not State.LEARNS:
         said += f" {verdict.purpose.capitalize()}: {verdict.line.partition('#')[0].strip()}."
-    notes = [finding for finding in diagnosis.findings if finding.severity is Severity.INFO]
+    notes = diagnosis.notes
     return f"{said} Worth knowing: {notes[0].message}" if notes else said
 
 

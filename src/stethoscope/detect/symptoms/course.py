@@ -96,12 +96,17 @@ def diverges(progress: Progress) -> Symptom | None:
     if progress.chance is not None and level < 0.9 * progress.chance:
         return None  # a pretrained model that is taught something harder
     after = values[place:]
-    risen = np.flatnonzero(after <= best + 0.5 * (level - best))
+    risen = np.flatnonzero(after <= best + SHARE * (level - best))
     began = int(steps[place + (int(risen[-1]) if len(risen) else 0)])
+    was_lower = best < 0.9 * first
+    told = (
+        f"more than the {first:.3g} of the first steps, after {best:.3g} at best"
+        if was_lower
+        else (f"it began at {first:.3g} and was never lower")
+    )
     return Symptom(
-        "diverges",
-        f"The loss rose to {level:.3g} since step {began:,}: more than the {first:.3g} of the first steps"
-        + (f", after {best:.3g} at best." if best < 0.9 * first else "."),
+        "diverges" if was_lower else "only_rises",
+        f"The loss rose to {level:.3g} since step {began:,}: {told}.",
         began,
         int(steps[-1]),
         (Evidence("loss, against its best level", level, best, stat="loss"),),

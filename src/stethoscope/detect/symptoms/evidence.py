@@ -40,7 +40,8 @@ ONE_CLASS: Final = 0.98
 VALIDATE: Final = "with session.evaluating(): session.log(loss=val_loss, accuracy=val_accuracy)"
 LOG_TARGETS: Final = "session.log_batch(inputs, targets)  # what guessing by the targets' frequency gives is then known"
 BY_HEART: Final = (
-    "stethoscope.checkup(model, (inputs, targets), loss_fn, optimizer)  # can it learn one batch by heart?"
+    "stethoscope.checkup(model, (inputs, targets), loss_fn, optimizer)  # can it learn one batch by heart? Then see how "
+    "inputs and targets are paired"
 )
 LOG_LOSS: Final = "session.log(loss=loss)  # after each loss.backward()"
 LOG_SCORE: Final = "session.log(reward=mean_reward)  # or any score of which more is better: accuracy, psnr, fid"

@@ -12,7 +12,7 @@ import numpy as np
 from stethoscope.explain.diagnosis import Diagnosis, LookedAt
 from stethoscope.explain.meanwhile import meanwhile
 from stethoscope.explain.state import State, Suspect, Verdict
-from stethoscope.record import Evidence, Finding, Series, Severity, StethoscopeError
+from stethoscope.record import Evidence, Finding, Series, StethoscopeError
 from stethoscope.views.common import numbers
 from stethoscope.views.common.evidence import evidence_series, evidence_trend, suspect_figure
 from stethoscope.views.common.glyphs import SEVERITY_STYLE, Screen
@@ -50,7 +50,7 @@ _LEAD = 48
 
 def verdict_lines(diagnosis: Diagnosis, run: Run | None, screen: Screen, *, full: bool = False) -> list[Line]:
     """The first cause in full, the others as rows (`full`: each in full); or the state without one, and what shows it."""
-    notes = [f for f in diagnosis.findings if f.severity == Severity.INFO]
+    notes = diagnosis.notes
     if not diagnosis.causes:
         lines = state_lines(diagnosis, run, screen)
         return lines + ([[], [("Worth knowing", NOTE)], *rows_lines(notes, diagnosis, screen)] if notes else [])

@@ -60,7 +60,7 @@ def heading_html(heading: str, note: str) -> str:
 
 def verdict_html(diagnosis: Diagnosis, run: Run | None, was_examined: bool) -> str:
     """The first cause in full, the others as rows; or that nothing was found."""
-    notes = [finding for finding in diagnosis.findings if finding.severity is Severity.INFO]
+    notes = list(diagnosis.notes)
     if not diagnosis.causes:
         if not was_examined:
             return f"<div>{muted('Not examined yet: ' + mono('stethoscope.diagnose(run)'))}</div>"

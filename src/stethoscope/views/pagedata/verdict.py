@@ -10,7 +10,7 @@ import numpy as np
 from stethoscope.detect.symptoms import Symptom
 from stethoscope.explain.diagnosis import Diagnosis
 from stethoscope.explain.meanwhile import goes_on, loss_words, meanwhile
-from stethoscope.record import Evidence, Finding, Series, Severity, metrics
+from stethoscope.record import Evidence, Finding, Series, metrics
 from stethoscope.store import Run
 from stethoscope.views.common import numbers
 from stethoscope.views.common.evidence import evidence_series, evidence_trend, suspect_figure
@@ -163,7 +163,7 @@ def verdict_data(viewed: OpenRun, course: Course | None = None) -> Verdict:
             "brokenDetectors": [text(one, 300) for one in looked.broken_detectors],
             "unmet": [text(need) for need in looked.unmet_needs],
         },
-        "notes": [finding_row(f, diagnosis) for f in diagnosis.findings if f.severity == Severity.INFO][:MAX_ROWS],
+        "notes": [finding_row(note, diagnosis) for note in diagnosis.notes[:MAX_ROWS]],
         "cause": None,
         "others": [finding_row(other, diagnosis) for other in diagnosis.causes[1 : MAX_ROWS + 1]],
         "followed": [],

@@ -27,10 +27,10 @@ def report_markdown(viewed: OpenRun) -> str:
         for place, entry in enumerate(followed_entries(run, cause, diagnosis.followed.get(cause.code, ())), 1):
             lines.append(f"{place}. **{entry['step']:,}** {_text(str(entry['text']))}")
         lines.append("")
-        rest = [*others, *(f for f in diagnosis.findings if f.severity is Severity.INFO)]
+        rest = [*others, *diagnosis.notes]
     else:
         lines += _state_lines(diagnosis.verdict)
-        rest = [f for f in diagnosis.findings if f.severity is Severity.INFO]
+        rest = list(diagnosis.notes)
     if rest:
         lines += ["## Other findings", ""]
         lines += [

@@ -44,7 +44,7 @@ def _without_cause(viewed: OpenRun, screen: Screen, room: int) -> list[Line]:
         words = viewed.trouble or "Looking for causes; nobody has examined this run yet."
         return [[(screen.text(words), NOTE)]]
     lines = state_lines(viewed.diagnosis, viewed.run, screen)
-    notes = list(viewed.diagnosis.findings)
+    notes = viewed.diagnosis.notes
     rows = rows_lines(notes, viewed.diagnosis, screen) if notes else []
     choices = [
         lines + rows,
