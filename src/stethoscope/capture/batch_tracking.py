@@ -95,6 +95,10 @@ class BatchTracker:
         self._thread = threading.get_ident()
         if not self._recent and (not training or self._sources or self._called_in == self._step()):
             return
+        if not self._recent:
+            self._called_in = self._step()
+            if len(self._names.roots) > 1 or self._logged[False] or not self._due():
+                return
         began = time.perf_counter()
         inputs = [tensor for _, tensor in tensors_in(values) if has_shape(tensor)][:MAX_INPUTS]
         if not self._recent:
@@ -170,10 +174,9 @@ class BatchTracker:
         self._pending.append(arrival)
 
     def _take_call(self, inputs: list[torch.Tensor]) -> None:
-        self._called_in = self._step()
         # What requires a gradient was computed, by another model perhaps: it is no data.
         known = [t for t in inputs if is_readable(t) and not t.requires_grad]
-        if not known or len(self._names.roots) > 1 or self._logged[False] or not self._due():
+        if not known:
             return
         arrival = LoaderBatch.of_call(known, self._step())
         arrival.facts["again"] = self._last_call() is known[0]

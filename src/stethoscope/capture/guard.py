@@ -70,22 +70,29 @@ class Guard:
     def __init__(self) -> None:
         self.errors: Counter[str] = Counter()
         self.last_traceback = ""
-        self._in_a_row: dict[Callable[..., Any], int] = {}
+        self.in_a_row: dict[Callable[..., Any], int] = {}
+        """How often each entry has failed without working once in between."""
 
     def __call__(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
         """Run it; an error is kept, not raised. Only a user's own request to stop passes."""
-        if self._in_a_row and self._in_a_row.get(function, 0) >= LIMIT:
+        if self.in_a_row and self.in_a_row.get(function, 0) >= LIMIT:
             return
         try:
             function(*args, **kwargs)
         except BaseException as error:
-            if not can_be_kept(error):
+            if not self.has_kept(function, error):
                 raise
-            self._in_a_row[function] = self._in_a_row.get(function, 0) + 1
-            self.keep(_name_of(function), error)
         else:
-            if self._in_a_row:
-                self._in_a_row.pop(function, None)
+            if self.in_a_row:
+                self.in_a_row.pop(function, None)
+
+    def has_kept(self, function: Callable[..., Any], error: BaseException) -> bool:
+        """Keep what an entry raised; False where it is meant for the training loop."""
+        if not can_be_kept(error):
+            return False
+        self.in_a_row[function] = self.in_a_row.get(function, 0) + 1
+        self.keep(_name_of(function), error)
+        return True
 
     def keep(self, name: str, error: BaseException) -> None:
         """Count an error; the first one is told."""
@@ -144,11 +151,21 @@ Given = ParamSpec("Given")
 
 
 def guarded(method: Callable[Concatenate[Owner, Given], None]) -> Callable[Concatenate[Owner, Given], None]:
-    """For methods that the framework calls: they run inside their owner's guard."""
+    """For methods that the framework calls: they run inside their owner's guard, which is written out here to save a call."""
 
     @functools.wraps(method)
     def inside(self: Owner, /, *args: Given.args, **kwargs: Given.kwargs) -> None:
-        self.guard(method, self, *args, **kwargs)
+        guard = self.guard
+        if guard.in_a_row and guard.in_a_row.get(method, 0) >= LIMIT:
+            return
+        try:
+            method(self, *args, **kwargs)
+        except BaseException as error:
+            if not guard.has_kept(method, error):
+                raise
+        else:
+            if guard.in_a_row:
+                guard.in_a_row.pop(method, None)
 
     never_compiled(inside)
     return inside

@@ -23,8 +23,10 @@ def states_of(parameters: list[Any]) -> list[State]:
 
     Asked four times a step of every parameter that is looked at, so in as few operations as can be.
     """
-    gradients = [parameter.grad for parameter in parameters]
-    return [ABSENT if gradient is None else (id(gradient), gradient._version) for gradient in gradients]
+    return [
+        ABSENT if (gradient := parameter.grad) is None else (id(gradient), gradient._version)
+        for parameter in parameters
+    ]
 
 
 def is_cleared(parameter: Any) -> bool:
@@ -52,6 +54,10 @@ class Ledger:
         self.num_backwards = 0
         """Backward passes since this optimizer's last step."""
         self.num_steps = 0
+        self._at_step: list[State] | None = None
+        """What the optimizer found when its step began."""
+        self._writes_gradients = False
+        """Whether its steps were seen to change gradients."""
         self.kept: list[Any] = []
         """At the latest step, the parameters whose gradients of the step before were still in, where others' were cleared."""
 
@@ -87,13 +93,12 @@ class Ledger:
     def backward_ends(self) -> None:
         """Remember what the backward left."""
         self.num_backwards += 1
-        self._seen = states_of(self.parameters)
-        self._after_backward = list(self._seen)
+        self._seen = self._after_backward = states_of(self.parameters)
 
     def step_begins(self) -> dict[str, float]:
         """The accounts of this step, as counts over the parameters looked at."""
-        now = states_of(self.parameters)
-        arrived = [position for position, state in enumerate(self._after_backward) if state != ABSENT]
+        now = self._at_step = states_of(self.parameters)
+        arrived = [position for position, state in enumerate(self._after_backward) if state is not ABSENT]
         kept = [p for p in arrived if self._held_after_step[p] and not self._cleared[p]] if self.num_backwards else []
         self.kept = [self.parameters[p] for p in kept] if len(kept) < len(arrived) else []
         is_same = now == self._after_backward
@@ -109,9 +114,17 @@ class Ledger:
         }
 
     def step_ends(self) -> None:
-        """A new account begins with what the step left."""
-        self._seen = states_of(self.parameters)
-        self._held_after_step = [state != ABSENT for state in self._seen]
+        """A new account begins with what the step left.
+
+        Nearly every optimizer leaves gradients as they are, which is asked at the first steps and at powers of two.
+        """
+        before, self._at_step = self._at_step, None
+        if before is None or self._writes_gradients or self.num_steps & (self.num_steps - 1) == 0:
+            self._seen = states_of(self.parameters)
+            self._writes_gradients |= before is not None and self._seen != before
+        else:
+            self._seen = before
+        self._held_after_step = [state is not ABSENT for state in self._seen]
         self._cleared = [False] * len(self.parameters)
         self._after_backward = [ABSENT] * len(self.parameters)
         self.num_backwards = 0

@@ -2,30 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Collection, Iterator
 from typing import Any, Final
 
 import torch
 
 MAX_NODES: Final = 48
-PASSING: Final = (
-    "View",
-    "UnsafeView",
-    "ReshapeAlias",
-    "Squeeze",
-    "Unsqueeze",
-    "Transpose",
-    "T",
-    "Permute",
-    "Slice",
-    "Select",
-    "Clone",
-    "ToCopy",
-    "Alias",
-    "AsStrided",
-    "Flatten",
-    "Index",
-    "Contiguous",
+PASSING: Final = frozenset(
+    (
+        "View",
+        "UnsafeView",
+        "ReshapeAlias",
+        "Squeeze",
+        "Unsqueeze",
+        "Transpose",
+        "T",
+        "Permute",
+        "Slice",
+        "Select",
+        "Clone",
+        "ToCopy",
+        "Alias",
+        "AsStrided",
+        "Flatten",
+        "Index",
+        "Contiguous",
+    )
 )
 """Operations that move values without changing them."""
 _OWNER: Final = "stethoscope_owner"
@@ -33,8 +36,12 @@ _OWNER: Final = "stethoscope_owner"
 
 def kind(node: Any) -> str:
     """A node's operation without decoration: "MseLoss" for MseLossBackward0."""
-    name: str = node.name().rpartition("::")[2]
-    return name.partition("Backward")[0]
+    return _undecorated(node.name())
+
+
+@functools.cache
+def _undecorated(name: str) -> str:
+    return name.rpartition("::")[2].partition("Backward")[0]
 
 
 def shape(node: Any) -> tuple[int, ...]:
@@ -57,7 +64,7 @@ def only_parent(node: Any) -> Any:
     return known[0] if len(known) == 1 else None
 
 
-def through(node: Any, passing: tuple[str, ...] = PASSING) -> Any:
+def through(node: Any, passing: Collection[str] = PASSING) -> Any:
     """The first node at or before this one that changes values."""
     for _ in range(16):
         if node is None or kind(node) not in passing:

@@ -254,7 +254,8 @@ class Notes:
         step = self._step()
         self.metrics[metrics.GRAPHS_ALIVE] = float(len(self._alive))
         if self._num_marked_before:
-            self.metrics[metrics.OUTPUTS_ALIVE] = float(sum(one.step < step for one in self._outputs_alive))
+            alive = self._outputs_alive
+            self.metrics[metrics.OUTPUTS_ALIVE] = float(sum(one.step < step for one in alive)) if alive else 0.0
             self.metrics[metrics.OUTPUTS_MARKED] = float(self._num_marked_before)
         self._num_marked_before = self._num_outputs_marked
         self._observed.is_look = step == self._looked_step
@@ -292,7 +293,7 @@ class Notes:
         for optimizer in optimizers[:1]:
             for held in optimizer.state.values():
                 count = held.get("step") if isinstance(held, dict) else None
-                if isinstance(count, torch.Tensor) and count.device.type != "cpu":
+                if isinstance(count, torch.Tensor) and not count.is_cpu:
                     self._ask_count(count)
                 elif isinstance(count, (torch.Tensor, numbers.Real)):
                     self.metrics[metrics.OPTIMIZER_STEP] = float(count)

@@ -115,12 +115,17 @@ class OptimizerRegistry:
 
     def note_rates(self, optimizer: torch.optim.Optimizer, rows: StepRows) -> None:
         """The learning rate of each of its groups, numbered over all optimizers."""
-        known = self._clock.optimizers
-        first = sum(len(other.param_groups) for other in known[: known.index(optimizer)])
+        first = 0
+        for other in self._clock.optimizers:
+            if other is optimizer:
+                break
+            first += len(other.param_groups)
         for number, group in enumerate(optimizer.param_groups, start=first):
             name = metrics.learning_rate(number)
             rate = group.get("lr")
-            if isinstance(rate, torch.Tensor):
+            if type(rate) is float:
+                rows.scalars[name] = rate
+            elif isinstance(rate, torch.Tensor):
                 rows.pending_scalars.append((name, measure_async([rate.detach()])))
             elif isinstance(rate, numbers.Real):
                 rows.scalars[name] = float(rate)

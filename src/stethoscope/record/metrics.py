@@ -8,6 +8,7 @@ docs/events.md is made from this file.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 from typing import Final
 
@@ -84,6 +85,7 @@ OUTPUT: Final = "output/"
 _NUMBERED: Final = re.compile(r"(?:lr|loss)\.[0-9]+")
 
 
+@functools.cache
 def learning_rate(group: int) -> str:
     """The name of the learning rate of a parameter group, numbered over all optimizers."""
     return LEARNING_RATE if group == 0 else f"{LEARNING_RATE}.{group}"
