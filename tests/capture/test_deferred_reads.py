@@ -222,25 +222,26 @@ def test_looks_at_the_model_never_read_a_value(no_values: torch.device) -> None:
 
 
 def test_a_count_on_a_device_is_asked_for_when_it_is_new(no_values: torch.device) -> None:
+    from stethoscope.capture.clock import Clock
     from stethoscope.capture.notes import CENSUS_EVERY, Notes
     from stethoscope.capture.sites import SiteTable
 
-    model, step = nn.Linear(2, 2), [1]
+    model, clock = nn.Linear(2, 2), Clock(1)
     sink = mock.Mock()
-    notes = Notes(Names(model), SiteTable(sink), sink, lambda: step[0], lambda: 8)
+    notes = Notes(Names(model), SiteTable(sink), sink, clock, lambda: 8)
     count = torch.ones((), device=no_values)
     optimizer = mock.Mock(state={0: {"step": count}})
 
     def asked() -> int:
-        notes._note_counts([optimizer])
+        notes._note_count(optimizer)
         return sum(len(found) for found in notes.reads._asked.values())
 
     assert asked() == 1
-    step[0] = 2
+    clock.step = 2
     assert asked() == 1
     optimizer.state[0]["step"] = torch.ones((), device=no_values)
     assert asked() == 2
-    step[0] = CENSUS_EVERY
+    clock.step = CENSUS_EVERY
     assert asked() == 3
     given = notes.reads._asked[no_values][0]
     given[1](*given[2], np.array([7.0], dtype=np.float32))

@@ -44,6 +44,7 @@ def test_steps_before_the_kernels_are_there_are_not_measured_and_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compiler = Compiler(rows_from=3, all_from=5)
+    monkeypatch.setattr(kernels, "uses_devices", lambda: True)
     monkeypatch.setattr(kernels, "can_measure", compiler.can_measure)
     losses, session = train(tmp_path / "late", compiler, 8)
     with open_run(tmp_path / "late") as run:
@@ -64,6 +65,7 @@ def test_steps_before_the_kernels_are_there_are_not_measured_and_named(
 
 def test_a_run_that_ends_before_says_so_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     compiler = Compiler(rows_from=100, all_from=100)
+    monkeypatch.setattr(kernels, "uses_devices", lambda: True)
     monkeypatch.setattr(kernels, "can_measure", compiler.can_measure)
     _, session = train(tmp_path / "run", compiler, 4)
     assert "Not measured while the kernels were compiled: steps 0–3." in session.diagnosis.verdict.reservations

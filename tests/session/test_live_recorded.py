@@ -252,13 +252,13 @@ def test_parts_inside_a_part_are_counted_once(monkeypatch: Any) -> None:
 
     clock = _Clock()
     monkeypatch.setattr(phases, "time", types.SimpleNamespace(perf_counter=clock.perf_counter))
-    spent = [0.0]
-    timed, scalars = Phases(lambda: spent[0]), {}
+    ours = types.SimpleNamespace(spent=0.0)
+    timed, scalars = Phases(ours), {}
     timed.begin("optimizer_ms")  # with a closure: the passes run inside the optimizer's step
     clock.now += 1.0
     timed.begin("forward_ms")
     clock.now += 10.0
-    spent[0] += 4.0
+    ours.spent += 4.0
     timed.end("forward_ms", scalars)
     clock.now += 2.0
     timed.end("optimizer_ms", scalars)

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Final
 
+from stethoscope import kernels
 from stethoscope.capture.clock import Clock
 from stethoscope.capture.cost import Cost
 from stethoscope.capture.guard import Guard
@@ -19,6 +21,8 @@ from stethoscope.capture.schedule import Schedule, StepPlan
 from stethoscope.capture.sites import Sink
 from stethoscope.record import metrics
 
+NOTED_EVERY: Final = 8
+"""Of steps in which nothing special is measured, one in so many tells the governor what its parts cost."""
 Closer = Callable[[StepRows], None]
 Leftovers = Callable[[StepPlan], list[MeasuredGroup]]
 
@@ -42,6 +46,8 @@ class StepAssembly:
         self._ring, self._sink, self._guard, self._leftovers = ring, sink, guard, leftovers
         self.closers: list[Closer] = []
         """Each adds what it knows of a Step that is complete; what one of them raises costs its own facts only."""
+        self.update_closer: Closer = lambda _: None
+        """Likewise where updates were measured."""
         self.rows = StepRows(clock.step)
         """What belongs to the open Step, as far as is known."""
         self.settled: StepRows | None = None
@@ -65,13 +71,15 @@ class StepAssembly:
     def begin(self) -> None:
         """A Step begins: what it will measure is decided now."""
         step = self._clock.step
-        self.plan = self.kernel_wait.reduce(self._schedule.plan(step), step)
+        self.plan = self._schedule.plan(step)
+        if kernels.uses_devices():
+            self.plan = self.kernel_wait.reduce(self.plan, step)
         self._cost.begin()
         self._phases.forget()
 
     def drop(self) -> None:
         """What was measured belongs to an attempt that came to nothing."""
-        self.rows = StepRows(self._clock.step)
+        self.rows = StepRows(self._clock.step, has_vectors=self.plan.histogram)
 
     def settle(self) -> None:
         """Another optimizer may follow in this Step, or this one may step again: then the next Step has begun here."""
@@ -83,7 +91,7 @@ class StepAssembly:
         """The Step is complete; where not `whole`, what came after its last optimizer step is the next one's."""
         began, step = time.perf_counter(), self._clock.step
         settled, self.settled = self.settled, None
-        following = StepRows(step + 1)
+        following = StepRows(step + 1, has_vectors=self.plan.histogram)
         if settled is not None and not whole:
             rows, following = settled, self.rows
         else:
@@ -91,15 +99,19 @@ class StepAssembly:
             rows = self.rows if settled is None else settled.absorb(self.rows)
         rows.batches += self._rest
         self._rest, self.rows = [], rows
-        for closer in self.closers:
-            self._guard(closer, rows)
+        self._guard.each(self.closers, rows)
+        if self.plan.boundary:
+            self._guard(self.update_closer, rows)
         now = self._cost.add("boundary", began)
         rows.scalars.update(rows.accounts)
         rows.scalars[metrics.NUM_BACKWARDS] = float(rows.num_backwards)
         rows.scalars[metrics.STEP_MS] = (now - self._cost.step_began) * 1e3
         rows.timed = self.plan.timed
-        self._cost.close(step, rows, self._sink)
+        rows.has_vectors |= self.plan.histogram
+        is_noted, is_ready = step % NOTED_EVERY == 0 or not self.plan.is_ordinary, rows.ready()
+        self._cost.close(step, rows, self._sink, is_ready=is_ready, is_noted=is_noted)
         self._clock.close()
         following.step = self._clock.step
+        following.has_vectors &= bool(following.batches)
         self.rows = following
-        self._ring.put(rows)
+        self._ring.put(rows, is_ready=is_ready)

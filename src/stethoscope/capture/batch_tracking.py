@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import torch
 
+from stethoscope.capture.clock import Clock
 from stethoscope.capture.loader_batches import LoaderBatch, has_shape, is_readable
 from stethoscope.capture.ring import StepRows
 from stethoscope.capture.sites import Names, Sink, SiteTable
@@ -38,10 +39,8 @@ MAX_SUSPECTED: Final = 16
 class BatchTracker:
     """What goes into one watched model."""
 
-    def __init__(
-        self, names: Names, table: SiteTable, sink: Sink, step: Callable[[], int], due: Callable[[], bool]
-    ) -> None:
-        self._names, self._table, self._sink, self._step, self._due = names, table, sink, step, due
+    def __init__(self, names: Names, table: SiteTable, sink: Sink, clock: Clock, due: Callable[[], bool]) -> None:
+        self._names, self._table, self._sink, self._clock, self._due = names, table, sink, clock, due
         self._pid = os.getpid()
         self._thread = threading.get_ident()
         self._began = time.perf_counter()
@@ -90,15 +89,19 @@ class BatchTracker:
             self._recent.append(arrival)
         self._account(time.perf_counter() - began, is_training)
 
-    def called(self, values: Any, *, training: bool, mode: bool) -> None:
-        """A root is called: with gradients or without, in training mode or not."""
+    def wants_call(self, *, training: bool) -> bool:
+        """Whether a call of a root is looked at, with gradients or without: a batch waits to be known again in its arguments, or
+        no loader yields any and they are all that is known of the data."""
         self._thread = threading.get_ident()
-        if not self._recent and (not training or self._sources or self._called_in == self._step()):
-            return
-        if not self._recent:
-            self._called_in = self._step()
-            if len(self._names.roots) > 1 or self._logged[False] or not self._due():
-                return
+        if self._recent:
+            return True
+        if not training or self._sources or self._called_in == self._clock.step:
+            return False
+        self._called_in = self._clock.step
+        return len(self._names.roots) == 1 and not self._logged[False] and self._due()
+
+    def called(self, values: Any, *, training: bool, mode: bool) -> None:
+        """A root is called that `wants_call`: with gradients or without, in training mode or not."""
         began = time.perf_counter()
         inputs = [tensor for _, tensor in tensors_in(values) if has_shape(tensor)][:MAX_INPUTS]
         if not self._recent:
@@ -111,10 +114,13 @@ class BatchTracker:
                 self._take(arrival, inputs, training=training, mode=mode)
         self._account(time.perf_counter() - began, training)
 
+    @property
+    def holds_any(self) -> bool:
+        """Whether a batch waits to be known as one that is trained on."""
+        return bool(self._pending or self._recent)
+
     def backward(self) -> None:
         """What the model was called with is trained on."""
-        if not self._pending and not self._recent:
-            return
         last = self._pending[-1].source if self._pending else None
         counts = Counter(arrival.source for arrival in self._pending)
         for arrival in self._pending:
@@ -134,7 +140,7 @@ class BatchTracker:
             return
         known = [t for t in inputs if is_readable(t) and not t.requires_grad]
         if not self._confirmed:
-            found = self._passed_batch(known) or (LoaderBatch.of_call(known, self._step()) if known else None)
+            found = self._passed_batch(known) or (LoaderBatch.of_call(known, self._clock.step) if known else None)
             self._confirmed += [found] if found is not None else []
         for arrival in self._confirmed:
             arrival.suspect()
@@ -149,7 +155,7 @@ class BatchTracker:
         if arrival is None or (inputs and not arrival.closeness(inputs)):
             return None
         arrival.facts["number"] = self._numbers[source]
-        arrival.reach(inputs, self._step())
+        arrival.reach(inputs, self._clock.step)
         return arrival
 
     def close_step(self, rows: StepRows, *, measured: bool) -> None:
@@ -170,7 +176,7 @@ class BatchTracker:
             self._tell_validation(arrival)
             return
         arrival.is_doubtful = not mode
-        arrival.reach(inputs, self._step())
+        arrival.reach(inputs, self._clock.step)
         self._pending.append(arrival)
 
     def _take_call(self, inputs: list[torch.Tensor]) -> None:
@@ -178,14 +184,14 @@ class BatchTracker:
         known = [t for t in inputs if is_readable(t) and not t.requires_grad]
         if not known:
             return
-        arrival = LoaderBatch.of_call(known, self._step())
+        arrival = LoaderBatch.of_call(known, self._clock.step)
         arrival.facts["again"] = self._last_call() is known[0]
         self._last_call = weakref.ref(known[0])
         self._pending.append(arrival)
 
     def _tell_validation(self, arrival: LoaderBatch) -> None:
         if not self._logged[True] and arrival.source is not None:
-            self._sink.tell(self._step(), events.EvalBatch(**arrival.told()))
+            self._sink.tell(self._clock.step, events.EvalBatch(**arrival.told()))
 
     def _may_validate(self, now: float) -> bool:
         allowed = VALIDATION_ALLOWANCE_SECONDS + VALIDATION_SHARE * (now - self._began)

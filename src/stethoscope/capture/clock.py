@@ -46,6 +46,19 @@ class Clock:
         return [found for ref in self._known.values() if (found := ref()) is not None]
 
     @property
+    def first(self) -> Any:
+        """The one that was met first of those still alive; None where there is none."""
+        for known in self._known.values():
+            if (found := known()) is not None:
+                return found
+        return None
+
+    @property
+    def has_several(self) -> bool:
+        """Whether more than one optimizer was met; one that is gone counts until a Step finds it so."""
+        return len(self._known) > 1
+
+    @property
     def anything_stepped(self) -> bool:
         """Whether the open Step has had an optimizer step at all."""
         return bool(self._stepped)
@@ -56,9 +69,13 @@ class Clock:
 
     def stepped(self, optimizer: Any) -> bool:
         """Note that it stepped; True when the open Step is complete by that."""
-        self.know(optimizer)
-        self._stepped.add(id(optimizer))
-        self.own_counts[id(optimizer)] += 1
+        key = id(optimizer)
+        if key not in self._known or len(self._known) > 1:
+            self.know(optimizer)
+        self._stepped.add(key)
+        self.own_counts[key] += 1
+        if len(self._known) == 1:
+            return True
         waited_for = {key for key, ref in self._known.items() if self._missed[key] < PATIENCE and ref() is not None}
         return waited_for <= self._stepped
 
@@ -66,7 +83,8 @@ class Clock:
         """End the open Step and return its number."""
         finished = self.step
         self.step += 1
-        for key in self._missed:
-            self._missed[key] = 0 if key in self._stepped else self._missed[key] + 1
+        if len(self._known) > 1:
+            for key in self._missed:
+                self._missed[key] = 0 if key in self._stepped else self._missed[key] + 1
         self._stepped.clear()
         return finished

@@ -56,6 +56,8 @@ class Collector:
         """Whether the device's own time is asked for."""
         self.num_lost = 0
         """Rows that are missing because their tensor was changed while it waited."""
+        self.holds_any = False
+        """Whether something may wait."""
         self._clean: dict[int, int] = {}
         self._positions: list[int] = []
         self._tensors: list[torch.Tensor] = []
@@ -70,6 +72,7 @@ class Collector:
     def add(self, position: int, tensor: torch.Tensor, scale: Pending | None = None) -> None:
         """A tensor of this site, its rows to be divided by `scale` where there is one."""
         with self._lock:
+            self.holds_any = True
             if type(tensor) is not torch.Tensor or tensor.layout is not torch.strided:
                 # A subclass, sparse or nested: whether it is changed while it waits cannot be known.
                 self._measure([position], [tensor], scale)
@@ -84,7 +87,7 @@ class Collector:
             else:
                 if scale is not self._scale:
                     self.flush()
-                    self._scale = scale
+                    self._scale, self.holds_any = scale, True
                 if self._is_last(tensor):
                     self._same.append((position, len(self._tensors) - 1))
                     return
@@ -113,14 +116,10 @@ class Collector:
             and tensor._version == self._versions[-1]
         )
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether nothing waits."""
-        return not self._positions and not self._learning
-
     def flush(self) -> None:
         """Measure what waits, and let go of it."""
         with self._lock:
+            self.holds_any = False
             for position, tensor, version in self._learning:
                 self._clean[position] = self._clean.get(position, 0) + 1 if tensor._version == version else CHANGED
             self._learning.clear()

@@ -35,21 +35,25 @@ class Cost:
         """A Step begins: nothing is spent yet."""
         self._spent = dict.fromkeys(OWN_PARTS, 0.0)
         self._taps.spent = self._batch_tracker.spent = 0.0
-        self._notes.spent.clear()
+        if self._notes.spent:
+            self._notes.spent.clear()
 
-    def close(self, step: int, rows: StepRows, sink: Sink) -> None:
-        """A Step is over: note what it cost among its numbers, and let the governor learn from it."""
-        spent = self._spent | {"modules": self._taps.spent, "batches": self._batch_tracker.spent, "units": 0.0}
+    def close(self, step: int, rows: StepRows, sink: Sink, *, is_ready: bool, is_noted: bool = True) -> None:
+        """A Step is over: note what it cost among its numbers, and where it `is_noted` let the governor learn by part.
+
+        `is_ready`: whether no device works on its numbers any more.
+        """
+        spent, schedule = self._spent, self._schedule
+        spent["modules"], spent["batches"], spent["units"] = self._taps.spent, self._batch_tracker.spent, 0.0
         for part, seconds in self._notes.spent.items():
             spent[part] -= seconds
             spent["units"] += seconds
-        milliseconds = {part: seconds * 1e3 for part, seconds in spent.items()}
-        rows.scalars[metrics.OVERHEAD_MS] = sum(milliseconds.values())
-        on_device = self._schedule.device_ms(step)
-        if on_device:
+        rows.scalars[metrics.OVERHEAD_MS] = sum(spent.values()) * 1e3
+        if schedule.has_device and (on_device := schedule.device_ms(step)):
             rows.scalars[metrics.OVERHEAD_DEVICE_MS] = on_device
         # A device that has not come this far yet is the slower one: what the host does meanwhile costs nothing.
-        self._schedule.behind = not rows.ready()
-        self._schedule.step_cost(step, milliseconds)
-        if self._schedule.step_took(rows.scalars[metrics.STEP_MS]):
-            sink.tell(step, events.Governor(every=self._schedule.periods()))
+        schedule.behind = not is_ready
+        if is_noted:
+            schedule.step_cost(step, {part: seconds * 1e3 for part, seconds in spent.items()})
+        if schedule.step_took(rows.scalars[metrics.STEP_MS]):
+            sink.tell(step, events.Governor(every=schedule.periods()))

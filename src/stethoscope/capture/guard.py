@@ -13,7 +13,7 @@ import sys
 import traceback
 import warnings
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import CodeType
 from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
@@ -85,6 +85,20 @@ class Guard:
         else:
             if self.in_a_row:
                 self.in_a_row.pop(function, None)
+
+    def each(self, functions: Iterable[Callable[[Any], None]], given: Any) -> None:
+        """Run one after the other with the same argument; each fails alone."""
+        for function in functions:
+            if self.in_a_row and self.in_a_row.get(function, 0) >= LIMIT:
+                continue
+            try:
+                function(given)
+            except BaseException as error:
+                if not self.has_kept(function, error):
+                    raise
+            else:
+                if self.in_a_row:
+                    self.in_a_row.pop(function, None)
 
     def has_kept(self, function: Callable[..., Any], error: BaseException) -> bool:
         """Keep what an entry raised; False where it is meant for the training loop."""

@@ -50,6 +50,8 @@ class Ledger:
         self._seen: list[State] = states_of(self.parameters)
         self._held_after_step = [False] * len(self.parameters)
         self._cleared = [True] * len(self.parameters)
+        self._is_all_cleared = False
+        """Whether no gradient at all was there when a backward of this step began."""
         self._after_backward: list[State] = [ABSENT] * len(self.parameters)
         self.num_backwards = 0
         """Backward passes since this optimizer's last step."""
@@ -82,7 +84,9 @@ class Ledger:
         True where gradients of an earlier backward were thrown away by an optimizer that never stepped.
         """
         now = states_of(self.parameters)
-        if now != self._seen:
+        if now.count(ABSENT) == len(now):
+            self._is_all_cleared = True
+        elif now != self._seen:
             changed = [state != seen for state, seen in zip(now, self._seen, strict=True)]
             self._cleared = [cleared or new for cleared, new in zip(self._cleared, changed, strict=True)]
         if self.num_steps or not self.num_backwards:
@@ -98,19 +102,31 @@ class Ledger:
     def step_begins(self) -> dict[str, float]:
         """The accounts of this step, as counts over the parameters looked at."""
         now = self._at_step = states_of(self.parameters)
+        if self._is_all_cleared and now == self._after_backward:
+            # Nearly every step: all gradients were cleared before, and what arrived is still as it came.
+            self.kept = []
+            return self._accounts(len(now) - now.count(ABSENT), 0, 0, 0)
         arrived = [position for position, state in enumerate(self._after_backward) if state is not ABSENT]
-        kept = [p for p in arrived if self._held_after_step[p] and not self._cleared[p]] if self.num_backwards else []
+        kept = self._kept_of(arrived)
         self.kept = [self.parameters[p] for p in kept] if len(kept) < len(arrived) else []
-        is_same = now == self._after_backward
-        vanished = 0 if is_same else sum(now[p] == ABSENT for p in arrived)
-        touched = 0 if is_same else sum(now[p] != self._after_backward[p] for p in arrived)
+        vanished = sum(now[p] == ABSENT for p in arrived)
+        touched = sum(now[p] != self._after_backward[p] for p in arrived)
+        return self._accounts(len(arrived), len(kept), vanished, touched)
+
+    def _kept_of(self, arrived: list[int]) -> list[int]:
+        """Those whose gradients of the step before nobody cleared."""
+        if not self.num_backwards or self._is_all_cleared:
+            return []
+        return [p for p in arrived if self._held_after_step[p] and not self._cleared[p]]
+
+    def _accounts(self, num_arrived: int, num_kept: int, num_vanished: int, num_touched: int) -> dict[str, float]:
         return {
             metrics.LEDGER_BACKWARDS: float(self.num_backwards),
-            metrics.LEDGER_LOOKED_AT: float(len(now)),
-            metrics.LEDGER_ARRIVED: float(len(arrived)),
-            metrics.LEDGER_KEPT: float(len(kept)),
-            metrics.LEDGER_VANISHED: float(vanished),
-            metrics.LEDGER_TOUCHED: float(touched),
+            metrics.LEDGER_LOOKED_AT: float(len(self.parameters)),
+            metrics.LEDGER_ARRIVED: float(num_arrived),
+            metrics.LEDGER_KEPT: float(num_kept),
+            metrics.LEDGER_VANISHED: float(num_vanished),
+            metrics.LEDGER_TOUCHED: float(num_touched),
         }
 
     def step_ends(self) -> None:
@@ -125,7 +141,7 @@ class Ledger:
         else:
             self._seen = before
         self._held_after_step = [state is not ABSENT for state in self._seen]
-        self._cleared = [False] * len(self.parameters)
+        self._cleared, self._is_all_cleared = [False] * len(self.parameters), False
         self._after_backward = [ABSENT] * len(self.parameters)
         self.num_backwards = 0
         self.num_steps += 1

@@ -8,6 +8,7 @@ the place of its number (`unread`): nothing waits for it.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -26,6 +27,7 @@ from stethoscope.capture.nodes import (
     parents,
     shape,
     through,
+    undecorated,
 )
 from stethoscope.capture.squashing import squashed_by
 from stethoscope.capture.surrogate import coefficients
@@ -184,6 +186,12 @@ def share_in_step(loss: torch.Tensor) -> dict[str, Any]:
         if getattr(node, "_saved_reduction", SUM) != SUM and isinstance(target, torch.Tensor):
             body["num_targets"] = float(target.numel())
     return body
+
+
+@functools.cache
+def may_scale(name: str) -> bool:
+    """Whether a node of this name multiplies, divides, or hands on what another one did."""
+    return undecorated(name) in ("Div", "Mul", *PASSING)
 
 
 def constant_factor(node: Any) -> float:

@@ -36,11 +36,12 @@ _OWNER: Final = "stethoscope_owner"
 
 def kind(node: Any) -> str:
     """A node's operation without decoration: "MseLoss" for MseLossBackward0."""
-    return _undecorated(node.name())
+    return undecorated(node.name())
 
 
 @functools.cache
-def _undecorated(name: str) -> str:
+def undecorated(name: str) -> str:
+    """A node's name without decoration."""
     return name.rpartition("::")[2].partition("Backward")[0]
 
 

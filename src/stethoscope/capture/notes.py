@@ -19,6 +19,7 @@ import torch
 
 from stethoscope.capture import attention, census, lossgraph, nodes, routing, units
 from stethoscope.capture.averages import Averages
+from stethoscope.capture.clock import Clock
 from stethoscope.capture.deferred_reads import DeferredReads, StepReads, Values, can_defer
 from stethoscope.capture.sites import Names, Sink, SiteTable
 from stethoscope.capture.step_observations import StepObservations
@@ -52,15 +53,15 @@ class Notes:
         names: Names,
         table: SiteTable,
         sink: Sink,
-        step: Callable[[], int],
+        clock: Clock,
         units_every: Callable[[], int],
     ) -> None:
-        self._names, self._table, self._sink, self._step = names, table, sink, step
+        self._names, self._table, self._sink, self._clock = names, table, sink, clock
         self._units_every = units_every
         self.spent: defaultdict[str, float] = defaultdict(float)
         """Seconds that looking at units took in this step, by the part of it in which that was."""
         self.averages = Averages(names)
-        self._alive: weakref.WeakSet[Sentinel] = weakref.WeakSet()
+        self._alive: list[weakref.ref[Sentinel]] = []
         self._outputs_alive: weakref.WeakSet[Sentinel] = weakref.WeakSet()
         self._num_outputs_marked = 0
         self._num_marked_before = 0
@@ -94,7 +95,7 @@ class Notes:
     @property
     def units_due(self) -> bool:
         """Whether this step looks at units: every few steps, of those whose outputs are looked at."""
-        step = self._step()
+        step = self._clock.step
         if step != self._looked_step and step - self._looked_step >= self._units_every():
             self._looked_step = step
         return step == self._looked_step
@@ -108,12 +109,12 @@ class Notes:
         if evaluating:
             modes = census.modes(root, events.EvalForward)
             if modes.in_training:
-                self._sink.tell(self._step(), modes)
+                self._sink.tell(self._clock.step, modes)
             return
         self.metrics[metrics.TRAINING_MODE] = float(root.training)
         if self._modes is None or root.training != self._modes.training:
             self._modes = census.modes(root, events.Modes)
-            self._sink.tell(self._step(), self._modes)
+            self._sink.tell(self._clock.step, self._modes)
 
     def output(self, path: str, module: Any, args: Any, tensors: list[tuple[str, torch.Tensor]], position: int) -> None:
         """A module returned, in a step whose outputs are looked at."""
@@ -148,7 +149,7 @@ class Notes:
 
     def _mark_output(self, node: Any) -> None:
         """A prediction that somebody keeps holds its graph, although the loss is gone."""
-        node.metadata["stethoscope_output"] = sentinel = Sentinel("", self._step())
+        node.metadata["stethoscope_output"] = sentinel = Sentinel("", self._clock.step)
         self._outputs_alive.add(sentinel)
         self._num_outputs_marked += 1
 
@@ -172,11 +173,13 @@ class Notes:
         if node is None:
             return
         # Which line it was is asked only where graphs pile up: finding it takes longer than all else here.
+        if self._alive:
+            self._forget_dead()
         sentinel = Sentinel(_user_line() if self._alive else "")
         metadata: Any = node.metadata
         metadata["stethoscope"] = sentinel
-        self._alive.add(sentinel)
-        step = self._step()
+        self._alive.append(weakref.ref(sentinel))
+        step = self._clock.step
         if first_of_step and step != self._looked and (step & (step - 1) == 0 or step % 64 == 0):
             self._looked, self._num_looked_at = step, 0
             facts = lossgraph.facts(loss)
@@ -200,7 +203,7 @@ class Notes:
         if positions:
             self._observed.later.append(lambda: kind.from_body(body))
         else:
-            self._sink.tell(self._step(), kind.from_body(body))
+            self._sink.tell(self._clock.step, kind.from_body(body))
 
     def _look_at_attention(self, loss: torch.Tensor) -> None:
         found = attention.find(loss)
@@ -249,9 +252,10 @@ class Notes:
 
     # ---- the step ----
 
-    def step_closes(self, optimizers: list[Any]) -> dict[str, float]:
+    def step_closes(self, clock: Clock) -> dict[str, float]:
         """The step is complete; returns its named numbers."""
-        step = self._step()
+        step = self._clock.step
+        self._forget_dead()
         self.metrics[metrics.GRAPHS_ALIVE] = float(len(self._alive))
         if self._num_marked_before:
             alive = self._outputs_alive
@@ -267,17 +271,21 @@ class Notes:
         if step & (step - 1) == 0 and 2 <= step <= 1024:
             self._look_again()
         if len(self._alive) > 8 and step & (step - 1) == 0:
-            lines = sorted({s.line for s in list(self._alive)} - {""})
+            lines = sorted({found.line for one in self._alive if (found := one()) is not None} - {""})
             self._sink.tell(step, events.GraphsAlive(count=len(self._alive), lines=tuple(lines[:5])))
-        self._note_counts(optimizers)
+        self._note_count(clock.first)
         taken, self.metrics = self.metrics, {}
         return taken
+
+    def _forget_dead(self) -> None:
+        """Graphs that are gone."""
+        self._alive = [one for one in self._alive if one() is not None]
 
     def send(self) -> StepReads | None:
         """What was looked at in the step that closes, if anything was: told when its numbers are there."""
         if not self.reads.is_asked and self._observed.is_empty:
             return None
-        step, seen, self._observed = self._step(), self._observed, StepObservations()
+        step, seen, self._observed = self._clock.step, self._observed, StepObservations()
         return self.reads.send(lambda: seen.tell(step, self._sink, self._units))
 
     def _count_hooks(self, step: int) -> None:
@@ -289,20 +297,21 @@ class Notes:
             self._sink.tell(step, events.Hooks(modules=dict(most)))
         self._last_hooks = count
 
-    def _note_counts(self, optimizers: list[Any]) -> None:
-        for optimizer in optimizers[:1]:
-            for held in optimizer.state.values():
-                count = held.get("step") if isinstance(held, dict) else None
-                if isinstance(count, torch.Tensor) and not count.is_cpu:
-                    self._ask_count(count)
-                elif isinstance(count, (torch.Tensor, numbers.Real)):
-                    self.metrics[metrics.OPTIMIZER_STEP] = float(count)
-                return
+    def _note_count(self, optimizer: Any) -> None:
+        """How many steps the optimizer itself has counted, for its first parameter."""
+        if optimizer is None or not optimizer.state:
+            return
+        held = next(iter(optimizer.state.values()))
+        count = held.get("step") if isinstance(held, dict) else None
+        if isinstance(count, torch.Tensor) and not count.is_cpu:
+            self._ask_count(count)
+        elif isinstance(count, (torch.Tensor, numbers.Real)):
+            self.metrics[metrics.OPTIMIZER_STEP] = float(count)
 
     def _ask_count(self, count: torch.Tensor) -> None:
         """Fused and capturable optimizers count on the device: asked for now and then, and when it is another tensor than before."""
         is_new = self._counter is None or self._counter() is not count
-        if count.numel() == 1 and can_defer(count) and (is_new or self._step() % CENSUS_EVERY == 0):
+        if count.numel() == 1 and can_defer(count) and (is_new or self._clock.step % CENSUS_EVERY == 0):
             self._counter = weakref.ref(count)
             # A copy: it counts on from here before the number is read.
             self.reads.ask(count.detach().clone(), self._observed.take_number, metrics.OPTIMIZER_STEP)

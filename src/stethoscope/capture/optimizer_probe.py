@@ -75,6 +75,10 @@ class OptimizerProbe:
         """The optimizer, None where there is none, or none any more."""
         return self._optimizer() if self._optimizer is not None else None
 
+    def is_of(self, optimizer: Any) -> bool:
+        """Whether it is this optimizer's."""
+        return self._optimizer is not None and self._optimizer() is optimizer
+
     def _register(self, kind: Kind, measured: list[str], *, on: bool) -> Indices:
         if not on:
             return np.zeros(len(self.parameters), dtype=np.uint32)

@@ -7,7 +7,6 @@ with parameters that were not known, at steps that are powers of two, and now an
 
 from __future__ import annotations
 
-import itertools
 import numbers
 import operator
 import weakref
@@ -27,6 +26,7 @@ from stethoscope.kernels import measure_async
 from stethoscope.record import Kind, events, metrics
 
 RESCAN_EVERY: Final = 256
+"""Steps after which the model is read again, beside those that are powers of two."""
 UNDONE_TIMES: Final = 5
 """Steps in a row after which a weight was put back, before that is called a habit."""
 
@@ -57,22 +57,18 @@ class OptimizerRegistry:
         """Called when the model's modules or parameters are not the ones known before."""
         for optimizer in optimizers:
             self.meet(optimizer)
-        self._unowned = Ledger(list(names.tensors))
+        self.ledgers = list(self._ledgers.values()) or [Ledger(list(names.tensors))]
+        """One for each optimizer; where there is none, one for the whole model."""
 
     @property
     def probes(self) -> list[OptimizerProbe]:
         """Of all optimizers that are alive."""
         return [probe for probe in self._boundaries.values() if probe.optimizer is not None]
 
-    @property
-    def ledgers(self) -> list[Ledger]:
-        """One for each optimizer; where there is none, one for the whole model."""
-        return list(self._ledgers.values()) or [self._unowned]
-
     def probe(self, optimizer: Any) -> OptimizerProbe | None:
         """The boundary of an optimizer that was met."""
         probe = self._boundaries.get(id(optimizer))
-        return probe if probe is not None and probe.optimizer is optimizer else None
+        return probe if probe is not None and probe.is_of(optimizer) else None
 
     def ledger(self, optimizer: Any) -> Ledger:
         """The ledger of an optimizer that is ours."""
@@ -80,10 +76,12 @@ class OptimizerRegistry:
 
     def meet(self, optimizer: torch.optim.Optimizer) -> OptimizerProbe | None:
         """The boundary of an optimizer that is about to step; None where it trains something else."""
-        if self._names.has_materialised:
+        if self._names.lazy and self._names.has_materialised:
             self._refresh()
         probe = self.probe(optimizer)
-        parameters = list(itertools.chain.from_iterable(group["params"] for group in optimizer.param_groups))
+        parameters = []
+        for group in optimizer.param_groups:
+            parameters += group["params"]
         if probe is not None and _same(parameters, probe.all_parameters):
             return probe
         known = self._names.parameters
@@ -116,7 +114,7 @@ class OptimizerRegistry:
     def note_rates(self, optimizer: torch.optim.Optimizer, rows: StepRows) -> None:
         """The learning rate of each of its groups, numbered over all optimizers."""
         first = 0
-        for other in self._clock.optimizers:
+        for other in self._clock.optimizers if self._clock.has_several else ():
             if other is optimizer:
                 break
             first += len(other.param_groups)
@@ -132,8 +130,10 @@ class OptimizerRegistry:
 
     def measure_unowned(self, plan: StepPlan) -> list[MeasuredGroup]:
         """What belongs to no optimizer: buffers; parameters that none holds, whose gradients would be lost."""
-        found: list[MeasuredGroup | None] = []
         orphans = self.orphans
+        if orphans is None and not plan.boundary:
+            return []
+        found: list[MeasuredGroup | None] = []
         if orphans is not None and orphans.parameters and plan.gradients:
             found.append(orphans.gradients(None))
         if plan.boundary:
@@ -146,6 +146,8 @@ class OptimizerRegistry:
     def close_step(self, rows: StepRows) -> None:
         """The cosine between this step's updates and the last step's; of several optimizers' the mean."""
         cosines = [cosine for probe in self.probes if (cosine := probe.take_cosine()) is not None]
+        if not cosines:
+            return
         here = [cosine for cosine in cosines if isinstance(cosine, float)]
         if here:
             rows.scalars[metrics.UPDATE_COSINE] = sum(here) / len(here)
@@ -154,14 +156,13 @@ class OptimizerRegistry:
             rows.pending_scalars.append((metrics.UPDATE_COSINE, measure_async(there[:1])))
 
     def rescan(self, step: int) -> None:
-        """Read the model again, at powers of two and now and then."""
-        if step & (step - 1) and step % RESCAN_EVERY:
-            return
+        """Read the model again."""
         self._refresh()
         for probe in self.probes:
             # What was frozen when the ledger began may be trained by now.
             if probe.optimizer is not None and self.ledger(probe.optimizer).is_outdated(probe.all_parameters):
                 self._ledgers[id(probe.optimizer)] = Ledger(probe.all_parameters)
+                self.ledgers = list(self._ledgers.values())
         self.say(step)
 
     def say(self, step: int, *, replaces: bool = False) -> None:
@@ -194,6 +195,7 @@ class OptimizerRegistry:
         replaces = is_new and (self._replace_older(optimizer, parameters) or bool(gone))
         probe = self._boundaries[id(optimizer)] = self._bound(optimizer, parameters)
         self._ledgers[id(optimizer)] = Ledger(parameters)
+        self.ledgers = list(self._ledgers.values())
         self._clock.know(optimizer)
         self.say(self._clock.step, replaces=replaces)
         return probe

@@ -8,19 +8,25 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
 from stethoscope.record import metrics
 
 PARTS: Final = (metrics.FORWARD_MS, metrics.BACKWARD_MS, metrics.OPTIMIZER_MS)
 
 
+class Spender(Protocol):
+    """Somebody whose own time is left out."""
+
+    spent: float
+    """Seconds in the step under way."""
+
+
 class Phases:
     """The clock of one step's parts."""
 
-    def __init__(self, ours: Callable[[], float]) -> None:
+    def __init__(self, ours: Spender) -> None:
         self._ours = ours
-        """Seconds that we have spent ourselves in the step under way."""
         self._open: dict[str, tuple[float, float]] = {}
         self._counted = 0.0
         self.on_end: Callable[[str], None] | None = None
@@ -29,7 +35,7 @@ class Phases:
     def begin(self, part: str) -> None:
         """A part begins; one that is under way goes on."""
         if part not in self._open:
-            self._open[part] = time.perf_counter() - self._ours(), self._counted
+            self._open[part] = time.perf_counter() - self._ours.spent, self._counted
 
     def end(self, part: str, scalars: dict[str, float]) -> None:
         """A part ends: its milliseconds are added to the step's named numbers."""
@@ -37,7 +43,7 @@ class Phases:
         if begun is None:
             return
         at, counted = begun
-        spent = max(time.perf_counter() - self._ours() - at - (self._counted - counted), 0.0)
+        spent = max(time.perf_counter() - self._ours.spent - at - (self._counted - counted), 0.0)
         self._counted += spent
         scalars[part] = scalars.get(part, 0.0) + spent * 1e3
         if self.on_end is not None:

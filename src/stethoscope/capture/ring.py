@@ -1,8 +1,9 @@
 """From measurements under way to the sink, off the training thread.
 
-A step's measurements are handed over whole. Where all of them are there already (everything on a CPU) they go
-straight to the sink; where a device still works on them, a thread waits for them. The number of steps in
-flight is bounded: past it the oldest is dropped and counted, and training never waits.
+A step's measurements are handed over whole. Where all of them are there already (everything on a CPU) they are
+held for a few short steps and go to the sink together, which costs a third of handing them over one by one, for
+the processor has forgotten by then how that goes; where a device still works on them, a thread waits for them. The
+number of steps in flight is bounded: past it the oldest is dropped and counted, and training never waits.
 """
 
 from __future__ import annotations
@@ -26,6 +27,10 @@ from stethoscope.kernels.columns import INDEX, NUM_COUNTS
 from stethoscope.record import events, metrics
 
 MAX_IN_FLIGHT: Final = 64
+MAX_HELD: Final = 16
+"""Steps that are handed over together,"""
+HOLD_SECONDS: Final = 0.05
+"""and for how long the first of them may wait for the others."""
 POLL_SECONDS: Final = 0.002
 SCALED: Final = [
     position for name, position in INDEX.items() if position >= NUM_COUNTS and name not in ("skewness", "kurtosis")
@@ -114,9 +119,14 @@ class StepRows:
     """What was looked at closely in this step."""
     timed: bool = False
     """Whether the device's own time was asked for."""
+    has_vectors: bool = True
+    """Whether histograms or sketches may be among what was measured."""
 
     def account(self, accounts: dict[str, float]) -> None:
         """Add what one optimizer's ledger says."""
+        if not self.accounts:
+            self.accounts = accounts
+            return
         for key, value in accounts.items():
             self.accounts[key] = self.accounts.get(key, 0.0) + value
 
@@ -137,6 +147,7 @@ class StepRows:
     def absorb(self, later: StepRows) -> StepRows:
         """This and what came after it in the same Step, as one."""
         self.batches += later.batches
+        self.has_vectors |= later.has_vectors
         waited, asked = self.scalars.get(metrics.DATA_MS), self.scalars.get(metrics.NUM_GRADS, 0.0)
         took = {part: self.scalars[part] + later.scalars.get(part, 0.0) for part in PARTS if part in self.scalars}
         self.scalars |= later.scalars | took
@@ -154,9 +165,13 @@ class StepRows:
         """Whether everything can be had without waiting."""
         if self.reads is not None and not self.reads.ready():
             return False
-        if not all(group.ready() for group in self.batches) or not all(p.ready() for _, p in self.pending_scalars):
-            return False
-        return all(loss.ready() for loss in self.losses)
+        for group in self.batches:
+            if not (group.pending.is_here and group.scale is None) and not group.ready():
+                return False
+        for loss in self.losses:
+            if type(loss.value) is not float and not loss.ready():
+                return False
+        return not self.pending_scalars or all(pending.ready() for _, pending in self.pending_scalars)
 
     def device_ms(self) -> dict[str, float]:
         """What the device spent, by part; only what was timed."""
@@ -171,11 +186,17 @@ class StepRows:
     def emit(self, sink: Sink) -> dict[str, float]:
         """Hand the step to the sink; returns its named numbers."""
         if self.batches:
-            is_distinct = len(self.batches) == 1 and self.batches[0].distinct
-            sink.rows(self.step, *combine([group.sited() for group in self.batches], is_distinct=is_distinct))
-            self._emit_vectors(sink)
+            first = self.batches[0]
+            if len(self.batches) == 1 and first.distinct and not first.optional:
+                sink.rows(self.step, first.index, first.table())
+            else:
+                sink.rows(self.step, *combine([group.sited() for group in self.batches]))
+            if self.has_vectors:
+                self._emit_vectors(sink)
         values = self.scalars
-        if self.losses:
+        if len(self.losses) == 1 and not self.factors:
+            values[self.losses[0].name] = self.losses[0].number()
+        elif self.losses:
             values.update(self._loss_values())
         if self.pending_scalars:
             values.update(_means((name, scalar_of(pending)) for name, pending in self.pending_scalars))
@@ -260,7 +281,11 @@ class Ring:
 
     def __init__(self, sink: Sink) -> None:
         self.sink = sink
-        """Where Steps go; may be replaced between two of them."""
+        """Where Steps go; see `send_to`."""
+        self._holds = True
+        self._held: deque[StepRows] = deque()
+        """Steps whose numbers are there, on their way together."""
+        self._released = time.monotonic()
         self._waiting: deque[StepRows] = deque()
         self._lock = threading.Lock()
         self._wake = threading.Event()
@@ -277,11 +302,14 @@ class Ring:
         self.on_cost: Callable[[int, dict[str, float]], None] | None = None
         """Told what a step's measurements took on the device, by part, where that was timed."""
 
-    def put(self, rows: StepRows) -> None:
+    def put(self, rows: StepRows, *, is_ready: bool = False) -> None:
         """Hand over a step; returns at once."""
-        if not self._waiting and rows.ready():
-            self._arrived(rows)
+        if not self._waiting and (is_ready or rows.ready()):
+            self._held.append(rows)
+            if not self._holds or len(self._held) >= MAX_HELD or time.monotonic() - self._released > HOLD_SECONDS:
+                self.release()
             return
+        self.release()
         with self._lock:
             self._waiting.append(rows)
             self._idle.clear()
@@ -294,8 +322,24 @@ class Ring:
             self._thread.start()
         self._wake.set()
 
+    def release(self) -> None:
+        """Hand over what is held; may be called from any thread."""
+        while self._held:
+            try:
+                rows = self._held.popleft()
+            except IndexError:  # another thread was quicker
+                break
+            self._arrived(rows)
+        self._released = time.monotonic()
+
+    def send_to(self, sink: Sink, *, at_once: bool) -> None:
+        """Steps go to this sink from now on, each at once or several together."""
+        self.release()
+        self.sink, self._holds = sink, not at_once
+
     def drain(self, timeout: float) -> bool:
         """Wait until nothing is in flight; for `flush` and `stop`, never for a step."""
+        self.release()
         return self._idle.wait(timeout)
 
     def stop(self, timeout: float = 5.0) -> None:
@@ -308,10 +352,10 @@ class Ring:
             self._thread.join(max(until - time.monotonic(), 0.1))
 
     def _arrived(self, rows: StepRows) -> None:
-        self.latest = rows.emit(self.sink)
+        values = self.latest = rows.emit(self.sink)
         if rows.timed and self.on_cost is not None and (cost := rows.device_ms()):
             self.on_cost(rows.step, cost)
-        if self.latest.get(metrics.FOUND_INF, 0.0) > 0:
+        if values.get(metrics.FOUND_INF, 0.0) > 0:
             # A fused optimizer skips on the device: its hooks ran, and only now it can be known.
             self.num_skipped += 1
             self.sink.tell(rows.step, events.SkippedStep(times=self.num_skipped, fused=True))

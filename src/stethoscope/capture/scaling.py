@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import torch
 
-from stethoscope.capture.lossgraph import constant_factor
+from stethoscope.capture.lossgraph import constant_factor, may_scale
 from stethoscope.capture.ring import StepRows
 from stethoscope.capture.sites import Names
 from stethoscope.kernels import Pending, measure_async
@@ -37,7 +37,8 @@ class Scaling:
 
     def forget(self) -> None:
         """A new Step begins."""
-        self._scaled.clear()
+        if self._scaled:
+            self._scaled.clear()
 
     def loss_scaled(self, scaler: Any, scaled: Any, rows: StepRows) -> None:
         """A scaler multiplied one loss or several."""
@@ -72,8 +73,10 @@ class Scaling:
     def divisor_of(self, loss: torch.Tensor) -> float:
         """The number by which the loss was divided last, but for a scaler; 1 where there is none."""
         node = loss.grad_fn
-        if node is not None and node in self._scaled:
+        if self._scaled and node is not None and node in self._scaled:
             node = node.next_functions[0][0]
+        if node is None or not may_scale(node.name()):
+            return 1.0
         factor = constant_factor(node)
         return 1.0 / factor if factor else 1.0
 
@@ -82,6 +85,8 @@ class Scaling:
 
         Once that is known, a step with fewer backwards (the last one of an epoch) is treated alike.
         """
+        if len(rows.losses) == 1 and not self._accumulated:
+            return
         found: dict[str, list[float]] = {}
         for loss in rows.losses:
             found.setdefault(loss.name, []).append(loss.divisor)

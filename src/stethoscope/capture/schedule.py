@@ -9,6 +9,7 @@ that two runs share steps.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections import deque
 from collections.abc import Iterable, Mapping
@@ -19,6 +20,8 @@ from stethoscope.config import DebugConfig
 Part = Literal["gradients", "boundary", "modules", "units", "ledger", "histograms", "batches"]
 GOVERNED: Final[tuple[Part, ...]] = ("boundary", "modules", "units", "histograms", "batches")
 """What can be looked at less often, in the order of its worth: the last one gives way first."""
+STEPWISE: Final[tuple[Part, ...]] = ("gradients", "boundary", "modules")
+"""What is looked at in single steps, as a whole."""
 GRADIENT_BUDGETS: Final = 2
 """Times the budget that gradients may take before they too are looked at less often, as with ten thousand layers."""
 TOLD: Final[tuple[Part, ...]] = ("gradients", "ledger", "boundary", "modules", "batches", "units")
@@ -64,6 +67,15 @@ class StepPlan:
     timed: bool
     """Whether the device's own time is asked for."""
 
+    @property
+    def is_ordinary(self) -> bool:
+        """Whether nothing is measured that is not measured in nearly every step."""
+        return not (self.boundary or self.modules or self.histogram)
+
+
+_plan = functools.cache(StepPlan)
+"""One plan of each kind: making one takes longer than finding it."""
+
 
 class Schedule:
     """Answers "is this due at this step" and learns what things cost."""
@@ -95,14 +107,15 @@ class Schedule:
 
     def plan(self, step: int) -> StepPlan:
         """Everything that this step will ask."""
-        return StepPlan(
-            gradients=self.due("gradients", step),
-            boundary=self.due("boundary", step),
-            modules=self.due("modules", step),
-            batches=self.due("batches", step),
-            histogram=self.histogram_due(step),
-            timed=self.timed(step),
-        )
+        shift, histogram = self.shift, self.histogram_due(step)
+        if self._stride == 0 or step % self._stride:
+            gradients = boundary = modules = False
+        elif self._fixed:
+            gradients, boundary = True, step % self._fixed == 0
+            modules = boundary
+        else:
+            gradients, boundary, modules = (not step % (1 << shift[part]) for part in STEPWISE)
+        return _plan(gradients, boundary, modules, self._batches_due(step), histogram, self.timed(step, histogram))
 
     def _batches_due(self, step: int) -> bool:
         """Whole windows, as often as other parts are looked at single steps."""
@@ -123,9 +136,9 @@ class Schedule:
         """Steps that must lie between two looks at units."""
         return UNITS_EVERY << self.shift["units"]
 
-    def timed(self, step: int) -> bool:
-        """Whether the device's own time is asked for in this step: while learning, and now and then."""
-        return self._num_seen < 4 * LEARNING_STEPS or step % TIMED_EVERY == 0 or self.histogram_due(step)
+    def timed(self, step: int, histogram: bool) -> bool:
+        """Whether the device's own time is asked for in this step: while learning, now and then, and with histograms."""
+        return self._num_seen < 4 * LEARNING_STEPS or step % TIMED_EVERY == 0 or histogram
 
     def periods(self) -> dict[str, int]:
         """At steps divisible by what each governed part is looked at now."""
@@ -141,6 +154,11 @@ class Schedule:
     def step_cost_on_device(self, step: int, spent_ms: Mapping[str, float]) -> None:
         """Note what looking cost the device in a step, by part; told later, from another thread."""
         self._share_out(step, spent_ms, self._device)
+
+    @property
+    def has_device(self) -> bool:
+        """Whether anything was measured on a device."""
+        return bool(self._device)
 
     def device_ms(self, step: int) -> float:
         """What the device spends on a step like this one, as far as known."""

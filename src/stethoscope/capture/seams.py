@@ -11,7 +11,7 @@ import functools
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
@@ -121,13 +121,6 @@ class Seams:
             if not self.listeners:
                 self._close()
 
-    def _growing(self) -> Iterator[Listener]:
-        """Every listener, with those that join while the others hear: discovery makes them at this very moment."""
-        position = 0
-        while position < len(self.listeners):
-            yield self.listeners[position]
-            position += 1
-
     @property
     def num_open(self) -> int:
         """How many names are patched and hooks registered right now."""
@@ -174,8 +167,10 @@ class Seams:
             # A backward inside a backward is reentrant checkpointing: not one of the user's.
             if torch.compiler.is_compiling() or torch._C._current_graph_task_id() != -1 or not self.listeners:
                 return original(tensors, grad_tensors, retain_graph, create_graph, *rest, **more)
-            for listener in self._growing():
-                listener.backward_begins(tensors, retain=bool(retain_graph), create=bool(create_graph))
+            position = 0  # a list that may grow meanwhile: discovery makes listeners at this very moment
+            while position < len(self.listeners):
+                self.listeners[position].backward_begins(tensors, retain=bool(retain_graph), create=bool(create_graph))
+                position += 1
             result = original(tensors, grad_tensors, retain_graph, create_graph, *rest, **more)
             for listener in self.listeners:
                 listener.backward_ends()
@@ -293,8 +288,10 @@ class Seams:
         _DEPTH[id(optimizer)] = depth + 1
         if depth:
             return
-        for listener in self._growing():
-            listener.step_begins(optimizer, args, kwargs)
+        position = 0
+        while position < len(self.listeners):
+            self.listeners[position].step_begins(optimizer, args, kwargs)
+            position += 1
 
     def _after_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:  # noqa: ARG002 - torch's
         depth = _DEPTH.get(id(optimizer), 0)

@@ -110,8 +110,10 @@ class OutputTap(Inert):
                 return pass_through(output, self.positions)
             return None
         taps = self._taps
-        if taps.keeping and self._is_part and is_grad_enabled():
+        if taps.keeping and is_grad_enabled():
             # The way of nearly every call of nearly every step: nothing here that could wait until the loss is known.
+            if not self._is_part:
+                taps.inside.discard(threading.get_ident())
             if type(output) is Tensor and output.is_cpu:
                 taps.kept.append((self, "", weakref.ref(output)))
             elif type(output) is not Tensor:
@@ -232,26 +234,30 @@ class InputTap(Inert):
         if is_compiled and (self._taps.can_make_way or self._taps.wants_graphs):
             self._taps.guard(self._taps.make_way if self._taps.can_make_way else self._taps.open_graphs)
         values = (*args, dict(kwargs)) if kwargs else args
-        if self._taps.on_evaluation is not None:
-            self._taps.guard(self._taps.on_evaluation, values, module.training)
-        if not torch.is_grad_enabled():
+        taps, is_training = self._taps, is_grad_enabled()
+        if taps.on_evaluation is not None and (taps.evaluating or not is_training):
+            taps.guard(taps.on_evaluation, values, module.training)
+        if not is_training or torch._C._current_graph_task_id() != -1:
             return
-        if torch._C._current_graph_task_id() != -1:
-            return
-        self._taps.inside.add(threading.get_ident())
-        self._taps.guard(self._on_call, values, module.training)
-        if self._taps.recording or self._taps.inputs_due:
-            self._taps.guard(self._look, values)
-        elif self._taps.keeping:
-            self._taps.guard(self._keep, values)
+        taps.inside.add(threading.get_ident())
+        taps.guard(self._on_call, values, module.training)
+        if taps.recording or taps.inputs_due:
+            taps.guard(self._look, values)
+        elif taps.keeping:
+            taps.guard(self._keep, values)
 
     def index(self, name: str, tensor: torch.Tensor) -> int:
         """The number of this input's site."""
         return self._taps.table.index(Site(self.path, Kind.INPUT, name), tensor)
 
     def _keep(self, values: Any) -> None:
+        kept = self._taps.kept
+        if len(values) == 1 and type(values[0]) is Tensor:
+            if values[0].is_cpu:
+                kept.append((self, "0", weakref.ref(values[0])))
+            return
         found = [(n, t) for n, t in tensors_in(values) if type(t) is Tensor and t.is_cpu and t.layout is torch.strided]
-        self._taps.kept += [(self, n, weakref.ref(t)) for n, t in found[:MAX_TENSORS_PER_OUTPUT]]
+        kept += [(self, n, weakref.ref(t)) for n, t in found[:MAX_TENSORS_PER_OUTPUT]]
 
     def _look(self, values: Any) -> None:
         began = time.perf_counter()
@@ -295,7 +301,8 @@ class Taps:
         self.table, self.collect, self.guard = table, collect, guard
         self.graphs: GraphTaps | None = None
         """Taps inside compiled graphs, where these were asked for."""
-        self._recording = False
+        self.recording = False
+        """Whether module outputs are looked at right now; see `record`."""
         self.keeping = False
         """Whether outputs of a step that is not looked at are kept until its loss is known."""
         self.kept: list[tuple[OutputTap | InputTap, str, weakref.ref[torch.Tensor]]] = []
@@ -304,7 +311,9 @@ class Taps:
         self.on_output: Callable[..., None] | None = None
         """Told of every output that is looked at, for facts beyond the row."""
         self.on_evaluation: Callable[[Any, bool], None] | None = None
-        """Told of every call of a root, its arguments and mode, also of one without gradients."""
+        """Told of every call of a root without gradients or in evaluation, its arguments and mode."""
+        self.evaluating = False
+        """Whether the user said that what runs now is validation."""
         self.inputs_due = False
         """Whether a root's arguments are looked at, even where outputs are not."""
         self.inside: set[int] = set()
@@ -329,14 +338,9 @@ class Taps:
         self._tapped: dict[int, weakref.ref[torch.nn.Module]] = {}
         """Modules that have theirs, by address; a new one may come to stand where a replaced one stood."""
 
-    @property
-    def recording(self) -> bool:
-        """Whether module outputs are looked at right now; compiled code runs another graph then."""
-        return self._recording
-
-    @recording.setter
-    def recording(self, looked_at: bool) -> None:
-        self._recording = looked_at
+    def record(self, looked_at: bool) -> None:
+        """Look at module outputs from now on, or no longer; compiled code runs another graph then."""
+        self.recording = looked_at
         if self.graphs is not None:
             TAPPED.on = looked_at
 
@@ -380,7 +384,7 @@ class Taps:
         for tap in self._parts:
             tap.positions = self.graphs.positions(tap)
         self.guard(self.graphs.forget_graphs, self._names.root)
-        self.recording = self._recording
+        self.record(self.recording)
 
     def make_way(self) -> None:
         """Take the taps on modules off before torch.compile sees them.
@@ -396,9 +400,10 @@ class Taps:
 
     def forget(self) -> None:
         """The loss was finite, or another forward pass begins."""
-        if not self.waiting.is_empty:
+        if self.waiting.holds_any:
             self.waiting.flush()
-        self.kept.clear()
+        if self.kept:
+            self.kept.clear()
 
     def measure_kept(self) -> list[torch.Tensor]:
         """The loss was not finite: look at this step's outputs after all, to see who began it.
@@ -425,7 +430,8 @@ class Taps:
 
     def detach(self) -> None:
         """Take every tap off; hooks still waiting in a graph do nothing from now on."""
-        self.recording = self.keeping = self.open = False
+        self.record(False)
+        self.keeping = self.open = False
         self.forget()
         if self.graphs is not None:
             self.graphs.close()

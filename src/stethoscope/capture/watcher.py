@@ -27,7 +27,7 @@ from stethoscope.capture.guard import Guard, guarded
 from stethoscope.capture.lineage import Lineage
 from stethoscope.capture.notes import Notes
 from stethoscope.capture.optimizer_probe import OptimizerProbe
-from stethoscope.capture.optimizer_registry import OptimizerRegistry
+from stethoscope.capture.optimizer_registry import RESCAN_EVERY, OptimizerRegistry
 from stethoscope.capture.phases import Phases
 from stethoscope.capture.ring import MeasuredGroup, NotedLoss, Ring, StepRows, number_of, scalar_of
 from stethoscope.capture.scaling import Scaling, host_scale, pending_scale
@@ -72,13 +72,11 @@ class Watcher:
         self.trained_in = 0
         """The thread that took the last step."""
         self._batch_facts = batches.BatchFacts()
-        self.batch_tracker = BatchTracker(
-            self.names, self.table, sink, lambda: self.clock.step, lambda: self.assembly.plan.batches
-        )
+        self.batch_tracker = BatchTracker(self.names, self.table, sink, self.clock, lambda: self.assembly.plan.batches)
         self.scaling = Scaling(self.names)
         self._counts = Totals(sink)
         self._num_idle = 0
-        self._stepped_in_backward = False
+        self._stepped_in_backward = self._is_timed = False
         self._closure: Closure | None = None
         """The closure of the optimizer that is stepping right now."""
         self._moved: dict[str, bool] = {}
@@ -93,8 +91,8 @@ class Watcher:
             guard=self.guard,
             on_call=self._forward_begins,
         )
-        self.phases = Phases(lambda: self.taps.spent)
-        self.notes = Notes(self.names, self.table, sink, lambda: self.clock.step, self.schedule.units_every)
+        self.phases = Phases(self.taps)
+        self.notes = Notes(self.names, self.table, sink, self.clock, self.schedule.units_every)
         self.cost = Cost(self.schedule, self.taps, self.batch_tracker, self.notes)
         self.taps.on_output, self.taps.on_evaluation = self.notes.output, self._evaluation_forward
         self.lineage = Lineage(self.names.root, self._note_graph, model=model, ready=lambda: not self.evaluating)
@@ -114,9 +112,9 @@ class Watcher:
             self.scaling.undo_accumulation,
             self._close_notes,
             self._counts.close_step,
-            self.registry.close_step,
-            lambda rows: self.batch_tracker.close_step(rows, measured=self.assembly.plan.gradients),
+            self._close_batches,
         ]
+        self.assembly.update_closer = self.registry.close_step
 
     # ---- life ----
 
@@ -195,7 +193,8 @@ class Watcher:
 
     def evaluation_begins(self) -> None:
         """Validation starts: which modules are in training mode is a fact worth keeping."""
-        self.taps.recording = self.taps.keeping = False
+        self.taps.record(False)
+        self.taps.keeping = False
         training = tuple(path for path, module in self.names.root.named_modules() if module.training)
         self.sink.tell(self.log_step, events.EvalBegin(num_training=len(training), training=training[:20]))
 
@@ -211,12 +210,14 @@ class Watcher:
         """Note the loss and what became of the last gradients."""
         self.taps.inside.clear()
         self._num_idle = 0
-        self.lineage.settle()
+        if not self.lineage.done:
+            self.lineage.settle()
         if self.evaluating:
             return
         rows = self.assembly.rows
         self.phases.end(metrics.FORWARD_MS, rows.scalars)
-        self.guard(self.batch_tracker.backward)
+        if self.batch_tracker.holds_any:
+            self.guard(self.batch_tracker.backward)
         began = time.perf_counter()
         # A line search evaluates the loss elsewhere too: the step's loss is that of the first evaluation.
         is_first = self._closure is None or self._closure.backward_begins()
@@ -227,7 +228,8 @@ class Watcher:
                 self._note_loss(tensor)
             first_of_step = rows.num_backwards == 0
             self.guard(self.notes.backward_begins, tensor, first_of_step=first_of_step, counts=is_first)
-        self.taps.forget()
+        if self.taps.kept or self.taps.waiting.holds_any:
+            self.taps.forget()
         self.taps.keeping = False  # checkpointing computes again: its outputs were there before
         for ledger in self.registry.ledgers:
             if ledger.backward_begins() and self._closure is None:
@@ -246,7 +248,8 @@ class Watcher:
             return
         rows = self.assembly.rows
         self.phases.end(metrics.BACKWARD_MS, rows.scalars)
-        self._flush_taps()
+        if self.taps.waiting.holds_any:
+            self._flush_taps()
         if self.taps.graphs is not None:
             self.guard(self.taps.graphs.collect)
         self.taps.keeping = not self.taps.recording
@@ -256,7 +259,7 @@ class Watcher:
         for ledger in self.registry.ledgers:
             ledger.backward_ends()
         # Optimizers that step inside backward end their round with it.
-        if self.clock.anything_stepped and self._stepped_in_backward:
+        if self._stepped_in_backward and self.clock.anything_stepped:
             self._close_step()
 
     @guarded
@@ -271,12 +274,13 @@ class Watcher:
         probe = self.registry.meet(optimizer)
         if probe is None:
             return
-        self._flush_taps()
+        if self.taps.waiting.holds_any:
+            self._flush_taps()
         if self.clock.repeats(optimizer):
             self._close_step(whole=False)
         began = time.perf_counter()
         # With a closure the gradients at this moment are those of the last step: read them after it.
-        probe.used_closure = has_closure(args, kwargs)
+        probe.used_closure = bool(args or kwargs) and has_closure(args, kwargs)
         self._closure = Closure(self.registry.ledger(optimizer)) if probe.used_closure else None
         if not probe.used_closure:
             self.registry.settle_accounts(optimizer, self.assembly.rows)
@@ -303,7 +307,7 @@ class Watcher:
             self.registry.settle_accounts(optimizer, assembly.rows)
             self._take_gradients(probe, optimizer)
         self.registry.ledger(optimizer).step_ends()
-        if len(self.clock.optimizers) > 1:
+        if self.clock.has_several and len(self.clock.optimizers) > 1:
             assembly.rows.own_losses(self.clock.optimizers.index(optimizer), assembly.settled)
         if assembly.plan.boundary:
             began = time.perf_counter()
@@ -399,13 +403,16 @@ class Watcher:
         self.assembly.rows.scalars.setdefault(metrics.DATA_MS, (time.perf_counter() - self.cost.step_began) * 1e3)
         self._num_idle += 1
         self._choose_recording()
-        self.guard(self.batch_tracker.called, values, training=not self.evaluating, mode=mode)
-        self.taps.forget()
+        tracker = self.batch_tracker
+        if tracker.wants_call(training=not self.evaluating):
+            self.guard(tracker.called, values, training=not self.evaluating, mode=mode)
+        if self.taps.kept or self.taps.waiting.holds_any:
+            self.taps.forget()
         self.guard(self.notes.forward_begins, evaluating=False, recording=self.taps.recording)
         self.phases.begin(metrics.FORWARD_MS)
 
     def _evaluation_forward(self, values: Any, mode: bool) -> None:
-        if not torch.is_grad_enabled():
+        if not torch.is_grad_enabled() and self.batch_tracker.wants_call(training=False):
             self.guard(self.batch_tracker.called, values, training=False, mode=mode)
         if self.evaluating:
             self.notes.forward_begins(evaluating=True)
@@ -413,16 +420,20 @@ class Watcher:
     def _choose_recording(self) -> None:
         # Also where nobody calls the root itself (an agent whose actor and critic are called one by one).
         plan, may_look = self.assembly.plan, not self.evaluating and self._num_idle <= MAX_IDLE
-        self.taps.recording = may_look and plan.modules
-        self.taps.keeping = may_look and not plan.modules
-        self.taps.inputs_due = plan.batches and plan.gradients and not self.evaluating
+        taps = self.taps
+        taps.evaluating = self.evaluating
+        is_recording = may_look and plan.modules
+        if taps.recording is not is_recording:
+            taps.record(is_recording)
+        taps.keeping = may_look and not plan.modules
+        taps.inputs_due = plan.batches and plan.gradients and not self.evaluating
 
     def _note_loss(self, loss: torch.Tensor) -> None:
         divisor, scale = self.scaling.divisor_of(loss), self.scaling.scale_of(loss)
-        self.taps.gradient_scale = pending_scale(scale)
+        self.taps.gradient_scale = None if scale is None else pending_scale(scale)
         value = number_of(loss.detach() if scale is None else loss.detach() / scale)
         self.assembly.rows.losses.append(NotedLoss(metrics.LOSS, value, divisor))
-        if loss.device.type == "cpu" and not math.isfinite(value if isinstance(value, float) else scalar_of(value)):
+        if loss.is_cpu and not math.isfinite(value if isinstance(value, float) else scalar_of(value)):
             self.guard(self._look_back)
 
     def _note_discarded(self) -> None:
@@ -452,8 +463,6 @@ class Watcher:
 
     def _flush_taps(self) -> None:
         """What waits belongs to the rows that are open now."""
-        if self.taps.waiting.is_empty:
-            return
         began = time.perf_counter()
         self.taps.waiting.flush()
         self.taps.spent += time.perf_counter() - began
@@ -472,16 +481,22 @@ class Watcher:
 
     def _close_step(self, *, whole: bool = True) -> None:
         """The Step is complete; where not `whole`, what came after its last optimizer step is the next one's."""
-        self._flush_taps()
-        self.registry.rescan(self.clock.step)
+        if self.taps.waiting.holds_any:
+            self._flush_taps()
+        step = self.clock.step
+        if step & (step - 1) == 0 or step % RESCAN_EVERY == 0:
+            self.registry.rescan(step)
         self.assembly.close(whole=whole)
         self._prepare_step()
         if self.after_step is not None:
             self.guard(self.after_step)
 
     def _close_notes(self, rows: StepRows) -> None:
-        rows.scalars.update(self.notes.step_closes(self.clock.optimizers))
+        rows.scalars.update(self.notes.step_closes(self.clock))
         rows.reads = self.notes.send()
+
+    def _close_batches(self, rows: StepRows) -> None:
+        self.batch_tracker.close_step(rows, measured=self.assembly.plan.gradients)
 
     def _prepare_step(self) -> None:
         self.assembly.begin()
@@ -493,6 +508,8 @@ class Watcher:
         # Now and then the device's own time is asked for; it is read when it has come, never waited for.
         self.taps.waiting.extras, self.taps.waiting.timed = self._extras, plan.timed
         self.notes.reads.timed = plan.timed
-        for probe in self.registry.probes:
-            probe.timed = plan.timed
+        if plan.timed is not self._is_timed:
+            self._is_timed = plan.timed
+            for probe in self.registry.probes:
+                probe.timed = plan.timed
         self.cost.step_began = time.perf_counter()

@@ -3,7 +3,7 @@
 from stethoscope.kernels.captured import Slots
 from stethoscope.kernels.columns import COLUMNS, NUM_COLUMNS, Table, empty_rows, merge, stat
 from stethoscope.kernels.histogram import NUM_BINS, Percentiles, percentiles
-from stethoscope.kernels.measuring import backend, can_measure, measure, measure_async, prepare
+from stethoscope.kernels.measuring import backend, can_measure, measure, measure_async, prepare, uses_devices
 from stethoscope.kernels.pending import Extras, Measured, Pending
 from stethoscope.kernels.reference import UnsupportedArrayError
 from stethoscope.kernels.sampling import Sample, Snapshot
@@ -32,4 +32,5 @@ __all__ = [
     "percentiles",
     "prepare",
     "stat",
+    "uses_devices",
 ]

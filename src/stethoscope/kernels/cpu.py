@@ -71,6 +71,7 @@ def _load() -> Library | str:
         return str(problem) if PATH.exists() else "it was not compiled when the package was installed"
 
 
+@functools.cache
 def library() -> Library | None:
     """The library where it could be loaded."""
     loaded = _load()
@@ -103,12 +104,23 @@ def _fill_tables(owners: Sequence[Any], kinds: bytes) -> None:
 
 def rows(loaded: Library, table: Collected, limits: Sequence[float | None] | None = None) -> Table:
     """One row per tensor of the table."""
-    out = np.empty((len(table), NUM_COLUMNS))
+    count = len(table.kinds)
+    out = np.empty((count, NUM_COLUMNS))
+    if not count:
+        return out
+    if max(table.kinds) >= FIRST_TABLE_CODE:
+        _fill_tables(table.owners, table.kinds)
     chosen = None
     if limits is not None:
         chosen = array("d", [float("nan") if limit is None else limit for limit in limits])
+    # Written out, unlike its neighbours: this is called in every step.
     loaded.rows(
-        *_arguments(loaded, table),
+        loaded.level,
+        loaded.num_threads,
+        count,
+        table.pointers.buffer_info()[0],
+        table.counts.buffer_info()[0],
+        table.kinds,
         None if chosen is None else chosen.buffer_info()[0],
         _tables_address,
         _into(out),

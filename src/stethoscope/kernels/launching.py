@@ -132,6 +132,11 @@ def prepare(device: Any, needed: Iterable[Variant], useful: Iterable[Variant]) -
     return found
 
 
+def is_asked_for() -> bool:
+    """Whether any device's code was asked for."""
+    return bool(_preparations)
+
+
 def preparations() -> list[Preparation]:
     """Of all devices that were asked for."""
     return list(_preparations.values())

@@ -43,6 +43,11 @@ def prepare(tensors: Sequence[torch.Tensor]) -> None:
             launching.prepare(device, needed(known), useful(known))
 
 
+def uses_devices() -> bool:
+    """Whether `prepare` was asked for tensors on a device."""
+    return launching.is_asked_for()
+
+
 def can_measure(*, everything: bool = False) -> bool:
     """Whether device code is there for what `prepare` was asked for, or never will be; torch's operations serve then.
 
@@ -82,6 +87,8 @@ def measure_async(
     if not tensors:
         return Pending(Done(Measured(empty_rows(0))))
     table = collect(tensors, ordered=extras is not None and extras.sketch)
+    if table is not None and table.device < 0 and extras is None and (loaded := cpu.library()) is not None:
+        return Pending(Done(Measured(cpu.rows(loaded, table, limits))))
     part = None if table is None else _measure_table(table, limits, extras, timed=timed)
     return _start_mixed(tensors, limits, extras) if part is None else Pending(part)
 

@@ -27,7 +27,7 @@ class Extras:
     """Of the sketch: only sketches of one seed can be compared."""
 
 
-@dataclasses.dataclass(frozen=True, eq=False, slots=True)
+@dataclasses.dataclass(eq=False, slots=True)
 class Measured:
     """One row per tensor, in the order they were handed in."""
 
@@ -111,10 +111,12 @@ class Assembled:
 class Pending:
     """Rows that may still be under way on a device."""
 
-    __slots__ = ("_finish", "_part")
+    __slots__ = ("_finish", "_part", "is_here")
 
     def __init__(self, part: Part, finish: Callable[[Measured], Measured] | None = None) -> None:
         self._part, self._finish = part, finish
+        self.is_here = type(part) is Done
+        """Whether it was measured at once, as everything on a CPU is."""
 
     def ready(self) -> bool:
         """Whether `result` returns at once. Never waits."""

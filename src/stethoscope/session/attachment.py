@@ -65,9 +65,10 @@ class Attachment:
         has_hooks = self._hooks is not None and not self._hooks.is_idle
         if has_hooks and self._facts is None:
             self._facts = StepFactsSink(self._sink, self._watcher.table)
-            self._watcher.ring.sink = self._facts
+            self._watcher.ring.send_to(self._facts, at_once=True)
         elif not has_hooks and self._facts is not None:
-            self._watcher.ring.sink, self._facts = self._sink, None
+            self._watcher.ring.send_to(self._sink, at_once=False)
+            self._facts = None
 
     def watch_leaks(self, every: int) -> None:
         """Watch every n-th Step for tensors that outlive it."""
@@ -81,7 +82,6 @@ class Attachment:
         self._watcher.after_step = None
         self.first_batch.close()
         if self.layer_times is not None:
-            self._watcher.phases.on_end = None
             self.layer_times.finish()
         self._finish_hooks(timeout_s)
         if self._hooks is not None:

@@ -104,7 +104,6 @@ class LayerTimes:
 
     def __init__(self, watcher: Watcher, model: Any) -> None:
         self._watcher, self._model = watcher, model
-        watcher.phases.on_end = self.part_ended
         self._handles: list[Any] = []
         self._marks: _Marks | None = None
         self._open: list[int] = []
@@ -132,7 +131,7 @@ class LayerTimes:
 
     def close(self) -> None:
         """Take the hooks off."""
-        self._marks = None
+        self._marks = self._watcher.phases.on_end = None
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
@@ -156,6 +155,7 @@ class LayerTimes:
         if not kinds <= {"cpu"} and kinds != {"cuda"}:
             return
         self._marks, self._thread = _Marks(kinds == {"cuda"}, lambda: self._watcher.taps.spent), threading.get_ident()
+        self._watcher.phases.on_end = self.part_ended
         for path, module in modules:
             if not isinstance(module, torch.jit.ScriptModule) and type(module).forward is not torch.nn.Module.forward:
                 facts = (

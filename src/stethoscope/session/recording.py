@@ -117,7 +117,8 @@ class Recording:
     def abandon(self) -> None:
         """In a forked child: the run is the parent's."""
         self.is_over = True
-        self.watcher.taps.recording = self.watcher.taps.open = False
+        self.watcher.taps.record(False)
+        self.watcher.taps.open = False
         self.companion.abandon()
 
     # ---- writing ----
