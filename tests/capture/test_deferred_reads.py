@@ -224,11 +224,13 @@ def test_looks_at_the_model_never_read_a_value(no_values: torch.device) -> None:
 def test_a_count_on_a_device_is_asked_for_when_it_is_new(no_values: torch.device) -> None:
     from stethoscope.capture.clock import Clock
     from stethoscope.capture.notes import CENSUS_EVERY, Notes
+    from stethoscope.capture.schedule import Schedule
     from stethoscope.capture.sites import SiteTable
+    from stethoscope.config import DebugConfig
 
     model, clock = nn.Linear(2, 2), Clock(1)
     sink = mock.Mock()
-    notes = Notes(Names(model), SiteTable(sink), sink, clock, lambda: 8)
+    notes = Notes(Names(model), SiteTable(sink), sink, clock, Schedule(DebugConfig()))
     count = torch.ones((), device=no_values)
     optimizer = mock.Mock(state={0: {"step": count}})
 

@@ -6,9 +6,7 @@ after the first of them has stepped, and may turn out to have ended there: what 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
-from typing import Final
 
 from stethoscope import kernels
 from stethoscope.capture.clock import Clock
@@ -21,8 +19,6 @@ from stethoscope.capture.schedule import Schedule, StepPlan
 from stethoscope.capture.sites import Sink
 from stethoscope.record import metrics
 
-NOTED_EVERY: Final = 8
-"""Of steps in which nothing special is measured, one in so many tells the governor what its parts cost."""
 Closer = Callable[[StepRows], None]
 Leftovers = Callable[[StepPlan], list[MeasuredGroup]]
 
@@ -77,6 +73,14 @@ class StepAssembly:
         self._cost.begin()
         self._phases.forget()
 
+    def look_closer(self) -> None:
+        """The loss of this Step is unlike those before: its gradients and its update are measured, too."""
+        if self.plan.gradients and self.plan.boundary:
+            return
+        self.plan = self._schedule.closer(self.plan)
+        if kernels.uses_devices():
+            self.plan = self.kernel_wait.reduce(self.plan, self._clock.step)
+
     def drop(self) -> None:
         """What was measured belongs to an attempt that came to nothing."""
         self.rows = StepRows(self._clock.step, has_vectors=self.plan.histogram)
@@ -89,7 +93,7 @@ class StepAssembly:
 
     def close(self, *, whole: bool) -> None:
         """The Step is complete; where not `whole`, what came after its last optimizer step is the next one's."""
-        began, step = time.perf_counter(), self._clock.step
+        step = self._clock.step
         settled, self.settled = self.settled, None
         following = StepRows(step + 1, has_vectors=self.plan.histogram)
         if settled is not None and not whole:
@@ -102,14 +106,12 @@ class StepAssembly:
         self._guard.each(self.closers, rows)
         if self.plan.boundary:
             self._guard(self.update_closer, rows)
-        now = self._cost.add("boundary", began)
         rows.scalars.update(rows.accounts)
         rows.scalars[metrics.NUM_BACKWARDS] = float(rows.num_backwards)
-        rows.scalars[metrics.STEP_MS] = (now - self._cost.step_began) * 1e3
         rows.timed = self.plan.timed
         rows.has_vectors |= self.plan.histogram
-        is_noted, is_ready = step % NOTED_EVERY == 0 or not self.plan.is_ordinary, rows.ready()
-        self._cost.close(step, rows, self._sink, is_ready=is_ready, is_noted=is_noted)
+        is_ready = rows.ready()
+        self._cost.close(step, rows, self._sink, self.plan, is_ready=is_ready)
         self._clock.close()
         following.step = self._clock.step
         following.has_vectors &= bool(following.batches)

@@ -8,20 +8,23 @@ from typing import Final
 from stethoscope.capture.batch_tracking import BatchTracker
 from stethoscope.capture.notes import Notes
 from stethoscope.capture.ring import StepRows
-from stethoscope.capture.schedule import Schedule
+from stethoscope.capture.schedule import Schedule, StepPlan
 from stethoscope.capture.sites import Sink
 from stethoscope.capture.taps import Taps
 from stethoscope.record import events, metrics
 
-OWN_PARTS: Final = ("gradients", "boundary", "ledger")
+NOTED_EVERY: Final = 8
+"""Of steps in which nothing special is measured, one in so many tells the governor what its parts cost."""
+OWN_PARTS: Final = ("gradients", "boundary")
 """The parts that the watcher looks at itself; taps, batches and units keep their own account."""
 
 
 class Cost:
-    """Seconds spent in the open Step."""
+    """Seconds spent in the open Step: all of them by the guard's clock, and of these what each part took."""
 
     def __init__(self, schedule: Schedule, taps: Taps, batch_tracker: BatchTracker, notes: Notes) -> None:
         self._schedule, self._taps, self._batch_tracker, self._notes = schedule, taps, batch_tracker, notes
+        self._guard = taps.guard
         self._spent = dict.fromkeys(OWN_PARTS, 0.0)
         self.step_began = time.perf_counter()
 
@@ -38,22 +41,32 @@ class Cost:
         if self._notes.spent:
             self._notes.spent.clear()
 
-    def close(self, step: int, rows: StepRows, sink: Sink, *, is_ready: bool, is_noted: bool = True) -> None:
-        """A Step is over: note what it cost among its numbers, and where it `is_noted` let the governor learn by part.
+    def close(self, step: int, rows: StepRows, sink: Sink, plan: StepPlan, *, is_ready: bool) -> None:
+        """A Step is over: note how long it took and what of that was ours, and let the governor learn from it.
 
-        `is_ready`: whether no device works on its numbers any more.
+        `is_ready`: whether no device works on its numbers any more. What the guard's clock counted and no part did is the
+        fixed cost of every step; outputs are looked at outside of it, in the model's own forward pass.
         """
-        spent, schedule = self._spent, self._schedule
-        spent["modules"], spent["batches"], spent["units"] = self._taps.spent, self._batch_tracker.spent, 0.0
-        for part, seconds in self._notes.spent.items():
-            spent[part] -= seconds
-            spent["units"] += seconds
-        rows.scalars[metrics.OVERHEAD_MS] = sum(spent.values()) * 1e3
-        if schedule.has_device and (on_device := schedule.device_ms(step)):
+        now, guard, schedule = time.perf_counter(), self._guard, self._schedule
+        total = guard.spent + (now - guard.entered) + self._taps.spent
+        guard.spent, guard.entered = 0.0, now
+        rows.scalars[metrics.STEP_MS] = took = (now - self.step_began) * 1e3
+        rows.scalars[metrics.OVERHEAD_MS] = total * 1e3
+        if schedule.costs.has_device and (on_device := schedule.device_ms(step)):
             rows.scalars[metrics.OVERHEAD_DEVICE_MS] = on_device
         # A device that has not come this far yet is the slower one: what the host does meanwhile costs nothing.
-        schedule.behind = not is_ready
-        if is_noted:
-            schedule.step_cost(step, {part: seconds * 1e3 for part, seconds in spent.items()})
-        if schedule.step_took(rows.scalars[metrics.STEP_MS]):
+        schedule.costs.behind = not is_ready
+        if step % NOTED_EVERY == 0 or not plan.is_ordinary:
+            schedule.step_cost(step, self._by_part(total))
+        if schedule.step_took(took, plan):
             sink.tell(step, events.Governor(every=schedule.periods()))
+
+    def _by_part(self, total: float) -> dict[str, float]:
+        """Milliseconds by part; the ledger's are those of no other."""
+        spent = self._spent | {"modules": self._taps.spent, "batches": self._batch_tracker.spent, "units": 0.0}
+        for part, seconds in self._notes.spent.items():
+            spent["units"] += seconds
+            if part in spent:
+                spent[part] -= seconds
+        spent["ledger"] = max(total - sum(spent.values()), 0.0)
+        return {part: seconds * 1e3 for part, seconds in spent.items()}

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import signal
 import sys
+import time
 import traceback
 import warnings
 from collections import Counter
@@ -72,6 +73,10 @@ class Guard:
         self.last_traceback = ""
         self.in_a_row: dict[Callable[..., Any], int] = {}
         """How often each entry has failed without working once in between."""
+        self.spent = 0.0
+        """Seconds inside of what the framework called, since somebody set it to zero."""
+        self.entered = 0.0
+        """When the framework called us last."""
 
     def __call__(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
         """Run it; an error is kept, not raised. Only a user's own request to stop passes."""
@@ -172,6 +177,7 @@ def guarded(method: Callable[Concatenate[Owner, Given], None]) -> Callable[Conca
         guard = self.guard
         if guard.in_a_row and guard.in_a_row.get(method, 0) >= LIMIT:
             return
+        guard.entered = time.perf_counter()
         try:
             method(self, *args, **kwargs)
         except BaseException as error:
@@ -180,6 +186,7 @@ def guarded(method: Callable[Concatenate[Owner, Given], None]) -> Callable[Conca
         else:
             if guard.in_a_row:
                 guard.in_a_row.pop(method, None)
+        guard.spent += time.perf_counter() - guard.entered
 
     never_compiled(inside)
     return inside

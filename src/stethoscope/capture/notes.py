@@ -12,7 +12,6 @@ import sys
 import time
 import weakref
 from collections import defaultdict
-from collections.abc import Callable
 from typing import Any, Final
 
 import torch
@@ -21,6 +20,7 @@ from stethoscope.capture import attention, census, lossgraph, nodes, routing, un
 from stethoscope.capture.averages import Averages
 from stethoscope.capture.clock import Clock
 from stethoscope.capture.deferred_reads import DeferredReads, StepReads, Values, can_defer
+from stethoscope.capture.schedule import Schedule
 from stethoscope.capture.sites import Names, Sink, SiteTable
 from stethoscope.capture.step_observations import StepObservations
 from stethoscope.record import Kind, Site, events, metrics
@@ -54,12 +54,12 @@ class Notes:
         table: SiteTable,
         sink: Sink,
         clock: Clock,
-        units_every: Callable[[], int],
+        schedule: Schedule,
     ) -> None:
         self._names, self._table, self._sink, self._clock = names, table, sink, clock
-        self._units_every = units_every
+        self._schedule = schedule
         self.spent: defaultdict[str, float] = defaultdict(float)
-        """Seconds that looking at units took in this step, by the part of it in which that was."""
+        """Seconds that looking at units took in this step, by where: what is under a part's name was counted there, too."""
         self.averages = Averages(names)
         self._alive: list[weakref.ref[Sentinel]] = []
         self._outputs_alive: weakref.WeakSet[Sentinel] = weakref.WeakSet()
@@ -71,6 +71,12 @@ class Notes:
         self._looked: int = -1
         self._num_looked_at = 0
         self._looked_step: float = -math.inf
+        self._look_began: float = -math.inf
+        """The step in which the latest look at units began; it may take several."""
+        self._share, self._num_shares = 0, 1
+        """Whose turn it is in the look under way, and among how many it is divided."""
+        self._numbers: dict[str, int] = {}
+        """Modules in the order in which they were first met, by which they are dealt out."""
         self._recording = True
         self._last_hooks = 0
         self._modes: events.Modes | None = None
@@ -94,11 +100,20 @@ class Notes:
 
     @property
     def units_due(self) -> bool:
-        """Whether this step looks at units: every few steps, of those whose outputs are looked at."""
+        """Whether this step looks at units, all or a share of them: every few steps, of those whose outputs are looked at."""
         step = self._clock.step
-        if step != self._looked_step and step - self._looked_step >= self._units_every():
-            self._looked_step = step
+        if step != self._looked_step:
+            if self._share:
+                self._looked_step = step
+            elif step - self._look_began >= self._schedule.units_every():
+                self._looked_step = self._look_began = step
+                self._num_shares = self._schedule.unit_shares
         return step == self._looked_step
+
+    def _is_turn_of(self, path: str) -> bool:
+        """Whether this module is among those that the step under way looks at."""
+        number = self._numbers.setdefault(path, len(self._numbers))
+        return number % self._num_shares == self._share
 
     # ---- forward ----
 
@@ -124,7 +139,7 @@ class Notes:
             self._owned = True
             if not path:
                 self._mark_output(first.grad_fn)
-        if not self.units_due or not can_defer(first):
+        if not self.units_due or not self._is_turn_of(path) or not can_defer(first):
             return
         began = time.perf_counter()
         watch = self.reads.stopwatch(first.device)
@@ -192,7 +207,7 @@ class Notes:
         if first_of_step and self._owned and self.units_due:
             began = time.perf_counter()
             self._look_at_attention(loss)
-            self.spent["ledger"] += time.perf_counter() - began
+            self.spent["attention"] += time.perf_counter() - began
         self._owned = False
 
     def _tell(self, kind: type[EventBody], body: dict[str, Any]) -> None:
@@ -206,7 +221,7 @@ class Notes:
             self._sink.tell(self._clock.step, kind.from_body(body))
 
     def _look_at_attention(self, loss: torch.Tensor) -> None:
-        found = attention.find(loss)
+        found = {path: node for path, node in attention.find(loss).items() if self._is_turn_of(path)}
         watch = self.reads.stopwatch(loss.device)
         for path, node in found.items():
             numbers = attention.numbers_of(node)
@@ -227,7 +242,7 @@ class Notes:
             if gradient is None or gradient.dim() < 2:
                 continue
             site = self._names.site(parameter, Kind.GRADIENT)
-            if site is None or not _has_units(self._names.root, site):
+            if site is None or not self._is_turn_of(site.module) or not _has_units(self._names.root, site):
                 continue
             if num_asked == MAX_UNIT_GRADIENTS:
                 break
@@ -240,7 +255,7 @@ class Notes:
                 self.reads.ask(rows, self._observed.take_gradient, self._table.index(site, parameter), site.path)
         if watch is not None:
             watch.stop(device)  # one device's time: events of two cannot be compared
-        self.spent["boundary"] += time.perf_counter() - began
+        self.spent["gradients of units"] += time.perf_counter() - began
 
     def _bias_of(self, site: Site) -> torch.Tensor | None:
         """The gradient of the bias whose units are the rows of this weight, also of a recurrence's or an attention's."""
@@ -262,7 +277,10 @@ class Notes:
             self.metrics[metrics.OUTPUTS_ALIVE] = float(sum(one.step < step for one in alive)) if alive else 0.0
             self.metrics[metrics.OUTPUTS_MARKED] = float(self._num_marked_before)
         self._num_marked_before = self._num_outputs_marked
-        self._observed.is_look = step == self._looked_step
+        if step == self._looked_step:
+            # What is known of all of them is told once, when all had their turn.
+            self._share = (self._share + 1) % self._num_shares
+            self._observed.is_look = self._share == 0
         for path, candidate in self._routing.settle().items():
             self.reads.ask(candidate.count(), self._observed.take_routing, path, candidate)
         if step % CENSUS_EVERY == 0:

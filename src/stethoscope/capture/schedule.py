@@ -1,9 +1,10 @@
 """When to look: what is measured at which step, and the governor that keeps the cost inside its budget.
 
-The ledger and the non-finite checks are looked at every step, and so are gradients but where they alone cost twice
-what a step may. Everything else is looked at when the step number is divisible by a power of two, which the governor
-raises until the measured cost fits: at most the given share of a step, and never less than a floor. Powers of two, so
-that two runs share steps.
+The ledger and the loss are looked at every step, and so are gradients while they fit into the budget; after that at least
+as often as a quarter of it allows, and whenever the loss is unlike the ones before it. Everything else is looked at when
+the step number, less a small number of its own, is divisible by a power of two, which the governor raises until the whole
+cost fits: at most the given share of a step, and never less than a floor. Powers of two, so that two runs share steps; a
+number of its own for each part, so that no step has to bear all of them.
 """
 
 from __future__ import annotations
@@ -11,21 +12,18 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections import deque
-from collections.abc import Iterable, Mapping
-from typing import Final, Literal
+from collections.abc import Mapping
+from typing import Final
 
+from stethoscope.capture.part_costs import LEAST_LOOKS, TOLD, Part, PartCosts
 from stethoscope.config import DebugConfig
 
-Part = Literal["gradients", "boundary", "modules", "units", "ledger", "histograms", "batches"]
 GOVERNED: Final[tuple[Part, ...]] = ("boundary", "modules", "units", "histograms", "batches")
 """What can be looked at less often, in the order of its worth: the last one gives way first."""
-STEPWISE: Final[tuple[Part, ...]] = ("gradients", "boundary", "modules")
-"""What is looked at in single steps, as a whole."""
-GRADIENT_BUDGETS: Final = 2
-"""Times the budget that gradients may take before they too are looked at less often, as with ten thousand layers."""
-TOLD: Final[tuple[Part, ...]] = ("gradients", "ledger", "boundary", "modules", "batches", "units")
-"""Parts whose cost is told step by step."""
+GRADIENT_SHARE: Final = 0.25
+"""Of the budget, that gradients may take whatever a step costs otherwise."""
+PHASE: Final[dict[str, int]] = {"modules": 1}
+"""What is taken off the step number before it is divided; nothing for all others."""
 TIMED_EVERY: Final = 8
 DEVICE_FLOOR: Final = 0.25
 LEARNING_STEPS: Final = 8
@@ -33,11 +31,9 @@ EARLY_STEPS: Final = 256
 """Steps of a process in which the floor is higher: most faults show at a run's beginning, and a short run is soon over."""
 EARLY_FLOORS: Final = 10
 REVIEW_EVERY: Final = 16
-MAX_SHIFT: Final = 12
+MAX_SHIFT: Final = 6
+"""Every 64th step, or 64th window of batches, is looked at whatever it costs: what rules need does not depend on how busy a machine is."""
 MEMORY: Final = 0.9
-RECENT: Final = 9
-LEAST_LOOKS: Final = 3
-"""Looks at a part before the governor makes it rarer."""
 FIRST_COSTS: Final = 2 + LEAST_LOOKS
 """Steps after which costs are known: the first two are not counted."""
 DEAR_START: Final = 4
@@ -51,8 +47,13 @@ ALL_BATCHES_BITS: Final = 14
 """After so many steps windows become rarer, so that what is stored grows with the logarithm of the steps."""
 UNITS_EVERY: Final = 8
 """Steps between two looks at units, logits and attention, where they are cheap."""
-LEAST_SHARE: Final = 0.25
+LEAST_SHARE: Final = 0.05
 """Of the budget, that each governed part may take in any case: a part that is never looked at finds nothing."""
+EARLY_SHARE: Final = 0.25
+"""As much in a process's first steps."""
+MAX_UNIT_SHARES: Final = 8
+UNIT_STEP_SHARE: Final = 0.1
+"""Of a step, that a look at units may take in it."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -66,6 +67,13 @@ class StepPlan:
     histogram: bool
     timed: bool
     """Whether the device's own time is asked for."""
+
+    @property
+    def alone(self) -> Part | None:
+        """The one part beside gradients that is measured in it; None where there are several, or none."""
+        if self.histogram or self.boundary == self.modules:
+            return None
+        return "boundary" if self.boundary else "modules"
 
     @property
     def is_ordinary(self) -> bool:
@@ -86,12 +94,11 @@ class Schedule:
         rate = config.sampling_rate
         self._stride = 0 if rate <= 0 else 2 ** math.ceil(math.log2(1.0 / rate))
         self.shift: dict[Part, int] = dict.fromkeys(("gradients", *GOVERNED), 0)
-        self._recent: dict[Part, deque[float]] = {}
+        self.costs = PartCosts()
+        self.unit_shares = 1
+        """Into how many steps a look at units is divided, so that none of them stands out."""
         self._step_ms: float | None = None
         self._num_seen = 0
-        self._device: dict[Part, deque[float]] = {}
-        self.behind = False
-        """Whether the device still worked on a step when its last call returned: then the host's time is free."""
 
     def due(self, part: Part, step: int) -> bool:
         """Whether this part is looked at in this step."""
@@ -103,7 +110,7 @@ class Schedule:
             return False
         if self._fixed:
             return part == "gradients" or step % self._fixed == 0
-        return step % (1 << self.shift[part]) == 0
+        return (step - PHASE.get(part, 0)) % (1 << self.shift[part]) == 0
 
     def plan(self, step: int) -> StepPlan:
         """Everything that this step will ask."""
@@ -114,8 +121,15 @@ class Schedule:
             gradients, boundary = True, step % self._fixed == 0
             modules = boundary
         else:
-            gradients, boundary, modules = (not step % (1 << shift[part]) for part in STEPWISE)
+            gradients, boundary = step % (1 << shift["gradients"]) == 0, step % (1 << shift["boundary"]) == 0
+            modules = (step - PHASE["modules"]) % (1 << shift["modules"]) == 0
         return _plan(gradients, boundary, modules, self._batches_due(step), histogram, self.timed(step, histogram))
+
+    def closer(self, plan: StepPlan) -> StepPlan:
+        """The same with gradients and what the step changes, but where the user set a share of the steps."""
+        if self._stride != 1 or self._fixed:
+            return plan
+        return dataclasses.replace(plan, gradients=True, boundary=True)
 
     def _batches_due(self, step: int) -> bool:
         """Whole windows, as often as other parts are looked at single steps."""
@@ -149,51 +163,31 @@ class Schedule:
 
     def step_cost(self, step: int, spent_ms: Mapping[str, float]) -> None:
         """Note what looking cost the host in a step, by part."""
-        self._share_out(step, spent_ms, self._recent)
+        is_ordinary = not (self.due("boundary", step) or self.due("modules", step) or self.histogram_due(step))
+        if is_ordinary and "ledger" in spent_ms:
+            self.costs.note_fixed(spent_ms["ledger"])
+        self.costs.note(spent_ms, self._told(step), histogram=self.histogram_due(step), on_device=False)
 
     def step_cost_on_device(self, step: int, spent_ms: Mapping[str, float]) -> None:
         """Note what looking cost the device in a step, by part; told later, from another thread."""
-        self._share_out(step, spent_ms, self._device)
-
-    @property
-    def has_device(self) -> bool:
-        """Whether anything was measured on a device."""
-        return bool(self._device)
+        self.costs.note(spent_ms, self._told(step), histogram=self.histogram_due(step), on_device=True)
 
     def device_ms(self, step: int) -> float:
         """What the device spends on a step like this one, as far as known."""
-        return sum(
-            (_middle(recent) for part, recent in self._device.items() if part != "histograms" and self.due(part, step)),
-            start=0.0,
-        )
+        return self.costs.device_ms(self._told(step))
 
-    def _share_out(self, step: int, spent_ms: Mapping[str, float], costs: dict[Part, deque[float]]) -> None:
-        """With histograms everything takes longer: what is more than usual is theirs."""
-        due = [part for part in TOLD if spent_ms.get(part) and self.due(part, step)]
-        if not self.histogram_due(step):
-            for part in due:
-                _note(costs, part, spent_ms[part])
-        elif all(part in costs for part in due):
-            usual = sum(_middle(costs[part]) for part in due)
-            _note(costs, "histograms", max(sum(spent_ms[part] for part in due) - usual, 0.0))
+    def _told(self, step: int) -> list[Part]:
+        return [part for part in TOLD if self.due(part, step)]
 
-    def _cost(self, part: Part) -> float | None:
-        """Of one look: the device's time, and the host's where the device waits for it."""
-        recent, device = self._recent.get(part), self._device.get(part)
-        # The middle of the last few: a busy machine takes the processor away now and then, which is not our cost.
-        host = _middle(recent) if recent else None
-        if not device:
-            return host
-        return _middle(device) + (0.0 if self.behind or host is None else host)
-
-    def step_took(self, milliseconds: float) -> bool:
-        """Note a whole step's time, ours included; True where the governor changed a rate."""
+    def step_took(self, milliseconds: float, plan: StepPlan | None = None) -> bool:
+        """Note a whole step's time, ours included, and what was looked at in it; True where the governor changed a rate."""
         self._num_seen += 1
         # The first steps hold compilation and warm-up: they say nothing about the rest.
         if self._num_seen <= 2:
-            self._recent.clear()
-            self._device.clear()
+            self.costs.forget()
             return False
+        if plan is not None:
+            self.costs.note_step(milliseconds, plan.alone, is_ordinary=plan.is_ordinary)
         old = self._step_ms
         self._step_ms = milliseconds if old is None else MEMORY * old + (1 - MEMORY) * milliseconds
         if self._fixed or not self._is_time_for_review():
@@ -203,7 +197,7 @@ class Schedule:
     def _is_time_for_review(self) -> bool:
         """Every so often; and as soon as costs are known where they are many times the budget, as with 10,000 layers."""
         if self._num_seen == FIRST_COSTS:
-            spent = sum(self._cost(part) or 0.0 for part in GOVERNED if part != "histograms")
+            spent = sum(self.costs.of(part) or 0.0 for part in GOVERNED if part != "histograms")
             return spent > DEAR_START * self.budget_ms
         return self._num_seen >= LEARNING_STEPS and self._num_seen % REVIEW_EVERY == 0
 
@@ -216,34 +210,38 @@ class Schedule:
     @property
     def _floor_share(self) -> float:
         """Floors are for what a host's every call costs; a device that is the slower one needs less."""
-        return DEVICE_FLOOR if self._device and self.behind else 1.0
-
-    def _is_known(self, part: Part) -> bool:
-        """Whether it was looked at often enough to say what it costs.
-
-        One look that a busy machine held up would put off the next one for so long that nobody finds out.
-        """
-        return max(len(self._recent.get(part, ())), len(self._device.get(part, ()))) >= LEAST_LOOKS
+        return DEVICE_FLOOR if self.costs.has_device and self.costs.behind else 1.0
 
     def _review(self) -> bool:
         before = dict(self.shift)
-        gradients = self._cost("gradients") or 0.0
-        if self._is_known("gradients"):
-            self.shift["gradients"] = _halvings(gradients, GRADIENT_BUDGETS * self.budget_ms)
-        left = self.budget_ms - gradients / (1 << self.shift["gradients"]) - (self._cost("ledger") or 0.0)
+        budget, fixed = self.budget_ms, self.costs.of("ledger") or 0.0
+        gradients = self.costs.of("gradients") or 0.0
+        if self.costs.is_known("gradients"):
+            self.shift["gradients"] = _halvings(gradients, max(budget - fixed, GRADIENT_SHARE * budget))
+        left = budget - fixed - gradients / (1 << self.shift["gradients"])
+        least = self._floor_share * budget * (EARLY_SHARE if self._num_seen < EARLY_STEPS else LEAST_SHARE)
         for part in GOVERNED:
-            cost = self._cost(part)
-            if part == "histograms" and cost is not None:
-                cost /= max(self._config.histogram_every, 1)
-            if part == "units" and cost is not None:
-                cost /= UNITS_EVERY
-            if cost is None or cost <= 0 or not self._is_known(part):
+            cost = self.costs.of(part)
+            if cost is None or cost <= 0 or not self.costs.is_known(part):
                 continue
+            if part == "histograms":
+                cost /= max(self._config.histogram_every, 1)
+            if part == "units":
+                cost *= self.unit_shares
+                self._divide_units(cost)
+                cost /= UNITS_EVERY
             # Of what is left, the more valuable part may take all; the next one what remains, and at least a little.
-            share = max(left, LEAST_SHARE * self._floor_share * self.budget_ms)
-            self.shift[part] = _halvings(cost, share)
+            self.shift[part] = _halvings(cost, max(left, least))
             left -= cost / (1 << self.shift[part])
         return self.shift != before
+
+    def _divide_units(self, cost: float) -> None:
+        """Into as few shares as keep each a small part of a step."""
+        most = UNIT_STEP_SHARE * (self._step_ms or 0.0)
+        shares = min(1 << _halvings(cost, most), MAX_UNIT_SHARES)
+        if shares != self.unit_shares:
+            self.unit_shares = shares
+            self.costs.forget_part("units")
 
 
 def _halvings(cost: float, share: float) -> int:
@@ -251,12 +249,3 @@ def _halvings(cost: float, share: float) -> int:
     if cost <= 0:
         return 0
     return min(MAX_SHIFT, max(0, math.ceil(math.log2(cost / share)))) if share > 0 else MAX_SHIFT
-
-
-def _note(costs: dict[Part, deque[float]], part: Part, milliseconds: float) -> None:
-    costs.setdefault(part, deque(maxlen=RECENT)).append(milliseconds)
-
-
-def _middle(values: Iterable[float]) -> float:
-    ordered = sorted(values)
-    return ordered[len(ordered) // 2]

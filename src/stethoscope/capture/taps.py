@@ -22,7 +22,7 @@ from torch.compiler import is_compiling
 
 from stethoscope.capture.collecting import Collector
 from stethoscope.capture.graph_taps import TAPPED, GraphTaps, any_compiled, pass_through
-from stethoscope.capture.guard import never_compiled, not_compiled_itself
+from stethoscope.capture.guard import Guard, never_compiled, not_compiled_itself
 from stethoscope.capture.ring import MeasuredGroup
 from stethoscope.capture.sites import Ensemble, Names, SiteTable, wanted
 from stethoscope.kernels import Pending, measure_async
@@ -226,7 +226,9 @@ class InputTap(Inert):
         The one place that asks who runs the code around us; nothing that it calls is shown to torch.compile.
         """
         if not is_compiling():
+            taps, began, before = self._taps, time.perf_counter(), self._taps.spent
             self._hear(module, args, kwargs, _ask_evaluator() is not None)
+            taps.guard.spent += time.perf_counter() - began - (taps.spent - before)
 
     def _hear(self, module: Any, args: Any, kwargs: Any, is_compiled: bool) -> None:
         if _is_transformed():
@@ -295,7 +297,7 @@ class Taps:
         layers: tuple[str, ...],
         limit: int,
         collect: Callable[[MeasuredGroup], None],
-        guard: Callable[..., None],
+        guard: Guard,
         on_call: Callable[[Any, bool], None],
     ) -> None:
         self.table, self.collect, self.guard = table, collect, guard

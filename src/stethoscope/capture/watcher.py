@@ -25,6 +25,7 @@ from stethoscope.capture.cost import Cost
 from stethoscope.capture.deferred_reads import DeferredReads
 from stethoscope.capture.guard import Guard, guarded
 from stethoscope.capture.lineage import Lineage
+from stethoscope.capture.loss_watch import LossWatch
 from stethoscope.capture.notes import Notes
 from stethoscope.capture.optimizer_probe import OptimizerProbe
 from stethoscope.capture.optimizer_registry import RESCAN_EVERY, OptimizerRegistry
@@ -76,6 +77,7 @@ class Watcher:
         self.scaling = Scaling(self.names)
         self._counts = Totals(sink)
         self._num_idle = 0
+        self._loss_watch = LossWatch()
         self._stepped_in_backward = self._is_timed = False
         self._closure: Closure | None = None
         """The closure of the optimizer that is stepping right now."""
@@ -92,7 +94,7 @@ class Watcher:
             on_call=self._forward_begins,
         )
         self.phases = Phases(self.taps)
-        self.notes = Notes(self.names, self.table, sink, self.clock, self.schedule.units_every)
+        self.notes = Notes(self.names, self.table, sink, self.clock, self.schedule)
         self.cost = Cost(self.schedule, self.taps, self.batch_tracker, self.notes)
         self.taps.on_output, self.taps.on_evaluation = self.notes.output, self._evaluation_forward
         self.lineage = Lineage(self.names.root, self._note_graph, model=model, ready=lambda: not self.evaluating)
@@ -218,7 +220,6 @@ class Watcher:
         self.phases.end(metrics.FORWARD_MS, rows.scalars)
         if self.batch_tracker.holds_any:
             self.guard(self.batch_tracker.backward)
-        began = time.perf_counter()
         # A line search evaluates the loss elsewhere too: the step's loss is that of the first evaluation.
         is_first = self._closure is None or self._closure.backward_begins()
         for tensor in [loss] if isinstance(loss, torch.Tensor) else list(loss):
@@ -238,7 +239,6 @@ class Watcher:
         if retain or create:
             rows.accounts[metrics.RETAIN_GRAPH] = float(retain)
             rows.accounts[metrics.CREATE_GRAPH] = float(create)
-        self.cost.add("ledger", began)
         self.phases.begin(metrics.BACKWARD_MS)
 
     @guarded
@@ -278,14 +278,11 @@ class Watcher:
             self._flush_taps()
         if self.clock.repeats(optimizer):
             self._close_step(whole=False)
-        began = time.perf_counter()
         # With a closure the gradients at this moment are those of the last step: read them after it.
         probe.used_closure = bool(args or kwargs) and has_closure(args, kwargs)
         self._closure = Closure(self.registry.ledger(optimizer)) if probe.used_closure else None
         if not probe.used_closure:
             self.registry.settle_accounts(optimizer, self.assembly.rows)
-        self.cost.add("ledger", began)
-        if not probe.used_closure:
             self._take_gradients(probe, optimizer)
         if self.assembly.plan.boundary:
             began = time.perf_counter()
@@ -433,7 +430,12 @@ class Watcher:
         self.taps.gradient_scale = None if scale is None else pending_scale(scale)
         value = number_of(loss.detach() if scale is None else loss.detach() / scale)
         self.assembly.rows.losses.append(NotedLoss(metrics.LOSS, value, divisor))
-        if loss.is_cpu and not math.isfinite(value if isinstance(value, float) else scalar_of(value)):
+        if not loss.is_cpu:
+            return
+        number = value if isinstance(value, float) else scalar_of(value)
+        if self._loss_watch.is_unlike(number, self.clock.step):
+            self.assembly.look_closer()
+        if not math.isfinite(number):
             self.guard(self._look_back)
 
     def _note_discarded(self) -> None:
@@ -465,7 +467,9 @@ class Watcher:
         """What waits belongs to the rows that are open now."""
         began = time.perf_counter()
         self.taps.waiting.flush()
-        self.taps.spent += time.perf_counter() - began
+        took = time.perf_counter() - began
+        self.taps.spent += took
+        self.guard.entered += took  # counted once
 
     def _take_gradients(self, probe: OptimizerProbe, optimizer: Any) -> None:
         if not self.assembly.plan.gradients:
@@ -474,10 +478,9 @@ class Watcher:
         group = probe.gradients(self._extras, getattr(optimizer, "grad_scale", None))
         if group is not None:
             self._collect(group)
-        began = self.cost.add("gradients", began)
-        if self.assembly.plan.boundary:
+        self.cost.add("gradients", began)
+        if self.assembly.plan.modules:
             self.guard(self.notes.unit_gradients, probe.parameters)
-            self.cost.add("boundary", began)
 
     def _close_step(self, *, whole: bool = True) -> None:
         """The Step is complete; where not `whole`, what came after its last optimizer step is the next one's."""

@@ -6,6 +6,7 @@ Everything here runs behind the watcher's guard, and everything is taken off by 
 from __future__ import annotations
 
 import contextlib
+import time
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
@@ -130,6 +131,7 @@ class Attachment:
         while arrived:
             facts = arrived.popleft()
             used = memory_in_use_bytes()
+            began = time.perf_counter()
             hooks.execute_step(
                 facts.step,
                 loss=facts.loss,
@@ -137,3 +139,4 @@ class Attachment:
                 memory_mb=None if used is None else used / 1e6,
                 metrics=facts.metrics,
             )
+            self._watcher.guard.entered += time.perf_counter() - began  # the user's own time
