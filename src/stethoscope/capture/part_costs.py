@@ -32,6 +32,8 @@ class PartCosts:
         self._longer: dict[Part, deque[float]] = {}
         """By what steps with one part took longer than those before them with none."""
         self._ordinary: deque[float] = deque(maxlen=ORDINARY_KEPT)
+        self.compares = False
+        """Whether steps with one part are compared with those with none; in a run's first steps that is mostly noise."""
         self.behind = False
         """Whether the device still worked on a step when its last call returned: then the host's time is free."""
 
@@ -81,7 +83,7 @@ class PartCosts:
         """Of one look: the device's time, and the host's where the device waits for it; None where nothing is known."""
         host, device = self._host.get(part), self._device.get(part)
         mine = _typical(host) if host else None
-        if not self.behind:
+        if self.compares and not self.behind:
             mine = self._compared(part, mine)
         if not device:
             return mine

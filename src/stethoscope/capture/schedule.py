@@ -214,12 +214,15 @@ class Schedule:
 
     def _review(self) -> bool:
         before = dict(self.shift)
-        budget, fixed = self.budget_ms, self.costs.of("ledger") or 0.0
+        is_early = self._num_seen < EARLY_STEPS
+        # In its first steps a run is looked at closely: there the budget is that of looking alone.
+        self.costs.compares = not is_early
+        budget, fixed = self.budget_ms, 0.0 if is_early else self.costs.of("ledger") or 0.0
         gradients = self.costs.of("gradients") or 0.0
         if self.costs.is_known("gradients"):
             self.shift["gradients"] = _halvings(gradients, max(budget - fixed, GRADIENT_SHARE * budget))
         left = budget - fixed - gradients / (1 << self.shift["gradients"])
-        least = self._floor_share * budget * (EARLY_SHARE if self._num_seen < EARLY_STEPS else LEAST_SHARE)
+        least = self._floor_share * budget * (EARLY_SHARE if is_early else LEAST_SHARE)
         for part in GOVERNED:
             cost = self.costs.of(part)
             if cost is None or cost <= 0 or not self.costs.is_known(part):
@@ -236,9 +239,9 @@ class Schedule:
         return self.shift != before
 
     def _divide_units(self, cost: float) -> None:
-        """Into as few shares as keep each a small part of a step."""
-        most = UNIT_STEP_SHARE * (self._step_ms or 0.0)
-        shares = min(1 << _halvings(cost, most), MAX_UNIT_SHARES)
+        """Into as few shares as keep each a small part of a step, and no more than there are steps for until the next look."""
+        most = max(UNIT_STEP_SHARE * (self._step_ms or 0.0), EARLY_FLOORS * self._config.overhead_floor_ms)
+        shares = min(1 << _halvings(cost, most), MAX_UNIT_SHARES, max(self.units_every() >> self.shift["modules"], 1))
         if shares != self.unit_shares:
             self.unit_shares = shares
             self.costs.forget_part("units")
