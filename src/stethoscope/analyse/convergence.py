@@ -202,9 +202,9 @@ def plateau(
     smooth = running_median(values, 5)
     least = max(improvement * abs(float(np.median(smooth))), noise(values))
     last, best = 0, smooth[0]
-    for place, value in enumerate(smooth):
+    for index, value in enumerate(smooth):
         if value < best - least:
-            last, best = place, value
+            last, best = index, value
     tail = values[last + 1 :]
     # A curve that runs away does not stand still either, and one that is no longer finite is no level.
     moving = (ConvergenceStatus.CONVERGING, ConvergenceStatus.DIVERGING)
@@ -311,8 +311,8 @@ def overfitting_by_accuracy(train: Curve, validation: Curve, *, gap: float = OVE
 
 
 def _level_at(steps: npt.NDArray[np.int64], values: FloatArray, step: int) -> float:
-    place = int(np.searchsorted(steps, step))
-    return float(np.median(values[max(0, place - 2) : place + 3] if place < len(values) else values[-5:]))
+    index = int(np.searchsorted(steps, step))
+    return float(np.median(values[max(0, index - 2) : index + 3] if index < len(values) else values[-5:]))
 
 
 def underfitting(train: Curve, validation: Curve | None = None, *, window: int = WINDOW) -> Onset | None:

@@ -71,5 +71,5 @@ def _is_squashed(seen: Softmax) -> bool:
 
 
 def _sites(exam: Examination, seen: Softmax) -> list[str]:
-    places = [seen.producer] if seen.producer else []
-    return places or exam.tail()[-1:] or ["(output)"]
+    sites = [seen.producer] if seen.producer else []
+    return sites or exam.tail()[-1:] or ["(output)"]

@@ -125,14 +125,14 @@ class Examination:
         edges = self.graph.get("edges", [])
         modules = {n["path"]: n for n in self.graph.get("nodes", []) if n["role"] == "module"}
         chain: list[str] = []
-        place = "(output)"
+        site = "(output)"
         for _ in range(8):
-            feeding = [e["source"] for e in edges if e["target"] == place]
+            feeding = [e["source"] for e in edges if e["target"] == site]
             if len(feeding) != 1 or feeding[0] not in modules:
                 return []
-            place = feeding[0]
-            chain.insert(0, place)
-            if modules[place]["num_parameters"]:
+            site = feeding[0]
+            chain.insert(0, site)
+            if modules[site]["num_parameters"]:
                 return chain
         return []
 

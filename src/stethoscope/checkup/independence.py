@@ -12,9 +12,9 @@ from collections.abc import Iterator
 import torch
 
 from stethoscope.capture.lineage_mode import tensors_in
+from stethoscope.checkup.affected import first_affected
 from stethoscope.checkup.examination import Examination, differ
 from stethoscope.checkup.findings import CRITICAL, INFO, counted, found
-from stethoscope.checkup.places import first_affected
 from stethoscope.checkup.structure import is_open, select, tensors
 from stethoscope.record import Finding
 
@@ -133,5 +133,5 @@ def _first_mixing(exam: Examination, changed: torch.Tensor, same: torch.Tensor) 
     def kept(tensor: torch.Tensor) -> torch.Tensor | None:
         return tensor[same.to(tensor.device)] if tensor.ndim and tensor.shape[0] == size else None
 
-    place = first_affected(exam, select(exam.subject.inputs, size, changed), kept)
-    return [place] if place else []
+    site = first_affected(exam, select(exam.subject.inputs, size, changed), kept)
+    return [site] if site else []

@@ -44,17 +44,17 @@ def examine(exam: Examination) -> Iterator[Finding]:
     else:
         scores = _correlations(x, y)
         leaking = (scores >= MIN_CORRELATION).nonzero().flatten().tolist()
-        rest = scores[[place for place in range(len(scores)) if place not in leaking]]
+        rest = scores[[column for column in range(len(scores)) if column not in leaking]]
         if len(rest) < 2 or float(rest.max()) > 0.95:
             return
     # Where many features tell, the classes are easy to tell.
     if leaking and len(leaking) <= max(1, x.shape[1] // 10):
-        places = [f"input[:, {place}]" for place in leaking]
+        names = [f"input[:, {column}]" for column in leaking]
         yield found(
             "label_leak",
             WARNING,
-            f"{listed(places)} alone gives the target away for all {len(x)} samples: was it computed from it?",
-            sites=places,
+            f"{listed(names)} alone gives the target away for all {len(x)} samples: was it computed from it?",
+            sites=names,
             numbers={"separation or correlation": min(float(scores[leaking[0]]), 1e9), "samples": len(x)},
             remedy=f"x = np.delete(x, {leaking}, axis=1)",
             confidence=0.9,

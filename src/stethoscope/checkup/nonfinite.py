@@ -28,18 +28,18 @@ def examine(exam: Examination) -> Iterator[Finding]:
     if not broken or batch:
         return
     constant = _constant_features(exam)
-    place, operation = _origin(exam) if not masked else ("", "")
+    site, operation = _origin(exam) if not masked else ("", "")
     if constant:
-        yield _constant(constant, place)
+        yield _constant(constant, site)
     if constant or masked:
         return
     yield found(
         "nonfinite_origin",
         CRITICAL,
-        f"{operation} in {place} makes NaN or Inf out of finite numbers."
+        f"{operation} in {site} makes NaN or Inf out of finite numbers."
         if operation
         else f"The loss is finite, but the gradients of {listed(gradients)} are NaN or Inf.",
-        sites=[place] if operation else gradients,
+        sites=[site] if operation else gradients,
         numbers={"gradients that are not finite": len(gradients)},
         remedy="x.clamp(min=1e-6)  # before log, sqrt or a division",
     )
@@ -94,14 +94,14 @@ def _batch(exam: Examination) -> Iterator[Finding]:
             return
 
 
-def _constant(columns: list[int], place: str) -> Finding:
+def _constant(columns: list[int], site: str) -> Finding:
     names = [f"input[:, {column}]" for column in columns]
     return found(
         "constant_feature",
         CRITICAL,
         f"{listed(names)} {'is' if len(names) == 1 else 'are'} the same for every sample, and dividing by "
         f"{'its' if len(names) == 1 else 'their'} deviation of 0 makes NaN.",
-        sites=[*([place] if not place.startswith("(") else []), *names[:8]],
+        sites=[*([site] if not site.startswith("(") else []), *names[:8]],
         numbers={"constant features": len(columns)},
         remedy="x = (x - mean) / std.clamp(min=1e-6)",
         confidence=0.95,

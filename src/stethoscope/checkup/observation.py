@@ -69,7 +69,7 @@ class Activation:
     path: str
     producer: str
     """The module whose output went in, "" where that is unknown."""
-    place: int
+    index: int
     """Address of what came out, to tell the model's own output apart."""
     num_rows: int
     num_units: int
@@ -186,12 +186,12 @@ class Observer(TorchDispatchMode):
             layer.rms_out = rms(_without_bias(module, made[0].detach()))
         if not any(True for _ in module.children()):
             for tensor in made:
-                self._made[_place(tensor)] = path, tensor
+                self._made[_memory(tensor)] = path, tensor
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run it; then note what is worth noting."""
         name = func._schema.name.partition("::")[2]
-        before = self._made.get(_place(args[0])) if args and isinstance(args[0], torch.Tensor) else None
+        before = self._made.get(_memory(args[0])) if args and isinstance(args[0], torch.Tensor) else None
         softmax = self._softmax(name, args, before) if name in SOFTMAX_AXES and _is_dense(args[0]) else None
         seeking = self._find_nonfinite and self.first_bad is None and name not in NEUTRAL
         bad_before = _bad((args, kwargs)) if seeking else (False, False)
@@ -362,7 +362,7 @@ def _is_dense(tensor: torch.Tensor) -> bool:
     return tensor.is_floating_point() and not tensor.is_nested and tensor.layout is torch.strided
 
 
-def _place(tensor: torch.Tensor) -> tuple[int, tuple[int, ...]]:
+def _memory(tensor: torch.Tensor) -> tuple[int, tuple[int, ...]]:
     try:
         return tensor.data_ptr(), tuple(tensor.shape)
     except (RuntimeError, NotImplementedError):

@@ -108,7 +108,7 @@ def _boundary(exam: Examination) -> str | None:
     return str(max(cuts, key=lambda e: (e["gradient"] == "detached", nodes[e["source"]]["order"]))["source"])
 
 
-def _no_loss_reaches(place: str, names: list[str], *, whole: bool) -> Finding:
+def _no_loss_reaches(site: str, names: list[str], *, whole: bool) -> Finding:
     what = (
         "No parameter gets a gradient"
         if whole
@@ -117,8 +117,8 @@ def _no_loss_reaches(place: str, names: list[str], *, whole: bool) -> Finding:
     return found(
         "detached_graph",
         CRITICAL,
-        f"{what}: the graph is cut after {place}.",
-        sites=[place, *names] if not place.startswith("(") else [*names, place],
+        f"{what}: the graph is cut after {site}.",
+        sites=[site, *names] if not site.startswith("(") else [*names, site],
         numbers={"parameters without a gradient": len(names)},
         remedy="# take out .detach(), .data, .item(), .numpy() or torch.no_grad() between this layer and the loss",
     )

@@ -94,7 +94,7 @@ def checkup(
 
     `batch` is (inputs, targets); a dict or dataclass with a field named targets, labels or y; or a DataLoader, of which
     the first batch is taken. Several inputs are passed to the model one by one. `causal` says that outputs may not
-    depend on later inputs (None: only asked where the targets are the inputs one place later), `pad_id` which id is
+    depend on later inputs (None: only asked where the targets are the inputs one position later), `pad_id` which id is
     padding, `val_batch` a batch of the validation set. Nothing of what is passed is changed.
     """
     if not isinstance(model, torch.nn.Module):
@@ -176,7 +176,7 @@ def _all(exam: Examination) -> tuple[Experiment, ...]:
 
 
 def ranked(findings: list[Finding]) -> tuple[tuple[Finding, ...], dict[str, tuple[Finding, ...]]]:
-    """Causes in order and what follows from each; wide weights and saturated units are told apart by neither time nor place."""
+    """Causes in order and what follows from each; wide weights and saturated units are told apart by neither time nor layer."""
     codes = {f.code for f in findings}
     beside = "bad_init_scale" in codes and "unscaled_inputs" not in codes
     apart = [f for f in findings if beside and f.code == "saturated_units"]

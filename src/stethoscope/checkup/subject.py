@@ -193,7 +193,7 @@ def _loss_roles(loss_fn: Callable[..., Any]) -> list[str]:
     if len(needed) == 1 and len(words) > 1 and list(words)[1] in TARGET_KEYS:
         needed = list(words)[:2]
     roles = ["model" if word in MODEL_NAMES else "" for word in needed]
-    free = [place for place, role in enumerate(roles) if not role]
+    free = [index for index, role in enumerate(roles) if not role]
     if not free or len(free) > 3:
         raise CheckupError(
             "The loss needs more than an output and targets",
@@ -204,8 +204,8 @@ def _loss_roles(loss_fn: Callable[..., Any]) -> list[str]:
     kinds = ["output", "targets", "inputs"]
     if len(free) == 3 and needed[free[1]] in INPUT_NAMES:
         kinds = ["output", "inputs", "targets"]
-    for place, kind in zip(free, kinds, strict=False):
-        roles[place] = kind
+    for index, kind in zip(free, kinds, strict=False):
+        roles[index] = kind
     return roles
 
 

@@ -27,8 +27,8 @@ def examine(exam: Examination) -> Iterator[Finding]:
     named = [(name, p) for name, p in model.named_parameters() if p.ndim == 2 and p.requires_grad and _is_random(p)]
     if len(named) > 1:
         exam.saw(f"{counted(len(named), 'matrix', 'matrices')}, each against the others")
-    for place, (name, p) in enumerate(named):
-        for other_name, other in named[place + 1 :]:
+    for index, (name, p) in enumerate(named):
+        for other_name, other in named[index + 1 :]:
             if p.device != other.device or p.dtype != other.dtype:
                 continue
             straight = p.shape == other.shape and roles.get(name) != roles.get(other_name) and torch.equal(p, other)

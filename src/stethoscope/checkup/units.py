@@ -30,7 +30,7 @@ def examine(exam: Examination) -> Iterator[Finding]:
     seen = [
         a
         for a in exam.first.observer.activations
-        if a.num_rows >= MIN_ROWS and a.num_units >= MIN_UNITS and a.place not in outputs and a.path != "(loss)"
+        if a.num_rows >= MIN_ROWS and a.num_units >= MIN_UNITS and a.index not in outputs and a.path != "(loss)"
     ]
     if seen:
         units = sum(a.num_units for a in seen)
@@ -52,14 +52,14 @@ def examine(exam: Examination) -> Iterator[Finding]:
     stuck = [a for a in seen if a.name in LIMITS and a.share_saturated >= MANY_SATURATED]
     if stuck:
         first = max(stuck, key=lambda a: a.share_saturated)
-        places = [place for a in stuck for place in _where(a)]
-        places = [*_where(first), *places]
+        layers = [layer for a in stuck for layer in _where(a)]
+        layers = [*_where(first), *layers]
         yield found(
             "saturated_units",
             WARNING,
             f"{first.share_saturated:.0%} of what comes out of {first.name.rstrip('_')} after {_where(first)[0]} is at its "
             f"limits{_others(stuck)}: almost no gradient gets through.",
-            sites=places,
+            sites=layers,
             numbers={"share at the limits": first.share_saturated, "layers": len(stuck)},
             remedy=f'nn.init.xavier_uniform_(model.get_submodule("{_where(first)[0]}").weight)',
             confidence=0.9,
@@ -71,14 +71,14 @@ def _others(stuck: list[Activation]) -> str:
 
 
 def _where(activation: Activation) -> list[str]:
-    """The layer that made what went in, then the nonlinearity's own place."""
-    places = [activation.producer, activation.path]
-    return [place for place in places if place and place != ROOT_NAME] or [ROOT_NAME]
+    """The layer that made what went in, then the nonlinearity's own path."""
+    sites = [activation.producer, activation.path]
+    return [layer for layer in sites if layer and layer != ROOT_NAME] or [ROOT_NAME]
 
 
 def _bias_line(exam: Examination, activation: Activation) -> str:
-    place = _where(activation)[0]
-    module = dict(exam.subject.model.named_modules()).get(place)
+    path = _where(activation)[0]
+    module = dict(exam.subject.model.named_modules()).get(path)
     if isinstance(getattr(module, "bias", None), torch.Tensor):
-        return f'nn.init.zeros_(model.get_submodule("{place}").bias)'
+        return f'nn.init.zeros_(model.get_submodule("{path}").bias)'
     return "nn.LeakyReLU()  # or a smaller learning rate, or biases that begin at 0"

@@ -87,28 +87,28 @@ def build(target: str) -> dict[str, Any]:
 
 
 def _function(target: str) -> Callable[[], Any]:
-    place, colon, name = target.rpartition(":")
+    location, colon, name = target.rpartition(":")
     if not colon or name.endswith(".py"):
-        place, name = target, "build"
-    if not _may_define(place, name):
-        raise UsageError(f"There is no function {name}, and nothing was run", where=place, do=HOW)
-    module = _module(place)
+        location, name = target, "build"
+    if not _may_define(location, name):
+        raise UsageError(f"There is no function {name}, and nothing was run", where=location, do=HOW)
+    module = _module(location)
     function = getattr(module, name, None)
     if not callable(function):
-        raise UsageError(f"There is no function {name}", where=place, do=HOW)
+        raise UsageError(f"There is no function {name}", where=location, do=HOW)
 
     def call() -> Any:
         try:
             return function()
         except Exception as error:
-            raise UsageError(f"{name}() failed: {type(error).__name__}: {error}", where=place) from error
+            raise UsageError(f"{name}() failed: {type(error).__name__}: {error}", where=location) from error
 
     return call
 
 
-def _may_define(place: str, name: str) -> bool:
+def _may_define(location: str, name: str) -> bool:
     """Whether the script may bind this name: a training script without it should not start to train first."""
-    path = Path(place)
+    path = Path(location)
     if not path.is_file():
         return True
     try:
@@ -125,28 +125,28 @@ def _may_define(place: str, name: str) -> bool:
     return False
 
 
-def _module(place: str) -> Any:
+def _module(location: str) -> Any:
     """The script as a module, with its own folder first on the path, as Python would have it."""
-    path = Path(place)
+    path = Path(location)
     if path.suffix == ".py" or path.exists():
         if not path.is_file():
-            raise UsageError("There is no such file", where=place)
+            raise UsageError("There is no such file", where=location)
         folder = str(path.resolve().parent)
         if folder not in sys.path:
             sys.path.insert(0, folder)
         spec = importlib.util.spec_from_file_location(path.stem, path)
         if spec is None or spec.loader is None:
-            raise UsageError("This file cannot be imported", where=place)
+            raise UsageError("This file cannot be imported", where=location)
         module = importlib.util.module_from_spec(spec)
         sys.modules.setdefault(path.stem, module)
         load: Callable[[], Any] = lambda: spec.loader.exec_module(module)  # type: ignore[union-attr]  # noqa: E731
     else:
         module = None
-        load = lambda: importlib.import_module(place)  # noqa: E731
+        load = lambda: importlib.import_module(location)  # noqa: E731
     try:
         loaded = load()
     except Exception as error:
-        raise UsageError(f"The script fails when imported: {type(error).__name__}: {error}", where=place) from error
+        raise UsageError(f"The script fails when imported: {type(error).__name__}: {error}", where=location) from error
     return module if module is not None else loaded
 
 

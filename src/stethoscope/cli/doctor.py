@@ -134,14 +134,14 @@ def kernels_backend() -> str:
 
 def _writable(base: Path) -> tuple[str, bool]:
     """Whether a run could be begun here, by the nearest folder that exists."""
-    place = base.absolute()
-    while not place.exists() and place != place.parent:
-        place = place.parent
-    if not place.is_dir():
-        return f"cannot be used: {place} is not a folder", False
-    if os.access(place, os.W_OK | os.X_OK):
+    folder = base.absolute()
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    if not folder.is_dir():
+        return f"cannot be used: {folder} is not a folder", False
+    if os.access(folder, os.W_OK | os.X_OK):
         return "writable", True
-    return f"not writable: {place}; set STETHOSCOPE_DIR to a folder that is", False
+    return f"not writable: {folder}; set STETHOSCOPE_DIR to a folder that is", False
 
 
 def recording(run: Run, looked_at: LookedAt) -> list[Fact]:

@@ -41,10 +41,10 @@ def watch_workers(launcher: str, words: list[str], options: Sequence[str]) -> li
             args = _parse(module, words)
     except SystemExit:
         return words
-    place = len(words) - len(args.training_script_args) - 1
-    if args.no_python or getattr(args, "run_path", False) or words[place] != args.training_script:
+    index = len(words) - len(args.training_script_args) - 1
+    if args.no_python or getattr(args, "run_path", False) or words[index] != args.training_script:
         return None
-    before = ["-m", *words[:place]]
+    before = ["-m", *words[:index]]
     script = [*(["-m"] if args.module else ["--"]), args.training_script]
     if not getattr(args, "use_env", True):
         # torch.distributed.launch puts the worker's number before all other words: here it must come after the script.

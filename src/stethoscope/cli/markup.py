@@ -37,7 +37,7 @@ def markdown(diagnosis: Diagnosis, run: Run) -> str:
     for cause in diagnosis.causes:
         out += _cause(cause)
         followed = diagnosis.followed.get(cause.code, ())
-        out += [f"{place}. step {count(f.first_step)}: {_plain(f.message)}" for place, f in enumerate(followed, 1)]
+        out += [f"{index}. step {count(f.first_step)}: {_plain(f.message)}" for index, f in enumerate(followed, 1)]
         out += [""] if followed else []
     out += [f"- {_plain(note.message)} ({_code(note.code)}, {since(note)})" for note in notes]
     return "\n".join(out).rstrip() + "\n"

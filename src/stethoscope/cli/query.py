@@ -77,7 +77,7 @@ def _print(table: Any, num_rows: int, args: argparse.Namespace) -> None:
         return [("  ".join(parts), style)]
 
     lines = [line(names, NOTE)]
-    lines += [line([column[place] for column in columns], PLAIN) for place in range(table.num_rows)]
+    lines += [line([column[index] for column in columns], PLAIN) for index in range(table.num_rows)]
     hidden = num_rows - table.num_rows
     if hidden:
         lines.append([(f"and {numbers.plural(hidden, 'row')} more; --limit, --csv and --json show them", NOTE)])

@@ -92,17 +92,17 @@ def _module_word(ours: list[str]) -> str:
 
 def split(parser: argparse.ArgumentParser, words: Sequence[str]) -> tuple[list[str], list[str]]:
     """Ours: the options up to the script's name, up to `--`, or up to `-m module`. Theirs: the rest."""
-    place = 0
-    while place < len(words) and words[place].startswith("-"):
-        word = words[place]
+    index = 0
+    while index < len(words) and words[index].startswith("-"):
+        word = words[index]
         if word == "--":
-            return list(words[:place]), list(words[place + 1 :])
+            return list(words[:index]), list(words[index + 1 :])
         if word.startswith("-m") and not word.startswith("--"):
-            end = place + (2 if word == "-m" else 1)
+            end = index + (2 if word == "-m" else 1)
             return list(words[:end]), list(words[end:])
         action = parser._option_string_actions.get(word)
-        place += 1 if action is None or action.nargs == 0 else 2
-    return list(words[:place]), list(words[place:])
+        index += 1 if action is None or action.nargs == 0 else 2
+    return list(words[:index]), list(words[index:])
 
 
 def settings(args: argparse.Namespace) -> DebugConfig:

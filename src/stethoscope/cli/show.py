@@ -180,14 +180,14 @@ def show_json(run: Run, shown: History, diagnosis: Diagnosis) -> dict[str, Any]:
             "last_step": series.steps[-1],
         }
     layers = []
-    for place, row in enumerate(shown.rows):
-        latest = shown.last(place)
+    for index, row in enumerate(shown.rows):
+        latest = shown.last(index)
         layers.append(
             {
                 "name": row.name,
                 "sites": [site.path for site in row.sites],
                 "frozen": row.frozen,
-                "usual": shown.usual[place],
+                "usual": shown.usual[index],
                 "last_step": latest[0] if latest else None,
                 "last": latest[1] if latest else None,
             }

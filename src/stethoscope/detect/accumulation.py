@@ -52,17 +52,17 @@ class Accumulation(Detector):
             if not event.rank:
                 self._waiting.setdefault(event.step, []).append(backward)
         counts, touched = span.metric(metrics.LEDGER_BACKWARDS), span.metric(metrics.LEDGER_TOUCHED)
-        for place in np.flatnonzero(np.isfinite(counts)):
-            step = int(span.steps[place])
+        for index in np.flatnonzero(np.isfinite(counts)):
+            step = int(span.steps[index])
             self._last_step = step
             found = self._waiting.pop(step, [])
             if (
                 len(found) > 1
-                and counts[place] == len(found)
+                and counts[index] == len(found)
                 and len({backward.by for backward in found}) == 1
                 and all(backward.num_targets > 0 for backward in found)
             ):
-                self._looks.append((step, found, bool(touched[place] > 0)))
+                self._looks.append((step, found, bool(touched[index] > 0)))
         self._waiting = {step: found for step, found in self._waiting.items() if step > self._last_step}
 
     def _whole(self) -> dict[int, list[Backward]]:

@@ -127,8 +127,8 @@ class Curves:
                 if name not in self._tracks:
                     # Beside each look at validation there are to be losses of training.
                     self._tracks[name] = Track(2, limit=LOSSES_KEPT if name == metrics.LOSS else LOSSES_KEPT // 8)
-                for place in np.flatnonzero(np.isfinite(values)):
-                    self._tracks[name].add(int(span.steps[place]), float(values[place]))
+                for index in np.flatnonzero(np.isfinite(values)):
+                    self._tracks[name].add(int(span.steps[index]), float(values[index]))
         if len(span.steps):
             self.last_step = int(span.steps[-1])
         for event, _ in span.events_of(Totals):
@@ -146,9 +146,9 @@ class Curves:
         self._take_targets(span)
 
     def _take_targets(self, span: Span) -> None:
-        places = [n for n in span.places(Kind.TARGET) if "float" in span.sites[n].dtype]
-        if places and len(self._target_stds) < 16:
-            found = span.rows[:, places[0], INDEX["std"]]
+        indices = [n for n in span.site_indices(Kind.TARGET) if "float" in span.sites[n].dtype]
+        if indices and len(self._target_stds) < 16:
+            found = span.rows[:, indices[0], INDEX["std"]]
             self._target_stds += found[np.isfinite(found)][: 16 - len(self._target_stds)].tolist()
 
     @property

@@ -1,4 +1,4 @@
-"""Logits that run away: attention that locks onto one place, outputs whose log-sum-exp drifts.
+"""Logits that run away: attention that locks onto one position, outputs whose log-sum-exp drifts.
 
 Cross entropy cannot tell a common shift of all logits, so its gradient over them sums to zero, exactly, whatever the labels, weights or
 smoothing. A sum that is not zero, always of one sign, that drives log Z further out and does not fade on the way, is another term of the
@@ -27,7 +27,7 @@ ATTENTION_LOOKS: Final = 4
 """Each is a mean over rows and heads, so a few suffice: a busy machine may take no more."""
 BASELINE_LOOKS: Final = 3
 COLLAPSED: Final = 0.1
-"""Entropy against a uniform row's: below a tenth, a row looks at one place."""
+"""Entropy against a uniform row's: below a tenth, a row attends to one position."""
 OPEN: Final = 0.4
 """Where it must have been before: attention that starts sharp is made so."""
 LOGIT_GROWTH: Final = 8.0
@@ -78,12 +78,12 @@ class Logits(Detector):
         for _, graph in span.events_of(LossGraph):
             self._num_labels = max(self._num_labels, graph.num_classes)
         log_z, classes = span.metric(metrics.LOG_Z), span.metric(metrics.NUM_UNITS)
-        outputs = span.places(Kind.OUTPUT)
-        for place in np.flatnonzero(np.isfinite(log_z)):
-            self._drift.add(int(span.steps[place]), float(log_z[place]))
-            self._num_classes = float(classes[place])
-            if len(outputs) and span.present[place, outputs[0]]:
-                row = span.rows[place, outputs[0]]
+        outputs = span.site_indices(Kind.OUTPUT)
+        for index in np.flatnonzero(np.isfinite(log_z)):
+            self._drift.add(int(span.steps[index]), float(log_z[index]))
+            self._num_classes = float(classes[index])
+            if len(outputs) and span.present[index, outputs[0]]:
+                row = span.rows[index, outputs[0]]
                 self._centre.add(float(row[INDEX["mean"]]), float(row[INDEX["std"]]))
         self._see_pushes(span)
         if len(span.steps):
@@ -108,7 +108,7 @@ class Logits(Detector):
         """Of the last layer with one output a class: the sum of the gradient over its logits, and of its sizes."""
         heads = [
             n
-            for n in span.in_depth(span.places(Kind.ACTIVATION_GRADIENT))
+            for n in span.in_depth(span.site_indices(Kind.ACTIVATION_GRADIENT))
             if len(span.sites[n].shape) > 1 and span.sites[n].shape[-1] == self._num_labels
         ]
         if not heads:
@@ -179,7 +179,7 @@ class Logits(Detector):
         finding = Finding(
             "attention_logit_growth",
             Severity.WARNING,
-            f"Attention in {path} locks onto single places from step {first:,}: its entropy fell from {before:.0%} to "
+            f"Attention in {path} locks onto single positions from step {first:,}: its entropy fell from {before:.0%} to "
             f"{after:.0%} of a uniform row's.",
             first,
             self._last_step,

@@ -132,8 +132,8 @@ class LossShape(Detector):
         evidence: tuple[Evidence, ...],
         remedy: str,
     ) -> Finding:
-        place = self._makers.get(FACTS[code]) or self._last_module
-        sites = (place,) if place else ()
+        site = self._makers.get(FACTS[code]) or self._last_module
+        sites = (site,) if site else ()
         return Finding(code, severity, message, seen[0][0], self._last_step, sites, evidence, remedy)
 
     def _double_softmax(self, seen: list[tuple[int, Any]]) -> Finding:

@@ -80,7 +80,7 @@ class Outliers(Detector):
             return
         self._name = span.sites[inputs[0]].site.path
         there = np.flatnonzero(span.present[:, inputs[0]])
-        gradients = span.places(Kind.GRADIENT)
+        gradients = span.site_indices(Kind.GRADIENT)
         norms = np.sqrt(np.nansum(span.stat("norm")[:, gradients] ** 2, axis=1)) if len(gradients) else None
         largest, losses = span.rows[:, inputs[0], INDEX["abs_max"]], span.metric(metrics.LOSS)
         for row in there:
@@ -159,8 +159,8 @@ class Outliers(Detector):
     def _spike(self, loss: float, gradient: float) -> tuple[str, float, float]:
         """What jumped most in this step against the steps before it: loss or gradient."""
         best = ("loss", 0.0, 1.0)
-        for place, (what, value) in enumerate((("loss", abs(loss)), ("gradient norm", abs(gradient)))):
-            window = [pair[place] for pair in self._before if np.isfinite(pair[place])]
+        for index, (what, value) in enumerate((("loss", abs(loss)), ("gradient norm", abs(gradient)))):
+            window = [pair[index] for pair in self._before if np.isfinite(pair[index])]
             if len(window) < 3 or not np.isfinite(value):
                 continue
             # Above the largest of the steps before, not their middle: losses of single batches are noisy.

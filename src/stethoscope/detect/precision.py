@@ -77,11 +77,11 @@ class Precision(Detector):
         stepped = np.flatnonzero(np.isfinite(span.metric(metrics.LEARNING_RATE)))
         if len(stepped):
             self._last_stepped = int(span.steps[stepped[-1]])
-        for place, info in enumerate(span.sites):
+        for index, info in enumerate(span.sites):
             if info.dtype != "float16" or info.site.kind not in (Kind.GRADIENT, Kind.ACTIVATION_GRADIENT):
                 continue
-            rows = span.rows[:, place]
-            there = np.flatnonzero(span.present[:, place])
+            rows = span.rows[:, index]
+            there = np.flatnonzero(span.present[:, index])
             if len(there) and self._first is None:
                 self._first = int(span.steps[there[0]])
             alive = rows[there, INDEX["count"]] - rows[there, INDEX["num_zero"]]

@@ -1,6 +1,6 @@
 """Gradients added up over ranks instead of averaged.
 
-The gradient of a layer's bias is the sum of the gradients of its outputs, over samples and places. The outputs' gradients are
+The gradient of a layer's bias is the sum of the gradients of its outputs, over samples and positions. The outputs' gradients are
 each rank's own; the bias's is what the ranks agreed on. So their ratio tells what was done in between: 1 over the number
 of ranks where it was averaged, 1 where it was summed.
 """
@@ -124,11 +124,11 @@ class RankGradients(Detector):
 
     @staticmethod
     def _layers(span: Span) -> list[tuple[int, int]]:
-        places = {(info.site.module, info.site.kind, info.site.name): n for n, info in enumerate(span.sites)}
+        indices = {(info.site.module, info.site.kind, info.site.name): n for n, info in enumerate(span.sites)}
         pairs = []
         for path, module in span.modules.items():
-            bias = places.get((path, Kind.GRADIENT, "bias"))
-            outputs = places.get((path, Kind.ACTIVATION_GRADIENT, ""))
+            bias = indices.get((path, Kind.GRADIENT, "bias"))
+            outputs = indices.get((path, Kind.ACTIVATION_GRADIENT, ""))
             if module.get("type") in WITH_BIAS and bias is not None and outputs is not None:
                 pairs.append((bias, outputs))
         return pairs

@@ -30,7 +30,7 @@ SAME: Final = 0.8
 
 
 class _Weights:
-    """What is known of every parameter across ranks, one place each; places are only ever added."""
+    """What is known of every parameter across ranks, one index each; indices are only ever added."""
 
     def __init__(self) -> None:
         self.paths: list[str] = []
@@ -97,20 +97,20 @@ class Replicas(Detector):
         self._compare_batches(span)
         if len(span.by_rank) < 2:
             return
-        places = span.places(Kind.WEIGHT)
-        if not len(places):
+        indices = span.site_indices(Kind.WEIGHT)
+        if not len(indices):
             return
-        tables = np.stack([rank.rows[:, places] for rank in span.by_rank.values()])
-        there = np.all([rank.present[:, places] for rank in span.by_rank.values()], axis=0)
-        sizes = np.array([span.sites[n].num_elements for n in places])
-        is_shard = np.array([span.sites[n].measured == "shard" for n in places])
+        tables = np.stack([rank.rows[:, indices] for rank in span.by_rank.values()])
+        there = np.all([rank.present[:, indices] for rank in span.by_rank.values()], axis=0)
+        sizes = np.array([span.sites[n].num_elements for n in indices])
+        is_shard = np.array([span.sites[n].measured == "shard" for n in indices])
         whole = (num_finite(tables) == sizes).all(axis=0) & ~is_shard
         # Fewer values than the parameter has: each rank holds its own shard.
         self._sharded = self._sharded or bool((there & ~whole & np.isfinite(tables[0, ..., INDEX["norm"]])).any())
         distance, usable = _distance(tables), there & whole
         apart = distance > TOLERANCE
         norms = tables[[0, -1], ..., INDEX["norm"]]
-        self._weights.grow([span.sites[n].site.path for n in places])
+        self._weights.grow([span.sites[n].site.path for n in indices])
         for row in np.flatnonzero(usable.any(axis=1)):
             self._weights.see(int(span.steps[row]), usable[row], apart[row], norms[:, row].T)
             self._last_step = int(span.steps[row])
@@ -153,10 +153,10 @@ class Replicas(Detector):
             for path, digest in replicas.hashes.items():
                 self._hashes.setdefault(path, {}).setdefault(event.rank, digest)
 
-    def _began_equal(self, place: int) -> bool:
-        hashes = self._hashes.get(self._weights.paths[place], {})
+    def _began_equal(self, index: int) -> bool:
+        hashes = self._hashes.get(self._weights.paths[index], {})
         started_equal = len(hashes) > 1 and len(set(hashes.values())) == 1
-        return bool(self._weights.was_equal[place]) or self._is_wrapped or started_equal
+        return bool(self._weights.was_equal[index]) or self._is_wrapped or started_equal
 
     def _holds_parts(self) -> bool:
         """Whether ranks hold parts of one model, which rightly see the same samples."""

@@ -1,6 +1,6 @@
 """Weights of few bits whose steps are mostly rounded away, while nothing is learned.
 
-A coordinate whose change is under half a unit of its last place does not change at all. Some always are so; where most are, at the
+A coordinate whose change is under half a unit in its last place does not change at all. Some always are so; where most are, at the
 highest rate that the run has had, and the loss stays where it was, the steps are too fine for the weights.
 """
 
@@ -60,7 +60,7 @@ class Rounding:
             self._losses.add(float(loss))
         stepped = np.nan_to_num(span.metric(metrics.FOUND_INF)[first:]) == 0
         for path, (update, gradient) in pairs.items():
-            still, without = (stat(span.rows[first:, place], "zero_fraction") for place in (update, gradient))
+            still, without = (stat(span.rows[first:, index], "zero_fraction") for index in (update, gradient))
             shares = (still - without) / np.maximum(1.0 - without, 1e-12)
             for share in shares[np.isfinite(shares) & (without < 1) & stepped]:
                 self.shares.setdefault(path, Track(limit=KEPT, ends=1)).add(float(share))
@@ -89,15 +89,15 @@ class Rounding:
 
 
 def _pairs(span: Span) -> dict[str, tuple[int, int]]:
-    """From a matrix of few bits to the places of its update and its gradient."""
+    """From a matrix of few bits to the indices of its update and its gradient."""
     few = {
         info.site.path
         for info in span.sites
         if info.site.kind is Kind.WEIGHT and info.dtype in FEW_BITS and is_matrix(info)
     }
-    places: dict[Kind, dict[str, int]] = {Kind.UPDATE: {}, Kind.GRADIENT: {}}
-    for place, info in enumerate(span.sites):
-        if info.site.kind in places and info.site.path in few:
-            places[info.site.kind][info.site.path] = place
-    updates, gradients = places[Kind.UPDATE], places[Kind.GRADIENT]
+    indices: dict[Kind, dict[str, int]] = {Kind.UPDATE: {}, Kind.GRADIENT: {}}
+    for index, info in enumerate(span.sites):
+        if info.site.kind in indices and info.site.path in few:
+            indices[info.site.kind][info.site.path] = index
+    updates, gradients = indices[Kind.UPDATE], indices[Kind.GRADIENT]
     return {path: (updates[path], gradients[path]) for path in updates if path in gradients}

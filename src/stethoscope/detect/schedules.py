@@ -87,30 +87,30 @@ class Schedules(Detector):
         rates, ahead = span.metric(metrics.LEARNING_RATE), span.metric(metrics.SCHEDULER_STEPS)
         norms, limits = span.metric(metrics.GRADIENT_NORM), span.metric(metrics.CLIP_NORM)
         scaled, scale = span.metric(metrics.CLIP_SCALED), span.metric(metrics.LOSS_SCALE)
-        for place, step in enumerate(span.steps):
-            self._num_steps += bool(np.isfinite(rates[place]))
-            if np.isfinite(rates[place]):
-                self._rates.add(int(step), float(rates[place]))
-                self._highest = max(self._highest, float(rates[place]))
-                self._lowest = min(self._lowest, float(rates[place]))
+        for index, step in enumerate(span.steps):
+            self._num_steps += bool(np.isfinite(rates[index]))
+            if np.isfinite(rates[index]):
+                self._rates.add(int(step), float(rates[index]))
+                self._highest = max(self._highest, float(rates[index]))
+                self._lowest = min(self._lowest, float(rates[index]))
                 self._last_step = int(step)
-            if np.isfinite(ahead[place]):
-                self._scheduler_steps = float(ahead[place])
-            if np.isfinite(scale[place]):
-                self._scale = float(scale[place])
-            if np.isfinite(limits[place]):
-                self._see_clip(int(step), float(norms[place]), float(limits[place]), scaled[place] == 1.0)
+            if np.isfinite(ahead[index]):
+                self._scheduler_steps = float(ahead[index])
+            if np.isfinite(scale[index]):
+                self._scale = float(scale[index])
+            if np.isfinite(limits[index]):
+                self._see_clip(int(step), float(norms[index]), float(limits[index]), scaled[index] == 1.0)
 
         self._see_values(span)
 
     def _see_values(self, span: Span) -> None:
         """How close the values of the gradients lie to the limit that each of them was cut to."""
         limits = span.metric(metrics.CLIP_VALUE)
-        places = [n for n in span.places(Kind.GRADIENT) if is_matrix(span.sites[n])]
-        if not places or not np.isfinite(limits).any():
+        indices = [n for n in span.site_indices(Kind.GRADIENT) if is_matrix(span.sites[n])]
+        if not indices or not np.isfinite(limits).any():
             return
-        alive = np.maximum(1.0 - span.stat("zero_fraction")[:, places], 1e-12)
-        sizes = span.stat("mean_abs")[:, places] / alive
+        alive = np.maximum(1.0 - span.stat("zero_fraction")[:, indices], 1e-12)
+        sizes = span.stat("mean_abs")[:, indices] / alive
         for row in np.flatnonzero((limits > 0) & np.isfinite(sizes).any(axis=1)):
             self._signs.add(int(span.steps[row]), float(np.nanmedian(sizes[row]) / limits[row]))
             self._value_limit = float(limits[row])

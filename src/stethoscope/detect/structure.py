@@ -91,11 +91,11 @@ class Structure(Detector):
         self._depth = dict(span.depth) or self._depth
         self._types = {path: str(m.get("type", "")) for path, m in span.modules.items()} or self._types
         reported = np.atleast_1d(np.any(span.present, axis=0)).tolist()
-        for place, info in enumerate(span.sites):
+        for index, info in enumerate(span.sites):
             if info.site.kind is Kind.GRADIENT:
                 self._num_dims[info.site.path] = len(info.shape)
-            self._sort(info.site.kind, info.site.path, info.site.module, info.measured, reported[place])
-        gradients = span.places(Kind.GRADIENT)
+            self._sort(info.site.kind, info.site.path, info.site.module, info.measured, reported[index])
+        gradients = span.site_indices(Kind.GRADIENT)
         if len(gradients) and len(span.steps):
             # A backward from which nothing arrived anywhere counts too: then the loss itself is cut off.
             backwards = np.nan_to_num(span.metric(metrics.NUM_BACKWARDS)) > 0

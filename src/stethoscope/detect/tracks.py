@@ -66,9 +66,9 @@ class Track:
         """What is kept, evenly over all there were: [kept, width]."""
         return self._rows[: self._num_kept]
 
-    def column(self, place: int) -> FloatArray:
+    def column(self, index: int) -> FloatArray:
         """One of the numbers of each row that is kept."""
-        return self._rows[: self._num_kept, place]
+        return self._rows[: self._num_kept, index]
 
     @property
     def values(self) -> FloatArray:

@@ -125,11 +125,11 @@ class UnitHealth(Detector):
         """Looks come every few steps; between them a branch that is used now and then may have had its gradient."""
         if not len(span.steps):
             return
-        places = span.places(Kind.GRADIENT)
-        largest = span.stat("abs_max")[:, places]
-        for column, place in enumerate(places):
-            path, steps = span.sites[place].site.path, span.steps[largest[:, column] > 0]
-            if span.present[:, place].any():
+        indices = span.site_indices(Kind.GRADIENT)
+        largest = span.stat("abs_max")[:, indices]
+        for column, index in enumerate(indices):
+            path, steps = span.sites[index].site.path, span.steps[largest[:, column] > 0]
+            if span.present[:, index].any():
                 self._trained.add(path)
             if len(steps):
                 last, rest = self._awake.get(path, (int(steps[0]), 0))
@@ -237,8 +237,8 @@ class UnitHealth(Detector):
         too_many = {path: dead for path, dead in lying.items() if self._is_fault(path, *dead[:2])}
         told = too_many or lying
         # A dead layer starves the ones before it: the last in depth is where it began.
-        place = {path: number for number, path in enumerate(self._order)}
-        ordered = sorted(told, key=lambda path: -place.get(path.rpartition(".")[0], -1))
+        index = {path: number for number, path in enumerate(self._order)}
+        ordered = sorted(told, key=lambda path: -index.get(path.rpartition(".")[0], -1))
         path = ordered[0]
         num_units, dead, first = told[path]
         layer = path.rpartition(".")[0] or path
@@ -293,8 +293,8 @@ class UnitHealth(Detector):
         }
         if not lasting:
             return None
-        place = {path: number for number, path in enumerate(self._order)}
-        path = min(lasting, key=lambda name: place.get(name, 0))
+        index = {path: number for number, path in enumerate(self._order)}
+        path = min(lasting, key=lambda name: index.get(name, 0))
         share = lasting[path].latest[1]
         return Finding(
             "saturated_units",

@@ -138,17 +138,17 @@ class UpdateSize(Detector):
             first = ratios[seen[0]]
             some = bool(np.nanmin(first) < REPLACED)
             self._born_at_zero = {path for path, ratio in zip(paths, first, strict=True) if some and ratio > 0.9}
-        for place, path in enumerate(paths):
+        for index, path in enumerate(paths):
             if path in (self._born_at_zero or ()):
-                ratios[:, place] = np.nan
+                ratios[:, index] = np.nan
 
     def _follow_weights(self, sizes: FloatArray, paths: list[str]) -> None:
         """The first and the latest size of every matrix."""
-        for place, path in enumerate(paths):
-            there = np.flatnonzero(np.isfinite(sizes[:, place]))
+        for index, path in enumerate(paths):
+            there = np.flatnonzero(np.isfinite(sizes[:, index]))
             if len(there):
-                first = self._weights.get(path, (float(sizes[there[0], place]), 0.0))[0]
-                self._weights[path] = (first, float(sizes[there[-1], place]))
+                first = self._weights.get(path, (float(sizes[there[0], index]), 0.0))[0]
+                self._weights[path] = (first, float(sizes[there[-1], index]))
 
     def _follow_ratio(self, step: int, ratios: FloatArray, paths: list[str]) -> None:
         values = ratios[~np.isnan(ratios)]
@@ -401,8 +401,8 @@ def _usual_size(shape: tuple[int, ...]) -> float:
 
 
 def _pairs(span: Span) -> tuple[list[int], list[int], list[str]]:
-    """Places of the updates of weight matrices, of the matrices themselves, and their paths."""
-    weights = {span.sites[n].site.path: int(n) for n in span.places(Kind.WEIGHT) if is_matrix(span.sites[n])}
-    updates = {span.sites[n].site.path: int(n) for n in span.places(Kind.UPDATE)}
+    """Indices of the updates of weight matrices, of the matrices themselves, and their paths."""
+    weights = {span.sites[n].site.path: int(n) for n in span.site_indices(Kind.WEIGHT) if is_matrix(span.sites[n])}
+    updates = {span.sites[n].site.path: int(n) for n in span.site_indices(Kind.UPDATE)}
     paths = [path for path in updates if path in weights]
     return [updates[path] for path in paths], [weights[path] for path in paths], paths

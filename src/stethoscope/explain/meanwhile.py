@@ -116,13 +116,13 @@ def last_good(run: Run, cause: Finding) -> int:
 
 
 def _broken(series: Series, cause: Finding) -> int | None:
-    """The place from which on the loss is no number any more, where that is within the cause's time."""
+    """The index from which on the loss is no number any more, where that is within the cause's time."""
     bad = ~np.isfinite(series.values)
     if not len(bad) or not bad[-1] or series.steps[-1] < cause.first_step:
         return None
     good = np.flatnonzero(~bad)
-    place = int(good[-1]) + 1 if len(good) else 0
-    return place if series.steps[place] >= cause.first_step else None
+    index = int(good[-1]) + 1 if len(good) else 0
+    return index if series.steps[index] >= cause.first_step else None
 
 
 def _of_metric(run: Run, cause: Finding, end: int, name: str, label: str) -> list[Evidence]:
@@ -160,12 +160,12 @@ def _moved_most(run: Run, cause: Finding, kind: Kind, stat: str, end: int) -> tu
             now = run.matrix(kind, stat, pattern=pattern, first=max(cause.first_step, end - _LAST_STEPS), last=end)
         except (KeyError, ValueError, StethoscopeError):
             continue
-        places = {info.site: at for at, info in enumerate(now.sites)}
+        indices = {info.site: at for at, info in enumerate(now.sites)}
         for at, info in enumerate(was.sites):
             name = info.site.path
-            if info.site not in places or info.site.name == "bias":
+            if info.site not in indices or info.site.name == "bias":
                 continue
-            before, after = was.values[:, at], now.values[:, places[info.site]]
+            before, after = was.values[:, at], now.values[:, indices[info.site]]
             before, after = before[np.isfinite(before)], after[np.isfinite(after)]
             if (
                 len(before) < _MIN_BEFORE

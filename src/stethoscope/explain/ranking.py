@@ -39,8 +39,8 @@ def rank_causes(
 def _parent(number: int, serious: Sequence[Finding], around: RunContext) -> int | None:
     """The finding from which this one follows: of several the latest, of equally late ones the first."""
     own = serious[number]
-    possible = [place for place, cause in enumerate(serious) if place != number and _follows(own, cause, around)]
-    return max(possible, key=lambda place: (serious[place].first_step, -place), default=None)
+    possible = [index for index, cause in enumerate(serious) if index != number and _follows(own, cause, around)]
+    return max(possible, key=lambda index: (serious[index].first_step, -index), default=None)
 
 
 def _root(number: int, parents: Sequence[int | None]) -> int:

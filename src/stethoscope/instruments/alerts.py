@@ -1,4 +1,4 @@
-"""What is wrong with the values of one array: NaN, infinities, extreme magnitudes; each with its place."""
+"""What is wrong with the values of one array: NaN, infinities, extreme magnitudes; each with its index."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def value_alerts(array: npt.NDArray[Any], name: str, *, extreme: float = EXTREME
 
 
 def row_alerts(num_nan: int, num_inf: int, abs_max: float | None, count: int, name: str) -> list[TensorAlert]:
-    """The same from statistics alone: how many and how large, without a place."""
+    """The same from statistics alone: how many and how large, without an index."""
     found = []
     for kind, num, what in (
         (TensorAlertKind.NAN_VALUES, num_nan, ("NaN", "NaN")),

@@ -108,7 +108,7 @@ class _Frame:
             self.vanishing.tolist(),
             self.exploding.tolist(),
             self.intensities().tolist(),
-            (self.non_finite.get(place) for place in range(len(self.names))),
+            (self.non_finite.get(index) for index in range(len(self.names))),
         )
         return zip(*columns, strict=True)
 
@@ -123,13 +123,13 @@ class Frames(Sequence[GradientFrame]):
         self._kept = kept
 
     @overload
-    def __getitem__(self, place: int) -> GradientFrame: ...
+    def __getitem__(self, index: int) -> GradientFrame: ...
     @overload
-    def __getitem__(self, place: slice) -> list[GradientFrame]: ...
-    def __getitem__(self, place: int | slice) -> GradientFrame | list[GradientFrame]:
-        if isinstance(place, slice):
-            return [self._kept[i].public() for i in range(*place.indices(len(self._kept)))]
-        return self._kept[place].public()
+    def __getitem__(self, index: slice) -> list[GradientFrame]: ...
+    def __getitem__(self, index: int | slice) -> GradientFrame | list[GradientFrame]:
+        if isinstance(index, slice):
+            return [self._kept[i].public() for i in range(*index.indices(len(self._kept)))]
+        return self._kept[index].public()
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -177,8 +177,8 @@ class GradientFlowAnimator:
         found = RunGradients.read(run, first, last)
         paths = [info.site.path for info in found.sites]
         shared: dict[tuple[int, ...], tuple[str, ...]] = {}
-        for row, (step, places) in enumerate(found.frames()):
-            order = sorted(places)  # as the model has them; by name "layers.10" would come before "layers.2"
+        for row, (step, indices) in enumerate(found.frames()):
+            order = sorted(indices)  # as the model has them; by name "layers.10" would come before "layers.2"
             names = shared.setdefault(tuple(order), tuple(paths[i] for i in order))
             values = np.column_stack([found.mean_abs[row], found.abs_max[row], found.norm[row]])[order]
             nans, infs = found.num_nan[row, order], found.num_inf[row, order]

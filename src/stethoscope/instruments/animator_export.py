@@ -41,10 +41,10 @@ def export_json(animator: GradientFlowAnimator, path: str | Path) -> Path:
 
     def write(file: BinaryIO) -> None:
         file.write(b"[")
-        for place, (step, rows) in enumerate(animator.rows()):
+        for temporary, (step, rows) in enumerate(animator.rows()):
             layers = [dict(zip(JSON_FIELDS, (*row[:-1], plain(row[-1])), strict=True)) for row in rows]
             line = json.dumps({"step": step, "layers": layers}, allow_nan=False, ensure_ascii=False)
-            file.write(("\n" if place == 0 else ",\n").encode() + line.encode())
+            file.write(("\n" if temporary == 0 else ",\n").encode() + line.encode())
         file.write(b"\n]\n")
 
     return write_atomically(path, write)
@@ -134,6 +134,6 @@ def export_mp4(animator: GradientFlowAnimator, path: str | Path, fps: float, max
     find_ffmpeg()
     grid = animator.grid(max_rows=64, max_columns=400, natural=True)
     pictures = moving_plots.flow_pictures(grid, max_pictures, dark=dark)
-    with placed_beside(path) as place:
-        write_mp4(pictures, place, fps)
+    with placed_beside(path) as temporary:
+        write_mp4(pictures, temporary, fps)
     return Path(path)

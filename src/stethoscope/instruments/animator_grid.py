@@ -63,7 +63,7 @@ def build_grid(
     known = dict.fromkeys(name for layer_names in kinds for name in layer_names)
     names = list(known) if as_given else sorted(known, key=natural_key) if natural else sorted(known)
     steps = np.array([step for step, *_ in columns], dtype=np.int64)
-    row_of = {name: place for place, name in enumerate(names)}
+    row_of = {name: index for index, name in enumerate(names)}
     row_starts, col_starts = _row_starts(names, max_rows), _starts(len(columns), max_columns)
     row_bin = _bin_of(row_starts, len(names))
     shape = (len(row_starts), len(col_starts))
@@ -71,8 +71,8 @@ def build_grid(
     state = np.full(shape, MISSING, dtype=np.uint8)
     seen: dict[tuple[str, ...], IntArray] = {}
     for col, block in enumerate(np.split(np.arange(len(columns)), col_starts[1:])):
-        for place in block:
-            _, layer_names, norm, intensity, broken = columns[place]
+        for index in block:
+            _, layer_names, norm, intensity, broken = columns[index]
             rows = seen.get(layer_names)
             if rows is None:
                 rows = row_bin[np.array([row_of[n] for n in layer_names], dtype=np.int64)]
@@ -116,7 +116,7 @@ def _row_starts(names: Sequence[str], limit: int | None) -> IntArray:
     parts = [name.split(".") for name in names]
     for depth in range(max(map(len, parts)) - 1, 0, -1):
         heads = [tuple(part[:depth]) for part in parts]
-        starts = [place for place, head in enumerate(heads) if place == 0 or head != heads[place - 1]]
+        starts = [index for index, head in enumerate(heads) if index == 0 or head != heads[index - 1]]
         if len(starts) <= limit:
             # A model that is all one module would be one row, which says nothing.
             return np.array(starts, dtype=np.int64) if len(starts) >= min(4, limit) else _starts(len(names), limit)

@@ -79,7 +79,7 @@ class TensorComparison:
         if self.equal:
             return "equal" + (f" ({self.note})" if self.note else "")
         finite = [one for one in self.worst if np.isfinite(one.abs_error)]
-        place = f" at {list(finite[0].index)}" if finite else ""
+        index = f" at {list(finite[0].index)}" if finite else ""
         broken = ""
         if self.num_nonfinite_mismatches:
             where = next((f", first {list(one.index)}" for one in self.worst if not np.isfinite(one.abs_error)), "")
@@ -87,7 +87,7 @@ class TensorComparison:
         ulps = "" if self.max_ulps is None else f", {self.max_ulps:,} ULPs of {self.ulp_dtype}"
         return (
             f"{self.num_different:,} {'element differs' if self.num_different == 1 else 'elements differ'}, finite ones by at most "
-            f"{_show(self.max_abs_error)}{place} (relative {_show(self.max_relative_error)}{ulps}){broken}, cosine {_show(self.cosine)}, "
+            f"{_show(self.max_abs_error)}{index} (relative {_show(self.max_relative_error)}{ulps}){broken}, cosine {_show(self.cosine)}, "
             f"KS distance {_show(self.ks_distance)}" + (f"; {self.note}" if self.note else "")
         )
 
@@ -191,8 +191,8 @@ def _worst(
     num = min(num, error.size)
     if not num:
         return ()
-    places = np.argpartition(-error, num - 1)[:num]
-    places = places[np.lexsort((places, -error[places]))]
+    indices = np.argpartition(-error, num - 1)[:num]
+    indices = indices[np.lexsort((indices, -error[indices]))]
     return tuple(
         ElementDifference(
             index_of(int(p), shape),
@@ -201,7 +201,7 @@ def _worst(
             float(error[p]),
             int(ulps[p]) if ulps is not None and np.isfinite(error[p]) else None,
         )
-        for p in places
+        for p in indices
         if error[p] > 0
     )
 
@@ -235,9 +235,9 @@ def histogram_ks(
     counts_a: npt.NDArray[Any], edges_a: FloatArray, counts_b: npt.NDArray[Any], edges_b: FloatArray
 ) -> float:
     """The Kolmogorov-Smirnov distance of two histograms, values taken as spread evenly over their bins."""
-    places = np.union1d(edges_a, edges_b)
+    indices = np.union1d(edges_a, edges_b)
     share = [
-        np.interp(places, edges, np.concatenate([[0.0], np.cumsum(counts) / counts.sum()]), left=0.0, right=1.0)
+        np.interp(indices, edges, np.concatenate([[0.0], np.cumsum(counts) / counts.sum()]), left=0.0, right=1.0)
         for counts, edges in ((counts_a, edges_a), (counts_b, edges_b))
     ]
     return float(np.abs(share[0] - share[1]).max())

@@ -111,7 +111,7 @@ def compare_runs(first: Any, second: Any) -> RunComparison:
     for first_step, last_step in _stretches(steps):
         _compare_rows(a, b, first_step, last_step, found)
     told = [_told(a, b, site, course) for site, course in found.items()]
-    told.sort(key=_place)
+    told.sort(key=_by_distance)
     return RunComparison(
         sites=tuple(told),
         only_first=tuple(site for site in sites_a if site not in sites_b),
@@ -121,7 +121,7 @@ def compare_runs(first: Any, second: Any) -> RunComparison:
     )
 
 
-def _place(one: SiteComparison) -> tuple[float, int]:
+def _by_distance(one: SiteComparison) -> tuple[float, int]:
     """Earlier differences first; in one step as a step goes, so that the cause stands before what followed."""
     step = float("inf") if one.first_different_step is None else one.first_different_step
     return step, ORDER.index(one.site.kind)
@@ -185,12 +185,12 @@ def _compare_rows(a: Any, b: Any, first: int, last: int, found: dict[Site, _Cour
     read = [[run.matrix(None, stat, first=first, last=last) for stat in STATS] for run in (a, b)]
     steps: IntArray = np.intersect1d(read[0][0].steps, read[1][0].steps)
     rows = [np.searchsorted(matrices[0].steps, steps) for matrices in read]
-    places = [{info.site: i for i, info in enumerate(matrices[0].sites)} for matrices in read]
+    indices = [{info.site: i for i, info in enumerate(matrices[0].sites)} for matrices in read]
     for site, course in found.items():
-        if site in places[0] and site in places[1]:
+        if site in indices[0] and site in indices[1]:
             sides = [
-                np.column_stack([matrix.values[row, place[site]] for matrix in matrices])
-                for matrices, row, place in zip(read, rows, places, strict=True)
+                np.column_stack([matrix.values[row, index[site]] for matrix in matrices])
+                for matrices, row, index in zip(read, rows, indices, strict=True)
             ]
             course.add(steps, *sides)
 

@@ -98,8 +98,8 @@ def mean_in_order(values: FloatArray) -> float:
 
 
 def _ordered_edges(model: ModelGraph) -> list[tuple[str, str]]:
-    place = {name: i for i, name in enumerate(model.order)}
-    return sorted(model.digraph.edges, key=lambda edge: (place[edge[0]], place[edge[1]]))
+    index = {name: i for i, name in enumerate(model.order)}
+    return sorted(model.digraph.edges, key=lambda edge: (index[edge[0]], index[edge[1]]))
 
 
 def _edge(

@@ -67,8 +67,8 @@ def find_critical_paths(network: GradientFlowNetwork, limit: int = 8) -> list[Cr
             found.append(_describe(route, ends, costs, network))
     found.sort(key=lambda path: (-whole(path_loss(path)), natural_key(path.layers[0])))
     named = []
-    for place, path in enumerate(found[:limit], start=1):
-        named.append(_named(path, "main_path" if place == 1 else f"path_{place}"))
+    for index, path in enumerate(found[:limit], start=1):
+        named.append(_named(path, "main_path" if index == 1 else f"path_{index}"))
     return named
 
 
@@ -164,8 +164,8 @@ def best_skip(
     pairs = list(itertools.pairwise(route))
     present = {(edge.from_layer, edge.to_layer) for edge in network.edges}
     for length in (2, 3):
-        for place in range(len(pairs) - length + 1):
-            span = pairs[place : place + length]
+        for index in range(len(pairs) - length + 1):
+            span = pairs[index : index + length]
             source, target = span[0][0], span[-1][1]
             saved = sum(losses[pair] for pair in span)
             if saved > 0 and (source, target) not in present and (best is None or saved > best[0] * 1.05):

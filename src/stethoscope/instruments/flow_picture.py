@@ -15,7 +15,7 @@ from rich.text import Text
 
 from stethoscope.instruments.animator_grid import shorten
 from stethoscope.instruments.files import write_atomically, write_json, write_text
-from stethoscope.instruments.flow_layout import Place, apex, curve, edges_to_draw, place_nodes
+from stethoscope.instruments.flow_layout import Position, apex, curve, edges_to_draw, node_positions
 from stethoscope.instruments.flow_types import (
     CriticalGradientPath,
     FlowNode,
@@ -83,7 +83,7 @@ def norms_of(shown: GradientFlowVisualization, layer: str) -> list[float]:
 
 
 def shown_type(node: FlowNode) -> NodeType:
-    """On the model's graph a bottleneck is a place that others depend on; a norm that fell as training went is
+    """On the model's graph a bottleneck is a layer that others depend on; a norm that fell as training went is
     none."""
     fell = node.node_type is NodeType.BOTTLENECK and node.is_narrow is False
     return NodeType.NORMAL if fell else node.node_type
@@ -170,21 +170,22 @@ def draw(shown: GradientFlowVisualization, dark: bool = False) -> Any:
 
     palette = flow_palette(shown.visualization_config.color_scheme, dark)
     look = tokens(dark)
-    places = place_nodes(shown)
+    positions = node_positions(shown)
     edges, num_hidden = edges_to_draw(shown)
     heights = {
-        (e.from_layer, e.to_layer): apex(places[e.from_layer], places[e.to_layer], list(places.values())) for e in edges
+        (e.from_layer, e.to_layer): apex(positions[e.from_layer], positions[e.to_layer], list(positions.values()))
+        for e in edges
     }
-    routes = {pair: curve(places[pair[0]], places[pair[1]], height) for pair, height in heights.items()}
-    reached = [y for _, y in places.values()] + [h for h in heights.values() if h is not None]
-    levels = max((x for x, _ in places.values()), default=0.0) + 1
+    routes = {pair: curve(positions[pair[0]], positions[pair[1]], height) for pair, height in heights.items()}
+    reached = [y for _, y in positions.values()] + [h for h in heights.values() if h is not None]
+    levels = max((x for x, _ in positions.values()), default=0.0) + 1
     low, high = min(reached, default=0.0) - 0.55, max(reached, default=0.0) + 0.55
     with figure_style(dark):
         figure = plots.new_figure(min(max(1.0 * levels + 1, 6.0), 24.0), min(max(0.9 * (high - low) + 0.9, 2.0), 14.0))
         axis = figure.subplots()
         axis.set_axis_off()
         _draw_edges(axis, shown, routes, palette, look.sheet)
-        _draw_nodes(axis, shown, places, palette, look)
+        _draw_nodes(axis, shown, positions, palette, look)
         axis.set_xlim(-0.7, levels - 0.3)
         axis.set_ylim(low, high)
         title = sentences(shown)[0].lstrip("◆▲●✓ ")
@@ -216,7 +217,7 @@ def _shares(shown: GradientFlowVisualization) -> dict[float, float]:
 def _draw_edges(
     axis: Any,
     shown: GradientFlowVisualization,
-    routes: dict[tuple[str, str], list[Place]],
+    routes: dict[tuple[str, str], list[Position]],
     palette: FlowPalette,
     sheet: str,
 ) -> None:
@@ -244,7 +245,7 @@ def _draw_edges(
 def _draw_nodes(
     axis: Any,
     shown: GradientFlowVisualization,
-    places: dict[str, Place],
+    positions: dict[str, Position],
     palette: FlowPalette,
     look: Tokens,
 ) -> None:
@@ -254,10 +255,10 @@ def _draw_nodes(
     ramp, shares = _ramp(palette), _shares(shown)
     exploding = {name for region in shown.exploding_regions for name in region.affected_layers}
     vanishing = {name for region in shown.vanishing_regions for name in region.affected_layers}
-    columns = max((x for x, _ in places.values()), default=0.0) + 1
+    columns = max((x for x, _ in positions.values()), default=0.0) + 1
     every = math.ceil(columns / 24)
     for node in shown.flow_network.nodes:
-        name, (x, y) = node.layer_name, places[node.layer_name]
+        name, (x, y) = node.layer_name, positions[node.layer_name]
         bad, weak = name in exploding, name in vanishing
         edge = palette.exploding if bad else palette.vanishing if weak else palette.outline
         axis.add_patch(
@@ -277,11 +278,11 @@ def _draw_nodes(
             _label_node(axis, node, (x, y), look, ramp(shares[node.gradient_strength]))
 
 
-def _label_node(axis: Any, node: FlowNode, place: Place, look: Tokens, fill: Any) -> None:
+def _label_node(axis: Any, node: FlowNode, position: Position, look: Tokens, fill: Any) -> None:
     """The mean norm in the box, its mark over it, the name under it on a patch that keeps ribbons off."""
     from stethoscope.views.plots import figures as plots
 
-    x, y = place
+    x, y = position
     patch = {"facecolor": look.sheet, "edgecolor": "none", "pad": 0.6, "alpha": 0.85}
     settings: dict[str, Any] = {"ha": "center", "zorder": 5}
     is_dark = 0.299 * fill[0] + 0.587 * fill[1] + 0.114 * fill[2] < 0.55

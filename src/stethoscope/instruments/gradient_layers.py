@@ -201,7 +201,7 @@ def direction_of(values: Any) -> FloatArray:
 
 
 def _negative(begin: int, count: int) -> npt.NDArray[np.bool_]:
-    """A fixed random bit for each place: one scrambled word for every 64 of them."""
+    """A fixed random bit for each element: one scrambled word for every 64 of them."""
     first = begin // 64
     words = np.arange(first, first + -(-count // 64), dtype=np.uint64)
     scrambled = mix((words + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15))

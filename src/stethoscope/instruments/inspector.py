@@ -150,14 +150,14 @@ class TensorInspector:
         spread: TensorDistribution | None,
         alerts: list[TensorAlert],
         what: tuple[str, str | None, str | None, int | None],
-        place: OrderedDict[int, TensorInfo],
+        table: OrderedDict[int, TensorInfo],
     ) -> TensorInfo:
         name, layer, operation, step = what
         tensor_id = next(self._ids)
         course = self._course(layer, name, operation)
         course.add(stats)
         # What a session measures of a training is meant to move: `drift` tells how far, and nobody is alarmed.
-        drifted = self._drift_alert(course, name) if place is self._infos else None
+        drifted = self._drift_alert(course, name) if table is self._infos else None
         if drifted is not None:
             alerts.append(drifted)
         info = TensorInfo(
@@ -171,7 +171,7 @@ class TensorInspector:
             distribution=spread,
             alerts=tuple(replace(alert, tensor_id=tensor_id) for alert in alerts),
         )
-        place[tensor_id] = info
+        table[tensor_id] = info
         self._num_inspected += 1
         while len(self._infos) + len(self._recorded) > self.max_tracked_tensors:
             (self._recorded or self._infos).popitem(last=False)

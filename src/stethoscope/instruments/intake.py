@@ -23,7 +23,7 @@ class ArrayError(StethoscopeError, TypeError):
 
 @dataclass(frozen=True, slots=True)
 class NonFinite:
-    """Where a NaN or an infinity sits: the tensor, how many there are, and the place of the first."""
+    """Where a NaN or an infinity sits: the tensor, how many there are, and the index of the first."""
 
     name: str
     num_nan: int
@@ -39,9 +39,9 @@ class NonFinite:
         return " and ".join(parts)
 
     def __str__(self) -> str:
-        place = "" if self.first_index is None else f", the first at index {list(self.first_index)}"
+        index = "" if self.first_index is None else f", the first at index {list(self.first_index)}"
         when = "" if self.step is None else f" at step {self.step:,}"
-        return f"{self.name}: {self.what}{when}{place}"
+        return f"{self.name}: {self.what}{when}{index}"
 
 
 def as_numpy(value: Any, name: str = "array") -> npt.NDArray[Any]:

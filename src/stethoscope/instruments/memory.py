@@ -79,20 +79,20 @@ class MemoryBook:
         alive."""
         self._settle()
         self._looks += 1
-        place = self._looks
+        index = self._looks
         try:
-            reference: Any = weakref.ref(value, partial(_append, self._gone, place))
+            reference: Any = weakref.ref(value, partial(_append, self._gone, index))
         except TypeError:
             reference = None
         storage = _storage_of(value) if reference is not None else 0
-        self._entries[place] = (name, layer, size, step, reference, storage)
+        self._entries[index] = (name, layer, size, step, reference, storage)
         if reference is not None:
             self._enter(storage, size)
         while len(self._entries) > self._max_tensors:
             _, entry = self._entries.popitem(last=False)
             if entry[4] is not None and entry[4]() is not None:
                 self._leave(entry[5])
-        self._points.append(MemoryPoint(place, step, self._live_bytes + self._noted_bytes))
+        self._points.append(MemoryPoint(index, step, self._live_bytes + self._noted_bytes))
 
     def note(self, name: str, layer: str, kind: str, size: int, *, held: bool) -> None:
         """Notes the size of a tensor that nobody shows: what a session measures."""
@@ -169,9 +169,9 @@ class MemoryBook:
             self._live_bytes -= self._sizes.pop(storage)
 
 
-def _append(gone: deque[int], place: int, _: object) -> None:
+def _append(gone: deque[int], index: int, _: object) -> None:
     """What a weak reference calls; holds the queue, not the book."""
-    gone.append(place)
+    gone.append(index)
 
 
 def _storage_of(value: Any) -> int:

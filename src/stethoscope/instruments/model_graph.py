@@ -153,9 +153,9 @@ def _contract(nx: Any, full: Any, measured: set[str]) -> Any:
 
 def _data_order(nx: Any, graph: Any, given: list[str]) -> tuple[str, ...]:
     """Topological, ties in the order given; a cycle (a recurrent model) keeps the order given."""
-    place = {name: i for i, name in enumerate(given)}
+    index = {name: i for i, name in enumerate(given)}
     if nx.is_directed_acyclic_graph(graph):
-        return tuple(nx.lexicographical_topological_sort(graph, key=lambda name: place[name]))
+        return tuple(nx.lexicographical_topological_sort(graph, key=lambda name: index[name]))
     return tuple(given)
 
 

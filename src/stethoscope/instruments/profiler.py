@@ -184,14 +184,14 @@ class Profiler:
     def end_timer(self, name: str) -> float:
         """Ends the newest timer of this name and returns how long it ran, in seconds."""
         now, stack = self._clock(), self._stack()
-        place = next((i for i in range(len(stack) - 1, -1, -1) if stack[i].name == name), None)
-        if place is None:
+        index = next((i for i in range(len(stack) - 1, -1, -1) if stack[i].name == name), None)
+        if index is None:
             raise TimerError("no such timer is running in this thread", where=name, do="Call start_timer first")
-        running = stack.pop(place)
+        running = stack.pop(index)
         duration = max(0.0, now - running.start_s)
-        if place:
-            stack[place - 1].inside_s += duration
-        path = "/".join([*(outer.name for outer in stack[:place]), name])
+        if index:
+            stack[index - 1].inside_s += duration
+        path = "/".join([*(outer.name for outer in stack[:index]), name])
         self._add(ProfileEvent(name, running.category, running.start_s, duration, path), running.inside_s)
         return duration
 
@@ -237,7 +237,7 @@ class Profiler:
         *,
         inside_s: float = 0.0,
     ) -> None:
-        """Records something whose start and place are known: `path` names what it ran inside, `inside_s` is spent in its
+        """Records something whose start and path are known: `path` names what it ran inside, `inside_s` is spent in its
         own parts."""
         where = f"{path}/{name}" if path else name
         self._add(ProfileEvent(name, Category(category), start_s, _seconds(duration_s, name), where), inside_s)

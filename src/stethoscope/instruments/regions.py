@@ -83,11 +83,11 @@ def find_dead_zones(histories: Mapping[str, GradientHistory], model: ModelGraph 
         if len(norms) and num_dead / len(norms) > 0.5:
             dead[name] = (num_dead, num_dead / len(norms))
     zones = []
-    for place, layers in enumerate(_groups(dead, model), start=1):
+    for index, layers in enumerate(_groups(dead, model), start=1):
         share = max(dead[name][1] for name in layers)
         zones.append(
             GradientDeadZone(
-                zone_id=f"dead_zone_{place}",
+                zone_id=f"dead_zone_{index}",
                 affected_layers=layers,
                 dead_duration=max(dead[name][0] for name in layers),
                 recovery_potential=_recovery(share, model),
@@ -136,7 +136,7 @@ def _regions(
     advice: tuple[str, ...],
 ) -> list[GradientRegion]:
     regions = []
-    for place, layers in enumerate(_groups(levels, model), start=1):
+    for index, layers in enumerate(_groups(levels, model), start=1):
         bad_steps: set[int] = set()
         for name in layers:
             norms = np.asarray(histories[name].gradient_norms, dtype=np.float64)
@@ -144,7 +144,7 @@ def _regions(
         duration = len(bad_steps) if model is not None else len(histories[layers[0]].gradient_norms)
         regions.append(
             GradientRegion(
-                region_id=f"{kind}_{place}",
+                region_id=f"{kind}_{index}",
                 affected_layers=layers,
                 severity_level=max((levels[name] for name in layers), key=LEVELS.index),
                 extent=RegionExtent(layers[0], layers[-1], _parameters(layers, histories, model), duration),
@@ -160,10 +160,10 @@ def _groups(names: Iterable[str], model: ModelGraph | None) -> list[list[str]]:
     wanted = list(names)
     if model is None:
         return [[name] for name in wanted]
-    place = {name: i for i, name in enumerate(model.order)}
+    index = {name: i for i, name in enumerate(model.order)}
     parts = networkx().weakly_connected_components(model.digraph.subgraph(wanted))
-    groups = [sorted(part, key=lambda name: place[name]) for part in parts]
-    return sorted(groups, key=lambda group: place[group[0]])
+    groups = [sorted(part, key=lambda name: index[name]) for part in parts]
+    return sorted(groups, key=lambda group: index[group[0]])
 
 
 def _parameters(layers: list[str], histories: Mapping[str, GradientHistory], model: ModelGraph | None) -> int | None:

@@ -65,10 +65,10 @@ def plain_norms(arrays: Sequence[Any], table: Table, names: Sequence[str]) -> Fl
     """
     norms: FloatArray = np.nan_to_num(stat(table, "norm"), nan=0.0)
     low, high = _PLAIN_SQUARES
-    for place, (array, name) in enumerate(zip(arrays, names, strict=True)):
-        largest = float(stat(table[place], "abs_max"))
+    for index, (array, name) in enumerate(zip(arrays, names, strict=True)):
+        largest = float(stat(table[index], "abs_max"))
         if low < largest < high and _is_plain(array):
-            norms[place] = _root_of_squares(array, name)
+            norms[index] = _root_of_squares(array, name)
     return norms
 
 

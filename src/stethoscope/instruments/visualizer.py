@@ -197,8 +197,8 @@ def to_long_csv(plots: Sequence[tuple[str, Plot]]) -> str:
     for name, plot in plots:
         columns, rows = plot.table()
         writer.writerows(
-            (name, place, column, value)
-            for place, row in enumerate(rows)
+            (name, index, column, value)
+            for index, row in enumerate(rows)
             for column, value in zip(columns, row, strict=True)
         )
     return text.getvalue()

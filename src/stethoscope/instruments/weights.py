@@ -244,10 +244,10 @@ def _outliers(
         return [], 0
     with np.errstate(invalid="ignore"):
         z = np.abs((flat - stats.mean) / stats.std_dev)
-    places = np.flatnonzero(np.isfinite(z) & (z > 3.0))
-    count = len(places)
+    indices = np.flatnonzero(np.isfinite(z) & (z > 3.0))
+    count = len(indices)
     if count > MAX_OUTLIERS:
-        places = np.sort(places[np.argsort(-z[places], kind="stable")[:MAX_OUTLIERS]])
+        indices = np.sort(indices[np.argsort(-z[indices], kind="stable")[:MAX_OUTLIERS]])
     found = [
         WeightOutlier(
             index,
@@ -257,7 +257,7 @@ def _outliers(
             OutlierSeverity.HIGH if z[i] > 5.0 else OutlierSeverity.MEDIUM,
             name,
         )
-        for i in places
+        for i in indices
     ]
     return found, count
 

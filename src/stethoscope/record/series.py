@@ -31,9 +31,9 @@ class Series:
 
     def at(self, step: int) -> float | None:
         """The value at exactly this step, or None where nothing was recorded."""
-        place = int(np.searchsorted(self.steps, step))
-        if place < len(self.steps) and self.steps[place] == step:
-            return float(self.values[place])
+        index = int(np.searchsorted(self.steps, step))
+        if index < len(self.steps) and self.steps[index] == step:
+            return float(self.values[index])
         return None
 
 

@@ -1,4 +1,4 @@
-"""JSON of a run folder taken apart with its types tested: an error names the field, nothing is trusted by its place."""
+"""JSON of a run folder taken apart with its types tested: an error names the field, nothing is trusted by its position."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 A frame is an 80-byte header and a payload. The header carries a checksum of itself and one of the payload,
 both 64 bits, so a single flipped bit anywhere is seen. It names the file it belongs to (a random
-id) and its place in it (a sequence without gaps), so that after damage the next true frame can be found and
+id) and its position in it (a sequence without gaps), so that after damage the next true frame can be found and
 the number of lost ones is known; a stray copy of another file's bytes is never taken for a frame. `serial`
 counts frames over all files of a process start: one written twice (after a failed fsync) is read once.
 """
@@ -91,7 +91,7 @@ class Allowance:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Frame:
-    """A frame that is not yet in a file: its payload is packed, its place not known."""
+    """A frame that is not yet in a file: its payload is packed, its offset not known."""
 
     kind: int
     step: int
@@ -104,7 +104,7 @@ class Frame:
     """How many rows it holds; not written, for the account of what could not be."""
 
     def pack(self, file_id: bytes, sequence: int) -> bytes:
-        """The frame's bytes at a place in a file."""
+        """The frame's bytes at an offset in a file."""
         fields = _FIELDS.pack(
             MAGIC,
             self.kind,

@@ -81,8 +81,8 @@ def read_fully(file: io.FileIO, most_bytes: int) -> bytes:
 
 def stat_file(run: Path, label: str) -> os.stat_result:
     """Size and times of a plain file of the run."""
-    with _parent(run, label) as (place, name):
-        found = _stat(place, name)
+    with _parent(run, label) as (parent, name):
+        found = _stat(parent, name)
     _require_plain(found, run, label)
     return found
 
@@ -113,11 +113,11 @@ def folder_bytes(run: Path) -> int:
 
 def remove_file(run: Path, label: str) -> None:
     """Takes one name away: a file, or a link itself. OSError where it is a folder."""
-    with _parent(run, label) as (place, name):
-        if isinstance(place, int):
-            os.unlink(name, dir_fd=place)
+    with _parent(run, label) as (parent, name):
+        if isinstance(parent, int):
+            os.unlink(name, dir_fd=parent)
         else:
-            (place / name).unlink()
+            (parent / name).unlink()
 
 
 def remove_run(folder: Path) -> None:
@@ -127,11 +127,11 @@ def remove_run(folder: Path) -> None:
 
 def refuse_links(run: Path, label: str) -> None:
     """OSError where a component of a path that is about to be written is there and is not a folder of the run."""
-    place = run
+    parent = run
     for part in _parts(label):
-        place /= part
+        parent /= part
         try:
-            found = place.lstat()
+            found = parent.lstat()
         except FileNotFoundError:
             return
         if not stat.S_ISDIR(found.st_mode):
@@ -139,12 +139,12 @@ def refuse_links(run: Path, label: str) -> None:
 
 
 def _open(run: Path, label: str, flags: int) -> int:
-    with _parent(run, label) as (place, name):
+    with _parent(run, label) as (parent, name):
         try:
-            if isinstance(place, int):
-                return _system_open(name, flags, dir_fd=place)
-            _refuse_link_itself(place / name, run, label)
-            return _system_open(place / name, flags)
+            if isinstance(parent, int):
+                return _system_open(name, flags, dir_fd=parent)
+            _refuse_link_itself(parent / name, run, label)
+            return _system_open(parent / name, flags)
         except OSError as error:
             raise _named(error, run, label) from error
 
@@ -159,19 +159,19 @@ def _parent(run: Path, label: str) -> Iterator[tuple[int | Path, str]]:
         yield run.joinpath(*folders), name
         return
     try:
-        place = _system_open(run, _FOLDER)
+        parent = _system_open(run, _FOLDER)
         for folder in folders:
-            outer = place
+            outer = parent
             try:
-                place = _system_open(folder, _FOLDER | _NO_LINK, dir_fd=outer)
+                parent = _system_open(folder, _FOLDER | _NO_LINK, dir_fd=outer)
             finally:
                 os.close(outer)
     except OSError as error:
         raise _named(error, run, label) from error
     try:
-        yield place, name
+        yield parent, name
     finally:
-        os.close(place)
+        os.close(parent)
 
 
 def _parts(label: str) -> list[str]:
@@ -197,10 +197,10 @@ def _folder_bytes(run: Path, label: str, depth: int) -> int:
     return total
 
 
-def _stat(place: int | Path, name: str) -> os.stat_result:
-    if isinstance(place, int):
-        return os.stat(name, dir_fd=place, follow_symlinks=False)
-    return (place / name).lstat()
+def _stat(parent: int | Path, name: str) -> os.stat_result:
+    if isinstance(parent, int):
+        return os.stat(name, dir_fd=parent, follow_symlinks=False)
+    return (parent / name).lstat()
 
 
 def _require_plain(found: os.stat_result, run: Path, label: str) -> None:

@@ -54,9 +54,9 @@ def columns_of(name: str) -> tuple[int, ...]:
     return tuple(INDEX[column] for column in declared(name).inputs or (name,))
 
 
-def statistic(values: Table, name: str, places: tuple[int, ...]) -> FloatArray:
-    """A statistic of rows that hold only the columns `places`."""
-    return derive(name, {COLUMNS[place]: values[..., at] for at, place in enumerate(places)})
+def statistic(values: Table, name: str, columns: tuple[int, ...]) -> FloatArray:
+    """A statistic of rows that hold only these columns."""
+    return derive(name, {COLUMNS[column]: values[..., at] for at, column in enumerate(columns)})
 
 
 def lay_out(chunks: Iterable[Chunk], sites: IntArray, num_sites: int, width: int) -> Grid:
@@ -161,6 +161,6 @@ def _spread(grid: Grid, steps: IntArray) -> Grid:
     if len(grid.steps) == len(steps):
         return grid
     out = _empty(steps, *grid.values.shape[1:])
-    places = np.searchsorted(steps, grid.steps)
-    out.values[places], out.present[places], out.calls[places] = grid.values, grid.present, grid.calls
+    columns = np.searchsorted(steps, grid.steps)
+    out.values[columns], out.present[columns], out.calls[columns] = grid.values, grid.present, grid.calls
     return out

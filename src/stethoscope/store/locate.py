@@ -60,8 +60,8 @@ def is_run(folder: Path) -> bool:
         names = {entry.name for entry in list_folder(folder)}
         return RUN_FILE in names or any(
             entry.name.endswith(".stj")
-            for place in rank_folders(folder).values()
-            for entry in list_folder(folder, place.name)
+            for rank_folder in rank_folders(folder).values()
+            for entry in list_folder(folder, rank_folder.name)
         )
     except OSError:
         return False
@@ -99,7 +99,7 @@ def is_rank(name: str) -> bool:
 
 
 def journal_name(ordinal: int, token: str, part: int) -> str:
-    """A journal's name: which process start it is of, and its place among that start's files."""
+    """A journal's name: which process start it is of, and its number among that start's files."""
     return f"journal-{ordinal:04d}-{token}-{part:06d}.stj"
 
 

@@ -55,11 +55,11 @@ class Queries:
         self, stat: str | None, numbers: IntArray, first: int, last: int, rank: int | None
     ) -> tuple[Grid, FloatArray]:
         """Rows of these sites and, of them, one statistic (all columns where `stat` is None)."""
-        places = ALL_COLUMNS if stat is None else columns_of(stat)
+        columns = ALL_COLUMNS if stat is None else columns_of(stat)
         ranks = self._catalogue.ranks() if rank is None else (rank,)
         if len(ranks) > 1:
             return self._merged(stat, numbers, first, last, ranks)
-        return self._plain(stat, places, numbers, first, last, ranks)
+        return self._plain(stat, columns, numbers, first, last, ranks)
 
     def _merged(
         self, stat: str | None, numbers: IntArray, first: int, last: int, ranks: tuple[int, ...]
@@ -70,8 +70,8 @@ class Queries:
         steps = steps[(steps >= first) & (steps <= last)]
         window = max(1, _WINDOW_VALUES // max(1, len(numbers) * len(ALL_COLUMNS)))
         parts = []
-        for place in range(0, max(len(steps), 1), window):
-            some = steps[place : place + window]
+        for start in range(0, max(len(steps), 1), window):
+            some = steps[start : start + window]
             span = (int(some[0]), int(some[-1])) if len(some) else (first, last)
             grid, values = self._plain(stat, ALL_COLUMNS, numbers, *span, ranks)
             if stat is not None:
@@ -88,7 +88,7 @@ class Queries:
     def _plain(
         self,
         stat: str | None,
-        places: tuple[int, ...],
+        columns: tuple[int, ...],
         numbers: IntArray,
         first: int,
         last: int,
@@ -99,22 +99,22 @@ class Queries:
         wanted[numbers] = True
         grids = self.ask(
             lambda: [
-                lay_out(self._chunks(places, wanted, first, last, one), numbers, total, len(places)) for one in ranks
+                lay_out(self._chunks(columns, wanted, first, last, one), numbers, total, len(columns)) for one in ranks
             ]
         )
         if not grids:
-            grids = [lay_out((), numbers, total, len(places))]
+            grids = [lay_out((), numbers, total, len(columns))]
         if len(grids) > 1:
             infos = self._catalogue.sites.infos
             grids = [merge_ranks(grids, np.array([infos[n].measured == "shard" for n in numbers], bool))]
         grid = grids[0]
-        return grid, grid.values if stat is None else statistic(grid.values, stat, places)
+        return grid, grid.values if stat is None else statistic(grid.values, stat, columns)
 
     def _chunks(
-        self, places: tuple[int, ...], wanted: npt.NDArray[np.bool_], first: int, last: int, rank: int
+        self, columns: tuple[int, ...], wanted: npt.NDArray[np.bool_], first: int, last: int, rank: int
     ) -> Iterator[Chunk]:
         for piece in self._catalogue.pieces(rank):
-            yield from piece.chunks(places, wanted, first, last)
+            yield from piece.chunks(columns, wanted, first, last)
 
     def metric_names(self, rank: int | None = None) -> set[str]:
         """The names of all scalars, or of one rank's."""

@@ -193,15 +193,15 @@ def _check_request(metadata: Any, groups: Groups, names: Sequence[str]) -> None:
     """UnfitTableError where the columns are not there, or are more than can be held."""
     if any(not 0 <= group < metadata.num_row_groups for group in groups):
         raise UnfitTableError("it has fewer row groups than its manifest says")
-    places = {metadata.schema.column(n).path.partition(".")[0]: n for n in range(metadata.num_columns)}
-    missing = [name for name in names if name not in places]
+    indices = {metadata.schema.column(n).path.partition(".")[0]: n for n in range(metadata.num_columns)}
+    missing = [name for name in names if name not in indices]
     if missing:
         raise UnfitTableError(f"it lacks the column {missing[0]}")
     total = 0
     for group in groups:
         table = metadata.row_group(group)
         for name in names:
-            chunk = table.column(places[name])
+            chunk = table.column(indices[name])
             # Equal values are stored once and unpacked to many: it is their number that counts, not their bytes.
             total += max(chunk.total_uncompressed_size, 8 * chunk.num_values, 8 * table.num_rows)
     if total > MOST_READ_BYTES:

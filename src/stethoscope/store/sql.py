@@ -93,11 +93,11 @@ def answer(run: Run, query: str) -> Any:
             connection.register(name, arrow_table(run, name))
         for name in ("rows", "scalars"):
             parts = opened.enter_context(_parts(run, name))
-            for place, (_, part) in enumerate(parts):
-                connection.register(f"{name}_{place}", part)
+            for index, (_, part) in enumerate(parts):
+                connection.register(f"{name}_{index}", part)
             union = " UNION ALL BY NAME ".join(
-                f"SELECT *, {rank}::INTEGER AS rank FROM {name}_{place}"  # noqa: S608 - our own names
-                for place, (rank, _) in enumerate(parts)
+                f"SELECT *, {rank}::INTEGER AS rank FROM {name}_{index}"  # noqa: S608 - our own names
+                for index, (rank, _) in enumerate(parts)
             )
             connection.execute(f"CREATE VIEW {name} AS {union}")
         connection.execute("SET enable_external_access = false")

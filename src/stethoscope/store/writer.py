@@ -168,16 +168,16 @@ class RunWriter:
     def rows(self, step: int, index: U32Array, table: Table, calls: U32Array | None = None) -> None:
         """One row for each site in `index`, at this step."""
         try:
-            places = np.array(index, np.uint32)
+            indices = np.array(index, np.uint32)
             values = np.array(table, np.float64)
             times = None if calls is None else np.array(calls, np.uint32)
         except (TypeError, ValueError, OverflowError) as error:
             self._reject(f"rows of step {step}: {error}")
             return
-        if values.shape != (len(places), NUM_COLUMNS) or (times is not None and times.shape != places.shape):
-            self._reject(f"rows of step {step}: a table {values.shape} for {places.shape} sites")
+        if values.shape != (len(indices), NUM_COLUMNS) or (times is not None and times.shape != indices.shape):
+            self._reject(f"rows of step {step}: a table {values.shape} for {indices.shape} sites")
             return
-        self._put(FrameKind.ROWS, step, (places, values, times), values.nbytes + 200, len(places))
+        self._put(FrameKind.ROWS, step, (indices, values, times), values.nbytes + 200, len(indices))
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
         """Named numbers of this step."""
@@ -191,14 +191,14 @@ class RunWriter:
     def vectors(self, step: int, name: str, index: U32Array, values: npt.NDArray[Any]) -> None:
         """One vector for each site in `index`, at this step."""
         try:
-            places, matrix = np.array(index, np.uint32), np.array(values)
+            indices, matrix = np.array(index, np.uint32), np.array(values)
         except (TypeError, ValueError, OverflowError) as error:
             self._reject(f"{name} of step {step}: {error}")
             return
-        if matrix.ndim != 2 or len(matrix) != len(places):
-            self._reject(f"{name} of step {step}: values {matrix.shape} for {places.shape} sites")
+        if matrix.ndim != 2 or len(matrix) != len(indices):
+            self._reject(f"{name} of step {step}: values {matrix.shape} for {indices.shape} sites")
             return
-        self._put(FrameKind.VECTORS, step, (str(name), places, matrix), matrix.nbytes + 200, len(places))
+        self._put(FrameKind.VECTORS, step, (str(name), indices, matrix), matrix.nbytes + 200, len(indices))
 
     def tell(self, step: int, said: EventBody) -> None:
         """A discrete fact, as `record.events` declares it."""
@@ -242,14 +242,14 @@ class RunWriter:
         if self._is_inert or self._is_closed or self._end is not None:
             return
         try:
-            place = int(step)
-            if not -(2**63) <= place < 2**63:
+            number = int(step)
+            if not -(2**63) <= number < 2**63:
                 raise OverflowError("a step has 64 bits")
         except (TypeError, ValueError, OverflowError) as error:
             self._reject(f"step {step!r}: {error}")
             return
         self.counters["queued"] += 1
-        self._queue.put(Item(kind, place, time.time(), content, num_bytes, num_rows))
+        self._queue.put(Item(kind, number, time.time(), content, num_bytes, num_rows))
         if self._condition.is_writing and self._queue.num_bytes > _BATCH_BYTES:
             self._bell.ring()  # while writing fails its next try has its time
 

@@ -100,16 +100,16 @@ def _never_better(progress: Progress, name: str, series: Series) -> Symptom | No
 def _left_behind(name: str, series: Series) -> Symptom | None:
     values, sign = series.values, direction(name)
     start, end = float(values[0]), late(values)
-    place = int(np.argmax(sign * values))
-    best = float(values[place])
+    index = int(np.argmax(sign * values))
+    best = float(values[index])
     if sign < 0:
         lost = best > 0 and end > max(GROWN * best, WORSE * start) and end - best > SURE * noise(values)
     else:
         lost = _is_share(values) and best - end > DROP and best - end > SURE * noise(values)
         lost = lost and best - end > 0.5 * (best - start)
-    if not lost or not place < len(values) - LOOKS_NEEDED // 2:
+    if not lost or not index < len(values) - LOOKS_NEEDED // 2:
         return None
-    step = int(series.steps[place])
+    step = int(series.steps[index])
     return Symptom(
         "parts_from_training",
         f"{name} was best at step {step:,} with {best:.3g} and has worsened to {end:.3g} since"

@@ -54,9 +54,9 @@ def slim_vectors(table: Any, factor: int, kept: Kept) -> Any:
     edge[1:] = sites[1:] != sites[:-1]
     first = np.flatnonzero(edge)
     counts = np.diff(np.append(first, len(sites)))
-    place = np.arange(len(sites)) - np.repeat(first, counts)
+    index = np.arange(len(sites)) - np.repeat(first, counts)
     # Counted from the last one: the newest of a segment always stays.
-    mask = (np.repeat(counts, counts) - 1 - place) % factor == 0
+    mask = (np.repeat(counts, counts) - 1 - index) % factor == 0
     return _filtered(table, mask | _inside(steps, kept))
 
 
@@ -88,17 +88,17 @@ def slim_events(table: Any, bucket: int, kept: Kept) -> Any:
     steps, kinds = table.column("step").to_numpy(), table.column("kind").to_pylist()
     mask = _inside(steps, kept)
     seen: set[tuple[str, int]] = set()
-    for place in range(len(kinds) - 1, -1, -1):
-        kind = kinds[place]
-        where = kind, int(steps[place]) // bucket
+    for index in range(len(kinds) - 1, -1, -1):
+        kind = kinds[index]
+        where = kind, int(steps[index]) // bucket
         if kind not in REPEATED_LOOKS or where not in seen:
-            mask[place] = True
+            mask[index] = True
         seen.add(where)
     return _filtered(table, mask)
 
 
 def _firsts(codes: IntArray, buckets: IntArray, values: npt.NDArray[Any]) -> IntArray:
-    """Of each code and bucket the place of the smallest value; always in the same order of code and bucket."""
+    """Of each code and bucket the index of the smallest value; always in the same order of code and bucket."""
     order = np.lexsort((values, buckets, codes))
     edge = np.ones(len(order), bool)
     edge[1:] = (codes[order][1:] != codes[order][:-1]) | (buckets[order][1:] != buckets[order][:-1])

@@ -73,16 +73,16 @@ def thin(
     run, kept = Path(folder), list(keep_steps)
     report = ThinReport(bytes_before=folder_bytes(run))
     report.bytes_after = report.bytes_before
-    folders = {rank: place for rank, place in rank_folders(run).items() if not is_bare(place)}
+    folders = {rank: rank_folder for rank, rank_folder in rank_folders(run).items() if not is_bare(rank_folder)}
     damaged: set[str] = set()
     while report.bytes_after > disk_bytes:
         progress = False
-        for rank, place in folders.items():
+        for rank, rank_folder in folders.items():
             too_much = report.bytes_after - disk_bytes
             if too_much <= 0:
                 break
-            one = _Pass(run, rank, place, kept, upto, damaged, disk_bytes // len(folders) // _ROLLUP_SHARE)
-            with only_one(place) as is_mine:
+            one = _Pass(run, rank, rank_folder, kept, upto, damaged, disk_bytes // len(folders) // _ROLLUP_SHARE)
+            with only_one(rank_folder) as is_mine:
                 if is_mine and one.run_once(too_much, report):
                     progress = True
                     report.bytes_after = folder_bytes(run)
@@ -98,7 +98,7 @@ class _Pass:
 
     run: Path
     rank: int
-    place: Path
+    rank_folder: Path
     kept: Kept
     upto: int | None
     damaged: set[str]
@@ -106,8 +106,8 @@ class _Pass:
 
     def run_once(self, too_much: int, report: ThinReport) -> bool:
         """Thins some segments. False where nothing is left to thin."""
-        manifest = Manifest.load(self.place)
-        sweep(self.run, self.rank, self.place, manifest)
+        manifest = Manifest.load(self.rank_folder)
+        sweep(self.run, self.rank, self.rank_folder, manifest)
         if self._drop_rollup(manifest):
             return True
         for group in _candidates(manifest, too_much, self._is_ready):
@@ -118,8 +118,8 @@ class _Pass:
                 continue
             at = manifest.segments.index(group[0])
             manifest.segments[at : at + len(group)] = [new]
-            manifest.save(self.place)
-            sweep(self.run, self.rank, self.place, manifest)
+            manifest.save(self.rank_folder)
+            sweep(self.run, self.rank, self.rank_folder, manifest)
             report.segments += len(group)
             report.rows_dropped += new.rows_dropped - sum(old.rows_dropped for old in group)
             return True
@@ -135,8 +135,8 @@ class _Pass:
                 (o.key, o.height) == (rollup.key, rollup.height) and o.parts > rollup.parts for o in manifest.rollups
             ):
                 manifest.rollups.remove(rollup)
-                manifest.save(self.place)
-                sweep(self.run, self.rank, self.place, manifest)
+                manifest.save(self.rank_folder)
+                sweep(self.run, self.rank, self.rank_folder, manifest)
                 return True
         return False
 

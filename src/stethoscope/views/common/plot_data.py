@@ -161,14 +161,14 @@ class Heatmap:
         if grid.ndim != 2:
             raise ConfigError("a heatmap needs rows by columns", where=f"shape {grid.shape}", do="Reshape it")
         rows = tuple(labels) if labels is not None else tuple(str(i) for i in range(grid.shape[0]))
-        places = np.arange(grid.shape[1]) if columns is None else np.asarray(columns)
-        if len(rows) != grid.shape[0] or len(places) != grid.shape[1]:
+        indices = np.arange(grid.shape[1]) if columns is None else np.asarray(columns)
+        if len(rows) != grid.shape[0] or len(indices) != grid.shape[1]:
             raise ConfigError(
-                f"{len(rows)} labels and {len(places)} columns for shape {grid.shape}",
+                f"{len(rows)} labels and {len(indices)} columns for shape {grid.shape}",
                 where=name,
                 do="Give one label a row and one number a column",
             )
-        return cls(name, rows, places.astype(np.float64), grid, history)
+        return cls(name, rows, indices.astype(np.float64), grid, history)
 
     @property
     def sentence(self) -> str:

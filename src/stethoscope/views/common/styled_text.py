@@ -91,10 +91,10 @@ def cut_middle(text: str, width: int, *, ascii: bool = False) -> str:  # noqa: A
 
 def _take(text: str, width: int) -> str:
     used = 0
-    for place, char in enumerate(text):
+    for index, char in enumerate(text):
         used += _cells(char)
         if used > width:
-            return text[:place]
+            return text[:index]
     return text
 
 

@@ -126,8 +126,8 @@ def _values(column: Any) -> list[Any]:
 
     values: list[Any] = column.to_pylist()
     if pa.types.is_floating(column.type):
-        for place in np.flatnonzero(~np.isfinite(np.asarray(column, dtype=np.float64))):
-            values[place] = _plain(values[place])
+        for index in np.flatnonzero(~np.isfinite(np.asarray(column, dtype=np.float64))):
+            values[index] = _plain(values[index])
     elif pa.types.is_string(column.type):
         return [None if value is None else _text(value) for value in values]
     return values

@@ -192,8 +192,8 @@ def masked_crcs(records: Sequence[bytes]) -> list[int]:
     order = np.argsort(-sizes, kind="stable")
     longest = int(sizes.max(initial=0))
     padded = np.zeros((longest, len(records)), dtype=np.uint8)
-    for place, at in enumerate(order):
-        padded[: sizes[at], place] = np.frombuffer(records[at], dtype=np.uint8)
+    for index, at in enumerate(order):
+        padded[: sizes[at], index] = np.frombuffer(records[at], dtype=np.uint8)
     crc = np.full(len(records), 0xFFFFFFFF, dtype=np.uint32)
     # Sorted by length: at byte n the records that are longer than n are the first ones.
     num_longer = np.searchsorted(-sizes[order], -np.arange(longest), side="left")

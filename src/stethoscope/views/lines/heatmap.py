@@ -59,11 +59,11 @@ def heatmap_lines(
     cells = grid(history, max(room, 8), raw=picture.raw)
     lines = _head(history, cells, gutter, screen, picture)
     levels = cell_levels(cells, raw=picture.raw)
-    for place, row in enumerate(history.rows):
+    for index, row in enumerate(history.rows):
         severity = picture.troubled.get(row.name)
         line = _name_spans(row.label, severity, gutter, screen)
-        line += join_runs(cell_spans(cells, levels, place, screen, raw=picture.raw))
-        lines.append(line + ([] if picture.raw else direction(cells, levels, place, screen)))
+        line += join_runs(cell_spans(cells, levels, index, screen, raw=picture.raw))
+        lines.append(line + ([] if picture.raw else direction(cells, levels, index, screen)))
     if num_hidden:
         lines.append(hidden_line(num_hidden))
     lines += [[], *flow_parts(key_parts(cells, screen, raw=picture.raw), screen.width, indent="  ")]
@@ -112,18 +112,18 @@ def cell_levels(cells: Grid, *, raw: bool) -> FloatArray:
     return _value_levels(cells) if raw else ratio_levels(cells.levels)
 
 
-def cell_spans(cells: Grid, levels: FloatArray, place: int, screen: Screen, *, raw: bool) -> list[Span]:
+def cell_spans(cells: Grid, levels: FloatArray, index: int, screen: Screen, *, raw: bool) -> list[Span]:
     """One row of the picture, a sign for each cell."""
-    marks = cells.marks[place]
-    spans = [cell_sign(int(mark), float(level), screen) for mark, level in zip(marks, levels[place], strict=True)]
+    marks = cells.marks[index]
+    spans = [cell_sign(int(mark), float(level), screen) for mark, level in zip(marks, levels[index], strict=True)]
     if raw:
         return [(sign, "" if style in (LARGER, SMALLER) else style) for sign, style in spans]
     return spans
 
 
-def direction(cells: Grid, levels: FloatArray, place: int, screen: Screen) -> Line:
+def direction(cells: Grid, levels: FloatArray, index: int, screen: Screen) -> Line:
     """Which way the farthest cell of a row lies, where the signs alone cannot say it."""
-    plain = levels[place][(cells.marks[place] == Mark.PLAIN) & (levels[place] != 0)]
+    plain = levels[index][(cells.marks[index] == Mark.PLAIN) & (levels[index] != 0)]
     if not screen.glyphs.marks_direction or not len(plain):
         return []
     return [(" ^", LARGER)] if plain[int(np.abs(plain).argmax())] > 0 else [(" v", SMALLER)]

@@ -330,12 +330,12 @@ def rows_lines(
     `numbered` puts the numbers of the flags over the picture before the steps.
     """
     lines: list[Line] = []
-    for place, finding in enumerate(findings):
+    for index, finding in enumerate(findings):
         sign = pad(screen.glyphs.severity[finding.severity], 2)
         pieces = wrap(screen.text(finding.message), min(screen.width, READING_WIDTH) - 2)
         lines.append([(sign, SEVERITY_STYLE[finding.severity]), (pieces[0], PLAIN)])
         lines += [[("  ", ""), (piece, PLAIN)] for piece in pieces[1:]]
-        sign = screen.glyphs.numbers[place] + " " if numbered and place < len(screen.glyphs.numbers) else ""
+        sign = screen.glyphs.numbers[index] + " " if numbered and index < len(screen.glyphs.numbers) else ""
         note = f"{sign}{screen.text(finding.code)}  {since(finding)}"
         num_followed = len(diagnosis.followed.get(finding.code, ()))
         if num_followed:

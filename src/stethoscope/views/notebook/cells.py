@@ -196,9 +196,9 @@ def heat_html(viewed: OpenRun) -> str:
         return ""
     kind = heat_kind(viewed)
     tree = viewed.tree(kind)
-    places = opened_rows(viewed, tree)[:400]
+    indices = opened_rows(viewed, tree)[:400]
     signs = troubled(tree, viewed.diagnosis.causes)
-    whole = viewed.history(kind, "norm", [tree[at] for at in places])
+    whole = viewed.history(kind, "norm", [tree[at] for at in indices])
     troubled_names = {tree[at].path: severity for at, severity in signs.items()}
     shown, hidden = shortened(
         whole.window(*window_around(viewed.run, viewed.diagnosis)), Picture(troubled_names, limit=_MAX_ROWS)

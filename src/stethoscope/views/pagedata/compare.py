@@ -150,8 +150,8 @@ def compare_data(
     is_examining = [viewed.examine_later() for viewed in (a, b)]
     tree = a.tree(kind)
     there = {node.path for node in b.tree(kind)}
-    places = list(opened_rows(a, tree)) if rows is None else [at for at in rows if 0 <= at < len(tree)]
-    places = places[:MAX_ROWS]
+    indices = list(opened_rows(a, tree)) if rows is None else [at for at in rows if 0 <= at < len(tree)]
+    indices = indices[:MAX_ROWS]
     shared = [at for at, node in enumerate(tree) if node.path in there]
     all_pairs = _pairs(a, b, kind, stat, [tree[at] for at in shared])
     differs = dict(zip(shared, _first_difference(*all_pairs), strict=True))
@@ -159,7 +159,7 @@ def compare_data(
     parted = [(step, at) for at in leaves if (step := differs[at]) is not None]
     first = min(parted, key=lambda pair: (pair[0], pair[1]), default=None)
     parted_pair = None if first is None else _parted(tree[first[1]].path, kind, stat, all_pairs, shared.index(first[1]))
-    cells = _cells(a, b, kind, stat, [tree[at] for at in places], view)
+    cells = _cells(a, b, kind, stat, [tree[at] for at in indices], view)
     return {
         "version": a.version + b.version,
         "isExamining": any(is_examining),
@@ -181,9 +181,9 @@ def compare_data(
         "numShared": len(shared),
         "numRows": len(tree),
         "tree": tree_data(tree, troubled(tree, a.diagnosis.causes)),
-        "rows": places,
-        "differs": [differs.get(at) for at in places],
-        "common": [at in differs for at in places],
+        "rows": indices,
+        "differs": [differs.get(at) for at in indices],
+        "common": [at in differs for at in indices],
         "tracks": _tracks(a, b, view, parted_pair),
         "outcome": _outcome(a.run, b.run, parted_pair),
         "settings": _settings(a.run, b.run),
@@ -224,9 +224,9 @@ def angles_data(
     found = sketches_of(a, b, kind, lambda: both_locks(a, b), is_unwanted)
     with both_locks(a, b):
         tree = a.tree(kind)
-        places = list(opened_rows(a, tree)) if rows is None else [at for at in rows if 0 <= at < len(tree)]
-        places = places[:MAX_ROWS]
-        return {"kind": str(kind), "rows": places, "cosine": cosine_data(found, [tree[at] for at in places], window)}
+        indices = list(opened_rows(a, tree)) if rows is None else [at for at in rows if 0 <= at < len(tree)]
+        indices = indices[:MAX_ROWS]
+        return {"kind": str(kind), "rows": indices, "cosine": cosine_data(found, [tree[at] for at in indices], window)}
 
 
 def _side(viewed: OpenRun) -> Side:
@@ -277,13 +277,13 @@ def _cells(
     shape = (len(nodes), len(bins))
     levels, marks = np.full(shape, np.nan), np.full(shape, Mark.MISSING, dtype=np.uint8)
     values_a, values_b = np.full(shape, np.nan), np.full(shape, np.nan)
-    place = bins.index(steps)
+    index = bins.index(steps)
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = np.log2(np.abs(left.values[at_a])) - np.log2(np.abs(right.values[at_b]))
     worst = np.maximum(left.marks[at_a], right.marks[at_b])
     equal = (left.values[at_a] == right.values[at_b]) & (worst < Mark.INF)
-    for column in np.unique(place):
-        inside = np.flatnonzero(place == column)
+    for column in np.unique(index):
+        inside = np.flatnonzero(index == column)
         far = np.abs(np.nan_to_num(ratio[inside], nan=0.0, posinf=64, neginf=64)).argmax(axis=0)
         pick = inside[far], np.arange(len(nodes))
         levels[:, column], values_a[:, column] = ratio[pick], left.values[at_a][pick]

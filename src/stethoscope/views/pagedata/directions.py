@@ -20,7 +20,7 @@ from stethoscope.views.common.open_run import OpenRun
 from stethoscope.views.pagedata.packing import floats
 
 Pair = tuple[dict[int, int], Any, Any]
-"""The looks that both runs took of a tensor, each with its place, and the sketches of both there."""
+"""The looks that both runs took of a tensor, each with its index, and the sketches of both there."""
 Pairs = dict[Site, tuple[SiteInfo, Pair]]
 
 
@@ -93,20 +93,20 @@ def _is_in(info: SiteInfo, node: Node) -> bool:
 
 
 def _sketches(a: Run, b: Run, site: Site) -> Pair | None:
-    """The looks both runs took of a site, each with its place, and the sketches of both there."""
+    """The looks both runs took of a site, each with its index, and the sketches of both there."""
     (steps_a, left), (steps_b, right) = a.vectors("sketch", site), b.vectors("sketch", site)
     if not len(steps_a) or not len(steps_b) or left.shape[1] != right.shape[1]:
         return None
     steps, at_a, at_b = np.intersect1d(steps_a, steps_b, assume_unique=True, return_indices=True)
-    places = {int(step): place for place, step in enumerate(steps)}
-    return places, left[at_a].astype(np.float64), right[at_b].astype(np.float64)
+    indices = {int(step): index for index, step in enumerate(steps)}
+    return indices, left[at_a].astype(np.float64), right[at_b].astype(np.float64)
 
 
 def _cosine(pairs: Sequence[Pair], step: int) -> float:
     """Of several tensors as if they were one; NaN where one side is zero or no number."""
     dot = size_a = size_b = 0.0
-    for places, left, right in pairs:
-        x, y = left[places[step]], right[places[step]]
+    for indices, left, right in pairs:
+        x, y = left[indices[step]], right[indices[step]]
         dot, size_a, size_b = dot + float(x @ y), size_a + float(x @ x), size_b + float(y @ y)
     if not (0 < size_a < np.inf and 0 < size_b < np.inf):
         return float("nan")

@@ -179,7 +179,7 @@ def measured_cells(
                 levels=np.concatenate([cells.levels, other.levels]),
                 marks=np.concatenate([cells.marks, other.marks]),
             )
-    return {path: place for place, path in enumerate(names)}, cells
+    return {path: index for index, path in enumerate(names)}, cells
 
 
 def layer_bars(viewed: OpenRun, kind: Kind, layers: Sequence[Node], view: tuple[int, int, int]) -> LayerBars:
@@ -299,15 +299,15 @@ def _edges(merged: Mapping[tuple[str, str], EdgeKind], known: set[str]) -> list[
 def chain(tree: Sequence[Node], opened: str) -> tuple[list[Shown], list[FlowEdge]]:
     """Without a recorded graph: the modules in the order of the model, each to the next."""
     shown: list[Shown] = []
-    for place, node in enumerate(tree):
+    for index, node in enumerate(tree):
         top = node if node.parent == -1 else tree[node.parent]
         is_part = node.parent >= 0 and top.parent == -1
         if (node.parent == -1 and not node.num_children) or is_part or (opened and node.path.startswith(opened + ".")):
             if node.path == opened or node.frozen:
                 continue
             inside = bool(opened) and node.path.startswith(opened + ".")
-            layer = _layer_of(tree, place)
-            shown.append(Shown(node.path, node.label, "module", layer, place, inside))
+            layer = _layer_of(tree, index)
+            shown.append(Shown(node.path, node.label, "module", layer, index, inside))
     shown = shown[:MAX_NODES]
     return shown, [
         {"source": text(a.path, 10_000), "target": text(b.path, 10_000), "kind": "data", "gradient": "flows"}
@@ -315,10 +315,10 @@ def chain(tree: Sequence[Node], opened: str) -> tuple[list[Shown], list[FlowEdge
     ]
 
 
-def _layer_of(tree: Sequence[Node], place: int) -> str:
-    while tree[place].parent >= 0:
-        place = tree[place].parent
-    return tree[place].path
+def _layer_of(tree: Sequence[Node], index: int) -> str:
+    while tree[index].parent >= 0:
+        index = tree[index].parent
+    return tree[index].path
 
 
 def _neighbors(shown: Sequence[Shown]) -> Iterable[tuple[Shown, Shown]]:

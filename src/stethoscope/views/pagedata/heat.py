@@ -70,9 +70,9 @@ def heat_data(
     """The heatmap of some rows of the tree (by default those open at first) over first..last in `width` bins."""
     first, last, width = view
     tree = viewed.tree(kind)
-    places = list(opened_rows(viewed, tree)) if rows is None else [at for at in rows if 0 <= at < len(tree)]
-    places = places[:MAX_ROWS]
-    nodes = [tree[at] for at in places]
+    indices = list(opened_rows(viewed, tree)) if rows is None else [at for at in rows if 0 <= at < len(tree)]
+    indices = indices[:MAX_ROWS]
+    nodes = [tree[at] for at in indices]
     width = max(8, min(width, MAX_CELLS // max(1, len(nodes)), 4096))
     cells = viewed.grid(kind, stat, nodes, (first, last, width), has_time=exact)
     out: HeatData = {
@@ -84,7 +84,7 @@ def heat_data(
         "start": int(cells.bins.starts[0]) if len(cells.bins) else first,
         "size": cells.bins.size,
         "count": len(cells.bins),
-        "rows": places,
+        "rows": indices,
         "values": floats(cells.levels),
         "marks": small(cells.marks),
         "usual": floats(cells.usual),

@@ -236,8 +236,8 @@ def tracks_data(viewed: OpenRun, first: int, last: int, width: int, extra: tuple
         one = _track("step_rate", "Throughput", "", "s3", speed, (first, last, width))
         one["unit"] = "steps/s"
         out.append(one)
-    for place, name in enumerate([name for name in extra if name in known][:4]):
-        color = ("s5", "s6")[place % 2]
+    for index, name in enumerate([name for name in extra if name in known][:4]):
+        color = ("s5", "s6")[index % 2]
         out.append(_track(name, text(name, 80), "", color, run.metric(name), (first, last, width), tall=True))
     return out
 
@@ -323,12 +323,12 @@ def trouble_strip(viewed: OpenRun, bins: Bins) -> np.ndarray[tuple[int], np.dtyp
     top = [tree[at] for at in opened_rows(viewed, tree) if not tree[at].frozen][:512]
     if top:
         cells = viewed.grid(kind, "norm", top, (*viewed.span, MINIMAP_BINS), raw=False)
-        place = bins.index(cells.bins.starts)
+        index = bins.index(cells.bins.starts)
         far = np.nanmax(np.abs(np.where(np.isfinite(cells.levels), cells.levels, 0.0)), axis=0, initial=0.0)
         score = np.where(far > 4, 2, np.where(far > 2.5, 1, 0)).astype(np.uint8)
         score[(cells.marks >= Mark.INF).any(axis=0)] = 3
-        inside = (place >= 0) & (place < len(bins))
-        np.maximum.at(level, place[inside], score[inside])
+        inside = (index >= 0) & (index < len(bins))
+        np.maximum.at(level, index[inside], score[inside])
     for finding in viewed.diagnosis.causes:
         if finding.severity is Severity.CRITICAL and len(bins):
             at = bins.index(np.array([finding.first_step, finding.last_step]))

@@ -110,24 +110,24 @@ def reduced(
 ) -> tuple[FloatArray, FloatArray, FloatArray, npt.NDArray[np.uint8]]:
     """Mean, lowest and highest finite value of each bin, and its mark: NaN over Inf over plain."""
     count = len(bins)
-    place = bins.index(steps)
-    if len(place) and (place[0] < 0 or place[-1] >= count or bool((np.diff(place) < 0).any())):
-        inside = np.flatnonzero((place >= 0) & (place < count))
-        inside = inside[np.argsort(place[inside], kind="stable")]
-        place, values = place[inside], values[inside]
+    index = bins.index(steps)
+    if len(index) and (index[0] < 0 or index[-1] >= count or bool((np.diff(index) < 0).any())):
+        inside = np.flatnonzero((index >= 0) & (index < count))
+        inside = inside[np.argsort(index[inside], kind="stable")]
+        index, values = index[inside], values[inside]
     mean, low, high = (np.full(count, np.nan) for _ in range(3))
     marks = np.full(count, Mark.MISSING, dtype=np.uint8)
-    if not len(place):
+    if not len(index):
         return mean, low, high, marks
-    edges = np.flatnonzero(np.diff(place, prepend=-1))
-    at = place[edges]
+    edges = np.flatnonzero(np.diff(index, prepend=-1))
+    at = index[edges]
     finite = np.isfinite(values)
     marks[at] = Mark.PLAIN
-    num = np.diff(np.append(edges, len(place)))
+    num = np.diff(np.append(edges, len(index)))
     total = values
     if not finite.all():
-        marks[place[np.isinf(values)]] = Mark.INF
-        marks[place[np.isnan(values)]] = Mark.NAN
+        marks[index[np.isinf(values)]] = Mark.INF
+        marks[index[np.isnan(values)]] = Mark.NAN
         num = np.add.reduceat(finite.astype(np.int64), edges)
         total, values = np.where(finite, values, 0.0), np.where(finite, values, np.nan)
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):

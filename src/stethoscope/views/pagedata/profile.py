@@ -110,9 +110,9 @@ def _at(series: Series, steps: IntArray) -> FloatArray:
     """The values at these steps, NaN where there is none."""
     out = np.full(len(steps), np.nan)
     if len(series):
-        place = np.minimum(np.searchsorted(series.steps, steps), len(series) - 1)
-        there = series.steps[place] == steps
-        out[there] = series.values[place[there]]
+        index = np.minimum(np.searchsorted(series.steps, steps), len(series) - 1)
+        there = series.steps[index] == steps
+        out[there] = series.values[index[there]]
     return out
 
 

@@ -78,8 +78,8 @@ def over_ranks(run: Run, name: str) -> Spread | None:
     steps = np.unique(np.concatenate([series.steps for series in found]))
     table, there = np.zeros((len(found), len(steps))), np.zeros((len(found), len(steps)), dtype=bool)
     for row, series in enumerate(found):
-        place = np.searchsorted(steps, series.steps)
-        table[row, place], there[row, place] = series.values, True
+        index = np.searchsorted(steps, series.steps)
+        table[row, index], there[row, index] = series.values, True
     with np.errstate(invalid="ignore"):
         mean = np.where(there, table, 0.0).sum(axis=0) / there.sum(axis=0)
         low, high = np.where(there, table, np.inf).min(axis=0), np.where(there, table, -np.inf).max(axis=0)

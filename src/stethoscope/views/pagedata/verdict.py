@@ -387,8 +387,8 @@ def leaves_band(series: Series, before: int) -> int | None:
     if usual <= 0:
         return None
     inside = np.flatnonzero(~(values > _GROWN * usual))
-    place = int(inside[-1]) + 1 if len(inside) else 0
-    return int(steps[place]) if 0 < place < len(steps) - 2 else None
+    index = int(inside[-1]) + 1 if len(inside) else 0
+    return int(steps[index]) if 0 < index < len(steps) - 2 else None
 
 
 def loss_entries(run: Run, since: int) -> list[Followed]:
@@ -399,8 +399,8 @@ def loss_entries(run: Run, since: int) -> list[Followed]:
     broken = np.flatnonzero(~np.isfinite(series.values) & (series.steps >= since))
     if not len(broken):
         return []
-    place = int(broken[0])
-    rest = series.values[place:]
-    word = "NaN" if np.isnan(series.values[place]) else "Inf"
+    index = int(broken[0])
+    rest = series.values[index:]
+    word = "NaN" if np.isnan(series.values[index]) else "Inf"
     lasting = "and stays so" if not np.isfinite(rest).any() and len(rest) > 1 else "for the first time"
-    return [{"step": int(series.steps[place]), "text": f"The loss is {word} {lasting}", "site": ""}]
+    return [{"step": int(series.steps[index]), "text": f"The loss is {word} {lasting}", "site": ""}]

@@ -110,8 +110,8 @@ def _lines(axis: Any, plot: Lines, look: Tokens) -> None:
     if plot.log:
         axis.set_yscale("log")
     drawn = []
-    for place, (label, (x, y)) in enumerate(plot.series.items()):
-        if place < 6:
+    for position, (label, (x, y)) in enumerate(plot.series.items()):
+        if position < 6:
             (line,) = axis.plot(x, np.where(np.isfinite(y), y, np.nan), zorder=3)
             color = line.get_color()
         else:  # a seventh color would not be told apart: the rest recede
@@ -144,13 +144,13 @@ def _direct_labels(axis: Any, drawn: list[tuple[str, float, float, str]], look: 
     low = axis.get_window_extent().y0
     taken: list[float] = []
     for label, x, y, color in sorted(drawn, key=lambda item: item[2]):
-        place = (to_pixels((x, y))[1] - low) / height
-        if taken and place < taken[-1] + 0.07:
-            place = taken[-1] + 0.07
-        taken.append(place)
+        position = (to_pixels((x, y))[1] - low) / height
+        if taken and position < taken[-1] + 0.07:
+            position = taken[-1] + 0.07
+        taken.append(position)
         axis.annotate(
             plain_text(label),
-            (1.01, place),
+            (1.01, position),
             xycoords="axes fraction",
             va="center",
             fontsize=8,
@@ -264,9 +264,9 @@ def _texture(axis: Any, where: npt.NDArray[np.bool_], face: str, edge: str, hatc
 
 def _label_rows(axis: Any, labels: Sequence[str]) -> None:
     every = max(-(-len(labels) // MAX_LABELS), 1)
-    places = range(0, len(labels), every)
-    axis.set_yticks(list(places))
-    axis.set_yticklabels([plain_text(_short(labels[i])) for i in places], fontfamily=monospace(), fontsize=7.5)
+    positions = range(0, len(labels), every)
+    axis.set_yticks(list(positions))
+    axis.set_yticklabels([plain_text(_short(labels[i])) for i in positions], fontfamily=monospace(), fontsize=7.5)
 
 
 def _short(name: str, width: int = 28) -> str:

@@ -82,8 +82,8 @@ def lines(plot: Lines, width: int, height: int) -> str:
     left = max(len(end) for end in ends)
     columns, rows = max(width - left - 2, 2), max(height - (4 if len(plot.series) > 1 else 3), 2)
     grid = [[" "] * columns for _ in range(rows)]
-    for place, (x, y) in enumerate(plot.series.values()):
-        _mark(grid, x, _scale(y, plot.log), (x_low, x_high), (low, high), MARKS[place % len(MARKS)])
+    for position, (x, y) in enumerate(plot.series.values()):
+        _mark(grid, x, _scale(y, plot.log), (x_low, x_high), (low, high), MARKS[position % len(MARKS)])
     for row, cells in enumerate(grid):
         label = ends[0] if row == 0 else ends[1] if row == rows - 1 else ""
         out.append(f"{label:>{left}} │{''.join(cells)}".rstrip())
@@ -129,14 +129,14 @@ def _mark(
     for a, b in zip(x.tolist(), y.tolist(), strict=True):
         if not math.isfinite(a):
             continue
-        col = _place(a, x_range, columns)
+        col = _position(a, x_range, columns)
         if not math.isfinite(b):
             grid[rows - 1][col] = "╳"
         else:
-            grid[rows - 1 - _place(b, y_range, rows)][col] = mark
+            grid[rows - 1 - _position(b, y_range, rows)][col] = mark
 
 
-def _place(value: float, span: tuple[float, float], count: int) -> int:
+def _position(value: float, span: tuple[float, float], count: int) -> int:
     low, high = span
     share = (value - low) / (high - low) if high > low else 0.5
     return min(max(round(share * (count - 1)), 0), count - 1)

@@ -24,8 +24,8 @@ def report_markdown(viewed: OpenRun) -> str:
         cause, *others = diagnosis.causes
         lines += _cause_lines(cause, meanwhile(run, cause, MAX_EVIDENCE - len(cause.evidence)))
         lines += ["## What followed", ""]
-        for place, entry in enumerate(followed_entries(run, cause, diagnosis.followed.get(cause.code, ())), 1):
-            lines.append(f"{place}. **{entry['step']:,}** {_text(str(entry['text']))}")
+        for index, entry in enumerate(followed_entries(run, cause, diagnosis.followed.get(cause.code, ())), 1):
+            lines.append(f"{index}. **{entry['step']:,}** {_text(str(entry['text']))}")
         lines.append("")
         rest = [*others, *diagnosis.notes]
     else:

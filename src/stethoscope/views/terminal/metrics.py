@@ -46,7 +46,7 @@ _INNER_GROUPS = (metrics.LEDGER, metrics.OUTPUT, "batch/")
 def metric_order(names: tuple[str, ...]) -> list[str]:
     """Loss first, then what the optimizer does, then the user's own, then the clock."""
 
-    def place(name: str) -> tuple[int, int, str]:
+    def order(name: str) -> tuple[int, int, str]:
         stem = name.split(".")[0]
         if stem in _FIRST:
             return 0, _FIRST.index(stem), name
@@ -54,7 +54,7 @@ def metric_order(names: tuple[str, ...]) -> list[str]:
             return 2, _LAST.index(stem), name
         return 1, 0, name
 
-    return sorted(names, key=place)
+    return sorted(names, key=order)
 
 
 def metrics_lines(

@@ -69,15 +69,15 @@ def _code_lines(code: str, width: int) -> list[Line]:
 def _paragraph(text: str, width: int, screen: Screen, indent: str = "") -> list[Line]:
     """Words wrapped with their styles: a word never changes style in its middle."""
     words: list[Span] = []
-    place = 0
+    index = 0
     source = " ".join(text.split())
     for found in _INLINE.finditer(source):
-        words += [(word, PLAIN) for word in _pieces(source[place : found.start()])]
+        words += [(word, PLAIN) for word in _pieces(source[index : found.start()])]
         code, bold, note = found.groups()
         style = STRONG if bold else NOTE if note else PLAIN
         words += [(word, style) for word in _pieces(code or bold or note)]
-        place = found.end()
-    words += [(word, PLAIN) for word in _pieces(source[place:])]
+        index = found.end()
+    words += [(word, PLAIN) for word in _pieces(source[index:])]
     return _wrapped(words, width, screen, indent)
 
 

@@ -68,10 +68,10 @@ def _opened(whole: History, run: Run, cause: Finding) -> History:
     site = next((one for one in cause.sites if not one.startswith("(")), "")
     home = next((info.site.module for info in run.sites if site and site in info.site.names), "")
     around = home.rpartition(".")[0]
-    place = next(
+    index = next(
         (at for at, row in enumerate(whole.rows) if around == row.name or around.startswith(row.name + ".")), None
     )
-    if not around or place is None:
+    if not around or index is None:
         return whole
     pattern = "".join(f"[{char}]" if char in "*?[" else char for char in around) + ".*"
     parts = history(
@@ -79,9 +79,9 @@ def _opened(whole: History, run: Run, cause: Finding) -> History:
     )
     if not 1 < len(parts.rows) <= _MAX_PARTS or not np.array_equal(parts.steps, whole.steps):
         return whole
-    lead = whole.rows[place].name + "."
+    lead = whole.rows[index].name + "."
     rows = [dataclasses.replace(row, short=f"  {row.name.removeprefix(lead)}") for row in parts.rows]
-    return whole.with_rows(dataclasses.replace(parts, rows=tuple(rows)), place + 1)
+    return whole.with_rows(dataclasses.replace(parts, rows=tuple(rows)), index + 1)
 
 
 def heat_kind(run: Run, wanted: Sequence[str]) -> Kind:

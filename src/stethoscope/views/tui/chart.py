@@ -44,18 +44,18 @@ class Frame:
     def spread(self, spans: list[Span]) -> Line:
         """A span for each cell, as wide as cells are, the cursor's cell marked."""
         out = []
-        for place, (sign, style) in enumerate(spans):
-            marked = f"{style} {CURSOR}".strip() if place == self.cursor else style
-            out.append((sign * (self.edge(place + 1) - self.edge(place)), marked))
+        for index, (sign, style) in enumerate(spans):
+            marked = f"{style} {CURSOR}".strip() if index == self.cursor else style
+            out.append((sign * (self.edge(index + 1) - self.edge(index)), marked))
         return join_runs(out)
 
     def flags(self, events: Sequence[int], screen: Screen) -> Line:
         """The numbers of the events, each over its cell; empty where none shows."""
         cells = [" "] * self.width
         for step, sign in zip(events, screen.glyphs.numbers, strict=False):
-            place = self.bins.column(step)
-            if place is not None and cells[self.edge(place)] == " ":
-                cells[self.edge(place)] = sign
+            index = self.bins.column(step)
+            if index is not None and cells[self.edge(index)] == " ":
+                cells[self.edge(index)] = sign
         text = "".join(cells).rstrip()
         return [(" " * (self.gutter + 4), ""), (text, STRONG)] if text else []
 

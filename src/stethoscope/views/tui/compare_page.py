@@ -132,20 +132,20 @@ def _rows(
     found: CompareData, view: View, frame: Frame, screen: Screen, num_rows: int
 ) -> tuple[list[Line], tuple[str, ...], str]:
     """The layers that both have: A over B in cells, and the step where each first differs."""
-    tree, places = found["tree"], found["rows"]
+    tree, indices = found["tree"], found["rows"]
     count = found["count"]
-    levels = np.frombuffer(base64.b64decode(found["levels"]), "<f4").reshape(len(places), count).astype(np.float64)
-    marks = np.frombuffer(base64.b64decode(found["marks"]), np.uint8).reshape(len(places), count)
+    levels = np.frombuffer(base64.b64decode(found["levels"]), "<f4").reshape(len(indices), count).astype(np.float64)
+    marks = np.frombuffer(base64.b64decode(found["marks"]), np.uint8).reshape(len(indices), count)
     words = view.pattern.lower().split()
-    kept = [at for at, place in enumerate(places) if all(word in tree[place][0].lower() for word in words)]
-    paths = tuple(str(tree[places[at]][0]) for at in kept)
+    kept = [at for at, index in enumerate(indices) if all(word in tree[index][0].lower() for word in words)]
+    paths = tuple(str(tree[indices[at]][0]) for at in kept)
     chosen = view.row if view.row in paths else _first_row(found, paths)
     middle = paths.index(chosen) if chosen in paths else 0
     first = max(0, min(middle - num_rows // 2, len(kept) - num_rows))
     signs = ratio_levels(np.nan_to_num(levels, nan=0.0, posinf=64.0, neginf=-64.0))
     lines: list[Line] = []
     for at in kept[first : first + num_rows]:
-        path, label, _, indent = tree[places[at]][:4]
+        path, label, _, indent = tree[indices[at]][:4]
         name = pad(cut_middle("  " * indent + screen.text(label), frame.gutter, ascii=screen.ascii), frame.gutter)
         spans = [_sign(int(mark), float(level), screen) for mark, level in zip(marks[at], signs[at], strict=True)]
         step = found["differs"][at]

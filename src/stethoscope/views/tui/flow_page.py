@@ -51,8 +51,8 @@ def flow_page(viewed: OpenRun, view: View, screen: Screen, height: int) -> Page:
     lines += [axis_line(heat, screen), []]
     low, high = scale_of(heat)
     width = screen.width - heat.frame.gutter - 4 - VALUE - RATIO - 1
-    for place in range(len(heat.nodes)):
-        lines.append(_row(heat, place, (low, high), max(8, width), screen, flat=bool(view.pattern)))
+    for index in range(len(heat.nodes)):
+        lines.append(_row(heat, index, (low, high), max(8, width), screen, flat=bool(view.pattern)))
     foot: Line = [("  ", ""), (_words(low, high, screen), NOTE)]
     room = height - 1
     lines = [*lines[:room], *([[]] * (room - len(lines))), foot]
@@ -79,29 +79,29 @@ def scale_of(heat: Heat) -> tuple[float, float]:
     return max(float(shown.min()), high * 10.0**-_DECADES), high
 
 
-def _row(heat: Heat, place: int, scale: tuple[float, float], width: int, screen: Screen, *, flat: bool) -> Line:
-    node = heat.nodes[place]
-    severity = heat.signs.get(heat.shown[heat.first_row + place])
+def _row(heat: Heat, index: int, scale: tuple[float, float], width: int, screen: Screen, *, flat: bool) -> Line:
+    node = heat.nodes[index]
+    severity = heat.signs.get(heat.shown[heat.first_row + index])
     sign: Span = ("  ", "")
     if severity is not None:
         sign = (pad(screen.glyphs.severity[severity], 2), SEVERITY_STYLE[severity])
     label = cut_middle(label_of(node, heat.opened, screen, flat=flat), heat.frame.gutter, ascii=screen.ascii)
     style = CURSOR if node.path == heat.row else PLAIN
     line: Line = [sign, (pad(label, heat.frame.gutter), style), ("  ", "")]
-    return [*line, *_bar(heat, place, scale, width, screen), *at_cursor(heat, place, screen)]
+    return [*line, *_bar(heat, index, scale, width, screen), *at_cursor(heat, index, screen)]
 
 
-def _bar(heat: Heat, place: int, scale: tuple[float, float], width: int, screen: Screen) -> Line:
+def _bar(heat: Heat, index: int, scale: tuple[float, float], width: int, screen: Screen) -> Line:
     """As long as the norm is large, on a log scale; a tick over it where it usually ends."""
     column = heat.frame.cursor
-    mark = int(heat.cells.marks[place, column]) if column >= 0 else int(Mark.MISSING)
-    usual = float(heat.history.usual[place])
+    mark = int(heat.cells.marks[index, column]) if column >= 0 else int(Mark.MISSING)
+    usual = float(heat.history.usual[index])
     cells = [(" ", PLAIN)] * width
     if mark in (Mark.NAN, Mark.INF):
         sign = screen.glyphs.nan if mark == Mark.NAN else screen.glyphs.inf
         cells = [(sign, BROKEN)] * width
     elif mark == Mark.PLAIN:
-        value = float(heat.values[place, column])
+        value = float(heat.values[index, column])
         ratio = abs(value) / usual if usual > 0 else 1.0
         style = LARGER if ratio >= numbers.USUAL else SMALLER if ratio <= 1 / numbers.USUAL else PLAIN
         length = _share(value, scale) * width

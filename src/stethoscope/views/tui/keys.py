@@ -115,10 +115,10 @@ def help_lines(screen: Screen) -> list[Line]:
     width = max(len(key.shown) for key in KEYS) + 2
     lines += [
         [("  ", ""), (pad(key.shown, width), STRONG), (piece, PLAIN)]
-        if place == 0
+        if index == 0
         else [(" " * (width + 2), ""), (piece, PLAIN)]
         for key in KEYS
-        for place, piece in enumerate(wrap(key.words, screen.width - width - 2))
+        for index, piece in enumerate(wrap(key.words, screen.width - width - 2))
     ]
     lines += [[], [("  ", ""), ("A click chooses a row and a step, the wheel moves the rows.", NOTE)]]
     return lines

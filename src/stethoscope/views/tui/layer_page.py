@@ -67,7 +67,7 @@ def layer_page(viewed: OpenRun, path: str, view: View, screen: Screen, height: i
         span=span,
         events=tuple(sorted(set(event_steps(viewed)))),
         column=cursor,
-        place=(0, 0, scroll),
+        cells_at=(0, 0, scroll),
     )
 
 
@@ -134,10 +134,10 @@ def histogram_lines(run: Run, inside: list[SiteInfo], tensor: SiteInfo | None, s
     ]
     most = max(float(negative.max(initial=0)), float(positive.max(initial=0)), 1.0)
     half = max(4, (screen.width - 12) // 2)
-    for place in range(len(positive) - 1, -1, -1):
-        left, right = (round(half * float(side[place]) / most) for side in (negative, positive))
+    for index in range(len(positive) - 1, -1, -1):
+        left, right = (round(half * float(side[index]) / most) for side in (negative, positive))
         bar = "#" if screen.ascii else "▪"
-        label = f"2^{bottom + place}" if screen.ascii else f"2{_raised(bottom + place)}"
+        label = f"2^{bottom + index}" if screen.ascii else f"2{_raised(bottom + index)}"
         lines.append([(bar * left + " ", PLAIN), (pad(label, 6), NOTE), (bar * right, PLAIN)])
         lines[-1][0] = (pad(bar * left, half, right=True) + "  ", PLAIN)
     if zeros:

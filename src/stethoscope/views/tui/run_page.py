@@ -76,7 +76,7 @@ def page_of(
         events=tuple(sorted(set(events))),
         kinds=kinds,
         column=frame.cursor,
-        place=(top, frame.gutter + 4, heat.first_row),
+        cells_at=(top, frame.gutter + 4, heat.first_row),
         frame=frame,
     )
 

@@ -86,13 +86,13 @@ def runs_page(runs: RunList, view: View, screen: Screen, height: int, marked: fr
     narrow = Screen(screen.width - 2, screen.ascii, screen.color)
     title, *lines = runs_lines([row for _, row in shown], narrow)
     out = [*head, [("  ", ""), *title]]
-    for place, ((path, _), line) in enumerate(zip(shown, lines, strict=True)):
+    for index, ((path, _), line) in enumerate(zip(shown, lines, strict=True)):
         sign = ("x " if screen.ascii else "✓ ") if str(path) in marked else "  "
-        chosen = first + place == at
+        chosen = first + index == at
         out.append(
             [(sign, STRONG), *([(text, f"{style} {CURSOR}".strip()) for text, style in line] if chosen else line)]
         )
-    return Page(out, rows=keys, row=keys[at], place=(len(head) + 1, 0, first))
+    return Page(out, rows=keys, row=keys[at], cells_at=(len(head) + 1, 0, first))
 
 
 def _matches(row: RunRow, path: Path, pattern: str) -> bool:

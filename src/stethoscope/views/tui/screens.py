@@ -217,16 +217,16 @@ class PageScreen(TextualScreen[None]):
         """The screen as a text file that did not exist before."""
         stem = self.folder.name if self.folder is not None else "runs"
         for number in range(1, 1000):
-            place = Path(f"stethoscope-{stem}-{self.hints}-{number}.txt")
+            path = Path(f"stethoscope-{stem}-{self.hints}-{number}.txt")
             try:
-                with place.open("x", encoding="utf-8") as file:
+                with path.open("x", encoding="utf-8") as file:
                     file.write(to_text(self.page.lines))
             except FileExistsError:
                 continue
             except OSError as error:
                 self.say(f"It cannot be saved here: {error.strerror}")
                 return
-            self.say(f"Saved as {printable(str(place))}")
+            self.say(f"Saved as {printable(str(path))}")
             return
 
     def action_copy(self) -> None:
@@ -266,7 +266,7 @@ class PageScreen(TextualScreen[None]):
     def action_fit(self) -> None:
         """The whole run."""
 
-    def action_kind(self, place: int) -> None:
+    def action_kind(self, path: int) -> None:
         """Another kind of tensor."""
 
     def action_value(self) -> None:

@@ -102,9 +102,9 @@ def _beside(cause: Finding, diagnosis: Diagnosis, run: Run, screen: Screen) -> l
 def side_by_side(left: list[Line], right: list[Line], width: int) -> list[Line]:
     """Two columns, the right one from `width` on."""
     lines: list[Line] = []
-    for place in range(max(len(left), len(right))):
-        line = list(left[place]) if place < len(left) else []
-        if place < len(right) and right[place]:
-            line += [(" " * max(0, width - line_width(line)), ""), *right[place]]
+    for index in range(max(len(left), len(right))):
+        line = list(left[index]) if index < len(left) else []
+        if index < len(right) and right[index]:
+            line += [(" " * max(0, width - line_width(line)), ""), *right[index]]
         lines.append(line)
     return lines

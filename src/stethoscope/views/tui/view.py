@@ -68,7 +68,7 @@ class Page:
     kinds: tuple[Kind, ...] = ()
     column: int = -1
     """The cell under the cursor."""
-    place: tuple[int, int, int] = (0, 0, 0)
+    cells_at: tuple[int, int, int] = (0, 0, 0)
     """Where the cells lie: top, left, and the number of the first row shown."""
     frame: Frame | None = None
 
@@ -167,7 +167,7 @@ def filled(window: tuple[int, int], span: tuple[int, int], steps: IntArray, room
 
 
 def visible(tree: Sequence[Node], opened: frozenset[str], pattern: str) -> list[int]:
-    """The places of the rows that show: those whose holders are open, or those that match."""
+    """The indices of the rows that show: those whose holders are open, or those that match."""
     if pattern:
         words = pattern.lower().split()
         return [at for at, node in enumerate(tree) if all(word in node.path.lower() for word in words)]
