@@ -15,7 +15,7 @@ import numpy as np
 from stethoscope.analyse.span import Span
 from stethoscope.detect.detector import Code, Detector, Reading
 from stethoscope.detect.needs import GRAPH, LEDGER
-from stethoscope.detect.tracks import Looks
+from stethoscope.detect.tracks import SampledHistory
 from stethoscope.record import Evidence, Finding, Severity, metrics
 from stethoscope.record.events import Backward
 
@@ -42,7 +42,7 @@ class Accumulation(Detector):
     def __init__(self) -> None:
         self._waiting: dict[int, list[Backward]] = {}
         """What was looked at of steps that are not complete yet."""
-        self._looks: Looks[tuple[int, list[Backward], bool]] = Looks()
+        self._looks: SampledHistory[tuple[int, list[Backward], bool]] = SampledHistory()
         """Steps of several backwards of one loss, all looked at; and whether gradients were scaled by hand afterwards."""
         self._last_step = 0
 

@@ -97,7 +97,7 @@ class Track:
         return self._last[-1]
 
 
-class Looks(Generic[_T]):
+class SampledHistory(Generic[_T]):
     """As a track, of anything: the kept ones in order, the latest few always among them."""
 
     def __init__(self, *, limit: int = 512, ends: int = 8) -> None:

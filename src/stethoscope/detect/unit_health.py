@@ -21,7 +21,7 @@ from stethoscope.analyse.trends import Direction, mann_kendall
 from stethoscope.detect.curves import Curves
 from stethoscope.detect.detector import Code, Detector, Reading, name_list
 from stethoscope.detect.needs import UNITS, Need
-from stethoscope.detect.tracks import Looks, Track
+from stethoscope.detect.tracks import SampledHistory, Track
 from stethoscope.record import Evidence, Finding, IntArray, Kind, Severity
 from stethoscope.record.events import Copies, Units
 
@@ -101,7 +101,7 @@ class UnitHealth(Detector):
         """Parameters whose gradients are measured."""
         self._saturated: dict[str, Track] = {}
         self._dormant: dict[str, Track] = {}
-        self._routed: dict[str, Looks[tuple[int, IntArray]]] = {}
+        self._routed: dict[str, SampledHistory[tuple[int, IntArray]]] = {}
         self._normalised: dict[str, Track] = {}
         self._copies: tuple[int, list[str]] | None = None
         self._curves = Curves()
@@ -171,7 +171,7 @@ class UnitHealth(Detector):
                 kept[path].add(step, value)
         for path, counts in units.routed.items():
             if path not in self._routed:
-                self._routed[path] = Looks(limit=LOOKS_KEPT)
+                self._routed[path] = SampledHistory(limit=LOOKS_KEPT)
             self._routed[path].append((step, np.array(counts, dtype=np.int64)))
 
     def readings(self) -> dict[str, list[Reading]]:

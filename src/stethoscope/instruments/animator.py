@@ -19,7 +19,7 @@ import numpy as np
 
 from stethoscope.instruments import animator_export
 from stethoscope.instruments.animator_grid import Grid, build_grid, draw_rows
-from stethoscope.instruments.intake import NonFinite, locate
+from stethoscope.instruments.array_input import NonFinite, locate
 from stethoscope.instruments.limits import own_limits
 from stethoscope.instruments.rows import measure_rows
 from stethoscope.kernels.columns import stat

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from stethoscope.instruments.array_input import as_numpy, shape_of
 from stethoscope.instruments.distribution import index_of
-from stethoscope.instruments.intake import as_numpy, shape_of
 from stethoscope.record import FloatArray
 
 if TYPE_CHECKING:

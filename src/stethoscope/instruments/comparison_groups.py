@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from stethoscope.instruments.array_input import ArrayError, named_arrays
 from stethoscope.instruments.comparison import TensorComparison, compare_arrays
-from stethoscope.instruments.intake import ArrayError, named_arrays
 from stethoscope.record import printable
 
 MAX_SHOWN: Final = 10

@@ -14,8 +14,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from stethoscope.instruments.array_input import ArrayError
 from stethoscope.instruments.comparison import cosine
-from stethoscope.instruments.intake import ArrayError
 from stethoscope.record import FloatArray, IntArray, Kind, Site
 
 STATS: Final = ("norm", "mean", "min", "max", "num_nonfinite", "num_zero")

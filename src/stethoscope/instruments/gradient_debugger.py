@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from stethoscope.instruments.array_input import ArrayError
 from stethoscope.instruments.comparison import cosine
 from stethoscope.instruments.gradient_health import (
     GradientConflict,
@@ -24,7 +25,6 @@ from stethoscope.instruments.gradient_health import (
     summarise,
 )
 from stethoscope.instruments.gradient_layers import EMPTY_LOOK, GradientLook, LayerGradients, direction_of
-from stethoscope.instruments.intake import ArrayError
 from stethoscope.instruments.source import Source
 from stethoscope.instruments.units import DeadUnits, UnitCounter
 from stethoscope.record import FloatArray, StethoscopeError

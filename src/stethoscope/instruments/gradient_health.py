@@ -15,8 +15,8 @@ from typing import Final
 import numpy as np
 
 from stethoscope.analyse.trends import Oscillation, Trend, mann_kendall, oscillation
+from stethoscope.instruments.array_input import NonFinite
 from stethoscope.instruments.gradient_layers import LayerGradients
-from stethoscope.instruments.intake import NonFinite
 from stethoscope.instruments.limits import own_limits
 from stethoscope.instruments.units import DeadUnits
 from stethoscope.instruments.wording import plural

@@ -13,8 +13,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from stethoscope.instruments.array_input import NonFinite, as_numpy, locate
 from stethoscope.instruments.comparison import cosine
-from stethoscope.instruments.intake import NonFinite, as_numpy, locate
 from stethoscope.instruments.rows import measure_rows
 from stethoscope.kernels import stat
 from stethoscope.kernels.columns import INDEX

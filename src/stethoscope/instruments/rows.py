@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from stethoscope.instruments.intake import ArrayError, as_numpy
+from stethoscope.instruments.array_input import ArrayError, as_numpy
 from stethoscope.kernels import Table, UnsupportedArrayError, measure, stat
 from stethoscope.kernels.columns import INDEX, num_finite
 from stethoscope.kernels.tensors import is_tensor

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from stethoscope.instruments.intake import as_numpy, named_arrays
+from stethoscope.instruments.array_input import as_numpy, named_arrays
 from stethoscope.record import FloatArray
 
 FULL_LIMIT = 1024

@@ -9,9 +9,9 @@ from typing import Any, Final
 import numpy as np
 
 from stethoscope.instruments.alerts import EXTREME, TensorAlert
+from stethoscope.instruments.array_input import as_numpy, shape_of
 from stethoscope.instruments.comparison import histogram_ks
 from stethoscope.instruments.distribution import TensorDistribution, distribution
-from stethoscope.instruments.intake import as_numpy, shape_of
 from stethoscope.instruments.memory import num_bytes
 from stethoscope.instruments.rows import measure_rows
 from stethoscope.kernels.columns import INDEX

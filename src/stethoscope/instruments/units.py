@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from stethoscope.instruments.intake import ArrayError, as_numpy
+from stethoscope.instruments.array_input import ArrayError, as_numpy
 from stethoscope.record import FloatArray
 
 

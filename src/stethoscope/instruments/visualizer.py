@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
+from stethoscope.instruments.array_input import as_floats
 from stethoscope.instruments.files import write_atomically, write_json, write_text
-from stethoscope.instruments.intake import as_floats
 from stethoscope.record import ConfigError, printable
 from stethoscope.views.common.plot_data import Heatmap, Histogram, Lines, Plot, number
 from stethoscope.views.common.style import Tokens, tokens

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from stethoscope.instruments.intake import NonFinite, as_floats, locate, named_arrays, shape_of
+from stethoscope.instruments.array_input import NonFinite, as_floats, locate, named_arrays, shape_of
 from stethoscope.instruments.rows import mean_within
 from stethoscope.instruments.weight_types import LayerDrift, WeightDriftAnalysis, WeightDriftSeverity
 from stethoscope.record import FloatArray

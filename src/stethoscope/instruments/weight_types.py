@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from stethoscope.instruments.intake import NonFinite
+from stethoscope.instruments.array_input import NonFinite
 
 
 class ExplosionSeverity(StrEnum):

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from stethoscope.instruments import initialization, spectral, weight_drift
-from stethoscope.instruments.intake import NonFinite, as_floats, locate, named_arrays
+from stethoscope.instruments.array_input import NonFinite, as_floats, locate, named_arrays
 from stethoscope.instruments.rows import measure_rows, plain_norms
 from stethoscope.instruments.weight_float32 import Moments, ancestral
 from stethoscope.instruments.weight_types import (

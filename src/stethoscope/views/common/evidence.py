@@ -6,7 +6,7 @@ import contextlib
 
 from stethoscope.analyse.eventseries import entropy
 from stethoscope.analyse.history import site_series
-from stethoscope.explain.meanwhile import metric_series
+from stethoscope.explain.context_evidence import metric_series
 from stethoscope.explain.state import Suspect
 from stethoscope.record import Evidence, Finding, Kind, Series, StethoscopeError
 from stethoscope.store import Run

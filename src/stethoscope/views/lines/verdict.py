@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from stethoscope.explain.context_evidence import context_evidence
 from stethoscope.explain.diagnosis import Diagnosis, LookedAt
-from stethoscope.explain.meanwhile import meanwhile
 from stethoscope.explain.state import State, Suspect, Verdict
 from stethoscope.record import Evidence, Finding, Series, StethoscopeError
 from stethoscope.views.common import numbers
@@ -256,7 +256,7 @@ def figure_lines(figures: Sequence[Evidence], trend: Trends, screen: Screen) -> 
 def beside(cause: Finding, run: Run, room: int) -> list[Evidence]:
     """What else moved meanwhile; nothing where that cannot be read."""
     try:
-        return meanwhile(run, cause, room)
+        return context_evidence(run, cause, room)
     except (StethoscopeError, KeyError, ValueError):
         return []
 

@@ -11,7 +11,7 @@ import numpy as np
 from stethoscope.analyse.bins import Mark, bins_over
 from stethoscope.analyse.history import History
 from stethoscope.analyse.tree import Node
-from stethoscope.explain.meanwhile import CLIP, metric_series
+from stethoscope.explain.context_evidence import CLIP, metric_series
 from stethoscope.kernels.statistics import statistic
 from stethoscope.record import Kind, Series, metrics
 from stethoscope.record.events import Ownership

@@ -7,7 +7,7 @@ from typing import Final, NotRequired, TypedDict
 import numpy as np
 
 from stethoscope.analyse.bins import Bins, Mark, bins_over
-from stethoscope.explain.meanwhile import CLIP, metric_series
+from stethoscope.explain.context_evidence import CLIP, metric_series
 from stethoscope.kernels.statistics import STATISTICS
 from stethoscope.record import Kind, Series, Severity, metrics
 from stethoscope.store import Run

@@ -8,8 +8,8 @@ from typing import Final, TypedDict
 import numpy as np
 
 from stethoscope.detect.symptoms import Symptom
+from stethoscope.explain.context_evidence import context_evidence, goes_on, loss_words
 from stethoscope.explain.diagnosis import Diagnosis
-from stethoscope.explain.meanwhile import goes_on, loss_words, meanwhile
 from stethoscope.record import Evidence, Finding, Series, metrics
 from stethoscope.store import Run
 from stethoscope.views.common import numbers
@@ -225,7 +225,7 @@ def cause_data(cause: Finding, run: Run, viewed: OpenRun) -> Cause:
     """One cause in full."""
     is_live = run.state == "live"
     own = cause.evidence[:MAX_EVIDENCE]
-    beside = meanwhile(run, cause, MAX_EVIDENCE - len(own))
+    beside = context_evidence(run, cause, MAX_EVIDENCE - len(own))
     return {
         **finding_row(cause, viewed.diagnosis),
         "why": " ".join(filter(None, (why(cause, beside), loss_words(run, cause)))),

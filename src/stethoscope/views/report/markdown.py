@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from stethoscope.explain.meanwhile import meanwhile
+from stethoscope.explain.context_evidence import context_evidence
 from stethoscope.explain.state import Verdict
 from stethoscope.record import Evidence, Finding, Severity, printable
 from stethoscope.views.common import numbers
@@ -22,7 +22,7 @@ def report_markdown(viewed: OpenRun) -> str:
     lines = [f"# {_text(run.name)} `{_code(run.id)}`", "", f"{_text(facts.state_words(run))}.", ""]
     if diagnosis.causes:
         cause, *others = diagnosis.causes
-        lines += _cause_lines(cause, meanwhile(run, cause, MAX_EVIDENCE - len(cause.evidence)))
+        lines += _cause_lines(cause, context_evidence(run, cause, MAX_EVIDENCE - len(cause.evidence)))
         lines += ["## What followed", ""]
         for index, entry in enumerate(followed_entries(run, cause, diagnosis.followed.get(cause.code, ())), 1):
             lines.append(f"{index}. **{entry['step']:,}** {_text(str(entry['text']))}")

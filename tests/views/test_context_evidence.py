@@ -8,8 +8,8 @@ import dataclasses
 import numpy as np
 import pytest
 
+from stethoscope.explain.context_evidence import CLIP, context_evidence, loss_words, metric_series
 from stethoscope.explain.diagnosis import Diagnosis
-from stethoscope.explain.meanwhile import CLIP, loss_words, meanwhile, metric_series
 from stethoscope.record import Evidence, Finding, Kind, Series, Severity
 from stethoscope.store import Event, FindingsWriter, RunWriter, open_run
 from stethoscope.views.common.open_run import OpenRun
@@ -42,7 +42,7 @@ def sick(tmp_path):
 
 
 def test_what_moved_beside_the_cause_is_read_from_the_run(sick):
-    found = {e.label: e for e in meanwhile(sick, BARE, 4)}
+    found = {e.label: e for e in context_evidence(sick, BARE, 4)}
     assert list(found) == [
         "gradient L2 of layers.2.attn.weight",
         "gradient before clipping",
@@ -61,16 +61,16 @@ def test_what_moved_beside_the_cause_is_read_from_the_run(sick):
 
 
 def test_nothing_is_said_twice_and_never_more_than_there_is_room_for(sick):
-    assert meanwhile(sick, CAUSE, 5) == []
-    assert meanwhile(sick, BARE, 0) == []
-    assert [e.label for e in meanwhile(sick, BARE, 1)] == ["loss"]
-    assert len(meanwhile(sick, BARE, 2)) == 2
+    assert context_evidence(sick, CAUSE, 5) == []
+    assert context_evidence(sick, BARE, 0) == []
+    assert [e.label for e in context_evidence(sick, BARE, 1)] == ["loss"]
+    assert len(context_evidence(sick, BARE, 2)) == 2
 
 
 def test_a_layer_that_did_not_move_is_not_shown(tmp_path):
     with open_run(write_run(tmp_path / "run")) as run:
         quiet = dataclasses.replace(BARE, sites=("layers.1.mlp.weight",))
-        assert [e.stat for e in meanwhile(run, quiet, 5)] == ["grad_norm", "loss"]
+        assert [e.stat for e in context_evidence(run, quiet, 5)] == ["grad_norm", "loss"]
         assert metric_series(run, CLIP) is None
 
 
@@ -82,7 +82,7 @@ def test_what_the_loss_makes_of_it(sick, tmp_path):
         assert lasting(live, BARE) == ["It still goes on, for 51 steps now", "The loss is not affected yet"]
         behind = dataclasses.replace(BARE, last_step=180)
         assert lasting(live, behind)[0] == "It still goes on, for 51 steps now"
-        assert meanwhile(live, behind, 1)[0].value == pytest.approx(live.metric("loss").values[-1])
+        assert context_evidence(live, behind, 1)[0].value == pytest.approx(live.metric("loss").values[-1])
 
     def rising(step: int) -> dict[str, float]:
         return synthetic.default_metrics(step) | {"loss": 1.0 if step < 160 else 3.0}

@@ -29,7 +29,7 @@ _LAYER_QUANTITIES: Final = (
 )
 
 
-def meanwhile(run: Run, cause: Finding, room: int) -> list[Evidence]:
+def context_evidence(run: Run, cause: Finding, room: int) -> list[Evidence]:
     """At most `room` numbers beside the cause's own evidence, none of them said by it already."""
     if room <= 0:
         return []
