@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stethoscope.analyse.trends import Direction, finite, mann_kendall, noise, oscillation
-from stethoscope.record import FloatArray
+from stethoscope.record import FloatArray, plural
 
 WINDOW = 20
 IMPROVEMENT = 0.001
@@ -73,7 +73,7 @@ def convergence(losses: npt.ArrayLike, *, window: int = WINDOW, improvement: flo
     if len(raw) and not np.isfinite(raw[-3:]).all():
         return Verdict(ConvergenceStatus.DIVERGING, "the loss is no longer a finite number")
     if len(values) < MIN_LOSSES:
-        return Verdict(ConvergenceStatus.UNKNOWN, f"only {_losses(len(values))} so far")
+        return Verdict(ConvergenceStatus.UNKNOWN, f"only {plural(len(values), 'loss', 'losses')} so far")
     recent = values[-max(window, len(values) // 4) :]
     for test in (_diverging, _oscillating):
         found = test(values, recent, window)
@@ -85,10 +85,6 @@ def convergence(losses: npt.ArrayLike, *, window: int = WINDOW, improvement: flo
     if len(values) < PLATEAU:
         return Verdict(ConvergenceStatus.UNKNOWN, f"no clear course in {len(values)} losses")
     return _settled(values, recent)
-
-
-def _losses(count: int) -> str:
-    return f"{count:,} {'loss' if count == 1 else 'losses'}"
 
 
 def _falling(values: FloatArray, recent: FloatArray, window: int, improvement: float) -> Verdict | None:
@@ -164,7 +160,7 @@ def stability(losses: npt.ArrayLike, *, window: int = WINDOW, variance: float = 
     raw = np.asarray(losses, dtype=np.float64).reshape(-1)
     values = finite(raw)
     if len(raw) < MIN_LOSSES:
-        return Verdict(TrainingStability.UNKNOWN, f"only {_losses(len(raw))} so far")
+        return Verdict(TrainingStability.UNKNOWN, f"only {plural(len(raw), 'loss', 'losses')} so far")
     num_bad = int((~np.isfinite(raw[-window:])).sum())
     if num_bad:
         return Verdict(TrainingStability.UNSTABLE, f"{num_bad} of the last losses are not finite")

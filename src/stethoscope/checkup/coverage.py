@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from stethoscope.checkup.examination import Examination
-from stethoscope.checkup.findings import CRITICAL, INFO, counted, found, listed
-from stethoscope.record import Finding
+from stethoscope.checkup.findings import CRITICAL, INFO, found, listed
+from stethoscope.record import Finding, plural
 
 
 def examine(exam: Examination) -> Iterator[Finding]:
@@ -22,7 +22,7 @@ def examine(exam: Examination) -> Iterator[Finding]:
     held = subject.optimized()
     learning = sum(p.requires_grad for p in subject.model.parameters())
     exam.saw(
-        f"{counted(len(held), 'tensor')} in the optimizer, {counted(learning, 'parameter')} of the model that can learn"
+        f"{plural(len(held), 'tensor')} in the optimizer, {plural(learning, 'parameter')} of the model that can learn"
     )
     gradients = exam.first.gradients
     # A parameter that no gradient reaches (a teacher, an idle part) is no business of the optimizer.

@@ -14,9 +14,9 @@ import torch
 from stethoscope.capture.lineage_mode import tensors_in
 from stethoscope.checkup.affected import first_affected
 from stethoscope.checkup.examination import Examination, differ
-from stethoscope.checkup.findings import CRITICAL, INFO, counted, found
+from stethoscope.checkup.findings import CRITICAL, INFO, found
 from stethoscope.checkup.structure import is_open, select, tensors
-from stethoscope.record import Finding
+from stethoscope.record import Finding, plural
 
 
 def examine(exam: Examination) -> Iterator[Finding]:
@@ -41,7 +41,7 @@ def examine(exam: Examination) -> Iterator[Finding]:
         apart = max((_apart(exam, a, b, same) for a, b in zip(exam.evaluated, outputs, strict=True)), default=0.0)
         if apart > worst:
             worst, changed, kept = apart, rows, same
-    exam.saw(f"each half of {counted(size, 'sample')} beside other samples")
+    exam.saw(f"each half of {plural(size, 'sample')} beside other samples")
     if worst > 1:
         unsure = _may_be_time_first(exam, size)
         yield found(

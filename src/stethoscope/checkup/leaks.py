@@ -12,9 +12,9 @@ from typing import Final
 import torch
 
 from stethoscope.checkup.examination import Examination
-from stethoscope.checkup.findings import WARNING, counted, found, listed
+from stethoscope.checkup.findings import WARNING, found, listed
 from stethoscope.checkup.structure import tensors
-from stethoscope.record import Finding
+from stethoscope.record import Finding, plural
 
 MIN_SAMPLES: Final = 200
 MAX_FEATURES: Final = 20_000
@@ -37,7 +37,7 @@ def examine(exam: Examination) -> Iterator[Finding]:
                 x, y = torch.cat([x, val_x]), torch.cat([y, val_y])
     if x is None or y is None or len(x) < MIN_SAMPLES or x.shape[1] < 2:
         return
-    exam.saw(f"{x.shape[1]:,} features of {counted(len(x), 'sample')} against the target")
+    exam.saw(f"{x.shape[1]:,} features of {plural(len(x), 'sample')} against the target")
     if not y.is_floating_point() or int(torch.unique(y).numel()) <= min(MAX_CLASSES, len(y) // 10):
         scores = _separations(x, y)
         leaking = (scores >= MIN_SEPARATION).nonzero().flatten().tolist()

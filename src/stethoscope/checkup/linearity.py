@@ -14,8 +14,8 @@ import torch
 
 from stethoscope.capture.lineage_mode import QUIET
 from stethoscope.checkup.examination import Examination
-from stethoscope.checkup.findings import WARNING, counted, found, listed
-from stethoscope.record import Finding
+from stethoscope.checkup.findings import WARNING, found, listed
+from stethoscope.record import Finding, plural
 
 TRANSPARENT: Final = (
     "Identity",
@@ -43,7 +43,7 @@ def examine(exam: Examination) -> Iterator[Finding]:
         if (b := _only_reader(exam.graph, a, modules)) and {a, b} <= learning and _collapses(modules[a], modules[b])
     ]
     if exam.graph.get("edges"):
-        exam.saw(f"what stands between {counted(sum(not list(m.children()) for m in modules.values()), 'module')}")
+        exam.saw(f"what stands between {plural(sum(not list(m.children()) for m in modules.values()), 'module')}")
     for run in _runs(pairs):
         yield found(
             "linear_collapse",

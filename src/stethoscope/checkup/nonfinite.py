@@ -8,17 +8,17 @@ from typing import Any
 import torch
 
 from stethoscope.checkup.examination import Examination
-from stethoscope.checkup.findings import CRITICAL, INFO, counted, found, listed
+from stethoscope.checkup.findings import CRITICAL, INFO, found, listed
 from stethoscope.checkup.observation import Observer, Softmax, nonfinite_names
 from stethoscope.checkup.structure import map_tensors, tensors
 from stethoscope.checkup.subject import output_tensors
-from stethoscope.record import ROOT_NAME, Finding
+from stethoscope.record import ROOT_NAME, Finding, plural
 
 
 def examine(exam: Examination) -> Iterator[Finding]:
     """nonfinite_batch, nonfinite_buffer, constant_feature, fully_masked_attention, nonfinite_origin."""
     yield from _weights(exam)
-    exam.saw(f"the batch, {counted(len(exam.first.parameters), 'parameter')}, their gradients, the loss")
+    exam.saw(f"the batch, {plural(len(exam.first.parameters), 'parameter')}, their gradients, the loss")
     gradients = nonfinite_names([(n, g) for n, g in exam.first.gradients.items() if g is not None and not g.is_sparse])
     broken = bool(gradients) or not exam.finite
     masked = list(_masked(exam, broken))

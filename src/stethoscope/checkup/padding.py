@@ -14,9 +14,9 @@ from torch.overrides import TorchFunctionMode
 
 from stethoscope.checkup.affected import first_affected
 from stethoscope.checkup.examination import Examination, differ
-from stethoscope.checkup.findings import CRITICAL, INFO, counted, found
+from stethoscope.checkup.findings import CRITICAL, INFO, found
 from stethoscope.checkup.structure import is_open, tensors
-from stethoscope.record import Finding
+from stethoscope.record import Finding, plural
 
 NOISE: Final = 1.0
 
@@ -73,7 +73,7 @@ def examine(exam: Examination) -> Iterator[Finding]:
     if not mode.num_lookups:
         exam.notes.append("padding was not examined: no embedding of the padded ids was seen")
         return
-    exam.saw(f"other numbers in {counted(int(padded.sum()), 'padded site')}")
+    exam.saw(f"other numbers in {plural(int(padded.sum()), 'padded site')}")
     worst = 0.0
     for a, b in zip(exam.evaluated, other, strict=True):
         if a.shape[:2] == padded.shape:

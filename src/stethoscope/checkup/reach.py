@@ -8,10 +8,10 @@ from typing import Any, Final
 import torch
 
 from stethoscope.checkup.examination import Examination, differ
-from stethoscope.checkup.findings import CRITICAL, INFO, counted, found, listed
+from stethoscope.checkup.findings import CRITICAL, INFO, found, listed
 from stethoscope.checkup.structure import tensors
 from stethoscope.checkup.subject import output_tensors
-from stethoscope.record import Finding
+from stethoscope.record import Finding, plural
 
 MAX_SINGLE: Final = 4
 """Up to this many parameters are varied one by one, more of them together."""
@@ -22,7 +22,7 @@ def examine(exam: Examination) -> Iterator[Finding]:
     first = exam.first
     asking = [name for name, p in first.parameters.items() if p.requires_grad]
     reached = sum(first.gradients[name] is not None for name in asking)
-    exam.saw(f"{reached:,} of {counted(len(asking), 'parameter')} that can learn got a gradient")
+    exam.saw(f"{reached:,} of {plural(len(asking), 'parameter')} that can learn got a gradient")
     if asking and not any(first.gradients[name] is not None for name in asking):
         cut = any(t.requires_grad for t in output_tensors(first.output))
         yield _no_loss_reaches("(loss)" if cut else _boundary(exam) or "(output)", asking, whole=True)

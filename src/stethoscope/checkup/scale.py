@@ -13,9 +13,9 @@ from typing import Final
 import torch
 
 from stethoscope.checkup.examination import Examination
-from stethoscope.checkup.findings import WARNING, counted, found
+from stethoscope.checkup.findings import WARNING, found
 from stethoscope.checkup.observation import Layer, rms
-from stethoscope.record import Finding
+from stethoscope.record import Finding, plural
 
 MAX_GAIN: Final = 4.0
 MIN_GAIN: Final = 0.03
@@ -27,7 +27,7 @@ def examine(exam: Examination) -> Iterator[Finding]:
     """bad_init_scale."""
     gains = _gains(exam)
     if gains:
-        exam.saw(f"{counted(len(gains), 'layer')} multiply by {min(gains.values()):.2g} to {max(gains.values()):.2g}")
+        exam.saw(f"{plural(len(gains), 'layer')} multiply by {min(gains.values()):.2g} to {max(gains.values()):.2g}")
     wide = {path: gain for path, gain in gains.items() if gain > MAX_GAIN}
     narrow = {path: gain for path, gain in gains.items() if gain < MIN_GAIN}
     for layers, word in ((wide, "grow"), (narrow, "shrink")):

@@ -12,9 +12,9 @@ from typing import Final
 import torch
 
 from stethoscope.checkup.examination import Examination
-from stethoscope.checkup.findings import CRITICAL, counted, found, listed
+from stethoscope.checkup.findings import CRITICAL, found, listed
 from stethoscope.checkup.subject import Twin
-from stethoscope.record import Finding
+from stethoscope.record import Finding, plural
 
 NUM_STEPS: Final = 6
 NUM_DIRECTIONS: Final = 6
@@ -28,7 +28,7 @@ def examine(exam: Examination) -> Iterator[Finding]:
         return
     twin = exam.subject.twin(train=False)
     weights = {name: p for name, p in _weights(twin).items() if exam.first.gradients.get(name) is not None}
-    exam.saw(f"the units of {counted(len(weights), 'weight')}")
+    exam.saw(f"the units of {plural(len(weights), 'weight')}")
     suspects = {name: p for name, p in weights.items() if num_distinct(p.detach(), 0.0) <= p.shape[0] // 2}
     if not suspects:
         return

@@ -12,8 +12,8 @@ from typing import Final
 import torch
 
 from stethoscope.checkup.examination import Examination
-from stethoscope.checkup.findings import WARNING, counted, found
-from stethoscope.record import Finding
+from stethoscope.checkup.findings import WARNING, found
+from stethoscope.record import Finding, plural
 
 LOOKED_UP: Final = (torch.nn.Embedding, torch.nn.EmbeddingBag)
 MULTIPLIED: Final = (torch.nn.Linear,)
@@ -26,7 +26,7 @@ def examine(exam: Examination) -> Iterator[Finding]:
     roles = _roles(exam)
     named = [(name, p) for name, p in model.named_parameters() if p.ndim == 2 and p.requires_grad and _is_random(p)]
     if len(named) > 1:
-        exam.saw(f"{counted(len(named), 'matrix', 'matrices')}, each against the others")
+        exam.saw(f"{plural(len(named), 'matrix', 'matrices')}, each against the others")
     for index, (name, p) in enumerate(named):
         for other_name, other in named[index + 1 :]:
             if p.device != other.device or p.dtype != other.dtype:

@@ -8,11 +8,11 @@ from typing import Final
 import torch
 
 from stethoscope.checkup.examination import Examination
-from stethoscope.checkup.findings import CRITICAL, WARNING, counted, found, listed
+from stethoscope.checkup.findings import CRITICAL, WARNING, found, listed
 from stethoscope.checkup.ignoring import constant_inputs
 from stethoscope.checkup.observation import LIMITS, ZERO_BELOW, Activation
 from stethoscope.checkup.structure import tensors
-from stethoscope.record import ROOT_NAME, Finding
+from stethoscope.record import ROOT_NAME, Finding, plural
 
 MIN_ROWS: Final = 32
 MIN_UNITS: Final = 8
@@ -34,7 +34,7 @@ def examine(exam: Examination) -> Iterator[Finding]:
     ]
     if seen:
         units = sum(a.num_units for a in seen)
-        exam.saw(f"{counted(units, 'unit')} behind {counted(len(seen), 'activation')}")
+        exam.saw(f"{plural(units, 'unit')} behind {plural(len(seen), 'activation')}")
     dead = [a for a in seen if a.name in ZERO_BELOW and a.share_dead >= MANY_DEAD]
     if dead:
         # A layer behind a dead one sees nothing: the first is the cause.

@@ -89,7 +89,7 @@ def build_parser(words: Sequence[str]) -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
     chosen = next((word for word in words if not word.startswith("-")), None)
     for name, (_, help_text) in COMMANDS.items():
-        child = commands.add_parser(name, help=help_text, description=_sentence(help_text))
+        child = commands.add_parser(name, help=help_text, description=f"{help_text[:1].upper()}{help_text[1:]}.")
         if name == chosen:
             add = getattr(_module(name), "add_arguments", None)
             if add is not None:
@@ -105,10 +105,6 @@ def _unknown(word: str) -> int:
     return report_error(
         UsageError("There is no such command", where=word, do=near or "stethoscope --help lists the commands")
     )
-
-
-def _sentence(text: str) -> str:
-    return text[:1].upper() + text[1:] + "."
 
 
 def _module(name: str) -> ModuleType:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from stethoscope.config import DebugConfig
-from stethoscope.record import metrics
+from stethoscope.record import metrics, plural
 
 if TYPE_CHECKING:
     from stethoscope.capture.discovery import Discovery
@@ -120,7 +120,7 @@ def summary(diagnosis: Diagnosis, folder: Path, models: dict[str, Any], optimize
         if cause.remedy:
             lines.append(f"stethoscope:     {cause.remedy}")
     verdict = diagnosis.verdict
-    causes = "1 cause" if len(diagnosis.causes) == 1 else f"{len(diagnosis.causes)} causes"
+    causes = plural(len(diagnosis.causes), "cause")
     said = (
         " ".join([f"{verdict.state.label}: {causes}.", *verdict.reservations])
         if diagnosis.causes

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from stethoscope.cli.diagnose import EXIT_FINDINGS, LEVELS, is_failure
 from stethoscope.cli.errors import UsageError
 from stethoscope.cli.options import add_output, emit, emit_json, screen_of
+from stethoscope.record import plural
 
 if TYPE_CHECKING:
     from stethoscope.explain import Diagnosis
@@ -152,7 +153,6 @@ def _module(location: str) -> Any:
 
 def checkup_lines(diagnosis: Diagnosis, screen: Screen, *, full: bool) -> list[Line]:
     """The verdict, and how much was examined."""
-    from stethoscope.views.common import numbers
     from stethoscope.views.common.styled_text import NOTE
     from stethoscope.views.lines.verdict import rows_lines, verdict_lines
     from stethoscope.views.terminal.experiments import experiment_lines
@@ -160,9 +160,7 @@ def checkup_lines(diagnosis: Diagnosis, screen: Screen, *, full: bool) -> list[L
     looked = diagnosis.looked_at
     idle = {one.name for one in looked.experiments if one.outcome == "does not apply"}
     share = f"{len(looked.experiments) - len(idle)} of " if idle else ""
-    examined = (
-        f"{share}{numbers.plural(looked.num_detectors, 'experiment')}, {numbers.plural(looked.num_sites, 'parameter')}"
-    )
+    examined = f"{share}{plural(looked.num_detectors, 'experiment')}, {plural(looked.num_sites, 'parameter')}"
     notes = [(f"not examined: {need}", NOTE) for need in looked.unmet_needs] if full else []
     if not diagnosis.causes:
         notes += [(hint, NOTE) for name, hint in HINTS.items() if name in idle]

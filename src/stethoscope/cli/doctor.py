@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from stethoscope.cli.choose import choose_run
 from stethoscope.cli.options import add_output, add_run, emit, emit_json, screen_of
+from stethoscope.record import plural
 
 if TYPE_CHECKING:
     from stethoscope.explain import LookedAt
@@ -100,7 +101,6 @@ def installation() -> list[Fact]:
     """Versions, the kernels' backend, the folder of runs."""
     from stethoscope import __version__
     from stethoscope.store.locate import base_folder, find_runs
-    from stethoscope.views.common import numbers
 
     facts: list[Fact] = [
         ("stethoscope", __version__, True),
@@ -116,7 +116,7 @@ def installation() -> list[Fact]:
     base = base_folder()
     how, fine = _writable(base)
     facts.append(("runs", str(base.absolute()), True))
-    facts.append(("", f"{numbers.plural(len(find_runs(base)), 'run')}, {how}", fine))
+    facts.append(("", f"{plural(len(find_runs(base)), 'run')}, {how}", fine))
     if os.environ.get("STETHOSCOPE_MODE", "").lower() == "off":
         facts.append(("mode", "STETHOSCOPE_MODE=off: nothing is watched", False))
     return facts
@@ -159,7 +159,7 @@ def recording(run: Run, looked_at: LookedAt) -> list[Fact]:
         ("run", f"{run.name}, {run.id}, {run.path}", True),
         ("state", standing.state_text(run), run.state in ("live", "finished")),
         ("begun", standing.clock(begun) if begun is not None else "not known", begun is not None),
-        ("process starts", numbers.plural(len(run.starts), "start") + f", ranks {_ranks(run)}", True),
+        ("process starts", plural(len(run.starts), "start") + f", ranks {_ranks(run)}", True),
         ("steps", _steps(run), len(run.steps) > 0),
         (
             "sites",
@@ -232,18 +232,16 @@ def _steps(run: Run) -> str:
     if not len(steps):
         return "none"
     ends = f"from {numbers.count(int(steps[0]))} to {numbers.count(int(steps[-1]))}"
-    return f"{numbers.plural(len(steps), 'step')} {ends}"
+    return f"{plural(len(steps), 'step')} {ends}"
 
 
 def _silent_sites(run: Run) -> list[Fact]:
     """Sites that are not measured whole, by reason."""
-    from stethoscope.views.common import numbers
 
     reasons: dict[str, int] = {}
     for info in run.sites:
         if info.measured != "all":
             reasons[info.measured] = reasons.get(info.measured, 0) + 1
     return [
-        (f"{reason}", numbers.plural(num, "site"), reason in ("sampled", "frozen", "shard"))
-        for reason, num in reasons.items()
+        (f"{reason}", plural(num, "site"), reason in ("sampled", "frozen", "shard")) for reason, num in reasons.items()
     ]

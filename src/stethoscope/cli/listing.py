@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from stethoscope.cli.errors import EXIT_NO_DATA, NoDataError
 from stethoscope.cli.options import add_output, emit, emit_json, screen_of
+from stethoscope.record import plural
 
 if TYPE_CHECKING:
     from stethoscope.views.common.row_reader import RowReader
@@ -25,7 +26,6 @@ def run(args: argparse.Namespace) -> int:
     """Lists the runs."""
     from stethoscope.store import find_runs
     from stethoscope.store.locate import base_folder
-    from stethoscope.views.common import numbers
     from stethoscope.views.common.row_reader import RowReader
     from stethoscope.views.common.styled_text import NOTE
     from stethoscope.views.lines.runs import runs_lines
@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
     lines = runs_lines([row for _, row in rows], screen)
     hidden = len(folders) - len(shown)
     if hidden:
-        lines.append([(f"  and {numbers.plural(hidden, 'older run')}", NOTE)])
+        lines.append([(f"  and {plural(hidden, 'older run')}", NOTE)])
     emit(screen, lines)
     return 0
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from stethoscope.record import Finding, Severity, printable
+from stethoscope.record import Finding, Severity, plural, printable
 from stethoscope.views.common.evidence import suspect_figure
-from stethoscope.views.common.numbers import count, number, plural
+from stethoscope.views.common.numbers import count, number
 from stethoscope.views.lines.verdict import extent_text, since
 
 if TYPE_CHECKING:

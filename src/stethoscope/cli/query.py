@@ -10,6 +10,7 @@ from typing import Any
 from stethoscope.cli.choose import choose_run
 from stethoscope.cli.errors import UsageError
 from stethoscope.cli.options import add_output, emit, emit_json, screen_of
+from stethoscope.record import plural
 
 VIEWS = """views:
   rows      step, module, kind, name, rank, start, calls, and the statistics: count, num_nan, min, max, norm, mean, std, ...
@@ -56,7 +57,6 @@ def _cell(value: Any) -> Any:
 
 
 def _print(table: Any, num_rows: int, args: argparse.Namespace) -> None:
-    from stethoscope.views.common import numbers
     from stethoscope.views.common.styled_text import NOTE, PLAIN, Line, cell_width, cut_middle, pad
 
     screen = screen_of(args)
@@ -80,7 +80,7 @@ def _print(table: Any, num_rows: int, args: argparse.Namespace) -> None:
     lines += [line([column[index] for column in columns], PLAIN) for index in range(table.num_rows)]
     hidden = num_rows - table.num_rows
     if hidden:
-        lines.append([(f"and {numbers.plural(hidden, 'row')} more; --limit, --csv and --json show them", NOTE)])
+        lines.append([(f"and {plural(hidden, 'row')} more; --limit, --csv and --json show them", NOTE)])
     emit(screen, lines)
 
 

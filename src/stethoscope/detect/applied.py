@@ -14,11 +14,11 @@ import numpy as np
 import numpy.typing as npt
 
 from stethoscope.analyse.span import Span
-from stethoscope.detect.detector import Code, Detector, Reading, Streak, name_list
+from stethoscope.detect.detector import Code, Detector, Reading, Streak
 from stethoscope.detect.needs import GRADIENTS, OWNERS, RATE, UPDATES, WEIGHTS
 from stethoscope.detect.rounding import FALL, RESTING, Rounding
 from stethoscope.kernels.columns import INDEX, stat
-from stethoscope.record import Evidence, Finding, FloatArray, Kind, Severity, metrics
+from stethoscope.record import Evidence, Finding, FloatArray, Kind, Severity, metrics, name_list
 from stethoscope.record.events import Ownership, UndoneUpdates
 
 SURE_AFTER: Final = 5

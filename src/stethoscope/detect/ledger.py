@@ -11,10 +11,10 @@ from typing import ClassVar, Final
 import numpy as np
 
 from stethoscope.analyse.span import Span
-from stethoscope.detect.detector import Code, Detector, Reading, Streak, name_list
+from stethoscope.detect.detector import Code, Detector, Reading, Streak
 from stethoscope.detect.effects import BLOW_UP, LEARNING_TROUBLE, UNIT_TROUBLE
 from stethoscope.detect.needs import GRADIENTS, LEDGER, OWNERS, RATE, Need, optional
-from stethoscope.record import Evidence, Finding, Kind, Severity, events, metrics
+from stethoscope.record import Evidence, Finding, Kind, Severity, events, metrics, name_list
 
 SURE_AFTER: Final = 3
 """Steps in a row before a broken account is called a habit and not an accident."""

@@ -7,10 +7,10 @@ from typing import ClassVar, Final
 import numpy as np
 
 from stethoscope.analyse.span import Span
-from stethoscope.detect.detector import Code, Detector, Reading, Streak, name_list
+from stethoscope.detect.detector import Code, Detector, Reading, Streak
 from stethoscope.detect.groups import Group, groups_by_site
 from stethoscope.detect.needs import STATE, Need, optional
-from stethoscope.record import Evidence, Finding, Kind, Severity, metrics
+from stethoscope.record import Evidence, Finding, Kind, Severity, metrics, name_list
 from stethoscope.record.events import Average, Averages, Continuation, GraphsAlive, Hooks, Ownership, Totals
 
 GRAPHS_NEEDED: Final = 20

@@ -7,9 +7,9 @@ from typing import ClassVar, Final
 import numpy as np
 
 from stethoscope.analyse.span import Span
-from stethoscope.detect.detector import Code, Detector, Reading, Streak, name_list
+from stethoscope.detect.detector import Code, Detector, Reading, Streak
 from stethoscope.detect.needs import Need
-from stethoscope.record import Evidence, Finding, Severity, events, metrics
+from stethoscope.record import Evidence, Finding, Severity, events, metrics, name_list
 
 STEPS_NEEDED: Final = 3
 

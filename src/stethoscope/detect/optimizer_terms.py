@@ -8,13 +8,13 @@ from typing import ClassVar, Final
 import numpy as np
 
 from stethoscope.analyse.span import Span
-from stethoscope.detect.detector import Code, Detector, Reading, is_matrix, name_list
+from stethoscope.detect.detector import Code, Detector, Reading, is_matrix
 from stethoscope.detect.effects import BLOW_UP
 from stethoscope.detect.groups import Group, groups_by_site
 from stethoscope.detect.needs import GRADIENTS, OWNERS, STATE, UPDATES, WEIGHTS
 from stethoscope.detect.tracks import Track
 from stethoscope.kernels.columns import INDEX, stat
-from stethoscope.record import Evidence, Finding, FloatArray, Kind, Severity
+from stethoscope.record import Evidence, Finding, FloatArray, Kind, Severity, name_list
 
 STEPS_NEEDED: Final = 20
 SHARES_KEPT: Final = 512

@@ -12,10 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from stethoscope.analyse.span import Span
-from stethoscope.detect.detector import Code, Detector, Reading, name_list
+from stethoscope.detect.detector import Code, Detector, Reading
 from stethoscope.detect.needs import BATCHES, RANKS, WEIGHTS
 from stethoscope.kernels.columns import INDEX, num_finite
-from stethoscope.record import Evidence, Finding, FloatArray, Kind, Severity, events
+from stethoscope.record import Evidence, Finding, FloatArray, Kind, Severity, events, name_list
 
 COMPARED: Final = ("mean", "norm", "std", "min", "max")
 TOLERANCE: Final = 1e-6

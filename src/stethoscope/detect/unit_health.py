@@ -19,10 +19,10 @@ import numpy as np
 from stethoscope.analyse.span import Span
 from stethoscope.analyse.trends import Direction, mann_kendall
 from stethoscope.detect.curves import Curves
-from stethoscope.detect.detector import Code, Detector, Reading, name_list
+from stethoscope.detect.detector import Code, Detector, Reading
 from stethoscope.detect.needs import UNITS, Need
 from stethoscope.detect.tracks import SampledHistory, Track
-from stethoscope.record import Evidence, Finding, IntArray, Kind, Severity
+from stethoscope.record import Evidence, Finding, IntArray, Kind, Severity, name_list
 from stethoscope.record.events import Copies, Units
 
 DEAD_SHARE: Final = 0.5

@@ -10,8 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stethoscope.instruments.distribution import index_of
-from stethoscope.instruments.wording import plural
-from stethoscope.record import Severity
+from stethoscope.record import Severity, plural
 
 EXTREME: Final = 1e10
 

@@ -23,7 +23,7 @@ from stethoscope.instruments.array_input import NonFinite, locate
 from stethoscope.instruments.limits import own_limits
 from stethoscope.instruments.rows import measure_rows
 from stethoscope.kernels.columns import stat
-from stethoscope.record import ConfigError, FloatArray
+from stethoscope.record import ConfigError, FloatArray, name_list
 
 if TYPE_CHECKING:
     from stethoscope.instruments.animator_live import LiveView
@@ -373,17 +373,12 @@ def _advise(
         advice.append(f"{more:,} more {'layer holds' if more == 1 else 'layers hold'} NaN or Inf.")
     if vanishing:
         advice.append(
-            f"Gradients vanish in {_listed(vanishing)}: a residual path or a normalisation layer before them "
+            f"Gradients vanish in {name_list(vanishing, 8)}: a residual path or a normalisation layer before them "
             "keeps the signal; check that their initial weights are scaled to fan-in (Kaiming, Xavier)."
         )
     if exploding:
         advice.append(
-            f"Gradients explode in {_listed(exploding)}: clip them with "
+            f"Gradients explode in {name_list(exploding, 8)}: clip them with "
             "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0), then try a smaller learning rate."
         )
     return [*advice, _CLOSING[health]]
-
-
-def _listed(names: list[str], limit: int = 8) -> str:
-    more = len(names) - limit
-    return ", ".join(names[:limit]) + (f" and {more} more" if more > 0 else "")

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from stethoscope.instruments.wording import plural
-from stethoscope.record import FloatArray, IntArray, printable
+from stethoscope.record import FloatArray, IntArray, plural, printable
 
 GLYPHS = " ░▒▓█"
 NAN_GLYPH, INF_GLYPH = "╳", "∞"

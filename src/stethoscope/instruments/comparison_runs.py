@@ -16,7 +16,7 @@ import numpy as np
 
 from stethoscope.instruments.array_input import ArrayError
 from stethoscope.instruments.comparison import cosine
-from stethoscope.record import FloatArray, IntArray, Kind, Site
+from stethoscope.record import FloatArray, IntArray, Kind, Site, plural
 
 STATS: Final = ("norm", "mean", "min", "max", "num_nonfinite", "num_zero")
 """Tensors that differ anywhere differ in one of these, but for rare coincidences."""
@@ -131,8 +131,8 @@ def _note(num_sites: int, num_steps: int) -> str:
     if not num_sites or not num_steps:
         return "nothing to compare: the runs share no " + ("step" if num_sites else "site")
     return (
-        f"compared by the recorded statistics of {num_sites:,} {'site' if num_sites == 1 else 'sites'} "
-        f"at {num_steps:,} shared {'step' if num_steps == 1 else 'steps'}; single elements are not recorded"
+        f"compared by the recorded statistics of {plural(num_sites, 'site')} "
+        f"at {plural(num_steps, 'shared step')}; single elements are not recorded"
     )
 
 

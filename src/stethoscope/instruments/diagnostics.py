@@ -36,8 +36,7 @@ from stethoscope.instruments.architecture import (
 )
 from stethoscope.instruments.limits import own_limits
 from stethoscope.instruments.source import Source
-from stethoscope.instruments.wording import plural
-from stethoscope.record import StethoscopeError
+from stethoscope.record import StethoscopeError, plural
 
 if TYPE_CHECKING:
     import torch

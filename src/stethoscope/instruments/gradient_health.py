@@ -19,8 +19,7 @@ from stethoscope.instruments.array_input import NonFinite
 from stethoscope.instruments.gradient_layers import LayerGradients
 from stethoscope.instruments.limits import own_limits
 from stethoscope.instruments.units import DeadUnits
-from stethoscope.instruments.wording import plural
-from stethoscope.record import FloatArray
+from stethoscope.record import FloatArray, plural
 
 VANISHING: Final = 1e-7
 EXPLODING: Final = 10.0

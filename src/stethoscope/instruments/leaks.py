@@ -22,8 +22,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from stethoscope.instruments.memory import num_bytes
-from stethoscope.instruments.wording import plural
-from stethoscope.record import Severity, printable
+from stethoscope.record import Severity, plural, printable
 
 PATIENCE: Final = 5
 GRACE: Final = 1

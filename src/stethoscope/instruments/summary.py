@@ -17,8 +17,8 @@ import numpy as np
 from stethoscope.instruments.alerts import TensorAlert, TensorAlertKind, value_alerts
 from stethoscope.instruments.distribution import TensorDistribution
 from stethoscope.instruments.inspector import TensorStats, tensor_stats
-from stethoscope.record import printable
-from stethoscope.views.common.numbers import number, percent, plural, size
+from stethoscope.record import plural, printable
+from stethoscope.views.common.numbers import number, percent, size
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -39,7 +39,10 @@ from stethoscope.record.sites import (
 from stethoscope.record.text import (
     BIDI_CONTROLS,
     did_you_mean,
+    name_list,
+    plural,
     printable,
+    spreadsheet_text,
 )
 from stethoscope.record.words import (
     OUTPUT_KINDS,
@@ -76,6 +79,9 @@ __all__ = [
     "StopTraining",
     "WatchError",
     "did_you_mean",
+    "name_list",
+    "plural",
     "printable",
     "select",
+    "spreadsheet_text",
 ]

@@ -36,6 +36,12 @@ class Series:
             return float(self.values[index])
         return None
 
+    def between(self, first: int | None = None, last: int | None = None) -> Series:
+        """The part from `first` to `last`, both included; None is as far as it goes."""
+        begin = 0 if first is None else int(np.searchsorted(self.steps, first))
+        end = len(self) if last is None else int(np.searchsorted(self.steps, last, side="right"))
+        return Series(self.steps[begin:end], self.values[begin:end])
+
 
 class SeriesMap(Mapping[Site, Series]):
     """From site to series; a site's path as a string finds it too where that is unique."""

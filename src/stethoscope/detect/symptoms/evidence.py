@@ -17,7 +17,7 @@ from stethoscope.detect.symptoms.learning import AT_CHANCE, guessing
 from stethoscope.detect.symptoms.loss_kind import LossFamily
 from stethoscope.detect.symptoms.progress import FIRST, Progress
 from stethoscope.detect.symptoms.validation import improved, late
-from stethoscope.record import Evidence
+from stethoscope.record import Evidence, plural
 
 LOSSES_NEEDED: Final = 20
 SURE: Final = 4.0
@@ -81,7 +81,7 @@ def learning(progress: Progress) -> Learning:
     if len(values) < LOSSES_NEEDED and not better:
         yet = " yet" if progress.is_live else ""
         line = "" if progress.is_live else f"train for {LOSSES_NEEDED} steps or more"
-        return Learning(False, f"{_count(len(values))}{yet}: too few to tell.", _loss(progress), line)
+        return Learning(False, f"{plural(len(values), 'loss', 'losses')}{yet}: too few to tell.", _loss(progress), line)
     return _by_error(progress, scores, better, much)
 
 
@@ -246,7 +246,3 @@ def _made_by(progress: Progress) -> str:
 
 def _against(progress: Progress) -> str:
     return "" if progress.chance is None else f", where {guessing(progress)} gives {progress.chance:.3g}"
-
-
-def _count(num: int) -> str:
-    return "1 loss" if num == 1 else f"{num:,} losses"

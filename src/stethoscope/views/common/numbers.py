@@ -111,8 +111,3 @@ def duration(seconds: float) -> str:
     if days:
         return f"{days} d {hours} h"
     return f"{hours} h {minutes} min" if hours else f"{minutes} min {whole % 60} s"
-
-
-def plural(amount: int, word: str, words: str = "") -> str:
-    """1 run, 3 runs, 1,204 frames."""
-    return f"{count(amount)} {word if amount == 1 else words or word + 's'}"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from stethoscope.explain.diagnosis import LookedAt
-from stethoscope.record import StethoscopeError, metrics
+from stethoscope.record import StethoscopeError, metrics, plural
 from stethoscope.store.losses import lost_steps_text
 from stethoscope.views.common import numbers
 
@@ -63,7 +63,7 @@ def num_rows_lost(run: Run) -> int:
 
 def losses_text(run: Run) -> str:
     """What was handed in and never written: "501 steps (199 to 699), 12,024 rows"."""
-    rows = numbers.plural(num_rows_lost(run), "row")
+    rows = plural(num_rows_lost(run), "row")
     return ", ".join(filter(None, (lost_steps_text(run.losses), rows)))
 
 
@@ -82,14 +82,14 @@ def state_text(run: Run) -> str:
     if run.state == "finished":
         num_steps = len(run.steps)
         last = "" if step == num_steps else f", the last {numbers.count(step)}"
-        return f"finished, {numbers.plural(num_steps, 'step')}{last}"
+        return f"finished, {plural(num_steps, 'step')}{last}"
     if run.state == "crashed":
         cause = ended_by(run)
         return f"crashed at step {numbers.count(step)}" + (f", {cause}" if cause else "")
     if run.state == "stale":
         return f"stale, no data for a minute, last step {numbers.count(step)}"
     lost = num_frames_lost(run)
-    what = f"{numbers.plural(lost, 'frame')} cannot be read" if lost else "some bytes cannot be read"
+    what = f"{plural(lost, 'frame')} cannot be read" if lost else "some bytes cannot be read"
     return f"damaged, {what} and {'is' if lost == 1 else 'are'} left out"
 
 
@@ -105,17 +105,17 @@ def coverage(run: Run, looked_at: LookedAt | None = None) -> tuple[int, int]:
 def status_parts(run: Run, looked_at: LookedAt | None = None) -> list[str]:
     """What an instrument says of itself: coverage, losses, cost."""
     reporting, expected = coverage(run, looked_at)
-    parts = [f"{numbers.count(reporting)} of {numbers.plural(expected, 'site')} reporting"]
-    read = f"{numbers.plural(len(run.steps), 'step')} read"
+    parts = [f"{numbers.count(reporting)} of {plural(expected, 'site')} reporting"]
+    read = f"{plural(len(run.steps), 'step')} read"
     rows, frames = num_rows_lost(run), num_frames_lost(run)
     if rows:
         read += f", {losses_text(run)} lost"
     if frames:
-        read += f", {numbers.plural(frames, 'frame')} unreadable"
+        read += f", {plural(frames, 'frame')} unreadable"
     parts.append(read)
     if looked_at is not None and looked_at.broken_detectors:
         names = ", ".join(one.partition(":")[0] for one in looked_at.broken_detectors)
-        parts.append(f"{numbers.plural(len(looked_at.broken_detectors), 'detector')} failed: {names}")
+        parts.append(f"{plural(len(looked_at.broken_detectors), 'detector')} failed: {names}")
     cost = _quietly(step_cost, run)
     if cost is not None:
         parts.append(f"recording costs {numbers.percent(cost)} of a step")

@@ -10,11 +10,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from stethoscope.record import printable
+from stethoscope.record import spreadsheet_text
 from stethoscope.store import Run
 
 _BATCH: Final = 32 << 10
-_FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
 
 
 def write_parquet(run: Run, table: str, path: Path) -> int:
@@ -100,8 +99,7 @@ def _as_cells(part: Any) -> Any:
 def _cell(value: str | None) -> str | None:
     if value is None:
         return None
-    safe = printable(value, limit=1 << 20)
-    return f"'{safe}" if safe[:1] in _FORMULA else safe
+    return spreadsheet_text(value, 1 << 20)
 
 
 def _objects(run: Run, table: str) -> Iterator[Mapping[str, Any]]:

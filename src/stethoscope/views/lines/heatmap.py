@@ -9,7 +9,7 @@ import numpy as np
 
 from stethoscope.analyse.bins import Mark
 from stethoscope.analyse.history import Grid, History, grid
-from stethoscope.record import FloatArray, Severity
+from stethoscope.record import FloatArray, Severity, plural
 from stethoscope.views.common import numbers
 from stethoscope.views.common.glyphs import SEVERITY_STYLE, Screen
 from stethoscope.views.common.styled_text import (
@@ -72,7 +72,7 @@ def heatmap_lines(
 
 def hidden_line(num_rows: int, how: str = "") -> Line:
     """What is not shown, and how to see it."""
-    note = f"and {numbers.plural(num_rows, 'row')} more, nearer to usual"
+    note = f"and {plural(num_rows, 'row')} more, nearer to usual"
     return [("  ", ""), (f"{note}; {how}" if how else note, NOTE)]
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from stethoscope.explain.context_evidence import context_evidence
 from stethoscope.explain.diagnosis import Diagnosis, LookedAt
 from stethoscope.explain.state import State, Suspect, Verdict
-from stethoscope.record import Evidence, Finding, Series, StethoscopeError
+from stethoscope.record import Evidence, Finding, StethoscopeError, plural
 from stethoscope.views.common import numbers
 from stethoscope.views.common.evidence import evidence_series, evidence_trend, suspect_figure
 from stethoscope.views.common.glyphs import SEVERITY_STYLE, Screen
@@ -79,7 +79,7 @@ def state_lines(diagnosis: Diagnosis, run: Run | None, screen: Screen) -> list[L
     if verdict.line:
         lines += [[], *code_lines(verdict.purpose, verdict.line, screen)]
     if diagnosis.looked_at.num_detectors:
-        extent = f"{numbers.plural(diagnosis.looked_at.num_detectors, 'detector')} found no cause in {extent}"
+        extent = f"{plural(diagnosis.looked_at.num_detectors, 'detector')} found no cause in {extent}"
     return [*lines, [], [(piece, NOTE) for piece in (extent,)]]
 
 
@@ -139,10 +139,10 @@ def _plain_trends(run: Run | None) -> Trends:
 def extent_text(looked_at: LookedAt) -> str:
     """How much was looked at."""
     expected = looked_at.num_sites_expected or looked_at.num_sites
-    text = f"{numbers.count(looked_at.num_sites)} of {numbers.plural(expected, 'tensor')}, "
-    text += f"{numbers.plural(looked_at.num_steps, 'step')}."
+    text = f"{numbers.count(looked_at.num_sites)} of {plural(expected, 'tensor')}, "
+    text += f"{plural(looked_at.num_steps, 'step')}."
     if looked_at.num_rows_lost:
-        text += f" {numbers.plural(looked_at.num_rows_lost, 'row')} lost."
+        text += f" {plural(looked_at.num_rows_lost, 'row')} lost."
     return text
 
 
@@ -271,9 +271,7 @@ def _evidence_trend(evidence: Evidence, cause: Finding, run: Run | None, room: i
     series = evidence_trend(evidence, cause, run) if run is not None and room >= 8 else None
     if series is None or len(series) < 2:
         return []
-    first, last = window_around(cause, series.steps)
-    keep = (series.steps >= first) & (series.steps <= last)
-    return sparkline(Series(series.steps[keep], series.values[keep]), room, screen.glyphs)
+    return sparkline(series.between(*window_around(cause, series.steps)), room, screen.glyphs)
 
 
 def window_around(cause: Finding, steps: np.ndarray[tuple[int], np.dtype[np.int64]]) -> tuple[int, int]:
@@ -339,6 +337,6 @@ def rows_lines(
         note = f"{sign}{screen.text(finding.code)}  {since(finding)}"
         num_followed = len(diagnosis.followed.get(finding.code, ()))
         if num_followed:
-            note += f"  {numbers.plural(num_followed, 'consequence')}"
+            note += f"  {plural(num_followed, 'consequence')}"
         lines.append([("  ", ""), (note, NOTE)])
     return lines

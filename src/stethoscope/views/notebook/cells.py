@@ -9,7 +9,7 @@ import numpy as np
 from stethoscope.analyse.history import grid
 from stethoscope.explain.diagnosis import Diagnosis
 from stethoscope.explain.state import State
-from stethoscope.record import Evidence, Finding, Series, Severity, metrics
+from stethoscope.record import Evidence, Finding, Severity, metrics, plural
 from stethoscope.store import Run
 from stethoscope.views.common import numbers
 from stethoscope.views.common import words as run_words
@@ -160,7 +160,7 @@ def _rows(findings: list[Finding], diagnosis: Diagnosis) -> str:
     for finding in findings[:_MAX_LISTED]:
         sign = mark(UNICODE.severity[finding.severity], SEVERITY_COLOR[finding.severity])
         num_followed = len(diagnosis.followed.get(finding.code, ()))
-        more = f", {numbers.plural(num_followed, 'consequence')}" if num_followed else ""
+        more = f", {plural(num_followed, 'consequence')}" if num_followed else ""
         note = muted(mono(finding.code) + escaped(f", {since(finding)}{more}"))
         out.append(f'<div style="margin-top:2px">{sign} {escaped(finding.message, 800)} {note}</div>')
     if len(findings) > _MAX_LISTED:
@@ -173,10 +173,7 @@ def loss_html(viewed: OpenRun) -> str:
     run = viewed.run
     if metrics.LOSS not in run.metrics():
         return ""
-    whole = run.metric(metrics.LOSS)
-    begin, end = window_around(run, viewed.diagnosis)
-    keep = (whole.steps >= begin) & (whole.steps <= end)
-    series = Series(whole.steps[keep], whole.values[keep])
+    series = run.metric(metrics.LOSS).between(*window_around(run, viewed.diagnosis))
     if len(series) < 2:
         return ""
     first, last = float(series.values[0]), float(series.values[-1])

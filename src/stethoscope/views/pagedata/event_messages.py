@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from stethoscope.record import Severity, events
+from stethoscope.record import Severity, events, name_list, plural
 from stethoscope.store import Event
 from stethoscope.views.common import numbers
 from stethoscope.views.pagedata.packing import plain, text
@@ -65,30 +65,23 @@ def _governor(said: events.Governor, before: events.Governor | None) -> str:
 def _modes(said: events.Modes, _: object) -> str:
     if not said.training:
         return "The model is called in evaluation mode while it trains"
-    some = f", {_listed(said.evaluating)} in evaluation mode" if said.evaluating else ""
+    some = f", {name_list(said.evaluating)} in evaluation mode" if said.evaluating else ""
     return f"The model trains in training mode{some}"
 
 
-def _listed(names: Sequence[str], most: int = 3) -> str:
-    rest = len(names) - most
-    return ", ".join(names[:most]) + (f" and {numbers.count(rest)} more" if rest > 0 else "")
-
-
 def _checkup(said: events.Checkup, _: object) -> str:
-    amount = numbers.plural(said.num_experiments, "experiment")
+    amount = plural(said.num_experiments, "experiment")
     wrong = sum(finding.get("severity") != Severity.INFO for finding in said.findings)
-    return (
-        f"The checkup before training, {amount}, found {numbers.plural(wrong, 'fault') if wrong else 'nothing wrong'}"
-    )
+    return f"The checkup before training, {amount}, found {plural(wrong, 'fault') if wrong else 'nothing wrong'}"
 
 
 def _skipped(said: events.SkippedStep, _: object) -> str:
     at = f", loss scale {numbers.number(said.scale)}" if said.scale is not None else ""
-    return f"The scaler skipped the optimizer's step{at}, {numbers.plural(said.times or 1, 'time')} so far"
+    return f"The scaler skipped the optimizer's step{at}, {plural(said.times or 1, 'time')} so far"
 
 
 def _discarded(said: events.GradientsDiscarded, _: object) -> str:
-    return f"Gradients were cleared without a step, {numbers.plural(said.times or 1, 'time')} so far"
+    return f"Gradients were cleared without a step, {plural(said.times or 1, 'time')} so far"
 
 
 def _backward(said: events.Backward, _: object) -> str:
@@ -99,8 +92,8 @@ def _backward(said: events.Backward, _: object) -> str:
 
 
 def _alive(said: events.GraphsAlive, _: object) -> str:
-    where = f", made at {_listed(said.lines)}" if said.lines else ""
-    return f"{numbers.plural(said.count, 'graph')} of earlier losses are still alive{where}"
+    where = f", made at {name_list(said.lines)}" if said.lines else ""
+    return f"{plural(said.count, 'graph')} of earlier losses are still alive{where}"
 
 
 def _continued(said: events.Continuation, _: object) -> str:
@@ -110,11 +103,11 @@ def _continued(said: events.Continuation, _: object) -> str:
 
 
 def _eval_begin(said: events.EvalBegin, _: object) -> str:
-    return "Evaluation begins" + (f", {_listed(said.training)} in training mode" if said.num_training else "")
+    return "Evaluation begins" + (f", {name_list(said.training)} in training mode" if said.num_training else "")
 
 
 def _eval_forward(said: events.EvalForward, _: object) -> str:
-    return f"{_listed(said.in_training)} in training mode while evaluating"
+    return f"{name_list(said.in_training)} in training mode while evaluating"
 
 
 _MESSAGES: Final[dict[str, Callable[[Any, Any], str]]] = {

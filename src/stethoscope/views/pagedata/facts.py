@@ -9,7 +9,7 @@ from typing import Any, NotRequired, TypedDict
 import numpy as np
 
 from stethoscope.explain.diagnosis import Diagnosis
-from stethoscope.record import metrics
+from stethoscope.record import metrics, plural
 from stethoscope.store import Run
 from stethoscope.store.locate import last_written
 from stethoscope.views.common import numbers, words
@@ -74,7 +74,7 @@ def state_words(run: Run) -> str:
         case "live":
             return f"Live, step {at}" if at else "Live, no step yet"
         case "finished":
-            return f"Finished, {numbers.plural(len(run.steps), 'step')}"
+            return f"Finished, {plural(len(run.steps), 'step')}"
         case "crashed":
             return f"Crashed at step {at}" if at else "Crashed before the first step"
         case "stale":
@@ -82,7 +82,7 @@ def state_words(run: Run) -> str:
             since = time.strftime("%H:%M", time.localtime(quiet)) if quiet else "a while"
             return f"Stale since {since}"
     lost = words.num_frames_lost(run)
-    return f"Damaged, {numbers.plural(lost, 'frame')} left out" if lost else "Damaged, some bytes left out"
+    return f"Damaged, {plural(lost, 'frame')} left out" if lost else "Damaged, some bytes left out"
 
 
 def ended_at(run: Run) -> float | None:
@@ -109,13 +109,11 @@ def status_parts(viewed: OpenRun, diagnosis: Diagnosis) -> list[StatusPart]:
     if rows:
         rest += f", {words.losses_text(run)} lost"
     if frames:
-        rest += f", {numbers.plural(frames, 'frame')} left out"
+        rest += f", {plural(frames, 'frame')} left out"
     parts.append({"strong": numbers.count(len(run.steps)), "rest": rest})
     broken = [one.partition(":")[0] for one in diagnosis.looked_at.broken_detectors]
     if broken:
-        parts.append(
-            {"strong": numbers.plural(len(broken), "detector"), "rest": f"failed: {text(', '.join(broken), 200)}"}
-        )
+        parts.append({"strong": plural(len(broken), "detector"), "rest": f"failed: {text(', '.join(broken), 200)}"})
     cost = cost_share(run)
     if cost is not None:
         parts.append({"before": "Recording costs", "strong": numbers.percent(cost), "rest": "of a step"})

@@ -7,9 +7,8 @@ from collections import Counter
 from typing import Final, Literal, TypedDict
 
 from stethoscope.explain.ending import ending
-from stethoscope.record import events
+from stethoscope.record import events, plural
 from stethoscope.store import Event, Run
-from stethoscope.views.common import numbers
 from stethoscope.views.common.open_run import OpenRun
 from stethoscope.views.pagedata import facts
 from stethoscope.views.pagedata.event_messages import event_message, says_something
@@ -201,7 +200,7 @@ def log_data(viewed: OpenRun) -> LogData:
 def _began(run: Run) -> Began:
     """What was watched, and when that began."""
     model = facts.model_facts(run)
-    words = f"Recording begins: {model['type'] or 'a model'}, {numbers.plural(model['numParameters'], 'parameter')}"
+    words = f"Recording begins: {model['type'] or 'a model'}, {plural(model['numParameters'], 'parameter')}"
     held = ", ".join(
         dict.fromkeys(group.optimizer for _, said in run.events_of(events.Ownership)[:1] for group in said.groups)
     )

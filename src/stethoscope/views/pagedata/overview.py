@@ -245,7 +245,7 @@ def tracks_data(viewed: OpenRun, first: int, last: int, width: int, extra: tuple
 def _track(
     key: str, label: str, note: str, color: str, series: Series, view: tuple[int, int, int], *, tall: bool = False
 ) -> Track:
-    inside = series.values[slice(*np.searchsorted(series.steps, [view[0], view[1] + 1]).tolist())]
+    inside = series.between(*view[:2]).values
     finite = inside[np.isfinite(inside)]
     log = bool(len(finite) and tall and finite.min() > 0 and finite.max() / finite.min() > 100)
     note = ", ".join(part for part in (note, "log" if log else "") if part)

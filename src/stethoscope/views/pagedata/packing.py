@@ -78,12 +78,11 @@ def text(value: str, limit: int = MAX_TEXT) -> str:
 
 def binned(series: Series, first: int, last: int, width: int, bins: Bins | None = None) -> Packed:
     """A series over first..last in at most `width` bins: mean, lowest, highest, and what is no number."""
-    inside = slice(*np.searchsorted(series.steps, [first, last + 1]).tolist())
-    steps, values = series.steps[inside], series.values[inside]
-    bins = bins_over(steps, width) if bins is None else bins
+    inside = series.between(first, last)
+    bins = bins_over(inside.steps, width) if bins is None else bins
     if not len(bins):
         return {"start": first, "size": 1, "count": 0, "mean": "", "marks": ""}
-    mean, low, high, marks = reduced(steps, values, bins)
+    mean, low, high, marks = reduced(inside.steps, inside.values, bins)
     out: Packed = {
         "start": int(bins.starts[0]),
         "size": bins.size,

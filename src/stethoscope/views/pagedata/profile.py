@@ -68,9 +68,9 @@ def profile_data(viewed: OpenRun, view: tuple[int, int, int]) -> ProfileData:
             "slowest": [],
         }
     steps = run.metric(metrics.STEP_MS)
-    inside = _window(steps, view)
+    inside = steps.between(*view[:2])
     mean = float(np.nanmean(inside.values)) if len(inside) else float("nan")
-    found = [(label, color, _window(run.metric(name), view)) for label, name, color in _PARTS if name in known]
+    found = [(label, color, run.metric(name).between(*view[:2])) for label, name, color in _PARTS if name in known]
     other = inside.values.copy()
     for _, _, part in found:
         other -= np.nan_to_num(_at(part, inside.steps))
@@ -114,11 +114,6 @@ def _at(series: Series, steps: IntArray) -> FloatArray:
         there = series.steps[index] == steps
         out[there] = series.values[index[there]]
     return out
-
-
-def _window(series: Series, view: tuple[int, int, int]) -> Series:
-    keep = (series.steps >= view[0]) & (series.steps <= view[1])
-    return Series(series.steps[keep], series.values[keep])
 
 
 def _profile(viewed: OpenRun, query: QueryParams) -> ProfileData:

@@ -68,7 +68,7 @@ def metrics_lines(
 ) -> list[Line]:
     """One line for each metric that has anything to say; with `inner` also for what only detectors read."""
     names = [name for name in metric_order(tuple(run.metrics())) if inner or not is_inner(name)]
-    shown = [(name, _window(run.metric(name), first, last)) for name in names]
+    shown = [(name, run.metric(name).between(first, last)) for name in names]
     shown = [(name, series) for name, series in shown if len(series) and (inner or not _is_quiet(name, series))]
     if not shown:
         return []
@@ -83,15 +83,6 @@ def metrics_lines(
         line += _ends(series, screen)
         lines.append(line)
     return lines
-
-
-def _window(series: Series, first: int | None, last: int | None) -> Series:
-    keep = np.ones(len(series), dtype=bool)
-    if first is not None:
-        keep &= series.steps >= first
-    if last is not None:
-        keep &= series.steps <= last
-    return Series(series.steps[keep], series.values[keep])
 
 
 def is_inner(name: str) -> bool:

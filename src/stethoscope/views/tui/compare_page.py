@@ -7,7 +7,7 @@ import base64
 import numpy as np
 
 from stethoscope.analyse.bins import Bins
-from stethoscope.record import Kind, Series, metrics
+from stethoscope.record import Kind, metrics
 from stethoscope.views.common import numbers
 from stethoscope.views.common.glyphs import Screen
 from stethoscope.views.common.open_run import OpenRun
@@ -54,7 +54,7 @@ def compare_page(a: OpenRun, b: OpenRun, view: View, screen: Screen, height: int
     for name, viewed in (("A loss", a), ("B loss", b)):
         if metrics.LOSS in viewed.run.metrics():
             charts += chart_lines(
-                name, _cut(viewed.run.metric(metrics.LOSS), (first, last)), frame, screen, 3 if height > 30 else 2
+                name, viewed.run.metric(metrics.LOSS).between(first, last), frame, screen, 3 if height > 30 else 2
             )
     rows, shown, at = _rows(found, view, frame, screen, max(4, height - len(head) - len(charts) - 4))
     lines = [*head, [], *charts, _axis(frame, kind), *rows]
@@ -187,8 +187,3 @@ def _axis(frame: Frame, kind: Kind) -> Line:
 def _key(screen: Screen) -> str:
     heat = screen.glyphs.heat
     return f"A over B: = the same to the bit, {heat[0]} near, {heat[3]} yellow A larger, blue B larger"
-
-
-def _cut(series: Series, window: tuple[int, int]) -> Series:
-    keep = (series.steps >= window[0]) & (series.steps <= window[1])
-    return Series(series.steps[keep], series.values[keep])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from stethoscope.analyse.bins import Mark
-from stethoscope.record import Kind, Series, metrics
+from stethoscope.record import Kind, metrics
 from stethoscope.views.common import numbers
 from stethoscope.views.common.glyphs import SEVERITY_STYLE, Screen
 from stethoscope.views.common.open_run import OpenRun
@@ -45,9 +45,7 @@ def flow_page(viewed: OpenRun, view: View, screen: Screen, height: int) -> Page:
     heat = heat_of(viewed, view, screen, kind, window_of(viewed, view), num_rows)
     lines: list[Line] = [_title(heat, kind)]
     if head_rows:
-        series = run.metric(metrics.LOSS)
-        keep = (series.steps >= heat.window[0]) & (series.steps <= heat.window[1])
-        lines += chart_lines("loss", Series(series.steps[keep], series.values[keep]), heat.frame, screen, head_rows)
+        lines += chart_lines("loss", run.metric(metrics.LOSS).between(*heat.window), heat.frame, screen, head_rows)
     lines += [axis_line(heat, screen), []]
     low, high = scale_of(heat)
     width = screen.width - heat.frame.gutter - 4 - VALUE - RATIO - 1

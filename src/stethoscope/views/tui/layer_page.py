@@ -6,7 +6,7 @@ import numpy as np
 
 from stethoscope.analyse.bins import bins_over
 from stethoscope.kernels.histogram import MIN_EXPONENT, NUM_EXPONENTS, ZERO_BIN
-from stethoscope.record import Finding, FloatArray, IntArray, Series, SiteInfo
+from stethoscope.record import Finding, FloatArray, IntArray, SiteInfo, plural
 from stethoscope.store import Run
 from stethoscope.views.common import numbers
 from stethoscope.views.common.glyphs import Screen
@@ -41,12 +41,12 @@ def layer_page(viewed: OpenRun, path: str, view: View, screen: Screen, height: i
     bins = bins_over(steps, max(8, room))
     cursor = column_of(bins.starts, cursor_of(viewed, view))
     frame = Frame(bins, room, _GUTTER, cursor)
-    tracks = [track for track in layer_series(viewed, path, inside, tensor) if _has_any(track.series, window)]
+    tracks = [track for track in layer_series(viewed, path, inside, tensor) if len(track.series.between(*window))]
     # Beside the side column the lines have the height to themselves.
     rows = max(3, min(9, (height - 4) // max(1, len(tracks)) - 1)) if is_wide else 3
     body: list[Line] = [_axis(frame, steps)]
     for track in tracks:
-        body += chart_lines(track.label, _cut(track.series, window), frame, screen, rows, track.note)
+        body += chart_lines(track.label, track.series.between(*window), frame, screen, rows, track.note)
         body.append([])
     step = int(bins.starts[cursor]) + bins.size - 1 if len(bins) else window[1]
     side = side_lines(
@@ -75,10 +75,10 @@ def _head(run: Run, path: str, inside: list[SiteInfo], screen: Screen) -> list[L
     head = head_data(run, path, inside)
     parts = [part for part in (str(head["type"]), str(head["detail"])) if part]
     if head["numParameters"]:
-        parts.append(numbers.plural(int(head["numParameters"]), "parameter"))
+        parts.append(plural(int(head["numParameters"]), "parameter"))
     if head["shape"]:
         parts.append(f"output {list(head['shape'])} {head['dtype']}")
-    parts.append(numbers.plural(len(inside), "site"))
+    parts.append(plural(len(inside), "site"))
     name = screen.name(path, screen.width // 2)
     room = screen.width - cell_width(name) - 2
     return [[(name, STRONG), ("  ", ""), (screen.name(", ".join(parts), room), NOTE)], []]
@@ -165,12 +165,3 @@ def _powers(row: FloatArray) -> tuple[FloatArray, FloatArray, float, int]:
 
 def _raised(power: int) -> str:
     return str(power).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
-
-
-def _has_any(series: Series, window: tuple[int, int]) -> bool:
-    return bool(((series.steps >= window[0]) & (series.steps <= window[1])).any())
-
-
-def _cut(series: Series, window: tuple[int, int]) -> Series:
-    keep = (series.steps >= window[0]) & (series.steps <= window[1])
-    return Series(series.steps[keep], series.values[keep])

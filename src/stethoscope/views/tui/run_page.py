@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from stethoscope.record import Kind, Series, metrics
 from stethoscope.views.common.glyphs import Screen
 from stethoscope.views.common.open_run import OpenRun
@@ -40,7 +38,7 @@ def run_page(viewed: OpenRun, view: View, screen: Screen, height: int) -> Page:
     events = event_steps(viewed)
     lines = [*head, []]
     for name, series, rows in _grown(charts, num_rows - len(heat.nodes)):
-        lines += chart_lines(name, _window(series, heat.window), heat.frame, screen, rows)
+        lines += chart_lines(name, series.between(*heat.window), heat.frame, screen, rows)
     drawn = heat_lines(heat, screen, events, raw=view.raw, flat=bool(view.pattern))
     top = len(lines) + len(drawn) - len(heat.nodes)
     lines += drawn if heat.nodes else [[], [("  ", ""), (nothing_words(kind, view), NOTE)]]
@@ -135,8 +133,3 @@ def _empty(viewed: OpenRun, screen: Screen) -> list[Line]:
     else:
         words = ["The run holds no data.", f"stethoscope doctor {viewed.run.id}  says how it ended."]
     return [[("  ", ""), (screen.text(text), NOTE)] for text in words]
-
-
-def _window(series: Series, window: tuple[int, int]) -> Series:
-    keep = (series.steps >= window[0]) & (series.steps <= window[1])
-    return Series(series.steps[keep], np.asarray(series.values[keep], dtype=np.float64))

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from stethoscope.explain.diagnosis import Diagnosis
-from stethoscope.record import Finding
+from stethoscope.record import Finding, plural
 from stethoscope.store import Run
-from stethoscope.views.common import numbers
 from stethoscope.views.common.glyphs import Screen
 from stethoscope.views.common.open_run import OpenRun
 from stethoscope.views.common.styled_text import NOTE, STRONG, Line, flow_parts, line_width, wrap
@@ -73,7 +72,7 @@ def _short(cause: Finding, diagnosis: Diagnosis, screen: Screen) -> list[Line]:
     lines = overline(cause, screen)
     more = len(diagnosis.causes) - 1
     if more:
-        note: Line = [(f"and {numbers.plural(more, 'more cause', 'more causes')}, w shows all", NOTE)]
+        note: Line = [(f"and {plural(more, 'more cause', 'more causes')}, w shows all", NOTE)]
         lines = [*lines[:-1], *flow_parts([lines[-1], note], screen.width)]
     lines += [[(text, STRONG)] for text in wrap(message, width)]
     where = where_text(cause, message, screen)
