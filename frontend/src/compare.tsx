@@ -220,7 +220,7 @@ export function Headline({ found, link }: { found: CompareData; link: string }):
     <>
       <h1>
         {same > 0
-          ? `Identical for ${count(same)} steps, then they part in `
+          ? `Identical for ${count(same)} steps, then they diverge at `
           : "They differ from the first step on, first in "}
         <a class="name" href={runLink(link, "layers", { at: first.path })}>
           {first.path}

@@ -90,7 +90,7 @@ export function Body({
   const together = broken.length === 2 && broken[0][1] === broken[1][1];
   const flags: Flag[] = [
     ...(found.first && found.first.step >= scale.first
-      ? [{ n: 1, step: found.first.step, chip: `${count(found.first.step)}${isPhone.value ? "" : ", they part"}` }]
+      ? [{ n: 1, step: found.first.step, chip: `${count(found.first.step)}${isPhone.value ? "" : ", they diverge"}` }]
       : []),
     ...(together
       ? [{ n: 2, step: broken[0][1], words: `both NaN, ${count(broken[0][1])}` }]

@@ -411,7 +411,6 @@ export interface ProfileData {
   medianMs: number | string | null;
   numSteps: number;
   series: Packed | null;
-  cost: number | null;
   slowest: SlowStep[];
 }
 

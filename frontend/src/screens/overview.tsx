@@ -123,7 +123,7 @@ export function Layers({
           {phone && (
             <small>
               {(KIND_NAMES[kind.value] ?? "").toLowerCase()} {STAT_SHORT[stat.value] ?? stat.value},{" "}
-              {raw.value ? "value" : "own history"}
+              {raw.value ? "value" : "relative to its median"}
             </small>
           )}
         </div>
@@ -177,7 +177,7 @@ export function Layers({
                   raw.value = false;
                 }}
               >
-                {cramped ? "History" : "Against own history"}
+                {cramped ? "Ratio" : "Relative to median"}
               </button>
             </div>
             <input
@@ -230,7 +230,7 @@ export function Layers({
           if (rows.length > 240 && (a < x || b > y || a > x + 80)) session.seen.value = [a, b];
         }}
       />
-      {session.filter.value && !rows.length && <p class="note pad">No layer is called that.</p>}
+      {session.filter.value && !rows.length && <p class="note pad">No match.</p>}
       {phone && (
         <div class="phonekey">
           <HeatKey heat={heat} raw={raw.value} />

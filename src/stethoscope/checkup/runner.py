@@ -68,7 +68,7 @@ EXPERIMENTS: Final[tuple[tuple[str, str, Callable[[Examination], Iterator[Findin
     ("inputs used", "Does the model use its inputs?", ignoring.examine),
     ("linear layers", "Are two linear layers one?", linearity.examine),
     ("samples independent", "Does a sample see the others of its batch?", independence.examine),
-    ("causality", "Does the model see the future?", causality.examine),
+    ("causality", "Can the model see future tokens?", causality.examine),
     ("padding", "Does the padding reach the output?", padding.examine),
     ("repeatable", "Is evaluation repeatable?", determinism.examine),
     ("train and eval", "Are training and evaluation mode far apart?", modes.examine),

@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-o", "--output", type=Path, metavar="FILE", help=f"{', '.join(FORMATS)}; default: play it here"
     )
     parser.add_argument("--steps", metavar="A:B", help="only these steps")
-    parser.add_argument("--fps", type=float, default=8.0, metavar="N", help="pictures a second; default: 8")
+    parser.add_argument("--fps", type=float, default=8.0, metavar="N", help="frames per second; default: 8")
     parser.add_argument("--dark", action="store_true", help="on a dark ground")
     add_output(parser)
 
@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
     if args.output is not None and kind not in FORMATS:
         raise UsageError("Unknown kind of file", where=args.output, do=f"End it in one of {', '.join(FORMATS)}")
     if not 0 < args.fps <= 60:
-        raise UsageError("Not a number of pictures a second", where=args.fps, do="Use 1 to 60")
+        raise UsageError("Not a number of frames per second", where=args.fps, do="Use 1 to 60")
     first, last = parse_steps(args.steps)
     with choose_run(args.run) as found:
         animator = GradientFlowAnimator.from_run(found, first=first, last=last)

@@ -84,12 +84,12 @@ def fact_lines(facts: list[Fact], screen: Screen) -> list[Line]:
 
 
 def need_lines(needs: tuple[str, ...], screen: Screen) -> list[Line]:
-    """What one more line in the script would unlock."""
+    """What the script could log, and what that would show."""
     from stethoscope.views.common.styled_text import NOTE, PLAIN, wrap
 
     if not needs:
         return []
-    lines: list[Line] = [[], [("  one more line would unlock", NOTE)]]
+    lines: list[Line] = [[], [("  log more to detect more", NOTE)]]
     for need in needs:
         first, *rest = wrap(screen.text(need), screen.width - 4)
         lines.append([(f"  {screen.glyphs.dot} ", NOTE), (first, PLAIN)])
@@ -158,12 +158,12 @@ def recording(run: Run, looked_at: LookedAt) -> list[Fact]:
     facts: list[Fact] = [
         ("run", f"{run.name}, {run.id}, {run.path}", True),
         ("state", standing.state_text(run), run.state in ("live", "finished")),
-        ("begun", standing.clock(begun) if begun is not None else "not known", begun is not None),
+        ("started", standing.clock(begun) if begun is not None else "not known", begun is not None),
         ("process starts", plural(len(run.starts), "start") + f", ranks {_ranks(run)}", True),
         ("steps", _steps(run), len(run.steps) > 0),
         (
-            "sites",
-            f"{numbers.count(reporting)} of {numbers.count(expected)} reporting",
+            "tensors",
+            f"{numbers.count(reporting)} of {numbers.count(expected)} recorded",
             reporting >= expected,
         ),
     ]
@@ -177,7 +177,7 @@ def recording(run: Run, looked_at: LookedAt) -> list[Fact]:
     facts += [("companion", f"its log ends: {complaint}", False)] if complaint else []
     facts += [("sealing failed", error, False) for name, error in run.failures().items() if name == SEALING]
     facts += _damage(run)
-    facts.append(("cost", f"{numbers.percent(cost)} of a step" if cost is not None else "not recorded", True))
+    facts.append(("cost", str(cost) if cost is not None else "not recorded", True))
     return facts
 
 

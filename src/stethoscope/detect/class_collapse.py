@@ -119,7 +119,9 @@ class ClassCollapse(Detector):
                     ">=",
                     MAJORITY,
                 ),
-                Reading("looks in a row at which every prediction was one class", self._num_looks, ">=", LOOKS_NEEDED),
+                Reading(
+                    "samples in a row in which every prediction was one class", self._num_looks, ">=", LOOKS_NEEDED
+                ),
                 Reading("steps for which that has lasted", lasts, ">=", STEPS_NEEDED),
             ]
         }

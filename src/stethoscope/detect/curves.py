@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from stethoscope.analyse.span import Span
-from stethoscope.detect.loss_kind import LossKind
+from stethoscope.detect.surrogate_loss import SurrogateLoss
 from stethoscope.detect.tracks import Track
 from stethoscope.kernels.columns import INDEX
 from stethoscope.record import FloatArray, IntArray, Kind, metrics
@@ -115,7 +115,7 @@ class Curves:
         self.last_step = 0
         self.num_classes = 0
         self.is_binary = False
-        self._kind = LossKind()
+        self._kind = SurrogateLoss()
         self._labels = np.zeros(0)
         self._target_stds: list[float] = []
 

@@ -10,8 +10,8 @@ import numpy as np
 from stethoscope.analyse.span import Span
 from stethoscope.analyse.trends import Direction, mann_kendall, shorten
 from stethoscope.detect.detector import Code, Detector, Reading
-from stethoscope.detect.loss_kind import LossKind
 from stethoscope.detect.needs import LOSS, Need
+from stethoscope.detect.surrogate_loss import SurrogateLoss
 from stethoscope.detect.tracks import LIMIT, Track
 from stethoscope.record import Evidence, Finding, Severity, metrics
 from stethoscope.record.events import EvalEnd
@@ -56,7 +56,7 @@ class Dynamics(Detector):
         self._cosines: deque[tuple[int, float]] = deque(maxlen=WINDOW)
         self._recent: deque[tuple[int, float]] = deque(maxlen=LIMIT)
         """Losses since the first of those updates: from there the account of the losses begins."""
-        self._kind = LossKind()
+        self._kind = SurrogateLoss()
         self._losses = Track(2)
         self._first: int | None = None
         self._worst = 0.0

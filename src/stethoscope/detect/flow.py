@@ -17,7 +17,7 @@ from stethoscope.detect.detector import Code, Detector, Reading, Recent, is_matr
 from stethoscope.detect.effects import BLOW_UP
 from stethoscope.detect.needs import GRADIENTS
 from stethoscope.detect.tracks import Track
-from stethoscope.record import Evidence, Finding, FloatArray, Kind, Severity, metrics
+from stethoscope.record import Evidence, Finding, FloatArray, Kind, Severity, metrics, plural
 from stethoscope.record.events import DataFlow
 
 LAYERS_NEEDED: Final = 5
@@ -262,8 +262,8 @@ class Flow(Detector):
         return Finding(
             code="exploding_gradients",
             severity=Severity.CRITICAL,
-            message=f"The gradient explodes: {self._num_spikes} times over {SPIKE:.0f} times its usual size since step "
-            f"{step:,}, most of it in {path}, and nothing clips it.",
+            message=f"The gradient explodes: over {SPIKE:.0f}x its median at {plural(self._num_spikes, 'step')} since step {step:,}, "
+            f"most of it in {path}, and nothing clips it.",
             first_step=step,
             last_step=self._last_spike,
             sites=(path,),

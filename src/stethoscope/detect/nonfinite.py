@@ -204,25 +204,26 @@ class Nonfinite(Detector):
         step = int(span.steps[index])
         name = span.sites[sites[0]].site.path
         of_targets = span.sites[sites[0]].site.kind is Kind.TARGET
-        what = "target" if of_targets else "input"
+        what = "targets" if of_targets else "inputs"
         samples = [
             sample
             for event, batch in span.events_of(Batch)
             if event.step == step
             for sample in (batch.nonfinite_targets if of_targets else batch.nonfinite_samples)
         ]
-        where = f", sample {samples[0]} of the batch" if samples else ""
+        where = "" if name.startswith("batch") else f" {name}"
+        where += f", sample {samples[0]} of the batch" if samples else ""
         indexed = [Evidence("index in the batch", float(samples[0]))] if samples else []
         return Finding(
             code="nonfinite_batch",
             severity=Severity.CRITICAL,
-            message=f"The batch of step {step:,} holds {_kind_of(span, index, sites[0])} in {what} {name}{where}, before the "
-            "model touched it.",
+            message=f"The batch of step {step:,} holds {_kind_of(span, index, sites[0])} in its {what}{where}, "
+            "before the model touched it.",
             first_step=step,
             last_step=step,
             sites=(name,),
             evidence=(*indexed, *evidence, *_counts(span, index, sites)),
-            remedy=f"assert torch.isfinite({what}s).all()  # in the data pipeline, and drop or mend the sample",
+            remedy=f"assert torch.isfinite({what}).all()  # in the data pipeline, and drop or mend the sample",
         )
 
     def _in_forward(self, span: Span, index: int, first: int, evidence: list[Evidence]) -> Finding:

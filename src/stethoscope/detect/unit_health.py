@@ -249,13 +249,18 @@ class UnitHealth(Detector):
         return Finding(
             "dead_units",
             bad if too_many else Severity.INFO,
-            f"{dead:,} of {num_units:,} units of {layer} are dead: {why}.",
+            f"{'All' if dead == num_units else f'{dead:,} of'} {num_units:,} units of {self._layer_name(layer)} are dead: {why}.",
             first,
             self._last_look,
             (*([beyond] if beyond else []), layer, *(p.rpartition(".")[0] or p for p in ordered[1:])),
             (Evidence("share of dead units", share, site=path, kind="gradient", stat="zero_fraction"),),
             "nn.LeakyReLU(0.01)  # or a bias that starts at 0, a smaller learning rate",
         )
+
+    def _layer_name(self, path: str) -> str:
+        """For a sentence: "layer 2 (Linear)"."""
+        kind = self._types.get(path, "")
+        return f"layer {path} ({kind})" if kind else f"layer {path}"
 
     def _share_born(self, path: str) -> float:
         if path not in self._num_units or self._born is None or not self._began_so:
@@ -328,7 +333,7 @@ class UnitHealth(Detector):
         return Finding(
             "dormant_units",
             Severity.INFO if learned else Severity.WARNING,
-            f"{late:.0%} of the units of {path} are dormant, up from {early:.0%}: {follows}.",
+            f"{late:.0%} of the units of {self._layer_name(path)} are dormant, up from {early:.0%}: {follows}.",
             first,
             self._last_look,
             tuple(sorted(risen, key=lambda name: -risen[name][1])),

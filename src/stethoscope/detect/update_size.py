@@ -14,8 +14,8 @@ import numpy as np
 from stethoscope.analyse.span import Span
 from stethoscope.detect.detector import Code, Detector, Reading, is_matrix
 from stethoscope.detect.effects import BLOW_UP, UNIT_TROUBLE
-from stethoscope.detect.loss_kind import LossKind
 from stethoscope.detect.needs import LOSS, RATE, UPDATES, WEIGHTS
+from stethoscope.detect.surrogate_loss import SurrogateLoss
 from stethoscope.detect.tracks import Track
 from stethoscope.record import Evidence, Finding, FloatArray, Kind, Severity, metrics
 
@@ -96,7 +96,7 @@ class UpdateSize(Detector):
         self._streak = Track(2, limit=1024)
         self._stalled: tuple[int, float, float] | None = None
         self._latest_loss = np.nan
-        self._kind = LossKind()
+        self._kind = SurrogateLoss()
         self._lost_at: int | None = None
         """The first step without a finite loss."""
 
@@ -355,7 +355,7 @@ class UpdateSize(Detector):
         how = (
             f"and the loss diverges at step {step:,}"
             if self._divergence() is not None
-            else f"and the loss is no number at step {step:,}"
+            else f"and the loss is NaN or Inf at step {step:,}"
             if step == self._lost_at
             else "and the loss does not fall"
         )

@@ -94,7 +94,7 @@ def _head(name_cells: int, id_cells: int, begun: int, trend: int) -> Line:
     cells = [
         "  " + pad("run", name_cells),
         pad("id", id_cells),
-        pad("begun", begun),
+        pad("started", begun),
         pad("step", 7, right=True),
         pad("loss", 8, right=True),
     ]

@@ -213,7 +213,7 @@ def heat_html(viewed: OpenRun) -> str:
     )
     names = "".join(_name(row.label, troubled_names.get(row.name)) for row in shown.rows)
     axis = f'<div style="display:flex;justify-content:space-between">{muted(f"{begin:,}")}{muted(f"{end:,}")}</div>'
-    note = f"orange larger, blue smaller than usual, red no number{f'; {hidden} rows nearer to usual not shown' if hidden else ''}"
+    note = f"orange larger, blue smaller than usual, red NaN or Inf{f'; {hidden} rows nearer to usual not shown' if hidden else ''}"
     head = f"<div>{muted(escaped(str(kind).replace('_', ' ')))}</div>"
     return (
         f'<div style="display:flex;gap:8px;margin-top:4px;font-size:11px;line-height:14px">'
@@ -239,7 +239,7 @@ def _row(label: str, picture: str, value: str) -> str:
 
 
 def _foot(viewed: OpenRun) -> str:
-    parts = run_words.status_parts(viewed.run, viewed.diagnosis.looked_at)
+    parts = map(str, run_words.status_parts(viewed.run, viewed.diagnosis.looked_at))
     first, last = viewed.span
     note = escaped(" · ".join([*parts, f"steps {first:,} to {last:,}"]), 600)
     return f'<div style="font-size:11px;line-height:16px;margin-top:4px">{muted(note)}</div>{_path_html(viewed.run)}'

@@ -82,14 +82,10 @@ def cosine_data(found: Pairs, nodes: Sequence[Node], window: tuple[int, int]) ->
         return None
     table = np.full((len(nodes), len(steps)), np.nan)
     for row, node in enumerate(nodes):
-        mine = [pair for info, pair in found.values() if _is_in(info, node)]
+        mine = [pair for info, pair in found.values() if row_name(info.site, node.depth) == node.path]
         for column, step in enumerate(steps):
             table[row, column] = _cosine([pair for pair in mine if step in pair[0]], step)
     return {"steps": steps, "values": floats(table)}
-
-
-def _is_in(info: SiteInfo, node: Node) -> bool:
-    return row_name(info.site, node.depth) == node.path
 
 
 def _sketches(a: Run, b: Run, site: Site) -> Pair | None:

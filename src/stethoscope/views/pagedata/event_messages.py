@@ -13,7 +13,7 @@ from stethoscope.views.pagedata.packing import plain, text
 _PARTS: Final = {
     "boundary": "gradients, weights and updates",
     "modules": "outputs",
-    "units": "units and attention",
+    "units": "per-unit and attention statistics",
     "histograms": "distributions",
     "batches": "batches",
 }
@@ -57,16 +57,16 @@ def _governor(said: events.Governor, before: events.Governor | None) -> str:
     parts = {part: every for part, every in said.every.items() if was.get(part, 1) != every}
     rarer = [f"{_PARTS.get(p, p)} {_often(every)}" for p, every in parts.items() if every > was.get(p, 1)]
     oftener = [f"{_PARTS.get(p, p)} {_often(every)}" for p, every in parts.items() if every < was.get(p, 1)]
-    told = [f"less often, to stay within its budget: {', '.join(rarer)}"] if rarer else []
-    told += [f"more often: {', '.join(oftener)}"] if oftener else []
-    return f"Recording looks {'; '.join(told)}" if told else "Recording looks as often as before"
+    told = [f"Sampling reduced to keep overhead low: {', '.join(rarer)}"] if rarer else []
+    told += [f"Sampling increased: {', '.join(oftener)}"] if oftener else []
+    return ". ".join(told) or "Sampling as before"
 
 
 def _modes(said: events.Modes, _: object) -> str:
     if not said.training:
-        return "The model is called in evaluation mode while it trains"
-    some = f", {name_list(said.evaluating)} in evaluation mode" if said.evaluating else ""
-    return f"The model trains in training mode{some}"
+        return "The model is trained while in eval() mode"
+    some = f", {name_list(said.evaluating)} in eval() mode" if said.evaluating else ""
+    return f"The model trains in train() mode{some}"
 
 
 def _checkup(said: events.Checkup, _: object) -> str:
@@ -103,11 +103,18 @@ def _continued(said: events.Continuation, _: object) -> str:
 
 
 def _eval_begin(said: events.EvalBegin, _: object) -> str:
-    return "Evaluation begins" + (f", {name_list(said.training)} in training mode" if said.num_training else "")
+    if not said.num_training:
+        return "Evaluation starts"
+    named = [name for name in said.training if name]
+    if len(named) < len(said.training):  # the root itself
+        return "Evaluation starts while the model is still in train() mode"
+    return (
+        f"Evaluation starts while {name_list(named)} {'is' if said.num_training == 1 else 'are'} still in train() mode"
+    )
 
 
 def _eval_forward(said: events.EvalForward, _: object) -> str:
-    return f"{name_list(said.in_training)} in training mode while evaluating"
+    return f"{name_list([name or 'the model' for name in said.in_training])} in train() mode while evaluating"
 
 
 _MESSAGES: Final[dict[str, Callable[[Any, Any], str]]] = {

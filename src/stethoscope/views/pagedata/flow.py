@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, TypedDict
 
 import numpy as np
@@ -311,7 +311,7 @@ def chain(tree: Sequence[Node], opened: str) -> tuple[list[Shown], list[FlowEdge
     shown = shown[:MAX_NODES]
     return shown, [
         {"source": text(a.path, 10_000), "target": text(b.path, 10_000), "kind": "data", "gradient": "flows"}
-        for a, b in _neighbors(shown)
+        for a, b in itertools.pairwise(shown)
     ]
 
 
@@ -319,10 +319,6 @@ def _layer_of(tree: Sequence[Node], index: int) -> str:
     while tree[index].parent >= 0:
         index = tree[index].parent
     return tree[index].path
-
-
-def _neighbors(shown: Sequence[Shown]) -> Iterable[tuple[Shown, Shown]]:
-    return itertools.pairwise(shown)
 
 
 def _flow(viewed: OpenRun, query: QueryParams) -> FlowData:

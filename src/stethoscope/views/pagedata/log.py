@@ -10,6 +10,7 @@ from stethoscope.explain.ending import ending
 from stethoscope.record import events, plural
 from stethoscope.store import Event, Run
 from stethoscope.views.common.open_run import OpenRun
+from stethoscope.views.common.words import ended_at
 from stethoscope.views.pagedata import facts
 from stethoscope.views.pagedata.event_messages import event_message, says_something
 from stethoscope.views.pagedata.packing import text
@@ -215,7 +216,7 @@ def _ended(run: Run) -> Ended | None:
     words = ending(run) if run.state == "crashed" else facts.state_words(run)
     return {
         "words": text(words.rstrip("."), 400),
-        "time": facts.ended_at(run),
+        "time": ended_at(run),
         "step": run.last_step,
         "state": run.state,
     }

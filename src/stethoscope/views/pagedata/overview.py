@@ -12,6 +12,7 @@ from stethoscope.kernels.statistics import STATISTICS
 from stethoscope.record import Kind, Series, Severity, metrics
 from stethoscope.store import Run
 from stethoscope.views.common.open_run import OpenRun
+from stethoscope.views.common.words import ended_at
 from stethoscope.views.pagedata import facts
 from stethoscope.views.pagedata.checkup import Checkup, checkup_data
 from stethoscope.views.pagedata.heat import HeatData, heat_data, opened_rows
@@ -189,7 +190,7 @@ def delay(viewed: OpenRun) -> float | None:
     """Seconds between the latest writing of a live run and our reading it."""
     if viewed.run.state != "live":
         return None
-    written = facts.ended_at(viewed.run)
+    written = ended_at(viewed.run)
     return max(0.0, viewed.read_at - written) if written else None
 
 
@@ -304,7 +305,7 @@ def minimap_data(viewed: OpenRun) -> Minimap:
     bins = type(bins)(np.arange(begin, last + 1, size, dtype=np.int64), size)
     mean, low, high, marks = reduced(series.steps, series.values, bins)
     trouble = trouble_strip(viewed, bins)
-    begun, ended = facts.identity(run)["startedAt"], facts.ended_at(run)
+    begun, ended = facts.identity(run)["startedAt"], ended_at(run)
     return {
         "span": (first, last),
         "loss": binned(series, first, last, MINIMAP_BINS, bins),

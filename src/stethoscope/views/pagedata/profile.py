@@ -8,7 +8,6 @@ import numpy as np
 
 from stethoscope.record import FloatArray, IntArray, Series, metrics
 from stethoscope.views.common.open_run import OpenRun
-from stethoscope.views.pagedata import facts
 from stethoscope.views.pagedata.packing import Number, Packed, binned, number
 from stethoscope.views.pagedata.query import QueryParams
 from stethoscope.views.pagedata.screens import Screen
@@ -18,7 +17,7 @@ _PARTS: Final = (
     ("forward", metrics.FORWARD_MS, "s1"),
     ("backward", metrics.BACKWARD_MS, "s2"),
     ("optimizer", metrics.OPTIMIZER_MS, "s3"),
-    ("ours", metrics.OVERHEAD_MS, "ink"),
+    ("Stethoscope", metrics.OVERHEAD_MS, "ink"),
 )
 
 
@@ -48,7 +47,6 @@ class ProfileData(TypedDict):
     medianMs: Number
     numSteps: int
     series: Packed | None
-    cost: float | None
     slowest: list[SlowStep]
 
 
@@ -64,7 +62,6 @@ def profile_data(viewed: OpenRun, view: tuple[int, int, int]) -> ProfileData:
             "medianMs": None,
             "numSteps": 0,
             "series": None,
-            "cost": None,
             "slowest": [],
         }
     steps = run.metric(metrics.STEP_MS)
@@ -101,7 +98,6 @@ def profile_data(viewed: OpenRun, view: tuple[int, int, int]) -> ProfileData:
         "numSteps": len(inside),
         "medianMs": number(float(np.nanmedian(inside.values))) if len(inside) else None,
         "series": binned(steps, *view),
-        "cost": facts.cost_share(run),
         "slowest": slowest,
     }
 

@@ -307,7 +307,7 @@ def followed_entries(run: Run, cause: Finding, followed: Sequence[Finding]) -> l
     if "loss" not in seen:
         entries += loss_entries(run, cause.first_step)
     if len(entries) == 1:  # the sentence stands beside it, and need not be said twice
-        entries[0]["text"] = f"It begins{where}"
+        entries[0]["text"] = f"Started{where}"
     entries.sort(key=lambda entry: entry["step"])
     return entries[:MAX_FOLLOWED]
 
@@ -317,13 +317,13 @@ def lasting(run: Run, cause: Finding) -> list[str]:
     span = cause.last_step - cause.first_step + 1
     is_live, end = run.state == "live", run.last_step
     if is_live and end is not None and goes_on(run, cause):
-        out = [f"It still goes on, for {end - cause.first_step + 1:,} steps now"]
+        out = [f"Ongoing, for {end - cause.first_step + 1:,} steps"]
     elif span < 2:
-        out = ["It is seen at this one step"]
+        out = ["Seen at this one step"]
     elif goes_on(run, cause):
-        out = [f"It lasts to the end, {span:,} steps"]
+        out = [f"Lasts to the end, {span:,} steps"]
     else:
-        out = [f"It is last seen at step {cause.last_step:,}, {span - 1:,} steps later"]
+        out = [f"Last seen at step {cause.last_step:,}, {span - 1:,} steps later"]
     if loss_words(run, cause).startswith("The loss does not"):
         out.append(f"The loss is not affected{' yet' if is_live else ''}")
     return out
@@ -355,7 +355,7 @@ def _beginning(cause: Finding, where: str) -> str:
         for word in ("NaN", "Inf"):
             if word in cause.message:
                 return f"First {word}{where}"
-    return clause(cause) or f"It begins{where}"
+    return clause(cause) or f"Started{where}"
 
 
 def signs(run: Run, cause: Finding) -> list[Followed]:
@@ -371,7 +371,7 @@ def signs(run: Run, cause: Finding) -> list[Followed]:
         if step is not None:
             where = f" in {text(e.site, 200)}" if e.site not in e.label else ""
             what = text(e.label, 200)
-            words = f"{what[:1].upper()}{what[1:]}{where} passes {_GROWN:.0f} times its usual size for good"
+            words = f"{what[:1].upper()}{what[1:]}{where} exceeds {_GROWN:.0f}x its median and stays there"
             out.append({"step": step, "text": words, "site": text(e.site, 10_000)})
     return sorted(out, key=lambda entry: entry["step"])[:1]
 
@@ -402,5 +402,5 @@ def loss_entries(run: Run, since: int) -> list[Followed]:
     index = int(broken[0])
     rest = series.values[index:]
     word = "NaN" if np.isnan(series.values[index]) else "Inf"
-    lasting = "and stays so" if not np.isfinite(rest).any() and len(rest) > 1 else "for the first time"
+    lasting = "from here on" if not np.isfinite(rest).any() and len(rest) > 1 else "for the first time"
     return [{"step": int(series.steps[index]), "text": f"The loss is {word} {lasting}", "site": ""}]

@@ -54,7 +54,7 @@ class RunCache:
                 was_here = run_id in self._open
             if was_here:
                 raise RunNotFoundError(
-                    "The run's folder is gone", do="What you see is the last it said. Go back to the list of runs"
+                    "The run's folder is gone", do="Showing the last data received. Go back to the list of runs"
                 )
             raise RunNotFoundError("There is no such run", do="It may have been removed: go back to the list of runs")
         with self._lock:

@@ -129,7 +129,7 @@ def nothing_words(kind: Kind, view: View) -> str:
 def _empty(viewed: OpenRun, screen: Screen) -> list[Line]:
     """A run without a number in it."""
     if viewed.run.state == "live":
-        words = ["The run has begun and has no step yet. It appears here with its first optimizer step."]
+        words = ["The run has started and has no step yet. It appears here with its first optimizer step."]
     else:
         words = ["The run holds no data.", f"stethoscope doctor {viewed.run.id}  says how it ended."]
     return [[("  ", ""), (screen.text(text), NOTE)] for text in words]

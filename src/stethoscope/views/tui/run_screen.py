@@ -45,7 +45,7 @@ class Holder:
         return self.viewed
 
 
-class DeskScreen(PageScreen):
+class OpenRunScreen(PageScreen):
     """A screen over a run: cursor, window, zoom."""
 
     def __init__(self, holder: Holder, view: View | None = None) -> None:
@@ -140,7 +140,7 @@ class DeskScreen(PageScreen):
             self._playing = None
 
 
-class RunScreen(DeskScreen):
+class RunScreen(OpenRunScreen):
     """One run: verdict, loss, layers by steps."""
 
     hints: ClassVar[str] = "run"
@@ -210,7 +210,7 @@ class RunScreen(DeskScreen):
         self.redraw()
 
 
-class LayerScreen(DeskScreen):
+class LayerScreen(OpenRunScreen):
     """One layer."""
 
     hints: ClassVar[str] = "layer"
@@ -240,7 +240,7 @@ class FlowScreen(RunScreen):
         self.action_up()
 
 
-class CompareScreen(DeskScreen):
+class CompareScreen(OpenRunScreen):
     """Two runs beside each other."""
 
     hints: ClassVar[str] = "compare"
