@@ -172,7 +172,7 @@ def settled_step(run: Run) -> int | None:
     """The last step to which nothing can be added: before the newest of the rank that is farthest behind.
 
     A process that continues a run may write steps again that an earlier one had; until its first row is there, none are
-    settled. Ranks that have ended hold nobody back.
+    settled. Ranks that have ended are not waited for.
     """
     latest: dict[int, Start] = {}
     for start in run.starts:
@@ -210,7 +210,7 @@ def follow(folder: Path, parent: int, disk_bytes: int) -> None:
 def tidy_apart(companion: Companion) -> int | None:
     """Tidy in a process of its own, and wait for it: whatever memory sealing and thinning took goes with it.
 
-    One that breaks, or is killed, leaves nothing but files that the next one sweeps up. Where the run ends meanwhile somebody waits for
+    One that breaks, or is killed, leaves nothing but files that the next one sweeps up. Where the run ends meanwhile `stop()` waits for
     the last findings: then it is left at work, and told by its id.
     """
     if not hasattr(os, "fork") or threading.active_count() > 1:

@@ -70,7 +70,7 @@ class DebugConfig:
     disk: int = 2 << 30
     """Bytes a run may take before old steps thin out; "2GB" or a number."""
     companion: Companion = "process"
-    """Who seals and detects: a process beside the training, this process when it stops, or nobody."""
+    """What seals and detects: a process beside the training, this process when it stops, or nothing."""
     quiet: bool = False
     """Print nothing."""
     record_command: bool = False
@@ -109,7 +109,7 @@ class DebugConfig:
     """An address that alerts are posted to; only ever from this configuration. Of it the run keeps scheme and host alone."""
 
     def __post_init__(self) -> None:
-        """Check every field once, so that nobody downstream has to."""
+        """Check every field once, here."""
         for field in dataclasses.fields(self):
             object.__setattr__(self, field.name, _checked(field.name, str(field.type), getattr(self, field.name)))
         _check_range("overhead", self.overhead, 0.0, 1.0)

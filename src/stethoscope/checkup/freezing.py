@@ -1,4 +1,4 @@
-"""Is something frozen that nobody wanted frozen?
+"""Is something frozen by mistake?
 
 Freezing on purpose has a shape: the beginning of the network, everything but small additions, every part of one
 kind. What is flagged has none: some of several equal siblings, out of order; a head under a network that learns;

@@ -99,7 +99,7 @@ def _plain(module: torch.nn.Module) -> list[torch.Tensor]:
 
 
 def _batch_statistics(exam: Examination) -> bool:
-    """BatchNorm without running statistics uses the batch's own in evaluation too, because somebody said so."""
+    """BatchNorm without running statistics uses the batch's own in evaluation too, because it is configured to."""
     return any(
         getattr(m, "track_running_stats", True) is False and "BatchNorm" in type(m).__name__
         for m in exam.subject.model.modules()

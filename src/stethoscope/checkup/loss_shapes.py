@@ -1,7 +1,7 @@
 """Do output and target meet in the loss with shapes that fit, or does one spread over the other?
 
 (B, 1) minus (B) is (B, B). Flagged is an operation in the loss between something of the output and something of
-the target, of different numbers of dimensions, whose result is larger than both: nobody writes that on purpose without
+the target, of different numbers of dimensions, whose result is larger than both: that is not written on purpose without
 an unsqueeze, which makes the numbers of dimensions equal.
 """
 

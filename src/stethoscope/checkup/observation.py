@@ -203,7 +203,7 @@ class Observer(TorchDispatchMode):
                 self._activation(name, out, before[0] if before else "")
             self._random(name, args, out)
         if seeking:
-            # NaN without NaN before it, Inf without Inf: a mask of -inf that is passed on is nobody's fault.
+            # NaN without NaN before it, Inf without Inf: a mask of -inf that is passed on is no fault.
             now = _bad(out)
             if (now[0] and not bad_before[0]) or (now[1] and not bad_before[0] and not bad_before[1]):
                 self.first_bad = self._stack[-1], name

@@ -1,7 +1,7 @@
 """Who attends a script that does not know us: waits for torch, watches what is found, speaks on stderr.
 
 Nothing is imported or patched before the script itself has imported torch. The closing summary comes when the process
-ends, whatever ended it. In a forked child nobody attends.
+ends, whatever ended it. A forked child is not watched.
 """
 
 from __future__ import annotations

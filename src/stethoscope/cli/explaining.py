@@ -1,4 +1,4 @@
-"""`stethoscope explain [CODE]`: what a code means, or all codes by theme. Exit 0, 2 for a code that nobody knows."""
+"""`stethoscope explain [CODE]`: what a code means, or all codes by theme. Exit 0, 2 for an unknown code."""
 
 from __future__ import annotations
 

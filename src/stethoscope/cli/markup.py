@@ -53,7 +53,7 @@ def github(diagnosis: Diagnosis, run: Run) -> str:
     """One workflow command a finding; a notice that there is nothing where there is nothing."""
     first = []
     if not diagnosis.causes:
-        # Trouble that nobody can explain is a warning at least; a finding below Warning is a notice of its own.
+        # Trouble without a known cause is a warning at least; a finding below Warning is a notice of its own.
         verdict, steps = diagnosis.verdict, plural(diagnosis.looked_at.num_steps, "step")
         level = _COMMANDS[verdict.severity] if verdict.state.is_trouble else "notice"
         said = f"{verdict.state.label}: {verdict.text} {steps}, run {run.id}."

@@ -1,7 +1,7 @@
 """`stethoscope run train.py [args]`: an unchanged script, watched.
 
 The script sees what it would see without us: its arguments, `__name__ == "__main__"`, its folder first on `sys.path`, its
-own exit code, its own signals; an exception that nobody catches is printed without frames of ours. torch is touched when
+own exit code, its own signals; an uncaught exception is printed without frames of ours. torch is touched when
 the script has imported it, never before. Everything of ours is said on stderr.
 """
 

@@ -146,7 +146,7 @@ def require_data(run: Run) -> None:
 
 
 def kind_word(word: str, known: Sequence[str] = KINDS) -> str:
-    """A kind as argparse takes it; one that nobody knows is refused by its nearest name."""
+    """A kind as argparse takes it; for an unknown one the error names the nearest."""
     from stethoscope.record import did_you_mean
 
     if word in known:
@@ -156,7 +156,7 @@ def kind_word(word: str, known: Sequence[str] = KINDS) -> str:
 
 
 def check_stat(stat: str) -> None:
-    """UsageError for a statistic nobody knows."""
+    """UsageError for an unknown statistic."""
     from stethoscope.kernels.statistics import STATISTICS
     from stethoscope.record import did_you_mean
 

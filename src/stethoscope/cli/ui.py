@@ -94,7 +94,7 @@ def announce(args: argparse.Namespace, base: Path, policy: AccessPolicy) -> None
         f"stethoscope: {plural(len(find_runs(base)), 'run')} in {base}\n  {link}\n  Only this link opens the page. Ctrl-C ends it.\n"
     )
     if not is_loopback(args.host):
-        sys.stdout.write("  Others on the network can reach it too, unencrypted: whoever has the link sees the runs.\n")
+        sys.stdout.write("  Others on the network can reach it too, unencrypted: anyone with the link sees the runs.\n")
     sys.stdout.flush()
     if not args.no_browser:
         threading.Thread(target=_open, args=(link,), daemon=True).start()

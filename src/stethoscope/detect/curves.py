@@ -188,7 +188,7 @@ class Curves:
         return (names[0], self.curve(names[0])) if names else None
 
     def chance(self) -> float | None:
-        """The loss of somebody who knows the targets' distribution and nothing of the inputs, where that is known."""
+        """The loss of always predicting the targets' distribution, where that is known."""
         if self.is_binary:
             return math.log(2.0)
         if self.num_classes > 1:

@@ -232,7 +232,7 @@ class InputScale(Detector):
         return []
 
     def _chance(self) -> float | None:
-        """The loss of somebody who knows nothing of the inputs, where that is known."""
+        """The loss of predictions that do not depend on the inputs, where that is known."""
         if self._num_classes > 1:
             return math.log(self._num_classes)
         if self._target_rms:

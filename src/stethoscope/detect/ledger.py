@@ -21,7 +21,7 @@ SURE_AFTER: Final = 3
 NEVER_STEPS_AFTER: Final = 4
 """Times that gradients were thrown away by an optimizer that never stepped."""
 OWNERSHIP_AFTER: Final = 4
-"""Steps to wait before saying that nobody trains a parameter: the optimizer may come later."""
+"""Steps to wait before a parameter counts as held by no optimizer: that may come later."""
 ZERO_RATE_AFTER: Final = 10
 """Steps for which a group's rate is 0 from the start while others' are not, or all are: longer than a warm-up from 0."""
 

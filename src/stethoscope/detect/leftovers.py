@@ -297,7 +297,7 @@ class Leftovers(Detector):
             "graph_retained",
             Severity.WARNING,
             f"backward({name}=True) on every step since {streak.start_of_longest:,}, with no second backward that would need it: "
-            "memory that nobody uses.",
+            "memory that is never used.",
             streak.start_of_longest,
             streak.last_step,
             (),
@@ -331,7 +331,7 @@ class Leftovers(Detector):
         return Finding(
             "ema_frozen",
             Severity.CRITICAL,
-            f"The average of the weights ({still[0].type}) has not moved in {step:,} steps: nobody updates it.",
+            f"The average of the weights ({still[0].type}) has not moved in {step:,} steps: it is never updated.",
             0,
             self._last_step,
             (),

@@ -175,7 +175,7 @@ class Nonfinite(Detector):
                 evidence,
                 "loss = loss_fn(output.clamp(min=1e-8), target)  # keep log and division away from 0",
             )
-        # Elsewhere than on a CPU nobody can look back: reading the loss would wait for the device.
+        # Not on a GPU: reading the loss would wait for the device.
         grown = max(self._last_size, key=self._growth, default="")
         known = self._growth(grown) > 1.0 if grown else False
         told = f"; when last looked at, {grown} had grown most" if known else ""

@@ -1,4 +1,4 @@
-"""How the model is put together: modules nobody registered, gradients cut off, freezing by mistake, weights tied by value.
+"""How the model is put together: modules that are not registered, gradients cut off, freezing by mistake, weights tied by value.
 
 Exact facts about the model, but for freezing, where intent must be guessed: a prefix of the layers, a whole part, or one
 kind of parameter everywhere is frozen on purpose; some of a row of equal layers, out of order, is not.

@@ -1,6 +1,6 @@
 """Unit by unit: dead, saturated, dormant, copies of each other, unused experts, batches too small to normalise by.
 
-Some dead units are nobody's fault. Where its inputs hardly vary a unit is off for every sample by the toss of a coin; and
+Some dead units are no fault. Where its inputs hardly vary a unit is off for every sample by the toss of a coin; and
 the first steps, which move the output one way, push down the units whose outgoing weight has the wrong sign: about half of
 those that live. Both are over soon, and the other half learns. A fault is more than that: more units off from the first look
 on than coins would give, or more than half of the living killed since.
@@ -145,7 +145,7 @@ class UnitHealth(Detector):
         self._last_look = step
         silent = units.silent or {}
         if self._born is None and units.silent is not None:
-            # Of a training that goes on from a checkpoint nobody knows how its units were born.
+            # How the units of a training that resumes from a checkpoint began is unknown.
             self._began_so = step < BEGINNING
             self._born = {path: once for path, (_, once, _, _) in silent.items()}
         self._num_units |= {path: max(num_units, 1) for path, (num_units, _, _, _) in silent.items()}
@@ -345,7 +345,7 @@ class UnitHealth(Detector):
         """Whether the loss fell far and stayed there."""
         loss = self._curves.loss
         if not len(loss) or loss.values.min() <= 0:
-            # Of losses that can be negative nobody knows what is far.
+            # For losses that can be negative there is no scale for "far".
             return False
         early, late = loss.part(0, 1 / 3), loss.part(2 / 3, 1)
         return bool(late.max() < LEARNED * early.max() and np.median(late) < LEARNED * np.median(early))

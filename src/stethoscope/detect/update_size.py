@@ -396,7 +396,7 @@ class UpdateSize(Detector):
 
 
 def _usual_size(shape: tuple[int, ...]) -> float:
-    """The root mean square that a matrix begins with where nobody says otherwise: by how many values go into a unit."""
+    """The root mean square of PyTorch's default initialization: by how many values go into a unit."""
     return float(1.0 / np.sqrt(3.0 * max(1, int(np.prod(shape[1:])))))
 
 

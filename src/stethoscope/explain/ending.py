@@ -41,7 +41,7 @@ def blindness(looked: LookedAt, run: Run) -> str:
 
 
 def is_by_hand(run: Run) -> bool:
-    """Whether somebody ended the run on purpose: Ctrl-C, or a signal that asks a process to end."""
+    """Whether the run was ended on purpose: Ctrl-C, or a signal that asks a process to end."""
     body = _body(run)
     name = str(body.get("exception") or body.get("error") or body.get("type") or "")
     return name in ("KeyboardInterrupt", "StopTraining") or str(body.get("signal") or "") in (

@@ -29,7 +29,7 @@ NOT_MEASURED = ("frozen", "meta", "unsupported", "capped")
 def diagnose(
     run: Run | str | Path, *, findings: list[Finding] | None = None, is_late: Callable[[], bool] | None = None
 ) -> Diagnosis:
-    """The causes in a run, ranked. `findings` are taken instead of looking again, where somebody has looked.
+    """The causes in a run, ranked. `findings` are those of an earlier search, which is not repeated then.
 
     `is_late` is asked between spans of steps; where it says so there is no diagnosis, but a TimeoutError.
 

@@ -36,7 +36,7 @@ logger.addHandler(logging.NullHandler())
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """Something a hook wants somebody to know."""
+    """What a hook reports: a message and its severity."""
 
     message: str
     severity: Severity

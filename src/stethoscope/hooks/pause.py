@@ -1,7 +1,7 @@
 """PauseTraining: waits at a prompt, or for `stethoscope resume RUN` from elsewhere.
 
 Refuses where waiting would be worse than going on: with several ranks the others would hang in their next
-collective, and without a terminal nobody might ever answer.
+collective, and without a terminal there might never be an answer.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Poll = Callable[[float], str | None]
 
 
 class Pauser:
-    """Holds training until somebody says to go on."""
+    """Holds training until it is told to go on."""
 
     def __init__(
         self,

@@ -269,7 +269,7 @@ class RegionExtent:
     start_layer: str
     end_layer: str
     affected_parameters: int | None
-    """None where nobody said how many there are."""
+    """None where their number is unknown."""
     duration_steps: int
 
 

@@ -75,7 +75,7 @@ class TensorInspector:
         """Layer and name of what a user showed: theirs alone, a session's looks at it are not kept."""
         self._recorded: OrderedDict[int, TensorInfo] = OrderedDict()
         self._shown: OrderedDict[int, weakref.ref[Any]] = OrderedDict()
-        """The tensors that were shown, as long as somebody else holds them: `compare` reads them again."""
+        """The tensors that were shown, as long as other code holds them: `compare` reads them again."""
         self._clock = clock
         self._lock = threading.Lock()
         self._ids = itertools.count(1)
@@ -156,7 +156,7 @@ class TensorInspector:
         tensor_id = next(self._ids)
         course = self._course(layer, name, operation)
         course.add(stats)
-        # What a session measures of a training is meant to move: `drift` tells how far, and nobody is alarmed.
+        # What a session measures of a training is meant to move: `drift` tells how far, and there is no alert.
         drifted = self._drift_alert(course, name) if table is self._infos else None
         if drifted is not None:
             alerts.append(drifted)
@@ -235,7 +235,7 @@ class TensorInspector:
         return looks if any(tensor is None for tensor in tensors) else compare(*tensors)
 
     def _unchanged(self, info: TensorInfo) -> Any:
-        """The tensor of a look, where somebody still holds it and it has not been changed since."""
+        """The tensor of an inspection, where other code still holds it and it has not been changed since."""
         reference = self._shown.get(info.id)
         tensor = None if reference is None else reference()
         if tensor is None:

@@ -95,7 +95,7 @@ class MemoryBook:
         self._points.append(MemoryPoint(index, step, self._live_bytes + self._noted_bytes))
 
     def note(self, name: str, layer: str, kind: str, size: int, *, held: bool) -> None:
-        """Notes the size of a tensor that nobody shows: what a session measures."""
+        """Notes the size of a tensor that is not shown: what a session measures."""
         before, _ = self._sizes_known.get((layer, name, kind), (0, held))
         self._sizes_known[(layer, name, kind)] = size, held
         self._noted_bytes += (size - before) if held else 0

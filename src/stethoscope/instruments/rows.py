@@ -73,7 +73,7 @@ def plain_norms(arrays: Sequence[Any], table: Table, names: Sequence[str]) -> Fl
 
 
 def _is_plain(array: Any) -> bool:
-    """Whether all its elements lie in this machine's memory: an array, or a dense tensor that is nobody's subclass."""
+    """Whether all its elements lie in this machine's memory: an array, or a dense tensor of no subclass."""
     if not is_tensor(array):
         return True
     is_dense = str(array.layout) == "torch.strided" and array.device.type == "cpu"

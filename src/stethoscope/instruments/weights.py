@@ -2,7 +2,7 @@
 checkpoint.
 
 Promises: names are used wherever they are known; statistics are over finite values and exact, or where it makes no
-difference to anybody the ancestor's to the last digit; a NaN or an infinity is Critical and located; no `.pt` file is
+difference the ancestor's to the last digit; a NaN or an infinity is Critical and located; no `.pt` file is
 ever opened.
 """
 

@@ -277,7 +277,7 @@ class GradientsKept(EventBody):
 
 @declared
 class UndoneUpdates(EventBody):
-    """Parameters that somebody puts back after every step."""
+    """Parameters that other code puts back after every step."""
 
     KIND: ClassVar[str] = "undone_updates"
     sites: tuple[str, ...]

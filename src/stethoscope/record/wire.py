@@ -3,7 +3,7 @@
 A record is a frozen dataclass. A field without a default is always written; one with a default is left out where it has that
 value, unless it is declared by `always`. To read never raises: a field that is missing, or is not of its declared type, is
 what the default says, or the empty value of its type, a number that is NaN. So a body of an older version, a newer one or
-nobody's version gives a record all the same, and what it does not say is told from what it says.
+no known version gives a record all the same: what it lacks takes its default.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ class Catalogue:
     def __init__(self, folder: Path, *, only_rank: int | None = None, memory_bytes: int = MEMORY_BYTES) -> None:
         self.folder = folder
         self.lock = threading.RLock()
-        """Held by whoever reads or updates: a run may be shared by the threads of a server."""
+        """Held while reading or updating: a run may be shared by the threads of a server."""
         self.sites = SiteTable()
         self.cache = ByteCache[bytes](memory_bytes)
         self.columns = ByteCache[npt.NDArray[Any]](memory_bytes)

@@ -32,7 +32,7 @@ _MOST_ERROR: Final = 1000
 FILES: Final = "findings-*.stf"
 _NAME: Final = re.compile(r"findings-(\d{4,6})-", re.ASCII)
 _MOST_FINDINGS: Final = 1000
-"""Handed out at most: whoever ranks them compares each with each."""
+"""Handed out at most: ranking compares each with each."""
 _HALF_WRITTEN_S: Final = 0.002
 _Key = tuple[str, int | None, int, str]
 

@@ -1,9 +1,9 @@
 """The only way to the files of a run folder: nothing in it is followed out of it.
 
-A run folder may come from anybody. What lies in it is opened component by component below the run's own folder, never through a
+A run folder may come from anywhere. What lies in it is opened component by component below the run's own folder, never through a
 symbolic link; only plain files are read, up to a size that its kind can have; listings are bounded; removing takes a name away and never
 what a link points to. The run folder itself may be reached through a link: that is what the user typed.
-Refusals are OSError with the name and the reason, so whoever can live with an unreadable file can live with these.
+Refusals are OSError with the name and the reason, so code that handles an unreadable file handles these too.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ class JournalPiece:
         self._scalars = FrameIndex()
         self._by_name: dict[str, tuple[array[int], array[float]]] = {}
         self._last_told = FIRST_STEP
-        """The latest step of any scalar or event: whoever wants later ones need not look."""
+        """The latest step of any scalar or event: a reader of later ones need not open the piece."""
         self._told = FrameIndex()
         self._told_serials, self._told_times = array("Q"), array("d")
         self._events: list[Event] = []
@@ -292,7 +292,7 @@ class JournalPiece:
             yield name, step, numbers[numbers >= 0], values[numbers >= 0]
 
     def site_buckets(self, site: int, stat: str) -> None:  # noqa: ARG002 - a journal stores none
-        """None: a journal's rows are folded by whoever asks."""
+        """None: a journal holds no buckets, its rows are folded by the caller."""
         return
 
 

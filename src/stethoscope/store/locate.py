@@ -31,7 +31,7 @@ def base_folder() -> Path:
 
 
 def new_run_folder(base: Path | None = None, name: str = "run", *, now: float | None = None) -> Path:
-    """A path nobody has used, `<time>-<name>-<id>`; nothing is created. Sorting by name sorts by time."""
+    """An unused path, `<time>-<name>-<id>`; nothing is created. Sorting by name sorts by time."""
     stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(now))
     plain = re.sub(r"[^A-Za-z0-9._]+", "-", name).strip("-._")[:48] or "run"
     return (base_folder() if base is None else base) / f"{stamp}-{plain}-{secrets.token_hex(3)}"

@@ -322,7 +322,7 @@ class Run(Drawn):
 
     @property
     def was_examined(self) -> bool:
-        """Whether somebody has looked for findings while the run was written."""
+        """Whether detectors read the run while it was written."""
         return any(entry.name == "findings" and entry.is_folder for entry in self._entries())
 
     def verify(self) -> list[Problem]:

@@ -39,7 +39,7 @@ class SegmentScalars:
         return self._names or set()
 
     def metric(self, name: str, first: int) -> tuple[IntArray, FloatArray]:
-        """Steps and values of one scalar; of whoever wants the latest steps only those are read and none kept."""
+        """Steps and values of one scalar; where only the latest steps are asked for, only those are read and none kept."""
         nothing = np.empty(0, np.int64), np.empty(0)
         if self._table is None or name not in self.names():
             return nothing

@@ -22,7 +22,7 @@ from stethoscope.store import BucketMatrix
 
 BASE_LEVEL: Final = 6
 MAX_BUCKETS: Final = 1024
-"""A whole run is looked at in so many buckets, where nobody asks for another number."""
+"""The default number of buckets of a whole run."""
 _MOST_KEPT: Final = 4
 
 

@@ -32,7 +32,7 @@ from stethoscope.store import Start
 PART_VALUES: Final = 8_000_000
 """Values of one statistic read at a time."""
 _REREAD_STEPS: Final = 4
-"""The last steps of whoever writes are read again: rows of one step come in several frames."""
+"""The last steps of each writer are read again: rows of one step come in several frames."""
 
 
 class Groups(NamedTuple):

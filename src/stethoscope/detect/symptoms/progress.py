@@ -1,6 +1,6 @@
 """What a run says of its progress: the loss and what kind it is, validation, what knowing nothing would give.
 
-Read from the run alone, so that a live run and a finished one, and whoever looks, see the same.
+Read from the run alone, so that a live run and a finished one give the same, on every face.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Progress:
 
     @property
     def chance(self) -> float | None:
-        """The loss of whoever knows the targets' distribution and nothing of the inputs; None where that is not known."""
+        """The loss of always predicting the targets' distribution; None where that is not known."""
         if self.kind.has_terms:
             return None
         if self.label_entropy is not None and self.kind.family in (LossFamily.CLASSES, LossFamily.BINARY):

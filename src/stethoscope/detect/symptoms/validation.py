@@ -27,7 +27,7 @@ AT_CHANCE: Final = 0.85
 LEARNED_THERE: Final = 0.6
 """Of what guessing gives: a training loss above the one, and a validation loss below the other."""
 DROP: Final = 0.15
-"""Of a score between 0 and 1: a fall that nobody takes for noise."""
+"""Of a score between 0 and 1: a fall that is larger than noise."""
 
 
 def parts_from_training(progress: Progress) -> Symptom | None:

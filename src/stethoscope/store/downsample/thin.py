@@ -68,7 +68,7 @@ def thin(
 ) -> ThinReport:
     """Thins old segments until the run fits in `disk_bytes`; `keep_steps` (first, last) stay whole.
 
-    Segments that reach beyond `upto` are left alone: somebody has yet to read them.
+    Segments that reach beyond `upto` are left alone: they are yet to be read.
     """
     run, kept = Path(folder), list(keep_steps)
     report = ThinReport(bytes_before=folder_bytes(run))

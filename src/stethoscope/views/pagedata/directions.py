@@ -52,7 +52,7 @@ def sketches_of(
 ) -> Pairs:
     """The sketches of every tensor that both runs have; kept with the first of the two until one of them changes.
 
-    As soon as nobody wants them any more, what was read so far, which is not kept.
+    Once the question is withdrawn, what was read so far; that is not kept.
     """
     key = (str(b.path), a.version, b.version, str(kind))
     if a.angles is not None and a.angles[0] == key:

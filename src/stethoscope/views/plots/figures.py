@@ -29,7 +29,7 @@ MAX_LABELS = 40
 
 
 def new_figure(width: float = 7.2, height: float = 3.0) -> Any:
-    """A figure that belongs to nobody's pyplot; call inside `figure_style`."""
+    """A figure that pyplot does not manage; call inside `figure_style`."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

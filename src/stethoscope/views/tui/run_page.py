@@ -103,7 +103,7 @@ def _grown(charts: list[tuple[str, Series, int]], room: int) -> list[tuple[str, 
 
 
 def window_of(viewed: OpenRun, view: View) -> tuple[int, int]:
-    """The steps to show: a window somebody chose, the whole run, or what is around the first cause."""
+    """The steps to show: the chosen window, the whole run, or those around the first cause."""
     whole = viewed.span
     if isinstance(view.window, tuple):
         return max(whole[0], view.window[0]), min(whole[1], view.window[1])

@@ -40,7 +40,7 @@ def verdict_block(viewed: OpenRun, screen: Screen, room: int) -> list[Line]:
 
 def _without_cause(viewed: OpenRun, screen: Screen, room: int) -> list[Line]:
     if not viewed.was_examined and viewed.run.state != "live":
-        words = viewed.trouble or "Looking for causes; nobody has examined this run yet."
+        words = viewed.trouble or "Looking for causes: this run has not been examined yet."
         return [[(screen.text(words), NOTE)]]
     lines = state_lines(viewed.diagnosis, viewed.run, screen)
     notes = viewed.diagnosis.notes
