@@ -71,7 +71,7 @@ class Companion:
                 return self._look_at_beginnings()
             if self._seen is not None and upto <= self._seen:
                 return self._look_at_skips()
-        self._observe(upto)
+        self._observe_blocks(upto)
         return self._tell(self._detection.findings())
 
     def _look_at_skips(self) -> list[Finding]:
@@ -87,7 +87,7 @@ class Companion:
         early.observe([standing])
         return self._tell(early.findings())
 
-    def _observe(self, upto: int | None) -> None:
+    def _observe_blocks(self, upto: int | None) -> None:
         """A few steps at a time: how much memory a look takes does not depend on how much came since the last."""
         first, last = self._seen, self._run.last_step if upto is None else upto
         while first is not None and last is not None and last - first > STEPS_AT_ONCE:

@@ -75,19 +75,19 @@ def convergence(losses: npt.ArrayLike, *, window: int = WINDOW, improvement: flo
     if len(values) < MIN_LOSSES:
         return Verdict(ConvergenceStatus.UNKNOWN, f"only {plural(len(values), 'loss', 'losses')} so far")
     recent = values[-max(window, len(values) // 4) :]
-    for test in (_diverging, _oscillating):
+    for test in (_find_divergence, _find_oscillation):
         found = test(values, recent, window)
         if found is not None:
             return found
-    falling = _falling(values, recent, window, improvement)
+    falling = _find_fall(values, recent, window, improvement)
     if falling is not None:
         return falling
     if len(values) < PLATEAU:
         return Verdict(ConvergenceStatus.UNKNOWN, f"no clear course in {len(values)} losses")
-    return _settled(values, recent)
+    return _judge_plateau(values, recent)
 
 
-def _falling(values: FloatArray, recent: FloatArray, window: int, improvement: float) -> Verdict | None:
+def _find_fall(values: FloatArray, recent: FloatArray, window: int, improvement: float) -> Verdict | None:
     """A fall in the last quarter, or one in the last half that the last quarter still carries on."""
     for part in (recent, values[-2 * len(recent) :]):
         enough = len(part) >= window
@@ -104,7 +104,7 @@ def _falling(values: FloatArray, recent: FloatArray, window: int, improvement: f
     return None
 
 
-def _diverging(values: FloatArray, recent: FloatArray, window: int) -> Verdict | None:
+def _find_divergence(values: FloatArray, recent: FloatArray, window: int) -> Verdict | None:
     block = max(3, min(window // 2, len(values) // 4))
     medians = _block_medians(values, block)
     best, now = float(medians.min()), float(np.median(recent[-block:]))
@@ -123,7 +123,7 @@ def _diverging(values: FloatArray, recent: FloatArray, window: int) -> Verdict |
     return Verdict(ConvergenceStatus.DIVERGING, reason, {"best": best, "level": now, "p_value": trend.p_value})
 
 
-def _oscillating(values: FloatArray, recent: FloatArray, window: int) -> Verdict | None:
+def _find_oscillation(values: FloatArray, recent: FloatArray, window: int) -> Verdict | None:
     tail = values[-2 * window :] if len(values) >= 2 * window else values
     level = float(np.median(tail))
     swing = oscillation(tail, amplitude=0.05 * abs(level))
@@ -134,7 +134,7 @@ def _oscillating(values: FloatArray, recent: FloatArray, window: int) -> Verdict
     return Verdict(ConvergenceStatus.OSCILLATING, reason, numbers)
 
 
-def _settled(values: FloatArray, recent: FloatArray) -> Verdict:
+def _judge_plateau(values: FloatArray, recent: FloatArray) -> Verdict:
     first = float(np.median(values[: max(1, min(3, len(values) // 5))]))
     level = float(np.median(recent))
     gained = (first - level) / abs(first) if first else 0.0

@@ -109,7 +109,7 @@ def spans(
         events = [event for event in events if event.step <= upto]
     if not len(steps):
         if events:
-            yield _span(run, steps, {}, tuple(events), rank)
+            yield _make_span(run, steps, {}, tuple(events), rank)
         return
     told = [event.step for event in events]
     cuts = [steps[start : start + size] for start in range(0, len(steps), size)]
@@ -117,17 +117,17 @@ def spans(
         low = 0 if number == 0 else bisect_left(told, int(cut[0]))
         high = len(told) if number == len(cuts) - 1 else bisect_left(told, int(cuts[number + 1][0]))
         inside = tuple(events[low:high])
-        found = {name: _at(series.steps, series.values, cut) for name, series in metrics.items()}
-        yield _span(run, cut, found, inside, rank)
+        found = {name: _values_at(series.steps, series.values, cut) for name, series in metrics.items()}
+        yield _make_span(run, cut, found, inside, rank)
 
 
 def events_alone(run: Run, kind: str, *, after: int | None = None) -> Span:
     """Events of one kind beyond a step, without rows: of a step that is still open, whose rows may grow."""
     events = run.events(kind, first=None if after is None else after + 1)
-    return _span(run, np.empty(0, np.int64), {}, tuple(events), None)
+    return _make_span(run, np.empty(0, np.int64), {}, tuple(events), None)
 
 
-def _at(steps: IntArray, values: FloatArray, wanted: IntArray) -> tuple[FloatArray, npt.NDArray[np.bool_]]:
+def _values_at(steps: IntArray, values: FloatArray, wanted: IntArray) -> tuple[FloatArray, npt.NDArray[np.bool_]]:
     out = np.full(len(wanted), np.nan)
     if not len(steps):
         return out, np.zeros(len(wanted), dtype=bool)
@@ -137,7 +137,7 @@ def _at(steps: IntArray, values: FloatArray, wanted: IntArray) -> tuple[FloatArr
     return out, there
 
 
-def _span(
+def _make_span(
     run: Run,
     steps: IntArray,
     metrics: Mapping[str, tuple[FloatArray, npt.NDArray[np.bool_]]],

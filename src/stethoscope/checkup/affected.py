@@ -24,10 +24,10 @@ def first_affected(
     `around` may change the second copy before it runs.
     """
     plain, changed = exam.subject.twin(), exam.subject.twin()
-    before = _calls(exam, plain, None, part)
+    before = _recorded_calls(exam, plain, None, part)
     if around is not None:
         around(changed)
-    after = _calls(exam, changed, inputs, part)
+    after = _recorded_calls(exam, changed, inputs, part)
     if [name for name, _, _ in before] != [name for name, _, _ in after]:
         return None
     affected = [
@@ -43,7 +43,7 @@ def _same(a: list[torch.Tensor], b: list[torch.Tensor]) -> bool:
     return len(a) == len(b) and all(differ(x, y) <= 1 for x, y in zip(a, b, strict=True))
 
 
-def _calls(exam: Examination, twin: Twin, inputs: Any, part: Part) -> Calls:
+def _recorded_calls(exam: Examination, twin: Twin, inputs: Any, part: Part) -> Calls:
     calls: Calls = []
     stack: list[list[torch.Tensor]] = []
 

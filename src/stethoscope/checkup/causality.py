@@ -22,7 +22,7 @@ def examine(exam: Examination) -> Iterator[Finding]:
     """future_leak."""
     if exam.causal is False or not exam.finite or not is_open(exam.subject.inputs):
         return
-    length = _length(exam)
+    length = _sequence_length(exam)
     if length is None or length < 3:
         if exam.causal:
             exam.notes.append("causal=True, but no axis of time is shared by inputs and outputs")
@@ -44,7 +44,7 @@ def examine(exam: Examination) -> Iterator[Finding]:
             default=0.0,
         )
         if worst > 1:
-            site = first_affected(exam, inputs, lambda t, m=moment: _past(t, m, length))  # type: ignore[misc]
+            site = first_affected(exam, inputs, lambda t, m=moment: _upto_moment(t, m, length))  # type: ignore[misc]
             yield found(
                 "future_leak",
                 CRITICAL,
@@ -56,7 +56,7 @@ def examine(exam: Examination) -> Iterator[Finding]:
             return
 
 
-def _past(tensor: torch.Tensor, moment: int, length: int) -> torch.Tensor | None:
+def _upto_moment(tensor: torch.Tensor, moment: int, length: int) -> torch.Tensor | None:
     """What belongs to this moment and before: along the axis after the batch, or the next (heads)."""
     if tensor.ndim > 1 and tensor.shape[1] == length:
         return tensor[:, : moment + 1]
@@ -65,7 +65,7 @@ def _past(tensor: torch.Tensor, moment: int, length: int) -> torch.Tensor | None
     return None
 
 
-def _length(exam: Examination) -> int | None:
+def _sequence_length(exam: Examination) -> int | None:
     """The length of the second axis of inputs that outputs have too."""
     lengths = {t.shape[1] for t in exam.evaluated if t.ndim > 1}
     return next((t.shape[1] for t in tensors(exam.subject.inputs) if t.ndim > 1 and t.shape[1] in lengths), None)

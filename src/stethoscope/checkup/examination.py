@@ -27,18 +27,18 @@ class Pass:
         self.original_used: str | None = None
         """A module or parameter of the original that took part in the copy's forward: then nothing is known of the copy."""
         try:
-            self._run(subject, train=True)
+            self._run_pass(subject, train=True)
         except CheckupError:
             raise
         except Exception as first:
             # BatchNorm refuses a batch of one in training mode; the rest can still be seen in evaluation mode.
             try:
                 self.trains = False
-                self._run(subject, train=False)
+                self._run_pass(subject, train=False)
             except Exception:
                 raise failed(first) from first
 
-    def _run(self, subject: Subject, *, train: bool) -> None:
+    def _run_pass(self, subject: Subject, *, train: bool) -> None:
         self.twin = subject.twin(train=train)
         self.observer = Observer(self.twin.model)
         with calls_of(subject.model) as called, self.observer:

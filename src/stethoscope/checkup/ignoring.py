@@ -41,11 +41,11 @@ def examine(exam: Examination) -> Iterator[Finding]:
     if not is_open(subject.inputs) or exam.has("dead_units", "symmetric_units"):
         # Behind units that are all off or all equal nothing is seen; that is said already.
         return
-    before = _answers(exam, None)
+    before = _outputs_and_gradients(exam, None)
     exam.saw("outputs and gradients for the batch, for zeros and for other inputs")
     # Zeros, then the samples in another order with their targets left in place: the loss may not stay the same.
-    for change in (_zeros, _noise):
-        if not _equal(before, _answers(exam, map_tensors(change, subject.inputs))):
+    for change in (_zeros, _reordered):
+        if not _equal(before, _outputs_and_gradients(exam, map_tensors(change, subject.inputs))):
             return
     yield found(
         "inputs_ignored",
@@ -78,14 +78,14 @@ def _zeros(tensor: torch.Tensor) -> torch.Tensor:
     return tensor if tensor.dtype is torch.bool else torch.zeros_like(tensor)
 
 
-def _noise(tensor: torch.Tensor) -> torch.Tensor:
+def _reordered(tensor: torch.Tensor) -> torch.Tensor:
     if tensor.is_floating_point():
         size = tensor.detach().abs().mean() + 1.0
         return torch.randn(tensor.shape, generator=torch.Generator().manual_seed(3), device="cpu").to(tensor) * size
     return tensor.flip(0) if tensor.ndim else tensor
 
 
-def _answers(exam: Examination, inputs: Any) -> list[torch.Tensor]:
+def _outputs_and_gradients(exam: Examination, inputs: Any) -> list[torch.Tensor]:
     """Outputs in evaluation mode, gradients, and the loss."""
     from stethoscope.checkup.subject import output_tensors
 

@@ -38,7 +38,9 @@ def examine(exam: Examination) -> Iterator[Finding]:
             outputs = exam.run(select(subject.inputs, size, rows))
         except (ValueError, RuntimeError, IndexError):
             return
-        apart = max((_apart(exam, a, b, same) for a, b in zip(exam.evaluated, outputs, strict=True)), default=0.0)
+        apart = max(
+            (_largest_difference(exam, a, b, same) for a, b in zip(exam.evaluated, outputs, strict=True)), default=0.0
+        )
         if apart > worst:
             worst, changed, kept = apart, rows, same
     exam.saw(f"each half of {plural(size, 'sample')} beside other samples")
@@ -115,7 +117,7 @@ def _may_be_time_first(exam: Examination, size: int) -> bool:
     return recurrent and bool(targets) and (not flat or unbatched)
 
 
-def _apart(exam: Examination, a: torch.Tensor, b: torch.Tensor, same: torch.Tensor) -> float:
+def _largest_difference(exam: Examination, a: torch.Tensor, b: torch.Tensor, same: torch.Tensor) -> float:
     """How far the outputs of these samples are apart."""
     size = exam.subject.num_samples
     rows = same.to(a.device)

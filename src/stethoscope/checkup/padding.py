@@ -64,7 +64,7 @@ def examine(exam: Examination) -> Iterator[Finding]:
         if asked:
             exam.notes.append(f"pad_id={pad_id}, but no padding is in this batch")
         return
-    padded = _padded(ids, pad_id)
+    padded = _padding_mask(ids, pad_id)
     if not padded.any():
         return
     mode = Disturb(padded)
@@ -112,7 +112,7 @@ def _pad_id(exam: Examination) -> tuple[int | None, bool]:
     return (known.pop(), False) if len(known) == 1 else (None, False)
 
 
-def _padded(ids: torch.Tensor, pad_id: int) -> torch.Tensor:
+def _padding_mask(ids: torch.Tensor, pad_id: int) -> torch.Tensor:
     """Padding at the ends of rows; an id that also occurs among the text is text there."""
     is_pad = ids == pad_id
     after = is_pad.flip(1).long().cumprod(1).flip(1).bool()

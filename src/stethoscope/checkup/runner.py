@@ -122,7 +122,9 @@ def checkup(
             raise
         except Exception as error:
             raise failed(error) from error
-        done = _all(exam) if exam.first.original_used is None else _none(exam, exam.first.original_used)
+        done = (
+            _run_experiments(exam) if exam.first.original_used is None else _run_nothing(exam, exam.first.original_used)
+        )
     findings = exam.findings
     causes, followed = ranked(findings)
     num_parameters = len(subject.names)
@@ -139,7 +141,7 @@ def checkup(
     return found
 
 
-def _none(exam: Examination, used: str) -> tuple[Experiment, ...]:
+def _run_nothing(exam: Examination, used: str) -> tuple[Experiment, ...]:
     """No experiment: what runs is not the copy, so whatever it showed would not be so."""
     reason = (
         f"a copy of the model still computes with the original's `{used or ROOT_NAME}`, so no experiment on copies can be "
@@ -150,11 +152,11 @@ def _none(exam: Examination, used: str) -> tuple[Experiment, ...]:
     return tuple(Experiment(name, question, "failed", reason) for name, question, _ in EXPERIMENTS)
 
 
-def _all(exam: Examination) -> tuple[Experiment, ...]:
+def _run_experiments(exam: Examination) -> tuple[Experiment, ...]:
     """Every experiment's findings, and what came of each; one that fails leaves a note."""
     began = time.monotonic()
     done: list[Experiment] = []
-    with _progress() as advance:
+    with _progress_bar() as advance:
         for number, (name, question, examine) in enumerate(EXPERIMENTS):
             advance(name, number)
             if time.monotonic() - began > MAX_SECONDS:
@@ -190,7 +192,7 @@ def _say_nothing(name: str, number: int) -> None:  # noqa: ARG001 - where nobody
 
 
 @contextlib.contextmanager
-def _progress() -> Iterator[Callable[[str, int], None]]:
+def _progress_bar() -> Iterator[Callable[[str, int], None]]:
     """A bar on stderr while a person looks on; nothing otherwise."""
     if not sys.stderr.isatty():
         yield _say_nothing

@@ -42,9 +42,9 @@ def examine(exam: Examination) -> Iterator[Finding]:
         yield found(
             "dead_units",
             CRITICAL if first.share_dead > 0.95 else WARNING,
-            f"{first.share_dead:.0%} of the {first.num_units} units after {_where(first)[0]} are off for every sample: "
+            f"{first.share_dead:.0%} of the {first.num_units} units after {_layer_and_activation(first)[0]} are off for every sample: "
             "no gradient gets through them.",
-            sites=_where(first),
+            sites=_layer_and_activation(first),
             numbers={"share of units off": first.share_dead, "rows seen": first.num_rows},
             remedy=_bias_line(exam, first),
             confidence=0.9,
@@ -52,32 +52,32 @@ def examine(exam: Examination) -> Iterator[Finding]:
     stuck = [a for a in seen if a.name in LIMITS and a.share_saturated >= MANY_SATURATED]
     if stuck:
         first = max(stuck, key=lambda a: a.share_saturated)
-        layers = [layer for a in stuck for layer in _where(a)]
-        layers = [*_where(first), *layers]
+        layers = [layer for a in stuck for layer in _layer_and_activation(a)]
+        layers = [*_layer_and_activation(first), *layers]
         yield found(
             "saturated_units",
             WARNING,
-            f"{first.share_saturated:.0%} of what comes out of {first.name.rstrip('_')} after {_where(first)[0]} is at its "
-            f"limits{_others(stuck)}: almost no gradient gets through.",
+            f"{first.share_saturated:.0%} of what comes out of {first.name.rstrip('_')} after {_layer_and_activation(first)[0]} is at its "
+            f"limits{_other_layers(stuck)}: almost no gradient gets through.",
             sites=layers,
             numbers={"share at the limits": first.share_saturated, "layers": len(stuck)},
-            remedy=f'nn.init.xavier_uniform_(model.get_submodule("{_where(first)[0]}").weight)',
+            remedy=f'nn.init.xavier_uniform_(model.get_submodule("{_layer_and_activation(first)[0]}").weight)',
             confidence=0.9,
         )
 
 
-def _others(stuck: list[Activation]) -> str:
-    return f", and so for {listed([_where(a)[0] for a in stuck[1:]])}" if len(stuck) > 1 else ""
+def _other_layers(stuck: list[Activation]) -> str:
+    return f", and so for {listed([_layer_and_activation(a)[0] for a in stuck[1:]])}" if len(stuck) > 1 else ""
 
 
-def _where(activation: Activation) -> list[str]:
+def _layer_and_activation(activation: Activation) -> list[str]:
     """The layer that made what went in, then the nonlinearity's own path."""
     sites = [activation.producer, activation.path]
     return [layer for layer in sites if layer and layer != ROOT_NAME] or [ROOT_NAME]
 
 
 def _bias_line(exam: Examination, activation: Activation) -> str:
-    path = _where(activation)[0]
+    path = _layer_and_activation(activation)[0]
     module = dict(exam.subject.model.named_modules()).get(path)
     if isinstance(getattr(module, "bias", None), torch.Tensor):
         return f'nn.init.zeros_(model.get_submodule("{path}").bias)'

@@ -89,9 +89,9 @@ class Attendant:
 
             if joining.this_rank()[0] > 0:
                 return
-            messages.say(f"stethoscope: nothing was watched: {self._reason()}")
+            messages.say(f"stethoscope: nothing was watched: {self._why_not_watched()}")
 
-    def _reason(self) -> str:
+    def _why_not_watched(self) -> str:
         if self._discovery is None:
             return "the script did not import torch"
         if not self._discovery.num_optimizers:
@@ -166,7 +166,7 @@ class LiveLine:
             bars = sys.modules.get("tqdm")
             if now < due or session is None or (bars is not None and getattr(bars.tqdm, "_instances", None)):
                 continue
-            line = _status(session, (session.step - step) / max(now - when, 1e-9))
+            line = _status_line(session, (session.step - step) / max(now - when, 1e-9))
             step, when = session.step, now
             with self._pen:
                 if self._stopping.is_set():
@@ -178,7 +178,7 @@ class LiveLine:
             due, pause = now + 2 * pause, 2 * pause
 
 
-def _status(session: DebugSession, rate: float) -> str:
+def _status_line(session: DebugSession, rate: float) -> str:
     watcher = session._watcher
     loss = watcher.ring.latest.get(metrics.LOSS) if watcher is not None else None
     said = "" if loss is None else f", loss {loss:.4g}"

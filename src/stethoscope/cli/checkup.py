@@ -70,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
 
 def build(target: str) -> dict[str, Any]:
     """What the user's function returns, by name."""
-    made = _function(target)()
+    made = _user_function(target)()
     if isinstance(made, Mapping):
         built = {str(key): value for key, value in made.items()}
     elif isinstance(made, (tuple, list)) and 3 <= len(made) <= 4:
@@ -87,13 +87,13 @@ def build(target: str) -> dict[str, Any]:
     return built
 
 
-def _function(target: str) -> Callable[[], Any]:
+def _user_function(target: str) -> Callable[[], Any]:
     location, colon, name = target.rpartition(":")
     if not colon or name.endswith(".py"):
         location, name = target, "build"
     if not _may_define(location, name):
         raise UsageError(f"There is no function {name}, and nothing was run", where=location, do=HOW)
-    module = _module(location)
+    module = _import_module(location)
     function = getattr(module, name, None)
     if not callable(function):
         raise UsageError(f"There is no function {name}", where=location, do=HOW)
@@ -126,7 +126,7 @@ def _may_define(location: str, name: str) -> bool:
     return False
 
 
-def _module(location: str) -> Any:
+def _import_module(location: str) -> Any:
     """The script as a module, with its own folder first on the path, as Python would have it."""
     path = Path(location)
     if path.suffix == ".py" or path.exists():

@@ -114,7 +114,7 @@ def installation() -> list[Fact]:
             how = f'not installed; pip install "stethoscope[{extra}]"' if extra else "not installed, but needed"
             facts.append((package, how, bool(extra)))
     base = base_folder()
-    how, fine = _writable(base)
+    how, fine = _can_write(base)
     facts.append(("runs", str(base.absolute()), True))
     facts.append(("", f"{plural(len(find_runs(base)), 'run')}, {how}", fine))
     if os.environ.get("STETHOSCOPE_MODE", "").lower() == "off":
@@ -132,7 +132,7 @@ def kernels_backend() -> str:
     return "portable" if backend is None else str(backend())
 
 
-def _writable(base: Path) -> tuple[str, bool]:
+def _can_write(base: Path) -> tuple[str, bool]:
     """Whether a run could be begun here, by the nearest folder that exists."""
     folder = base.absolute()
     while not folder.exists() and folder != folder.parent:
@@ -159,8 +159,8 @@ def recording(run: Run, looked_at: LookedAt) -> list[Fact]:
         ("run", f"{run.name}, {run.id}, {run.path}", True),
         ("state", standing.state_text(run), run.state in ("live", "finished")),
         ("started", standing.clock(begun) if begun is not None else "not known", begun is not None),
-        ("process starts", plural(len(run.starts), "start") + f", ranks {_ranks(run)}", True),
-        ("steps", _steps(run), len(run.steps) > 0),
+        ("process starts", plural(len(run.starts), "start") + f", ranks {_rank_list(run)}", True),
+        ("steps", _step_text(run), len(run.steps) > 0),
         (
             "tensors",
             f"{numbers.count(reporting)} of {numbers.count(expected)} recorded",
@@ -171,17 +171,17 @@ def recording(run: Run, looked_at: LookedAt) -> list[Fact]:
     facts += [("passed by", words, False) for words in looked_at.unmeasured]
     facts += _silent_sites(run)
     facts.append(("rows lost", numbers.count(rows_lost), rows_lost == 0))
-    facts += _losses(run)
+    facts += _loss_facts(run)
     facts += [("detector failed", broken, False) for broken in looked_at.broken_detectors]
     complaint = companion_log.last_line(run.path)
     facts += [("companion", f"its log ends: {complaint}", False)] if complaint else []
     facts += [("sealing failed", error, False) for name, error in run.failures().items() if name == SEALING]
-    facts += _damage(run)
+    facts += _damage_facts(run)
     facts.append(("cost", str(cost) if cost is not None else "not recorded", True))
     return facts
 
 
-def _losses(run: Run) -> list[Fact]:
+def _loss_facts(run: Run) -> list[Fact]:
     """Steps that never reached the disk, and what else the process that recorded says it lost."""
     from stethoscope.store import losses as store_losses
     from stethoscope.views.common import numbers
@@ -206,7 +206,7 @@ def _losses(run: Run) -> list[Fact]:
     return facts
 
 
-def _damage(run: Run) -> list[Fact]:
+def _damage_facts(run: Run) -> list[Fact]:
     """What cannot be trusted on disk; a last frame cut short by a crash is no damage."""
     from stethoscope.views.common import numbers
 
@@ -221,11 +221,11 @@ def _damage(run: Run) -> list[Fact]:
     return facts or [("damage", "none, every checksum matches", True)]
 
 
-def _ranks(run: Run) -> str:
+def _rank_list(run: Run) -> str:
     return ", ".join(str(rank) for rank in run.ranks) or "none"
 
 
-def _steps(run: Run) -> str:
+def _step_text(run: Run) -> str:
     from stethoscope.views.common import numbers
 
     steps = run.steps

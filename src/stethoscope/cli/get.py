@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Which numbers."""
     parser.add_argument("run", metavar="RUN", help="a path, id, beginning of one, or: latest")
     parser.add_argument("pattern", metavar="PATTERN", help="sites such as 'layers.3.*', or a metric such as loss")
-    parser.add_argument("kind", metavar="KIND", nargs="?", type=_kind, help="default: every kind")
+    parser.add_argument("kind", metavar="KIND", nargs="?", type=_parse_kind, help="default: every kind")
     parser.add_argument("stat", metavar="STAT", nargs="?", default="norm", help="default: norm")
     parser.add_argument("--steps", metavar="A:B", help="only these steps, both inclusive")
     parser.add_argument("--rank", type=int, metavar="N", help="one rank; default: all, merged")
@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_output(parser)
 
 
-def _kind(word: str) -> str:
+def _parse_kind(word: str) -> str:
     return kind_word(word, (*KINDS, "metric"))
 
 
@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
     if not series:
         raise NoDataError("Nothing recorded matches", where=args.pattern, do="stethoscope show RUN lists the layers")
     if args.json:
-        emit_json({"series": [_json(item) for item in series]})
+        emit_json({"series": [_series_json(item) for item in series]})
     elif args.csv:
         _write_csv(series)
     else:
@@ -77,7 +77,7 @@ def collect(run: Run, args: argparse.Namespace) -> list[Found]:
     return [item for item in out if len(item.series)]
 
 
-def _json(item: Found) -> dict[str, Any]:
+def _series_json(item: Found) -> dict[str, Any]:
     return {
         "site": item.path,
         "kind": item.kind,

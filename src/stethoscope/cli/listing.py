@@ -36,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
     reader = RowReader()
     rows = [(folder, row_of(folder, reader)) for folder in shown]
     if args.json:
-        emit_json({"folder": str(base), "num_runs": len(folders), "runs": [_json(f, r) for f, r in rows]})
+        emit_json({"folder": str(base), "num_runs": len(folders), "runs": [_row_json(f, r) for f, r in rows]})
         return 0 if rows else EXIT_NO_DATA
     if not rows:
         raise NoDataError("No runs here yet", where=base, do="Watch a training script, or try: stethoscope demo")
@@ -66,7 +66,7 @@ def row_of(folder: Path, reader: RowReader) -> RunRow:
     return row
 
 
-def _json(folder: Path, row: RunRow) -> dict[str, object]:
+def _row_json(folder: Path, row: RunRow) -> dict[str, object]:
     return {
         "path": str(folder),
         "id": row.id,

@@ -34,7 +34,7 @@ def markdown(diagnosis: Diagnosis, run: Run) -> str:
         ]
         out += ["Worth knowing:", ""] if notes else []
     for cause in diagnosis.causes:
-        out += _cause(cause)
+        out += _cause_markdown(cause)
         followed = diagnosis.followed.get(cause.code, ())
         out += [f"{index}. step {count(f.first_step)}: {escaped(f.message)}" for index, f in enumerate(followed, 1)]
         out += [""] if followed else []
@@ -42,7 +42,7 @@ def markdown(diagnosis: Diagnosis, run: Run) -> str:
     return "\n".join(out).rstrip() + "\n"
 
 
-def _cause(cause: Finding) -> list[str]:
+def _cause_markdown(cause: Finding) -> list[str]:
     sure = "" if cause.confidence >= 0.995 else f", {cause.confidence:.0%} sure"
     out = [f"**{cause.severity}** {inline_code(cause.code)}, {since(cause)}{sure}: {escaped(cause.message)}", ""]
     out += evidence_table(cause.evidence)
@@ -58,7 +58,7 @@ def github(diagnosis: Diagnosis, run: Run) -> str:
         level = _COMMANDS[verdict.severity] if verdict.state.is_trouble else "notice"
         said = f"{verdict.state.label}: {verdict.text} {steps}, run {run.id}."
         said += f"\n{verdict.purpose.capitalize()}: {verdict.line}" if verdict.line else ""
-        first = [f"::{level} title=stethoscope::{_data(said)}\n"]
+        first = [f"::{level} title=stethoscope::{_command_data(said)}\n"]
     followed = {id(f) for group in diagnosis.followed.values() for f in group}
     shown = [
         *diagnosis.causes,
@@ -69,15 +69,15 @@ def github(diagnosis: Diagnosis, run: Run) -> str:
         text = f"{finding.message} ({since(finding)}, run {run.id})"
         if finding.remedy:
             text += f"\nTry: {finding.remedy}"
-        title = _property(printable(finding.code))
-        out.append(f"::{_COMMANDS[finding.severity]} title={title}::{_data(text)}\n")
+        title = _command_property(printable(finding.code))
+        out.append(f"::{_COMMANDS[finding.severity]} title={title}::{_command_data(text)}\n")
     return "".join(out)
 
 
-def _data(text: str) -> str:
+def _command_data(text: str) -> str:
     lines = [printable(line, limit=4000) for line in text.splitlines()]
     return "%0A".join(line.replace("%", "%25") for line in lines)
 
 
-def _property(text: str) -> str:
-    return _data(text).replace(":", "%3A").replace(",", "%2C")
+def _command_property(text: str) -> str:
+    return _command_data(text).replace(":", "%3A").replace(",", "%2C")

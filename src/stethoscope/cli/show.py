@@ -112,7 +112,7 @@ def show_lines(
     metrics_shown = [name for name in run.metrics() if inner or not is_inner(name)]
     names = [screen.text(name) for name in [*(row.label for row in shown.rows), *metrics_shown]]
     gutter = name_width(names, screen.width, heading(shown))
-    lines = [title_line(run, screen), *_verdict(diagnosis, run, screen)]
+    lines = [title_line(run, screen), *_verdict_lines(diagnosis, run, screen)]
     metrics = metrics_lines(run, screen, first=steps[0], last=steps[1], gutter=gutter, inner=inner)
     lines += [[], *metrics] if metrics else []
     if len(shown.steps) and shown.rows:
@@ -126,7 +126,7 @@ def show_lines(
     return [*lines, [], *status_lines(run, screen, diagnosis.looked_at)]
 
 
-def _verdict(diagnosis: Diagnosis, run: Run, screen: Screen) -> list[Line]:
+def _verdict_lines(diagnosis: Diagnosis, run: Run, screen: Screen) -> list[Line]:
     """The causes as rows: the full verdict belongs to `diagnose`."""
     from stethoscope.views.lines.verdict import rows_lines, verdict_lines
 

@@ -97,10 +97,10 @@ def announce(args: argparse.Namespace, base: Path, policy: AccessPolicy) -> None
         sys.stdout.write("  Others on the network can reach it too, unencrypted: anyone with the link sees the runs.\n")
     sys.stdout.flush()
     if not args.no_browser:
-        threading.Thread(target=_open, args=(link,), daemon=True).start()
+        threading.Thread(target=_open_browser, args=(link,), daemon=True).start()
 
 
-def _open(link: str) -> Any:
+def _open_browser(link: str) -> Any:
     with contextlib.suppress(webbrowser.Error, OSError):
         return webbrowser.open(link)
     return None

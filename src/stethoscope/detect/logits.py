@@ -126,8 +126,8 @@ class Logits(Detector):
         path = min(now, key=lambda name: now[name], default="")
         before = float(looked[path].first(BASELINE_LOOKS)[:, 1].max()) if path else np.nan
         largest = (looked[path].first(1)[0, 2], looked[path].latest[2]) if path else (np.nan, np.nan)
-        moved = float(np.subtract(*self._ends())) if len(self._drift) else np.nan
-        share, sign, lasts = self._push()
+        moved = float(np.subtract(*self._log_z_ends())) if len(self._drift) else np.nan
+        share, sign, lasts = self._gradient_push()
         return {
             "attention_logit_growth": [
                 Reading("attention modules looked at often enough", len(now), ">", 0),
@@ -139,7 +139,9 @@ class Logits(Detector):
             "output_logit_drift": [
                 Reading("looks at the output's logits", len(self._drift), ">", LOOKS_NEEDED),
                 Reading("change of the mean log Z", abs(moved), ">=", DRIFT * math.log(max(self._num_classes, 2))),
-                Reading("all logits moved together, times their spread", self._shift(), ">", SHIFTED, way="shifted"),
+                Reading(
+                    "all logits moved together, times their spread", self._common_shift(), ">", SHIFTED, way="shifted"
+                ),
                 Reading("share of the gradient that shifts all logits", share, ">", PUSHED, way="pushed"),
                 Reading("share of looks at which it has one sign", abs(sign), ">=", ONE_SIGN, way="pushed"),
                 Reading("this push in the last fifth, against its largest", lasts, ">=", LASTS, way="pushed"),
@@ -148,18 +150,18 @@ class Logits(Detector):
 
     def findings(self) -> list[Finding]:
         """Attention by module, the worst one told; then the output."""
-        grown = [found for path in sorted(self._looks) if (found := self._attention(path)) is not None]
+        grown = [found for path in sorted(self._looks) if (found := self._attention_finding(path)) is not None]
         grown.sort(key=lambda pair: pair[0])
         told = [grown[0][1]] if grown else []
         drift = self._output()
         return told if drift is None else [*told, drift]
 
-    def _ends(self) -> tuple[float, float]:
+    def _log_z_ends(self) -> tuple[float, float]:
         """The mean log Z now, and where it began."""
         last, first = self._drift.last(BASELINE_LOOKS), self._drift.first(BASELINE_LOOKS)
         return float(np.median(last[:, 1])), float(np.median(first[:, 1]))
 
-    def _attention(self, path: str) -> tuple[float, Finding] | None:
+    def _attention_finding(self, path: str) -> tuple[float, Finding] | None:
         looks = self._looks[path]
         if len(looks) < ATTENTION_LOOKS:
             return None
@@ -189,7 +191,7 @@ class Logits(Detector):
         )
         return after, finding
 
-    def _shift(self) -> float:
+    def _common_shift(self) -> float:
         """How far all logits moved together, in their spread; a model that grows sure spreads them, which is learning."""
         if len(self._centre) < 2 * BASELINE_LOOKS:
             return math.nan
@@ -198,7 +200,7 @@ class Logits(Detector):
         )
         return abs(float(end - start)) / max(float(wide), float(narrow), 1e-300)
 
-    def _push(self) -> tuple[float, float, float]:
+    def _gradient_push(self) -> tuple[float, float, float]:
         """Of the gradient over all logits: its common share, its mean sign, and the push of the last fifth against the largest."""
         if len(self._pushes) < PUSHES_NEEDED:
             return math.nan, math.nan, math.nan
@@ -213,15 +215,15 @@ class Logits(Detector):
     def _output(self) -> Finding | None:
         if len(self._drift) <= LOOKS_NEEDED or self._num_classes < 2 or self._num_classes != self._num_labels:
             return None
-        values, (end, start) = self._drift.values, self._ends()
+        values, (end, start) = self._drift.values, self._log_z_ends()
         limit = DRIFT * math.log(self._num_classes)
         middle = float(np.median(values[len(values) // 2 :][:BASELINE_LOOKS]))
         still = abs(end - middle) > 0.2 * abs(middle - start)
-        share, sign, lasts = self._push()
+        share, sign, lasts = self._gradient_push()
         # Descent moves the logits against the gradient.
         outward = sign * (end - start) < 0
         pushed = share > PUSHED and abs(sign) >= ONE_SIGN and lasts >= LASTS and outward
-        if abs(end - start) < limit or not still or not (self._shift() > SHIFTED or pushed):
+        if abs(end - start) < limit or not still or not (self._common_shift() > SHIFTED or pushed):
             return None
         moved = np.flatnonzero(np.abs(values - start) > limit / 2)
         first = int(self._drift.steps[moved[0]]) if len(moved) else self._last_step

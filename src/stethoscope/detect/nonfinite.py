@@ -92,9 +92,9 @@ class Nonfinite(Detector):
                 self._last_bad = int(step)
                 if self._origin is None:
                     self._note_sizes(span, index)
-                    self._origin = self._find(span, index, bad[index], loss[index] if has_loss[index] else None)
+                    self._origin = self._find_origin(span, index, bad[index], loss[index] if has_loss[index] else None)
             elif self._origin is None:
-                self._habitual.update(_key(span, int(n)) for n in np.flatnonzero(bad[index] & passive))
+                self._habitual.update(_site_key(span, int(n)) for n in np.flatnonzero(bad[index] & passive))
                 self._look_at_buffers(span, index, buffers[bad[index, buffers]] if len(buffers) else buffers)
                 if has_loss[index]:
                     self._previous_loss = float(loss[index])
@@ -134,16 +134,16 @@ class Nonfinite(Detector):
         """At most one origin, and the buffers that were bad before it."""
         found = []
         if self._origin is not None:
-            found.append(_until(self._origin, self._last_bad))
+            found.append(_extended(self._origin, self._last_bad))
         if self._buffer is not None:
             found.append(self._buffer)
         return found
 
-    def _find(self, span: Span, index: int, bad: npt.NDArray[np.bool_], loss: float | None) -> Finding:
+    def _find_origin(self, span: Span, index: int, bad: npt.NDArray[np.bool_], loss: float | None) -> Finding:
         step = int(span.steps[index])
         of_kind = {kind: [n for n in span.site_indices(kind) if bad[n]] for kind in Kind}
         evidence = [Evidence("loss", loss, self._previous_loss)] if loss is not None else []
-        inputs, targets, *outputs = (self._unusual(span, of_kind[kind]) for kind in (*GIVEN, *FORWARD))
+        inputs, targets, *outputs = (self._without_habitual(span, of_kind[kind]) for kind in (*GIVEN, *FORWARD))
         if inputs:
             return self._in_batch(span, index, inputs, evidence)
         if any(outputs):
@@ -160,7 +160,7 @@ class Nonfinite(Detector):
             f"The optimizer wrote {_kind_of(span, index, sites[0])} into {first} at step {step:,} from finite gradients.",
             step,
             (first,),
-            [*evidence, *_counts(span, index, sites[:1])],
+            [*evidence, *_nonfinite_counts(span, index, sites[:1])],
             "torch.optim.AdamW(..., eps=1e-8)  # and a smaller learning rate",
         )
 
@@ -168,7 +168,7 @@ class Nonfinite(Detector):
         step = int(span.steps[index])
         if span.present[index, span.site_indices(Kind.OUTPUT)].any():
             return _origin(
-                f"The loss became {_name(loss)} at step {step:,} although every module's output is finite: it begins in the loss "
+                f"The loss became {_value_name(loss)} at step {step:,} although every module's output is finite: it begins in the loss "
                 "itself.",
                 step,
                 ("(loss)",),
@@ -180,7 +180,7 @@ class Nonfinite(Detector):
         known = self._growth(grown) > 1.0 if grown else False
         told = f"; when last looked at, {grown} had grown most" if known else ""
         return _origin(
-            f"The loss became {_name(loss)} at step {step:,}. Module outputs were not looked at in this step, so which of them began "
+            f"The loss became {_value_name(loss)} at step {step:,}. Module outputs were not looked at in this step, so which of them began "
             f"it is not known{told}.",
             step,
             (grown,) if known else (),
@@ -197,8 +197,8 @@ class Nonfinite(Detector):
         before = self._first_size.get(path)
         return Evidence(f"largest value in {path}", size, before, site=path, kind="activation", stat="abs_max")
 
-    def _unusual(self, span: Span, indices: list[int]) -> list[int]:
-        return [n for n in indices if _key(span, n) not in self._habitual]
+    def _without_habitual(self, span: Span, indices: list[int]) -> list[int]:
+        return [n for n in indices if _site_key(span, n) not in self._habitual]
 
     def _in_batch(self, span: Span, index: int, sites: list[int], evidence: list[Evidence]) -> Finding:
         step = int(span.steps[index])
@@ -222,7 +222,7 @@ class Nonfinite(Detector):
             first_step=step,
             last_step=step,
             sites=(name,),
-            evidence=(*indexed, *evidence, *_counts(span, index, sites)),
+            evidence=(*indexed, *evidence, *_nonfinite_counts(span, index, sites)),
             remedy=f"assert torch.isfinite({what}).all()  # in the data pipeline, and drop or mend the sample",
         )
 
@@ -232,16 +232,16 @@ class Nonfinite(Detector):
         row = span.rows[index, first]
         overflowed = row[INDEX["num_posinf"]] + row[INDEX["num_neginf"]] > 0
         if span.sites[first].dtype == "float16" and overflowed:
-            return self._overflow(span, index, first, evidence)
+            return self._overflow_finding(span, index, first, evidence)
         return _origin(
             f"{name} was the first to produce {_kind_of(span, index, first)}, in the forward pass of step {step:,}.",
             step,
             (name,),
-            [*self._what_went_in(span, index, first), *evidence, *_counts(span, index, [first])],
+            [*self._what_went_in(span, index, first), *evidence, *_nonfinite_counts(span, index, [first])],
             _remedy(self._what_went_in(span, index, first)),
         )
 
-    def _overflow(self, span: Span, index: int, first: int, evidence: list[Evidence]) -> Finding:
+    def _overflow_finding(self, span: Span, index: int, first: int, evidence: list[Evidence]) -> Finding:
         step, name = int(span.steps[index]), span.sites[first].site.path
         return Finding(
             code="precision_overflow",
@@ -250,7 +250,7 @@ class Nonfinite(Detector):
             first_step=step,
             last_step=step,
             sites=(name,),
-            evidence=(*self._what_went_in(span, index, first), *evidence, *_counts(span, index, [first])),
+            evidence=(*self._what_went_in(span, index, first), *evidence, *_nonfinite_counts(span, index, [first])),
             remedy="torch.autocast(device, dtype=torch.bfloat16)  # or compute this module in float32",
         )
 
@@ -286,7 +286,7 @@ class Nonfinite(Detector):
             f"Backward made {_kind_of(span, index, chosen[0])} {where} at step {step:,}; the forward pass was finite.",
             step,
             sites,
-            [*evidence, *_counts(span, index, chosen)],
+            [*evidence, *_nonfinite_counts(span, index, chosen)],
             "x.clamp(min=1e-12).sqrt()  # the derivative of sqrt, norm or division is infinite at 0",
         )
 
@@ -308,12 +308,12 @@ class Nonfinite(Detector):
             first_step=first,
             last_step=step,
             sites=tuple(self._buffer_sites),
-            evidence=tuple(_counts(span, index, [int(bad[0])])),
+            evidence=tuple(_nonfinite_counts(span, index, [int(bad[0])])),
             remedy="module.reset_running_stats()  # and keep non-finite batches away from it",
         )
 
 
-def _key(span: Span, index: int) -> tuple[Kind, str]:
+def _site_key(span: Span, index: int) -> tuple[Kind, str]:
     return span.sites[index].site.kind, span.sites[index].site.path
 
 
@@ -330,11 +330,11 @@ def _origin(message: str, step: int, sites: tuple[str, ...], evidence: list[Evid
     )
 
 
-def _until(finding: Finding, last: int) -> Finding:
+def _extended(finding: Finding, last: int) -> Finding:
     return Finding.from_json(finding.to_json() | {"last_step": max(last, finding.last_step)})
 
 
-def _name(value: float) -> str:
+def _value_name(value: float) -> str:
     return "NaN" if np.isnan(value) else "Inf" if value > 0 else "-Inf"
 
 
@@ -348,7 +348,7 @@ def _kind_of(span: Span, index: int, site: int) -> str:
     return " and ".join(found) or "a non-finite value"
 
 
-def _counts(span: Span, index: int, sites: list[int]) -> list[Evidence]:
+def _nonfinite_counts(span: Span, index: int, sites: list[int]) -> list[Evidence]:
     return [
         Evidence(
             f"non-finite values in {span.sites[n].site.path or ROOT_NAME}",

@@ -178,7 +178,7 @@ class OptimizerTerms(Detector):
         if full and len(under) > MOST * len(full):
             found.append(self._eps_rules(sorted(under)))
         if self._spike is not None:
-            found.append(self._spiked())
+            found.append(self._spike_finding())
         ruled = [
             path
             for path, shares in self._decay.items()
@@ -212,7 +212,7 @@ class OptimizerTerms(Detector):
             "torch.optim.AdamW(..., eps=1e-8)",
         )
 
-    def _spiked(self) -> Finding:
+    def _spike_finding(self) -> Finding:
         assert self._spike is not None
         step, path, size, bound = self._spike
         return Finding(

@@ -137,11 +137,11 @@ class Precision(Detector):
             # A streak after which the optimizer stepped again was the scaler finding its scale.
             goes_on = worst > self._last_stepped
             if goes_on and (count >= SKIPS_ALWAYS or (count >= SKIPS_NEEDED and self._scale < 1.0)):
-                found.append(self._collapsed(worst, count))
+                found.append(self._collapse_finding(worst, count))
         seen = {path: values for path, values in self._tiny.items() if len(values) >= STEPS_NEEDED}
         losing = [path for path, values in seen.items() if np.median(values.values) > TINY_SHARE]
         if not self._scaled and seen and len(losing) >= max(1, MOST * len(seen)):
-            found.append(self._underflows(sorted(losing)))
+            found.append(self._underflow_finding(sorted(losing)))
         elif not self._scaled and self._is_all_gone():
             found.append(self._all_gone(sorted(self._gone)))
         return found
@@ -167,7 +167,7 @@ class Precision(Detector):
             "scaler = torch.amp.GradScaler(); scaler.scale(loss).backward()  # or torch.bfloat16",
         )
 
-    def _collapsed(self, step: int, count: int) -> Finding:
+    def _collapse_finding(self, step: int, count: int) -> Finding:
         return Finding(
             "loss_scale_collapse",
             Severity.CRITICAL,
@@ -183,7 +183,7 @@ class Precision(Detector):
             "torch.autograd.set_detect_anomaly(True)  # one step, to see which operation makes it",
         )
 
-    def _underflows(self, paths: list[str]) -> Finding:
+    def _underflow_finding(self, paths: list[str]) -> Finding:
         share = max(float(np.median(self._tiny[path].values)) for path in paths)
         return Finding(
             "precision_underflow",

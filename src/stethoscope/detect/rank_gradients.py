@@ -74,9 +74,9 @@ class RankGradients(Detector):
         tables = np.stack([rank.rows for rank in span.by_rank.values()])
         there = np.all([rank.present for rank in span.by_rank.values()], axis=0)
         found = []
-        for bias, outputs in self._layers(span):
+        for bias, outputs in self._bias_layers(span):
             for row in np.flatnonzero(there[:, bias] & there[:, outputs]):
-                ratio = _ratio(tables[:, row, bias], tables[:, row, outputs], span.sites[bias].num_elements)
+                ratio = _sum_ratio(tables[:, row, bias], tables[:, row, outputs], span.sites[bias].num_elements)
                 if ratio is not None:
                     found.append((int(span.steps[row]), span.sites[bias].site.path, ratio))
         for step, path, ratio in sorted(found):
@@ -123,7 +123,7 @@ class RankGradients(Detector):
         ]
 
     @staticmethod
-    def _layers(span: Span) -> list[tuple[int, int]]:
+    def _bias_layers(span: Span) -> list[tuple[int, int]]:
         indices = {(info.site.module, info.site.kind, info.site.name): n for n, info in enumerate(span.sites)}
         pairs = []
         for path, module in span.modules.items():
@@ -134,7 +134,7 @@ class RankGradients(Detector):
         return pairs
 
 
-def _ratio(bias: FloatArray, outputs: FloatArray, num_elements: int) -> float | None:
+def _sum_ratio(bias: FloatArray, outputs: FloatArray, num_elements: int) -> float | None:
     """The bias's summed gradient over that of all ranks' outputs; None where it says nothing."""
     sums = bias[:, INDEX["mean"]] * num_finite(bias)
     scale = float(np.max(stat(bias, "mean_abs") * num_finite(bias)))

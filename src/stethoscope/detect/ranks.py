@@ -107,7 +107,7 @@ class Replicas(Detector):
         whole = (num_finite(tables) == sizes).all(axis=0) & ~is_shard
         # Fewer values than the parameter has: each rank holds its own shard.
         self._sharded = self._sharded or bool((there & ~whole & np.isfinite(tables[0, ..., INDEX["norm"]])).any())
-        distance, usable = _distance(tables), there & whole
+        distance, usable = _rank_distance(tables), there & whole
         apart = distance > TOLERANCE
         norms = tables[[0, -1], ..., INDEX["norm"]]
         self._weights.grow([span.sites[n].site.path for n in indices])
@@ -136,16 +136,16 @@ class Replicas(Detector):
 
     def findings(self) -> list[Finding]:
         """Parted replicas, then repeated data."""
-        found = self._parted()
+        found = self._desync_findings()
         if self._num_same >= max(BATCHES_NEEDED, SAME * self._num_compared) and not self._holds_parts():
             found.append(self._same_data())
         return found
 
-    def _parted(self) -> list[Finding]:
+    def _desync_findings(self) -> list[Finding]:
         weights = self._weights
         sure = weights.is_apart & ~weights.returned & (weights.num_apart >= STEPS_NEEDED)
         parted = [int(n) for n in np.flatnonzero(sure) if self._began_equal(int(n))]
-        return [self._desync(parted)] if parted and self._num_meetings < MEETINGS else []
+        return [self._desync_finding(parted)] if parted and self._num_meetings < MEETINGS else []
 
     def _take_starts(self, span: Span) -> None:
         for event, replicas in span.events_of(events.Replicas):
@@ -183,7 +183,7 @@ class Replicas(Detector):
                 self._num_same_samples += len(first)
                 self._same_ranks.update((lowest, *same))
 
-    def _desync(self, parted: list[int]) -> Finding:
+    def _desync_finding(self, parted: list[int]) -> Finding:
         weights = self._weights
         order = sorted(parted, key=lambda n: int(weights.first_apart[n]))
         first, step = order[0], int(weights.first_apart[order[0]])
@@ -225,7 +225,7 @@ class Replicas(Detector):
         )
 
 
-def _distance(tables: FloatArray) -> FloatArray:
+def _rank_distance(tables: FloatArray) -> FloatArray:
     """Of [ranks, steps, sites, columns]: the largest difference of a statistic between ranks, as a share of its size."""
     with np.errstate(invalid="ignore", divide="ignore"):
         scale = np.max(tables[..., INDEX["abs_max"]], axis=0)

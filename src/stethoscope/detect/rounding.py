@@ -31,17 +31,17 @@ class Rounding:
 
     def __init__(self) -> None:
         self._highest = 0.0
-        self._begin(0)
+        self._start_anew(0)
         self.last_step = 0
 
-    def _begin(self, step: int) -> None:
+    def _start_anew(self, step: int) -> None:
         self.since = step
         self.shares: dict[str, Track] = {}
         self._losses = Track(limit=KEPT)
 
     def observe(self, span: Span) -> None:
         """One share of every weight of few bits at every step that was looked at."""
-        pairs = _pairs(span)
+        pairs = _update_gradient_pairs(span)
         if not pairs:
             return
         names = [name for name in span.metrics if metrics.is_learning_rate(name)]
@@ -53,7 +53,7 @@ class Rounding:
         raised = np.flatnonzero(rates > np.maximum.accumulate([self._highest, *rates])[:-1])
         if len(raised):
             self._highest = float(rates.max())
-            self._begin(int(span.steps[raised[-1]]))
+            self._start_anew(int(span.steps[raised[-1]]))
         first = int(raised[-1]) if len(raised) else 0
         losses = span.metric(metrics.LOSS)[first:]
         for loss in losses[np.isfinite(losses)]:
@@ -88,7 +88,7 @@ class Rounding:
         return resting if resting and len(resting) > MOST * len(middles) and self.fall < FALL else []
 
 
-def _pairs(span: Span) -> dict[str, tuple[int, int]]:
+def _update_gradient_pairs(span: Span) -> dict[str, tuple[int, int]]:
     """From a matrix of few bits to the indices of its update and its gradient."""
     few = {
         info.site.path

@@ -40,13 +40,13 @@ class Track:
     def add(self, *numbers: float) -> None:
         """One more row."""
         if self.num % self.stride == 0:
-            self._keep(numbers)
+            self._keep_row(numbers)
         if len(self._first) < self._ends:
             self._first.append(numbers)
         self._last.append(numbers)
         self.num += 1
 
-    def _keep(self, numbers: tuple[float, ...]) -> None:
+    def _keep_row(self, numbers: tuple[float, ...]) -> None:
         if self._num_kept == self._limit:
             half = self._rows[: self._num_kept : 2].copy()
             self._rows[: len(half)] = half
@@ -82,13 +82,13 @@ class Track:
 
     def first(self, number: int) -> FloatArray:
         """The first rows, exactly."""
-        return self._of(self._first[:number])
+        return self._as_rows(self._first[:number])
 
     def last(self, number: int) -> FloatArray:
         """The latest rows, exactly."""
-        return self._of(list(self._last)[-number:])
+        return self._as_rows(list(self._last)[-number:])
 
-    def _of(self, rows: list[tuple[float, ...]]) -> FloatArray:
+    def _as_rows(self, rows: list[tuple[float, ...]]) -> FloatArray:
         return np.array(rows, dtype=np.float64).reshape(-1, self._rows.shape[1])
 
     @property

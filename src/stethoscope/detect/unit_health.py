@@ -115,7 +115,7 @@ class UnitHealth(Detector):
         self._order = [path for path in span.depth if path] or self._order
         self._types = {path: str(module.get("type", "")) for path, module in span.modules.items()} or self._types
         for event, units in span.events_of(Units):
-            self._see(event.step, units)
+            self._note_units(event.step, units)
         for event, copies in span.events_of(Copies):
             if copies.sites and self._copies is None:
                 self._copies = (event.step, list(copies.sites))
@@ -135,13 +135,13 @@ class UnitHealth(Detector):
                 last, rest = self._awake.get(path, (int(steps[0]), 0))
                 self._awake[path] = (int(steps[-1]), max(rest, int(np.diff(steps, prepend=last).max())))
 
-    def _rests(self, path: str) -> bool:
+    def _is_resting(self, path: str) -> bool:
         """Whether a layer without any gradient has been so for as long before, and had one again."""
         num_units, dead, _ = self._dead[path]
         last, rest = self._awake.get(path, (-1, 0))
         return dead == num_units and last >= 0 and self._last_look - last <= 2 * rest
 
-    def _see(self, step: int, units: Units) -> None:
+    def _note_units(self, step: int, units: Units) -> None:
         self._last_look = step
         silent = units.silent or {}
         if self._born is None and units.silent is not None:
@@ -227,11 +227,11 @@ class UnitHealth(Detector):
             self._find_collapse(),
         ]
         if self._copies is not None:
-            found.append(self._symmetric(*self._copies))
+            found.append(self._symmetry_finding(*self._copies))
         return [finding for finding in found if finding is not None]
 
     def _find_dead(self) -> Finding | None:
-        lying = {path: dead for path, dead in self._dead.items() if not self._rests(path)}
+        lying = {path: dead for path, dead in self._dead.items() if not self._is_resting(path)}
         if not lying:
             return None
         too_many = {path: dead for path, dead in lying.items() if self._is_fault(path, *dead[:2])}
@@ -397,7 +397,7 @@ class UnitHealth(Detector):
                 )
         return None
 
-    def _symmetric(self, step: int, sites: list[str]) -> Finding:
+    def _symmetry_finding(self, step: int, sites: list[str]) -> Finding:
         verb = "is" if len(sites) == 1 else "are"
         return Finding(
             "symmetric_units",

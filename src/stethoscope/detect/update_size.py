@@ -103,7 +103,7 @@ class UpdateSize(Detector):
     def observe(self, span: Span) -> None:
         """One median ratio for every step that has one."""
         self._kind.observe(span)
-        updates, weights, paths = _pairs(span)
+        updates, weights, paths = _update_weight_pairs(span)
         rms, zeros = span.stat("rms"), span.stat("zero_fraction")
         loss, rates = span.metric(metrics.LOSS), span.metric(metrics.LEARNING_RATE)
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -229,7 +229,7 @@ class UpdateSize(Detector):
         recent = self._middle_of_last(3) if len(self._losses) else np.nan
         since = np.nan if self._large_since is None else self._large_since
         large = f"first of {LARGE_STEPS} steps in a row whose median update / weight is above {LARGE:g}"
-        growth, diverged = self._growth(), self._divergence()
+        growth, diverged = self._weight_growth(), self._divergence()
         return {
             "update_too_large": [
                 Reading(large, since, ">=", 0),
@@ -287,7 +287,7 @@ class UpdateSize(Detector):
             return [self._too_large(self._lost_at, None, self._best_loss)]
         if self._stalled is not None and self._large_since is not None:
             return [self._too_large(self._stalled[0], self._stalled[2], self._stalled[1])]
-        wrecked = self._wrecked() or self._undone()
+        wrecked = self._wrecked_start() or self._lost_progress()
         if wrecked is not None:
             return [self._too_large(self._large_since or 0, *wrecked)]
         return self._never_large()
@@ -322,13 +322,13 @@ class UpdateSize(Detector):
         spread = 1.4826 * float(np.median(np.abs(np.diff(np.log(usual))))) / np.sqrt(2.0)
         return bool(np.log(risen / self._first_loss) < NOISE * spread)
 
-    def _growth(self) -> list[float]:
+    def _weight_growth(self) -> list[float]:
         """How many times its first size, or the one that weights usually begin with, each matrix has now."""
         return [last / max(first, self._usual[path]) for path, (first, last) in self._weights.items()]
 
-    def _wrecked(self) -> tuple[float, float] | None:
+    def _wrecked_start(self) -> tuple[float, float] | None:
         """The first steps multiplied or replaced the weights, and after them the loss never fell again: what it is, what it was."""
-        growth = self._growth()
+        growth = self._weight_growth()
         grown = bool(growth) and float(np.median(growth)) >= WRECKED_GROWTH
         if self._large_since is None or len(self._losses) < WRECKED_STEPS or not (grown or self._replaced is not None):
             return None
@@ -339,7 +339,7 @@ class UpdateSize(Detector):
         stands_still = after > before - STALL_FALL * abs(before) and after > STUCK_ABOVE * early
         return (after, before) if stands_still else None
 
-    def _undone(self) -> tuple[float, float] | None:
+    def _lost_progress(self) -> tuple[float, float] | None:
         """The loss had fallen; since updates became large it is back where it began, and stays: what it is, what it was."""
         if self._large_since is None:
             return None
@@ -400,7 +400,7 @@ def _usual_size(shape: tuple[int, ...]) -> float:
     return float(1.0 / np.sqrt(3.0 * max(1, int(np.prod(shape[1:])))))
 
 
-def _pairs(span: Span) -> tuple[list[int], list[int], list[str]]:
+def _update_weight_pairs(span: Span) -> tuple[list[int], list[int], list[str]]:
     """Indices of the updates of weight matrices, of the matrices themselves, and their paths."""
     weights = {span.sites[n].site.path: int(n) for n in span.site_indices(Kind.WEIGHT) if is_matrix(span.sites[n])}
     updates = {span.sites[n].site.path: int(n) for n in span.site_indices(Kind.UPDATE)}

@@ -50,9 +50,9 @@ class Why:
             "readings": [
                 {
                     "label": r.label,
-                    "value": _number(r.value),
+                    "value": _known_number(r.value),
                     "asks": r.sign,
-                    "limit": _number(r.limit),
+                    "limit": _known_number(r.limit),
                     "holds": r.holds,
                     "site": r.site,
                     "way": r.way,
@@ -63,7 +63,7 @@ class Why:
         }
 
 
-def _number(value: float) -> float | None:
+def _known_number(value: float) -> float | None:
     return None if math.isnan(value) else float(value)
 
 
@@ -89,7 +89,7 @@ def why(run: Run | str | Path, code: str) -> Why:
     elif found:
         outcome, sentence = _told_as(opened, every, found)
     else:
-        outcome, sentence = _silent(needs, readings, finished=told_on_page.found_by == ("finished run",))
+        outcome, sentence = _why_silent(needs, readings, finished=told_on_page.found_by == ("finished run",))
     return Why(code, outcome, sentence, needs, readings, found)
 
 
@@ -113,12 +113,12 @@ def _told_as(run: Run, every: Sequence[Finding], found: Sequence[Finding]) -> tu
     return "noted", f"{since}, as a note: it is no cause."
 
 
-def _silent(needs: Sequence[NeedStatus], readings: Sequence[Reading], *, finished: bool) -> tuple[str, str]:
+def _why_silent(needs: Sequence[NeedStatus], readings: Sequence[Reading], *, finished: bool) -> tuple[str, str]:
     missing = [need for need in needs if need.blinds]
     if missing:
         what = missing[0].need
         more = f" What would bring it: {what.hint}." if what.hint else ""
-        return "blind", f"It was not found, and could not be: the run has no {_bare(what.what)}.{more}"
+        return "blind", f"It was not found, and could not be: the run has no {_without_article(what.what)}.{more}"
     held_back = blocking(readings)
     if held_back is None:
         return (
@@ -129,7 +129,7 @@ def _silent(needs: Sequence[NeedStatus], readings: Sequence[Reading], *, finishe
     return "quiet", f"It was not found: {told(held_back)}.{late}"
 
 
-def _bare(words: str) -> str:
+def _without_article(words: str) -> str:
     return words.removeprefix("the ").removeprefix("a ")
 
 

@@ -47,7 +47,7 @@ def value_alerts(array: npt.NDArray[Any], name: str, *, extreme: float = EXTREME
         checks = [
             (
                 TensorAlertKind.EXTREME_VALUES,
-                _beyond(array, extreme),
+                _is_extreme(array, extreme),
                 Severity.WARNING,
                 (f"value beyond {extreme:g}", f"values beyond {extreme:g}"),
             )
@@ -59,7 +59,7 @@ def value_alerts(array: npt.NDArray[Any], name: str, *, extreme: float = EXTREME
             (TensorAlertKind.INFINITE_VALUES, infinite, Severity.CRITICAL, ("infinite value", "infinite values")),
             (
                 TensorAlertKind.EXTREME_VALUES,
-                _beyond(array, extreme) & ~infinite,
+                _is_extreme(array, extreme) & ~infinite,
                 Severity.WARNING,
                 (f"value beyond {extreme:g}", f"values beyond {extreme:g}"),
             ),
@@ -92,7 +92,7 @@ def row_alerts(num_nan: int, num_inf: int, abs_max: float | None, count: int, na
     return found
 
 
-def _beyond(array: npt.NDArray[Any], extreme: float) -> npt.NDArray[np.bool_]:
+def _is_extreme(array: npt.NDArray[Any], extreme: float) -> npt.NDArray[np.bool_]:
     if array.dtype.kind == "b":
         return np.zeros(array.shape, dtype=np.bool_)
     if array.dtype.kind == "f":

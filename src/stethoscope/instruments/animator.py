@@ -185,7 +185,7 @@ class GradientFlowAnimator:
             broken = {
                 int(i): NonFinite(names[i], int(nans[i]), int(infs[i]), None, step) for i in np.flatnonzero(nans + infs)
             }
-            out._keep(step, names, np.nan_to_num(values, nan=0.0), broken, infs > 0)
+            out._keep_frame(step, names, np.nan_to_num(values, nan=0.0), broken, infs > 0)
         return out
 
     def record_step(self, step: int, gradients: Mapping[str, Any]) -> None:
@@ -203,11 +203,11 @@ class GradientFlowAnimator:
         broken = np.flatnonzero(stat(table, "num_nonfinite") > 0)
         found = {int(i): locate(arrays[i], names[i], step) for i in broken}
         located = {i: where for i, where in found.items() if where is not None}
-        self._keep(int(step), names, values, located, num_inf > 0)
+        self._keep_frame(int(step), names, values, located, num_inf > 0)
         for view in list(self._listeners):
-            self._show(view)
+            self._redraw(view)
 
-    def _keep(
+    def _keep_frame(
         self,
         step: int,
         names: tuple[str, ...],
@@ -221,7 +221,7 @@ class GradientFlowAnimator:
         exploding = (values[:, 1] > self.exploding_threshold) | infinite
         self._kept.append(_Frame(step, names, values, vanishing, exploding, broken))
 
-    def _show(self, view: LiveView) -> None:
+    def _redraw(self, view: LiveView) -> None:
         """Redraws; a terminal that fails is left alone from then on, because training must go on."""
         try:
             view.refresh()
@@ -253,14 +253,14 @@ class GradientFlowAnimator:
                 non_finite.setdefault(where.name, where)
             num_bad += bool(frame.vanishing.any() or frame.exploding.any() or frame.non_finite)
         share = num_bad / max(len(self._kept), 1)
-        health = _classify(bool(vanishing), bool(exploding), bool(non_finite), share)
+        health = _classify_health(bool(vanishing), bool(exploding), bool(non_finite), share)
         located = list(non_finite.values())
         return GradientFlowSummary(
             total_steps=self._kept[-1].step + 1 if self._kept else 0,
             layers_with_vanishing_grads=sorted(vanishing),
             layers_with_exploding_grads=sorted(exploding),
             overall_health=health,
-            recommendations=_advise(health, sorted(vanishing), sorted(exploding), located)
+            recommendations=_advice_for(health, sorted(vanishing), sorted(exploding), located)
             if self._kept
             else ["Nothing was recorded, so nothing is known: call record_step first."],
             non_finite=located,
@@ -346,7 +346,7 @@ class GradientFlowAnimator:
         play(self, console, frames_per_second)
 
 
-def _classify(vanishing: bool, exploding: bool, non_finite: bool, bad_share: float) -> GradientHealth:
+def _classify_health(vanishing: bool, exploding: bool, non_finite: bool, bad_share: float) -> GradientHealth:
     if non_finite or (exploding and bad_share > 0.5):
         return GradientHealth.CRITICAL
     if exploding or bad_share > 0.3:
@@ -364,7 +364,7 @@ _CLOSING = {
 }
 
 
-def _advise(
+def _advice_for(
     health: GradientHealth, vanishing: list[str], exploding: list[str], non_finite: list[NonFinite]
 ) -> list[str]:
     advice = [f"{where}. Find what produced it: replay the step before." for where in non_finite[:5]]

@@ -63,7 +63,7 @@ def build_grid(
     names = list(known) if as_given else sorted(known, key=natural_key) if natural else sorted(known)
     steps = np.array([step for step, *_ in columns], dtype=np.int64)
     row_of = {name: index for index, name in enumerate(names)}
-    row_starts, col_starts = _row_starts(names, max_rows), _starts(len(columns), max_columns)
+    row_starts, col_starts = _row_starts(names, max_rows), _bin_starts(len(columns), max_columns)
     row_bin = _bin_of(row_starts, len(names))
     shape = (len(row_starts), len(col_starts))
     norms, intensities = np.full(shape, np.nan), np.full(shape, np.nan)
@@ -83,7 +83,7 @@ def build_grid(
                 code = NAN if what == "NaN" else INF
                 state[rows[layer], col] = max(code, int(state[rows[layer], col]))
     return Grid(
-        labels=_labels(names, row_starts),
+        labels=_bin_labels(names, row_starts),
         first_steps=steps[col_starts] if len(steps) else steps,
         last_step=int(steps[-1]) if len(steps) else 0,
         norms=norms,
@@ -100,7 +100,7 @@ def natural_key(name: str) -> list[tuple[int, int, str]]:
     return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in parts]
 
 
-def _starts(count: int, limit: int | None) -> IntArray:
+def _bin_starts(count: int, limit: int | None) -> IntArray:
     """Where each bin begins; bins hold a power of two of cells so that two grids line up."""
     size = 1
     while limit is not None and -(-count // size) > max(limit, 1):
@@ -118,8 +118,8 @@ def _row_starts(names: Sequence[str], limit: int | None) -> IntArray:
         starts = [index for index, head in enumerate(heads) if index == 0 or head != heads[index - 1]]
         if len(starts) <= limit:
             # A model that is all one module would be one row, which says nothing.
-            return np.array(starts, dtype=np.int64) if len(starts) >= min(4, limit) else _starts(len(names), limit)
-    return _starts(len(names), limit)
+            return np.array(starts, dtype=np.int64) if len(starts) >= min(4, limit) else _bin_starts(len(names), limit)
+    return _bin_starts(len(names), limit)
 
 
 def _bin_of(starts: IntArray, count: int) -> IntArray:
@@ -127,9 +127,9 @@ def _bin_of(starts: IntArray, count: int) -> IntArray:
     return bins
 
 
-def _labels(names: Sequence[str], starts: IntArray) -> tuple[str, ...]:
+def _bin_labels(names: Sequence[str], starts: IntArray) -> tuple[str, ...]:
     ends = [*starts[1:].tolist(), len(names)]
-    homes = [_shared(names[start:end]) for start, end in zip(starts.tolist(), ends, strict=False)]
+    homes = [_shared_module(names[start:end]) for start, end in zip(starts.tolist(), ends, strict=False)]
     labels = []
     for start, end, home in zip(starts.tolist(), ends, homes, strict=False):
         first, last, count = names[start], names[end - 1], end - start
@@ -139,7 +139,7 @@ def _labels(names: Sequence[str], starts: IntArray) -> tuple[str, ...]:
     return tuple(labels)
 
 
-def _shared(names: Sequence[str]) -> str:
+def _shared_module(names: Sequence[str]) -> str:
     """The module that all of them are in, "" where there is none."""
     common: list[str] = []
     for parts in zip(*(name.split(".")[:-1] for name in names), strict=False):

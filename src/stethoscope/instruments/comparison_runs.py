@@ -103,21 +103,21 @@ class RunComparison:
 
 def compare_runs(first: Any, second: Any) -> RunComparison:
     """Runs, or the paths of their folders."""
-    a, b = _opened(first), _opened(second)
+    a, b = _opened_run(first), _opened_run(second)
     sites_a, sites_b = ({info.site: None for info in run.sites} for run in (a, b))
     shared = [site for site in sites_a if site in sites_b]
     steps: IntArray = np.intersect1d(a.steps, b.steps)
     found = {site: _Course() for site in shared}
-    for first_step, last_step in _stretches(steps):
+    for first_step, last_step in _step_ranges(steps):
         _compare_rows(a, b, first_step, last_step, found)
-    told = [_told(a, b, site, course) for site, course in found.items()]
+    told = [_site_comparison(a, b, site, course) for site, course in found.items()]
     told.sort(key=_by_distance)
     return RunComparison(
         sites=tuple(told),
         only_first=tuple(site for site in sites_a if site not in sites_b),
         only_second=tuple(site for site in sites_b if site not in sites_a),
         num_steps=len(steps),
-        note=_note(len(shared), len(steps)),
+        note=_scope_note(len(shared), len(steps)),
     )
 
 
@@ -127,7 +127,7 @@ def _by_distance(one: SiteComparison) -> tuple[float, int]:
     return step, ORDER.index(one.site.kind)
 
 
-def _note(num_sites: int, num_steps: int) -> str:
+def _scope_note(num_sites: int, num_steps: int) -> str:
     if not num_sites or not num_steps:
         return "nothing to compare: the runs share no " + ("step" if num_sites else "site")
     return (
@@ -136,7 +136,7 @@ def _note(num_sites: int, num_steps: int) -> str:
     )
 
 
-def _opened(value: Any) -> Any:
+def _opened_run(value: Any) -> Any:
     if isinstance(value, str | Path):
         from stethoscope.store import open_run
 
@@ -175,7 +175,7 @@ class _Course:
             self.max_norm_change = max(self.max_norm_change or 0.0, float(known.max()))
 
 
-def _stretches(steps: IntArray) -> Iterator[tuple[int, int]]:
+def _step_ranges(steps: IntArray) -> Iterator[tuple[int, int]]:
     for start in range(0, len(steps), STEPS_AT_ONCE):
         part = steps[start : start + STEPS_AT_ONCE]
         yield int(part[0]), int(part[-1])
@@ -195,7 +195,7 @@ def _compare_rows(a: Any, b: Any, first: int, last: int, found: dict[Site, _Cour
             course.add(steps, *sides)
 
 
-def _told(a: Any, b: Any, site: Site, course: _Course) -> SiteComparison:
+def _site_comparison(a: Any, b: Any, site: Site, course: _Course) -> SiteComparison:
     plain = SiteComparison(site, course.num_steps, course.first_different, course.max_norm_change)
     if course.first_different is None:
         return plain

@@ -58,7 +58,7 @@ class TensorDistribution:
 def distribution(array: npt.NDArray[Any]) -> TensorDistribution | None:
     """The distribution of an array's finite values, or None where it has none."""
     flat = array.reshape(-1)
-    indices = _sample(flat.size)
+    indices = _sample_indices(flat.size)
     read = np.asarray(flat if indices is None else flat[indices], dtype=np.float64)
     kept = np.isfinite(read)
     values = read if kept.all() else read[kept]
@@ -66,7 +66,7 @@ def distribution(array: npt.NDArray[Any]) -> TensorDistribution | None:
         return None
     counts, edges = _histogram(values)
     percentiles = {f"p{q}": float(x) for q, x in zip(PERCENTILES, _percentiles(values), strict=True)}
-    outliers, num_outliers = _outliers(read, percentiles, array.shape, indices)
+    outliers, num_outliers = _find_outliers(read, percentiles, array.shape, indices)
     return TensorDistribution(
         histogram=counts,
         bin_edges=edges,
@@ -78,7 +78,7 @@ def distribution(array: npt.NDArray[Any]) -> TensorDistribution | None:
     )
 
 
-def _sample(size: int) -> npt.NDArray[np.int64] | None:
+def _sample_indices(size: int) -> npt.NDArray[np.int64] | None:
     """One index at random from each of `MAX_EXACT` equal stretches; None where all are read.
 
     At random within its stretch, because every n-th element of a matrix can be the same column again and
@@ -120,7 +120,7 @@ def entropy(counts: npt.NDArray[Any]) -> float:
     return float(-(share * np.log2(share)).sum()) + 0.0
 
 
-def _outliers(
+def _find_outliers(
     values: FloatArray,
     percentiles: dict[str, float],
     shape: tuple[int, ...],

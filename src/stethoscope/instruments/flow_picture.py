@@ -58,7 +58,7 @@ def to_text(shown: GradientFlowVisualization, width: int) -> Text:
     room = max(width - label_width - 18, 4)
     window = min(shown.visualization_config.temporal_window, room)
     for node in nodes:
-        style = _style(node.layer_name, broken | exploding, vanishing, palette)
+        style = _node_style(node.layer_name, broken | exploding, vanishing, palette)
         text.append(f"{NODE_MARKS[shown_type(node)]:>2} ", style=style)
         text.append(f"{shorten(printable(node.layer_name), label_width):<{label_width}} ", style=style)
         norms = norms_of(shown, node.layer_name)[-window:]
@@ -89,7 +89,7 @@ def shown_type(node: FlowNode) -> NodeType:
     return NodeType.NORMAL if fell else node.node_type
 
 
-def _style(name: str, larger: set[str], smaller: set[str], palette: FlowPalette) -> str:
+def _node_style(name: str, larger: set[str], smaller: set[str], palette: FlowPalette) -> str:
     if name in larger:
         return palette.terminal[2]
     return palette.terminal[1] if name in smaller else ""
@@ -121,17 +121,18 @@ def sentences(shown: GradientFlowVisualization) -> list[str]:
     ]
     for word, regions in (("explode", shown.exploding_regions), ("vanish", shown.vanishing_regions)):
         found += [
-            f"▲ Gradients {word} in {_span(region.affected_layers)}, {region.severity_level.lower()}"
+            f"▲ Gradients {word} in {_layer_range(region.affected_layers)}, {region.severity_level.lower()}"
             for region in regions
         ]
     found += [
-        f"▲ {_span(zone.affected_layers)}: no gradient at {zone.dead_duration:,} steps" for zone in shown.dead_zones
+        f"▲ {_layer_range(zone.affected_layers)}: no gradient at {zone.dead_duration:,} steps"
+        for zone in shown.dead_zones
     ]
     found += [_path_sentence(path) for path in shown.critical_paths[:1] if path.transmission < WORTH_SAYING]
     return found or ["✓ Nothing to report"]
 
 
-def _span(layers: list[str]) -> str:
+def _layer_range(layers: list[str]) -> str:
     ends = [printable(layers[0]), printable(layers[-1])]
     return ends[0] if len(layers) == 1 else f"{ends[0]} to {ends[1]} ({len(layers)} layers)"
 
@@ -196,13 +197,13 @@ def draw(shown: GradientFlowVisualization, dark: bool = False) -> Any:
     return figure
 
 
-def _ramp(palette: FlowPalette) -> Any:
+def _color_map(palette: FlowPalette) -> Any:
     from matplotlib.colors import LinearSegmentedColormap
 
     return LinearSegmentedColormap.from_list("flow", list(palette.ramp))
 
 
-def _shares(shown: GradientFlowVisualization) -> dict[float, float]:
+def _log_shares(shown: GradientFlowVisualization) -> dict[float, float]:
     """Each distinct gradient as a share of the range from smallest to largest, on a log scale."""
     values = [edge.gradient for edge in shown.flow_network.edges]
     values += [node.gradient_strength for node in shown.flow_network.nodes]
@@ -224,7 +225,7 @@ def _draw_edges(
     from matplotlib.patches import PathPatch
     from matplotlib.path import Path as Outline
 
-    ramp, shares = _ramp(palette), _shares(shown)
+    ramp, shares = _color_map(palette), _log_shares(shown)
     critical: set[tuple[str, str]] = set()
     for path in shown.critical_paths[:1]:
         critical.update(zip(path.layers, path.layers[1:], strict=False))
@@ -252,7 +253,7 @@ def _draw_nodes(
     """Boxes filled by the ramp; past 24 columns only every few, and those in trouble, carry their name."""
     from matplotlib.patches import FancyBboxPatch
 
-    ramp, shares = _ramp(palette), _shares(shown)
+    ramp, shares = _color_map(palette), _log_shares(shown)
     exploding = {name for region in shown.exploding_regions for name in region.affected_layers}
     vanishing = {name for region in shown.vanishing_regions for name in region.affected_layers}
     columns = max((x for x, _ in positions.values()), default=0.0) + 1

@@ -193,14 +193,14 @@ def direction_of(values: Any) -> FloatArray:
     chunk = 64 * SKETCH_WIDTH
     for begin in range(0, flat.size, chunk):
         part = flat[begin : begin + chunk].astype(np.float64)
-        part[_negative(begin, part.size)] *= -1.0
+        part[_sign_bits(begin, part.size)] *= -1.0
         whole = part.size // SKETCH_WIDTH * SKETCH_WIDTH
         total += part[:whole].reshape(-1, SKETCH_WIDTH).sum(axis=0)
         total[: part.size - whole] += part[whole:]
     return total
 
 
-def _negative(begin: int, count: int) -> npt.NDArray[np.bool_]:
+def _sign_bits(begin: int, count: int) -> npt.NDArray[np.bool_]:
     """A fixed random bit for each element: one scrambled word for every 64 of them."""
     first = begin // 64
     words = np.arange(first, first + -(-count // 64), dtype=np.uint64)

@@ -167,7 +167,7 @@ class LeakDetector:
     def track(self, value: Any) -> None:
         """Notes an array by hand, made at the caller's line: for arrays that are not torch's."""
         kept = _Kept(self._step, num_bytes(value), _Alive(value), weakref.ref(value))
-        self._note(id(kept), _user_location(sys._getframe(1)), kept)
+        self._note_tensor(id(kept), _user_location(sys._getframe(1)), kept)
 
     def leaks(self) -> list[Leak]:
         """The lines that leak, most bytes first; empty for a clean loop."""
@@ -180,7 +180,7 @@ class LeakDetector:
         for location, line in self._lines.items():
             left = {kept.step for kept in line.kept}
             if line.num_released == 0 and all(step in left for step in judged):
-                found.append(self._leak(location, line))
+                found.append(self._make_leak(location, line))
         return sorted(found, key=lambda leak: -leak.bytes_alive)
 
     def saw(self, tensor: Any, frame: types.FrameType) -> None:
@@ -196,9 +196,9 @@ class LeakDetector:
         if key in self._fresh:
             return
         kept = _Kept(self._step, storage.nbytes(), _weak_storage(storage), weakref.ref(tensor))
-        self._note(key, _user_location(frame), kept)
+        self._note_tensor(key, _user_location(frame), kept)
 
-    def _note(self, key: int, location: Location, kept: _Kept) -> None:
+    def _note_tensor(self, key: int, location: Location, kept: _Kept) -> None:
         if len(self._fresh) >= self.max_watched:
             self.num_unwatched += 1
             return
@@ -220,7 +220,7 @@ class LeakDetector:
         if len(self._steps) > 4 * (self.patience + self.grace):
             del self._steps[: -2 * (self.patience + self.grace)]
 
-    def _leak(self, location: Location, line: _Line) -> Leak:
+    def _make_leak(self, location: Location, line: _Line) -> Leak:
         file, number, function = location
         steps = {kept.step for kept in line.kept}
         total = sum(kept.size for kept in line.kept)
@@ -239,7 +239,7 @@ class LeakDetector:
             last_step=max(steps),
             severity=Severity.WARNING if each >= SMALL_BYTES or keeps_graph else Severity.INFO,
             keeps_graph=keeps_graph,
-            held_by=_holder(newest),
+            held_by=_holder_text(newest),
         )
 
 
@@ -305,7 +305,7 @@ def _torch_watch(detector: LeakDetector) -> AbstractContextManager[Any]:
     return watch
 
 
-def _holder(value: Any) -> str:
+def _holder_text(value: Any) -> str:
     """What Python object refers to the value, in words; looked up once, for the report."""
     if value is None:
         return ""

@@ -26,7 +26,7 @@ _PLAIN_SQUARES = (1e-140, 1e140)
 def measure_rows(arrays: Sequence[Any], names: Sequence[str]) -> Table:
     """Rows in the order given, one per array; where one cannot be read the error names it."""
     try:
-        return _bounded(measure(arrays))
+        return _within_bounds(measure(arrays))
     except UnsupportedArrayError:
         for array, name in zip(arrays, names, strict=True):
             try:
@@ -36,7 +36,7 @@ def measure_rows(arrays: Sequence[Any], names: Sequence[str]) -> Table:
         raise
 
 
-def _bounded(table: Table) -> Table:
+def _within_bounds(table: Table) -> Table:
     """The rows with mean_abs and norm inside the bounds that the extremes and the counts of values set."""
     largest, smallest = stat(table, "abs_max"), stat(table, "abs_min")
     num_zero = stat(table, "num_zero")

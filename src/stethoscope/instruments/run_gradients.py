@@ -64,7 +64,7 @@ class RunGradients:
                 continue
             steps = self.steps[there]
             found[info.site.path] = GradientHistory(
-                steps.tolist(), norms[there, index].tolist(), _sketches(run, info, steps), info.num_elements
+                steps.tolist(), norms[there, index].tolist(), _read_sketches(run, info, steps), info.num_elements
             )
         return found
 
@@ -74,7 +74,7 @@ class RunGradients:
             yield step, np.flatnonzero(self.present[row]).tolist()
 
 
-def _sketches(run: Run, info: SiteInfo, steps: IntArray) -> Any:
+def _read_sketches(run: Run, info: SiteInfo, steps: IntArray) -> Any:
     """One sketch a step, where every step has one; sketches are taken more rarely than norms, most often."""
     known, vectors = run.vectors("sketch", info.site)
     indices = np.searchsorted(known, steps)

@@ -125,8 +125,8 @@ def encode_rows(index: U32Array, table: Table, calls: U32Array | None = None) ->
     constant = (bits == bits[:, :1]).all(axis=1) if num_rows else np.zeros(len(columns), bool)
     tags = bytearray()
     parts: list[bytes] = []
-    _add(tags, parts, *_encode_index(index))
-    _add(tags, parts, *_encode_calls(calls))
+    _add_column(tags, parts, *_encode_index(index))
+    _add_column(tags, parts, *_encode_calls(calls))
     # All float columns at once: one call instead of nine is most of what an append costs.
     singles, fits = _to_singles(columns[_ROUNDED])
     planes = np.ascontiguousarray(singles.view(np.uint8).reshape(len(singles), num_rows, 4).transpose(0, 2, 1))
@@ -137,20 +137,20 @@ def encode_rows(index: U32Array, table: Table, calls: U32Array | None = None) ->
         k = row_of.get(number)
         if constant[number]:
             value = column[0] if k is None else _narrow_float(column[:1])[1][0]
-            _add(tags, parts, _CONSTANT, struct.pack("<d", value))
+            _add_column(tags, parts, _CONSTANT, struct.pack("<d", value))
         elif number == _MAX_ABS and follows:
-            _add(tags, parts, _ABS_MAX, b"")
+            _add_column(tags, parts, _ABS_MAX, b"")
         elif k is not None and fits[k]:
-            _add(tags, parts, _F32, planes[k].tobytes())
+            _add_column(tags, parts, _F32, planes[k].tobytes())
         elif k is not None:
-            _add(tags, parts, _F64, shuffle(round_to_24_bits(column)))
+            _add_column(tags, parts, _F64, shuffle(round_to_24_bits(column)))
         else:
             tag, values = (_F64, column) if number == _MEAN else _narrow_count(column)
-            _add(tags, parts, tag, shuffle(values))
+            _add_column(tags, parts, tag, shuffle(values))
     return b"".join([_ROWS_HEAD.pack(num_rows, len(columns), 1, 0), bytes(tags), *parts])
 
 
-def _add(tags: bytearray, parts: list[bytes], tag: int, data: bytes) -> None:
+def _add_column(tags: bytearray, parts: list[bytes], tag: int, data: bytes) -> None:
     tags.append(tag)
     parts.append(data)
 
@@ -243,7 +243,7 @@ def decode_rows(raw: bytes) -> Rows:
         if len(tags) != num_columns + 2 or not num_columns:
             raise EncodingError("these are not rows")
         _check_tags(tags)
-        *offsets, end = _layout(tags, num_rows)
+        *offsets, end = _column_offsets(tags, num_rows)
     except (struct.error, KeyError) as error:
         raise EncodingError(f"these are not rows: {error}") from error
     if end != len(raw):
@@ -265,7 +265,7 @@ def _check_tags(tags: bytes) -> None:
 
 
 @functools.lru_cache(maxsize=512)
-def _layout(tags: bytes, num_rows: int) -> tuple[int, ...]:
+def _column_offsets(tags: bytes, num_rows: int) -> tuple[int, ...]:
     """Where each column begins, and where the last one ends: the same for most frames of a run."""
     offsets = [_ROWS_HEAD.size + len(tags)]
     for tag in tags:
@@ -378,7 +378,7 @@ def decode_json(raw: bytes) -> Any:
     return found
 
 
-def _int64(text: str) -> int:
+def _parse_int64(text: str) -> int:
     """A whole number that fits in 64 bits: larger ones would break whatever puts them in an array."""
     number = int(text) if len(text) <= 20 else 2**64
     if not -(2**63) <= number < 2**63:
@@ -386,7 +386,7 @@ def _int64(text: str) -> int:
     return number
 
 
-_DECODER: Final = json.JSONDecoder(parse_int=_int64)
+_DECODER: Final = json.JSONDecoder(parse_int=_parse_int64)
 _SHORT_DECODER: Final = json.JSONDecoder()
 """For JSON without a number of 19 digits, as nearly all is: it does not call Python for each of them."""
 _LONG_NUMBER: Final = re.compile(rb"[0-9]{19}")

@@ -125,7 +125,7 @@ class FrameFile:
                     self.tail = None if self.is_given_up else self._describe_tail(data, offset, start)
                     break
                 lost = max(after[1].sequence - self._last_sequence - 1, 0)
-                self._report(start + offset, f"{after[0] - offset} bytes are damaged", lost)
+                self._report_damage(start + offset, f"{after[0] - offset} bytes are damaged", lost)
                 offset = after[0]
                 self._last_sequence = after[1].sequence - 1
                 continue
@@ -159,11 +159,11 @@ class FrameFile:
             return None
         try:
             payload = unpack(header, data[offset + HEADER_BYTES : end])
-            self._begin(header, payload)
+            self._note_header(header, payload)
         except (FrameError, EncodingError) as error:
             if end == len(data):
                 return None
-            self._report(
+            self._report_damage(
                 start + offset,
                 f"{name_of(header.kind)} frame: {error}",
                 1,
@@ -174,7 +174,7 @@ class FrameFile:
         frame = FrameAt(header, start + offset + HEADER_BYTES)
         return header.frame_bytes, (frame, payload)
 
-    def _begin(self, header: Header, payload: bytes) -> None:
+    def _note_header(self, header: Header, payload: bytes) -> None:
         self._file_id = header.file_id
         if header.kind == FrameKind.FILE:
             head = checked_head(decode_json(payload))
@@ -221,7 +221,7 @@ class FrameFile:
         what = f"the last {left} bytes are not a whole frame" if rest.strip(b"\0") else f"the file ends in {left} zeros"
         return Problem(self.label, start + offset, what, None, is_torn_tail=True)
 
-    def _report(self, offset: int, what: str, lost: int) -> None:
+    def _report_damage(self, offset: int, what: str, lost: int) -> None:
         if len(self.damage) >= _MOST_DAMAGE:
             self._give_up(offset, "the rest is not read: it is damaged in too many places")
         else:

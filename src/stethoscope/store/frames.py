@@ -188,7 +188,7 @@ def read_header(data: bytes | memoryview, offset: int = 0) -> Header:
     return Header(kind, bool(flags & _ZSTD), file_id, sequence, serial, step, time, stored, raw_bytes, payload)
 
 
-def _decompressor() -> zstandard.ZstdDecompressor:
+def _thread_decompressor() -> zstandard.ZstdDecompressor:
     """One for each thread: making one costs more than using it on a small frame."""
     found = getattr(_per_thread, "decompressor", None)
     if found is None:
@@ -207,6 +207,6 @@ def unpack(header: Header, stored: bytes | memoryview) -> bytes:
     try:
         if zstandard.frame_content_size(stored) != header.raw_bytes:
             raise FrameError("the payload's size does not match its header")
-        return _decompressor().decompress(stored, max_output_size=header.raw_bytes, allow_extra_data=False)
+        return _thread_decompressor().decompress(stored, max_output_size=header.raw_bytes, allow_extra_data=False)
     except zstandard.ZstdError as error:
         raise FrameError(f"the payload cannot be decompressed: {error}") from error

@@ -100,7 +100,7 @@ def list_folder(run: Path, label: str = "") -> list[Entry]:
                 if len(entries) >= MOST_ENTRIES:
                     raise _refusal(run, label, f"holds more than {MOST_ENTRIES:,} names")
                 with contextlib.suppress(FileNotFoundError):  # sealed or swept away meanwhile
-                    entries.append(_entry(item))
+                    entries.append(_make_entry(item))
     finally:
         os.close(descriptor)
     return sorted(entries, key=lambda entry: entry.name)
@@ -128,14 +128,14 @@ def remove_run(folder: Path) -> None:
 def refuse_links(run: Path, label: str) -> None:
     """OSError where a component of a path that is about to be written is there and is not a folder of the run."""
     parent = run
-    for part in _parts(label):
+    for part in _path_parts(label):
         parent /= part
         try:
             found = parent.lstat()
         except FileNotFoundError:
             return
         if not stat.S_ISDIR(found.st_mode):
-            raise _refusal(run, label, f"{_what(found.st_mode)} lies in its way")
+            raise _refusal(run, label, f"{_file_kind(found.st_mode)} lies in its way")
 
 
 def _open(run: Path, label: str, flags: int) -> int:
@@ -152,7 +152,7 @@ def _open(run: Path, label: str, flags: int) -> int:
 @contextlib.contextmanager
 def _parent(run: Path, label: str) -> Iterator[tuple[int | Path, str]]:
     """The open folder that holds a name, reached without a link; where the system has no openat, its path, tested."""
-    *folders, name = _parts(label)
+    *folders, name = _path_parts(label)
     if not _HAS_OPENAT:
         if folders:
             refuse_links(run, "/".join(folders))
@@ -174,14 +174,14 @@ def _parent(run: Path, label: str) -> Iterator[tuple[int | Path, str]]:
         os.close(parent)
 
 
-def _parts(label: str) -> list[str]:
+def _path_parts(label: str) -> list[str]:
     parts = label.split("/")
     if any(part in ("", ".", "..") or "\0" in part or "\\" in part for part in parts):
         raise RefusedFileError(errno.EINVAL, "is no name inside of a run folder", label)
     return parts
 
 
-def _entry(item: os.DirEntry[str]) -> Entry:
+def _make_entry(item: os.DirEntry[str]) -> Entry:
     found = item.stat(follow_symlinks=False)
     is_file = stat.S_ISREG(found.st_mode)
     return Entry(item.name, is_file, stat.S_ISDIR(found.st_mode), found.st_size if is_file else 0, found.st_mtime)
@@ -205,7 +205,7 @@ def _stat(parent: int | Path, name: str) -> os.stat_result:
 
 def _require_plain(found: os.stat_result, run: Path, label: str) -> None:
     if not stat.S_ISREG(found.st_mode):
-        raise _refusal(run, label, f"is {_what(found.st_mode)}, not a plain file")
+        raise _refusal(run, label, f"is {_file_kind(found.st_mode)}, not a plain file")
 
 
 def _refuse_link_itself(path: Path, run: Path, label: str) -> None:
@@ -213,7 +213,7 @@ def _refuse_link_itself(path: Path, run: Path, label: str) -> None:
         raise _refusal(run, label, "is a symbolic link, which is not followed")
 
 
-def _what(mode: int) -> str:
+def _file_kind(mode: int) -> str:
     kinds = {
         stat.S_IFLNK: "a symbolic link",
         stat.S_IFIFO: "a FIFO",

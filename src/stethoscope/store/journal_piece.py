@@ -82,7 +82,7 @@ class JournalPiece:
             has_new = True
             self.last_time = max(self.last_time, frame.header.time)
             try:
-                self._take(frame, payload)
+                self._take_frame(frame, payload)
             except EncodingError as error:
                 if len(self.problems) < MOST_PROBLEMS:
                     self.problems.append(
@@ -96,7 +96,7 @@ class JournalPiece:
         found = self.file.damage + self.problems
         return found if tail is None or (is_live and tail.is_torn_tail) else [*found, tail]
 
-    def _take(self, frame: FrameAt, payload: bytes) -> None:
+    def _take_frame(self, frame: FrameAt, payload: bytes) -> None:
         kind, step = frame.header.kind, frame.header.step
         if kind == FrameKind.ROWS:
             rows = decode_rows(payload)
@@ -110,7 +110,7 @@ class JournalPiece:
         elif kind == FrameKind.SCALARS:
             self._take_scalars(frame, decode_scalars(payload))
         elif kind == FrameKind.EVENT:
-            event = self._event(step, frame.header.time, payload)
+            event = self._decode_event(step, frame.header.time, payload)
             if not self._cache.is_small:
                 self._events.append(event)
             self._told.add(frame)
@@ -126,7 +126,7 @@ class JournalPiece:
         elif kind == FrameKind.END:
             self.ended, self.losses = checked_end(decode_json(payload))
 
-    def _event(self, step: int, time: float, payload: bytes) -> Event:
+    def _decode_event(self, step: int, time: float, payload: bytes) -> Event:
         return decode_event(payload, step, self.key.rank, time)
 
     def _take_scalars(self, frame: FrameAt, values: dict[str, float]) -> None:
@@ -182,7 +182,7 @@ class JournalPiece:
         inside = np.minimum(index, len(self._numbers) - 1)
         return np.where(index < len(self._numbers), self._numbers[inside], -1)
 
-    def _payload(self, offset: int) -> bytes:
+    def _read_payload(self, offset: int) -> bytes:
         """The payload that lies there, from memory or from the file."""
         found = self._cache.get(self.file.label, offset)
         if found is None:
@@ -206,7 +206,7 @@ class JournalPiece:
             if not first <= step <= last:
                 continue
             try:
-                rows = decode_rows(self._payload(offset))
+                rows = decode_rows(self._read_payload(offset))
             except (FrameError, EncodingError) as error:
                 problem = Problem(self.file.label, offset, f"{error}, since it was first read", 1)
                 if problem not in self.problems:
@@ -217,17 +217,17 @@ class JournalPiece:
                 before, kept = numbers, np.flatnonzero((numbers >= 0) & wanted[np.maximum(numbers, 0)])
                 sites = numbers[kept]
             if len(kept):
-                yield self._chunk(step, rows, sites, kept, columns)
+                yield self._make_chunk(step, rows, sites, kept, columns)
 
-    def _chunk(self, step: int, rows: Rows, sites: IntArray, kept: IntArray, columns: tuple[int, ...]) -> Chunk:
+    def _make_chunk(self, step: int, rows: Rows, sites: IntArray, kept: IntArray, columns: tuple[int, ...]) -> Chunk:
         calls = rows.calls[kept].astype(np.int64)
         if self._has_twins and len(np.unique(sites)) < len(sites):
-            table = self._columns(rows, ALL_COLUMNS)[kept]
+            table = self._select_columns(rows, ALL_COLUMNS)[kept]
             sites, table, calls = merge_twins(sites, table, calls)
             return Chunk(step, sites, table[:, list(columns)], calls)
-        return Chunk(step, sites, self._columns(rows, columns)[kept], calls)
+        return Chunk(step, sites, self._select_columns(rows, columns)[kept], calls)
 
-    def _columns(self, rows: Rows, columns: tuple[int, ...]) -> Table:
+    def _select_columns(self, rows: Rows, columns: tuple[int, ...]) -> Table:
         """The asked columns by name: a file written with other columns still gives those it has."""
         names = (self.file.head or {}).get("columns") or list(COLUMNS)
         out = np.empty((len(rows), len(columns)))
@@ -243,7 +243,7 @@ class JournalPiece:
     def scalars(self) -> Iterator[tuple[int, dict[str, float]]]:
         """Steps and their named numbers, in order."""
         for step, offset in self._scalars:
-            yield step, decode_scalars(self._payload(offset))
+            yield step, decode_scalars(self._read_payload(offset))
 
     def metric_names(self) -> set[str]:
         """The names of the scalars."""
@@ -262,7 +262,7 @@ class JournalPiece:
             if step < first:
                 continue
             if self._cache.is_small:
-                event = self._event(step, self._told_times[number], self._payload(offset))
+                event = self._decode_event(step, self._told_times[number], self._read_payload(offset))
             else:
                 event = self._events[number]
             if kind in (None, event.kind):
@@ -271,7 +271,7 @@ class JournalPiece:
     def vectors(self, name: str, site: int) -> Iterator[tuple[int, npt.NDArray[Any]]]:
         """Steps and vectors of one site, in order."""
         for step, offset in self._vectors.get(name, ()):
-            _, index, values = decode_vectors(self._payload(offset))
+            _, index, values = decode_vectors(self._read_payload(offset))
             for row in np.flatnonzero(self._site_numbers(index) == site):
                 yield step, values[row]
 
@@ -279,7 +279,7 @@ class JournalPiece:
         """Step, sites and values of the vectors from a step on, in order of writing."""
         for step, offset in self._vectors.get(name, ()):
             if step >= first:
-                _, index, values = decode_vectors(self._payload(offset))
+                _, index, values = decode_vectors(self._read_payload(offset))
                 numbers = self._site_numbers(index)
                 yield step, numbers[numbers >= 0], list(values[numbers >= 0])
 
@@ -287,7 +287,7 @@ class JournalPiece:
         """Name, step, sites and values of every vectors frame, in order of writing."""
         frames = sorted((offset, step) for found in self._vectors.values() for step, offset in found)
         for offset, step in frames:
-            name, index, values = decode_vectors(self._payload(offset))
+            name, index, values = decode_vectors(self._read_payload(offset))
             numbers = self._site_numbers(index)
             yield name, step, numbers[numbers >= 0], values[numbers >= 0]
 

@@ -58,10 +58,10 @@ class Queries:
         columns = ALL_COLUMNS if stat is None else columns_of(stat)
         ranks = self._catalogue.ranks() if rank is None else (rank,)
         if len(ranks) > 1:
-            return self._merged(stat, numbers, first, last, ranks)
+            return self._merged_grid(stat, numbers, first, last, ranks)
         return self._plain(stat, columns, numbers, first, last, ranks)
 
-    def _merged(
+    def _merged_grid(
         self, stat: str | None, numbers: IntArray, first: int, last: int, ranks: tuple[int, ...]
     ) -> tuple[Grid, FloatArray]:
         """Several ranks: merging two rows needs all their columns, so a few steps at a time."""
@@ -99,7 +99,8 @@ class Queries:
         wanted[numbers] = True
         grids = self.ask(
             lambda: [
-                lay_out(self._chunks(columns, wanted, first, last, one), numbers, total, len(columns)) for one in ranks
+                lay_out(self._read_chunks(columns, wanted, first, last, one), numbers, total, len(columns))
+                for one in ranks
             ]
         )
         if not grids:
@@ -110,7 +111,7 @@ class Queries:
         grid = grids[0]
         return grid, grid.values if stat is None else statistic(grid.values, stat, columns)
 
-    def _chunks(
+    def _read_chunks(
         self, columns: tuple[int, ...], wanted: npt.NDArray[np.bool_], first: int, last: int, rank: int
     ) -> Iterator[Chunk]:
         for piece in self._catalogue.pieces(rank):

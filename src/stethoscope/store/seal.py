@@ -120,7 +120,7 @@ def _seal_rank(run: Path, rank: int, rank_folder: Path, final: bool, report: Sea
     sweep(run, rank, rank_folder, manifest)
     catalogue = Catalogue(run, only_rank=rank, memory_bytes=_MEMORY_BYTES)
     catalogue.update()
-    for group in _groups(catalogue, final, report, at_bytes):
+    for group in _sealable_groups(catalogue, final, report, at_bytes):
         table = SiteTable()
         for info in manifest.sites:
             table.add(info)
@@ -140,7 +140,9 @@ def _seal_rank(run: Path, rank: int, rank_folder: Path, final: bool, report: Sea
     build_rollups(run, rank, rank_folder, manifest)
 
 
-def _groups(catalogue: Catalogue, final: bool, report: SealReport, at_bytes: int) -> Iterator[list[JournalPiece]]:
+def _sealable_groups(
+    catalogue: Catalogue, final: bool, report: SealReport, at_bytes: int
+) -> Iterator[list[JournalPiece]]:
     """Journals of one process start that can be sealed together, in order."""
     alive = {StartKey(s.rank, s.ordinal, s.token) for s in catalogue.starts if s.how in ("live", "stale")}
     by_start: dict[StartKey, list[JournalPiece]] = {}

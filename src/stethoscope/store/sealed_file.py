@@ -147,12 +147,12 @@ class VerifiedFile(io.RawIOBase):
         data = memoryview(read_fully(self._file, stop - start))
         for number in range(first, -(-stop // BLOCK_BYTES)):
             offset = number * BLOCK_BYTES - start
-            self._test(number, data[offset : min(offset + BLOCK_BYTES, stop - start)])
+            self._check_block(number, data[offset : min(offset + BLOCK_BYTES, stop - start)])
         found = bytes(data[self._position - start : end - start])
         self._position = end
         return found
 
-    def _test(self, number: int, block: memoryview) -> None:
+    def _check_block(self, number: int, block: memoryview) -> None:
         known = self._sums[number * _DIGEST_BYTES : (number + 1) * _DIGEST_BYTES]
         if hashlib.sha256(block).digest() != known:
             error = BlockDamagedError(self.path, number * BLOCK_BYTES, "a block does not match its hash")

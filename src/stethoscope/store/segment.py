@@ -70,17 +70,17 @@ class SegmentPiece:
         names = [COLUMNS[column] for column in columns] + (["calls"] if columns == ALL_COLUMNS else [])
         if not self.segment.is_dense:
             names += ["step", "site"]
-        groups = self._groups(np.flatnonzero(here))
-        read = self._columns(groups, names)
+        groups = self._row_groups(np.flatnonzero(here))
+        read = self._read_columns(groups, names)
         if read is not None:
-            yield from self._chunk(groups, read, columns, wanted, first, last)
+            yield from self._sparse_chunks(groups, read, columns, wanted, first, last)
             return
         for group in groups:  # something is damaged: save what is not
-            read = self._columns([group], names)
+            read = self._read_columns([group], names)
             if read is not None:
-                yield from self._chunk([group], read, columns, wanted, first, last)
+                yield from self._sparse_chunks([group], read, columns, wanted, first, last)
 
-    def _groups(self, sites: IntArray) -> Groups:
+    def _row_groups(self, sites: IntArray) -> Groups:
         """The row groups that hold these of the segment's sites."""
         if not self.segment.is_dense:
             low, high = int(self._sites[sites[0]]), int(self._sites[sites[-1]])
@@ -89,7 +89,7 @@ class SegmentPiece:
         first, last = sites * size // ROW_GROUP_ROWS, ((sites + 1) * size - 1) // ROW_GROUP_ROWS
         return sorted({g for a, b in zip(first.tolist(), last.tolist(), strict=True) for g in range(a, b + 1)})
 
-    def _columns(self, groups: Groups, names: list[str]) -> dict[str, npt.NDArray[Any]] | None:
+    def _read_columns(self, groups: Groups, names: list[str]) -> dict[str, npt.NDArray[Any]] | None:
         """Columns of row groups; whole ones are kept for the next question."""
         table = self._tables["rows"]
         is_whole = len(groups) == -(-self.segment.num_rows // ROW_GROUP_ROWS)
@@ -124,7 +124,7 @@ class SegmentPiece:
             return True
         return False
 
-    def _chunk(
+    def _sparse_chunks(
         self,
         groups: Groups,
         read: dict[str, npt.NDArray[Any]],
@@ -136,7 +136,7 @@ class SegmentPiece:
         if self.segment.is_dense:
             rows = _row_numbers(groups, self.segment.num_rows)
             if len(rows) == self.segment.num_rows:
-                yield self._dense(read, columns, wanted, first, last)
+                yield self._dense_chunk(read, columns, wanted, first, last)
                 return
             sites, steps = self._sites[rows // len(self._steps)], self._steps[rows % len(self._steps)]
         else:
@@ -149,7 +149,7 @@ class SegmentPiece:
         calls = read["calls"][kept].astype(np.int64) if "calls" in read else np.ones(len(kept), np.int64)
         yield Chunk(steps[kept], numbers[kept], values, calls)
 
-    def _dense(
+    def _dense_chunk(
         self,
         read: dict[str, npt.NDArray[Any]],
         columns: tuple[int, ...],
@@ -192,7 +192,7 @@ class SegmentPiece:
         if table is None or read is None:
             return
         try:
-            found = list(self._unpacked(read, kind))
+            found = list(self._unpack_events(read, kind))
         except (EncodingError, UnfitTableError) as error:
             table.refuse(error)
             return
@@ -200,7 +200,7 @@ class SegmentPiece:
             self._events = found
         yield from found
 
-    def _unpacked(self, read: Any, kind: str | None) -> Iterator[tuple[int, Event]]:
+    def _unpack_events(self, read: Any, kind: str | None) -> Iterator[tuple[int, Event]]:
         steps, serials, times = (read.column(name).to_pylist() for name in ("step", "serial", "time"))
         kinds, bodies = texts_of(read.column("kind")), texts_of(read.column("json"))
         total = 0

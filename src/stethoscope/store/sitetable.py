@@ -58,12 +58,12 @@ class SiteTable:
         if pattern == "*" and kind is None:
             return np.arange(len(self.infos))
         if _WILD.isdisjoint(pattern):
-            near = {n for n in self._named(pattern) if kind is None or self.infos[n].site.kind == Kind(kind)}
+            near = {n for n in self._numbers_named(pattern) if kind is None or self.infos[n].site.kind == Kind(kind)}
             return np.array(sorted(near), np.int64)
         chosen = [self._numbers[info.site] for info in select(self.infos, pattern, kind)]
         return np.array(chosen, np.int64)
 
-    def _named(self, name: str) -> Sequence[int]:
+    def _numbers_named(self, name: str) -> Sequence[int]:
         """The numbers of the sites that this names; one may come twice where two threads ask at once."""
         for number in range(self._num_by_path, len(self.infos)):
             for path in self.infos[number].site.names:

@@ -84,7 +84,7 @@ def diverges(progress: Progress) -> Symptom | None:
     if len(values) < LOSSES_NEEDED or not kind.measures_error or progress.is_mixed or progress.num_losses > 1:
         return None
     first, level = progress.first or 0.0, progress.level or 0.0
-    best, index = _best(values)
+    best, index = _lowest_level(values)
     if first <= 0 or best <= 0:
         return None
     # Without the targets a growing distance may be that of targets that grow, as returns do while an agent learns.
@@ -124,7 +124,7 @@ def swings(progress: Progress) -> Symptom | None:
     if progress.kind.family is LossFamily.DISTANCE and progress.target_variance is None:
         return None
     first = progress.first or 0.0
-    best, _ = _best(values)
+    best, _ = _lowest_level(values)
     if first <= 0 or not best < 0.5 * first:
         return None
     is_high, was_low, began, num_thrown = False, False, None, 0
@@ -149,7 +149,7 @@ def swings(progress: Progress) -> Symptom | None:
     )
 
 
-def _best(values: FloatArray) -> tuple[float, int]:
+def _lowest_level(values: FloatArray) -> tuple[float, int]:
     """The lowest level, as a median over a tenth of the run, and where it ends."""
     width = max(int(SHARE * len(values)), FIRST)
     medians = [
@@ -161,4 +161,4 @@ def _best(values: FloatArray) -> tuple[float, int]:
 
 def best_level(values: FloatArray) -> float:
     """The lowest level of a loss."""
-    return _best(values)[0]
+    return _lowest_level(values)[0]

@@ -86,7 +86,7 @@ def loss_kind(graph: LossGraph, backward: Backward | None) -> LossKind:
     names = [name for name, _ in graph.operations[:_LOOKED_AT]]
     if not names:
         return LossKind(LossFamily.OPAQUE)
-    family, index = _family(names)
+    family, index = _loss_family(names)
     if family is LossFamily.UNKNOWN:
         return LossKind(family, operations=tuple(names[:3]))
     before = names[:index]
@@ -100,7 +100,7 @@ def loss_kind(graph: LossGraph, backward: Backward | None) -> LossKind:
     )
 
 
-def _family(names: Sequence[str]) -> tuple[LossFamily, int]:
+def _loss_family(names: Sequence[str]) -> tuple[LossFamily, int]:
     """The loss function nearest to `backward`, and where it stands; none where something unknown comes before it."""
     for index, name in enumerate(names):
         if name in CLASSES or "CrossEntropyFunction" in name:

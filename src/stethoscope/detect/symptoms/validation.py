@@ -32,7 +32,7 @@ DROP: Final = 0.15
 
 def parts_from_training(progress: Progress) -> Symptom | None:
     """The training loss falls, and what it learns does not hold in validation."""
-    for name, series in _looks(progress):
+    for name, series in _validation_series(progress):
         found = (
             _never_better(progress, name, series) or _left_behind(name, series) or _far_better(progress, name, series)
         )
@@ -41,7 +41,7 @@ def parts_from_training(progress: Progress) -> Symptom | None:
     return None
 
 
-def _looks(progress: Progress) -> list[tuple[str, Series]]:
+def _validation_series(progress: Progress) -> list[tuple[str, Series]]:
     out = []
     for name, series in progress.validation.items():
         keep = np.isfinite(series.values)
@@ -55,7 +55,7 @@ def improved(name: str, values: FloatArray) -> bool | None:
     if len(values) < 2:
         return None
     sign, start, end = direction(name), float(values[0]), late(values)
-    return bool(sign * (end - start) > max(SURE * _unsure(values), 0.05 * max(abs(start), abs(end))))
+    return bool(sign * (end - start) > max(SURE * _uncertainty(values), 0.05 * max(abs(start), abs(end))))
 
 
 def late(values: FloatArray) -> float:
@@ -63,7 +63,7 @@ def late(values: FloatArray) -> float:
     return float(np.median(values[-max(len(values) // 3, 1) :]))
 
 
-def _unsure(values: FloatArray) -> float:
+def _uncertainty(values: FloatArray) -> float:
     return 1.25 * noise(values) / math.sqrt(max(len(values) // 3, 1))
 
 
@@ -113,7 +113,7 @@ def _left_behind(name: str, series: Series) -> Symptom | None:
     return Symptom(
         "parts_from_training",
         f"{name} was best at step {step:,} with {best:.3g} and has worsened to {end:.3g} since"
-        + (f", {_than(end, start)} at its first look ({start:.3g})." if sign < 0 else "."),
+        + (f", {_comparison_text(end, start)} at its first look ({start:.3g})." if sign < 0 else "."),
         step,
         int(series.steps[-1]),
         (Evidence(name, end, best, stat=name),),
@@ -127,7 +127,7 @@ def _far_better(progress: Progress, name: str, series: Series) -> Symptom | None
         return None
     if (
         level - SURE * progress.unsure < AT_CHANCE * chance
-        or end + SURE * _unsure(series.values) > LEARNED_THERE * chance
+        or end + SURE * _uncertainty(series.values) > LEARNED_THERE * chance
     ):
         return None
     return Symptom(
@@ -140,7 +140,7 @@ def _far_better(progress: Progress, name: str, series: Series) -> Symptom | None
     )
 
 
-def _than(end: float, start: float) -> str:
+def _comparison_text(end: float, start: float) -> str:
     return "worse than" if end > start else "about as bad as"
 
 

@@ -42,7 +42,7 @@ def kept_rows(rows: SortedRows, bucket: int, kept: Kept) -> Mask:
     starts = rows.steps // bucket
     mask = np.ones(len(rows), bool)
     mask[:-1] = (starts[1:] != starts[:-1]) | (rows.sites[1:] != rows.sites[:-1])
-    return mask | _inside(rows.steps, kept)
+    return mask | _within_ranges(rows.steps, kept)
 
 
 def slim_vectors(table: Any, factor: int, kept: Kept) -> Any:
@@ -57,7 +57,7 @@ def slim_vectors(table: Any, factor: int, kept: Kept) -> Any:
     index = np.arange(len(sites)) - np.repeat(first, counts)
     # Counted from the last one: the newest of a segment always stays.
     mask = (np.repeat(counts, counts) - 1 - index) % factor == 0
-    return _filtered(table, mask | _inside(steps, kept))
+    return _filter_table(table, mask | _within_ranges(steps, kept))
 
 
 def slim_scalars(table: Any, bucket: int, kept: Kept) -> Any:
@@ -69,16 +69,16 @@ def slim_scalars(table: Any, bucket: int, kept: Kept) -> Any:
     names = table.column("name").combine_chunks()
     codes = (names if hasattr(names, "indices") else names.dictionary_encode()).indices.to_numpy()
     buckets = steps // size
-    mask = _inside(steps, kept)
-    last = _firsts(codes, buckets, -np.arange(len(steps)))
+    mask = _within_ranges(steps, kept)
+    last = _smallest_of_each(codes, buckets, -np.arange(len(steps)))
     mask[last] = True
     finite = np.isfinite(values)
     for sign in (1.0, -1.0):
-        extreme = _firsts(codes, buckets, np.where(finite, sign * values, np.inf))
+        extreme = _smallest_of_each(codes, buckets, np.where(finite, sign * values, np.inf))
         mask[extreme[sign * values[extreme] < sign * values[last]]] = True
-    odd = _firsts(codes, buckets, finite)
+    odd = _smallest_of_each(codes, buckets, finite)
     mask[odd[~finite[odd]]] = True
-    return _filtered(table, mask)
+    return _filter_table(table, mask)
 
 
 def slim_events(table: Any, bucket: int, kept: Kept) -> Any:
@@ -86,7 +86,7 @@ def slim_events(table: Any, bucket: int, kept: Kept) -> Any:
     if not len(table):
         return table
     steps, kinds = table.column("step").to_numpy(), table.column("kind").to_pylist()
-    mask = _inside(steps, kept)
+    mask = _within_ranges(steps, kept)
     seen: set[tuple[str, int]] = set()
     for index in range(len(kinds) - 1, -1, -1):
         kind = kinds[index]
@@ -94,10 +94,10 @@ def slim_events(table: Any, bucket: int, kept: Kept) -> Any:
         if kind not in REPEATED_LOOKS or where not in seen:
             mask[index] = True
         seen.add(where)
-    return _filtered(table, mask)
+    return _filter_table(table, mask)
 
 
-def _firsts(codes: IntArray, buckets: IntArray, values: npt.NDArray[Any]) -> IntArray:
+def _smallest_of_each(codes: IntArray, buckets: IntArray, values: npt.NDArray[Any]) -> IntArray:
     """Of each code and bucket the index of the smallest value; always in the same order of code and bucket."""
     order = np.lexsort((values, buckets, codes))
     edge = np.ones(len(order), bool)
@@ -105,14 +105,14 @@ def _firsts(codes: IntArray, buckets: IntArray, values: npt.NDArray[Any]) -> Int
     return order[edge]
 
 
-def _inside(steps: IntArray, kept: Kept) -> Mask:
+def _within_ranges(steps: IntArray, kept: Kept) -> Mask:
     mask = np.zeros(len(steps), bool)
     for first, last in kept:
         mask |= (steps >= first) & (steps <= last)
     return mask
 
 
-def _filtered(table: Any, mask: Mask) -> Any:
+def _filter_table(table: Any, mask: Mask) -> Any:
     import pyarrow as pa
 
     return table if mask.all() else table.filter(pa.array(mask))

@@ -75,13 +75,13 @@ class Histogram:
         """What the picture shows, in words."""
         total = int(self.counts.sum())
         if not total:
-            return f"{printable(self.name)}: no finite values{self._broken()}"
+            return f"{printable(self.name)}: no finite values{self._left_out_text()}"
         peak = int(np.argmax(self.counts))
         span = f"{number(float(self.edges[0]))} to {number(float(self.edges[-1]))}"
         most = f"{number(float(self.edges[peak]))} to {number(float(self.edges[peak + 1]))}"
-        return f"{printable(self.name)}: {total:,} values from {span}, most from {most}{self._broken()}"
+        return f"{printable(self.name)}: {total:,} values from {span}, most from {most}{self._left_out_text()}"
 
-    def _broken(self) -> str:
+    def _left_out_text(self) -> str:
         parts = [f"{n:,} {word}" for n, word in ((self.num_nan, "NaN"), (self.num_inf, "Inf")) if n]
         return f"; {' and '.join(parts)} left out" if parts else ""
 

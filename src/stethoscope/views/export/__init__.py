@@ -49,7 +49,7 @@ def export_run(
     write = WRITERS[form]
     if path.suffix.lower() == SUFFIXES[form]:
         table = tables[0] if tables else "rows"
-        return [_file(run, table, path, write)]
+        return [_write_file(run, table, path, write)]
     chosen = tables or TABLES
     with _folder(path) as temporary:
         counts = [write(run, table, temporary / f"{table}{SUFFIXES[form]}") for table in chosen]
@@ -76,8 +76,8 @@ def check(form: str, path: Path, tables: Sequence[str]) -> None:
         raise ExportError("One file holds one table", where=path, do="Name a folder instead, or one --table")
 
 
-def _file(run: Run, table: str, path: Path, write: Callable[[Run, str, Path], int]) -> Written:
-    with _beside(path) as temporary:
+def _write_file(run: Run, table: str, path: Path, write: Callable[[Run, str, Path], int]) -> Written:
+    with _temporary_beside(path) as temporary:
         count = write(run, table, temporary)
     return Written(path, table, count)
 
@@ -85,13 +85,13 @@ def _file(run: Run, table: str, path: Path, write: Callable[[Run, str, Path], in
 @contextmanager
 def _folder(path: Path) -> Iterator[Path]:
     """A folder that takes its place when all in it is written."""
-    with _beside(path) as temporary:
+    with _temporary_beside(path) as temporary:
         temporary.mkdir()
         yield temporary
 
 
 @contextmanager
-def _beside(path: Path) -> Iterator[Path]:
+def _temporary_beside(path: Path) -> Iterator[Path]:
     """A name beside the path, moved there at the end, gone where that fails."""
     temporary = path.parent / f".{path.name}.{secrets.token_hex(4)}"
     try:

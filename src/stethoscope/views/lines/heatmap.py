@@ -57,7 +57,7 @@ def heatmap_lines(
     gutter = gutter or name_width(names, screen.width, heading=kind_text(history))
     room = screen.width - _GUTTER - gutter - 2 - (2 if screen.glyphs.marks_direction else 0)
     cells = grid(history, max(room, 8), raw=picture.raw)
-    lines = _head(history, cells, gutter, screen, picture)
+    lines = _heading_lines(history, cells, gutter, screen, picture)
     levels = cell_levels(cells, raw=picture.raw)
     for index, row in enumerate(history.rows):
         severity = picture.troubled.get(row.name)
@@ -88,7 +88,7 @@ def kind_text(history: History) -> str:
     return kind if history.stat == "norm" else f"{kind} {history.stat}"
 
 
-def _head(history: History, cells: Grid, gutter: int, screen: Screen, picture: Picture) -> list[Line]:
+def _heading_lines(history: History, cells: Grid, gutter: int, screen: Screen, picture: Picture) -> list[Line]:
     left = " " * (_GUTTER + gutter + 2)
     lines: list[Line] = []
     marks = axis.flags(cells.bins, picture.events, screen.glyphs)

@@ -75,7 +75,7 @@ def runs_lines(rows: Sequence[RunRow], screen: Screen) -> list[Line]:
     begun = 16 if fixed + name_cells + codes <= screen.width else 11
     fixed -= 16 - begun
     name_cells = max(8, min(name_cells, screen.width - fixed - 16, 40))
-    lines: list[Line] = [_head(name_cells, id_cells, begun, trend)]
+    lines: list[Line] = [_heading(name_cells, id_cells, begun, trend)]
     for row in rows:
         state: Line = [
             (pad(screen.glyphs.state.get(row.state, "?"), 2), STATE_STYLE.get(row.state, "")),
@@ -86,11 +86,11 @@ def runs_lines(rows: Sequence[RunRow], screen: Screen) -> list[Line]:
             lines.append(fit_line([*state, (screen.text(row.trouble), WARNING)], screen.width))
             continue
         line = state + _numbers(row, begun, trend, screen)
-        lines.append(fit_line(line + _verdict(row, screen, screen.width - line_width(line)), screen.width))
+        lines.append(fit_line(line + _finding_line(row, screen, screen.width - line_width(line)), screen.width))
     return lines
 
 
-def _head(name_cells: int, id_cells: int, begun: int, trend: int) -> Line:
+def _heading(name_cells: int, id_cells: int, begun: int, trend: int) -> Line:
     cells = [
         "  " + pad("run", name_cells),
         pad("id", id_cells),
@@ -123,7 +123,7 @@ def _numbers(row: RunRow, begun: int, trend: int, screen: Screen) -> Line:
     return line
 
 
-def _verdict(row: RunRow, screen: Screen, room: int) -> Line:
+def _finding_line(row: RunRow, screen: Screen, room: int) -> Line:
     if row.finding is None and row.was_examined:
         return [(screen.glyphs.clear if row.state in ("live", "finished") else "no cause found", NOTE)]
     if row.finding is None:

@@ -71,7 +71,7 @@ def state_lines(diagnosis: Diagnosis, run: Run | None, screen: Screen) -> list[L
     verdict, extent = diagnosis.verdict, extent_text(diagnosis.looked_at)
     lines = [*state_head(verdict, screen)]
     rest = " ".join(filter(None, (verdict.limits, *verdict.reservations)))
-    lines += [[(piece, NOTE)] for piece in wrap(screen.text(rest), _reading(screen))] if rest else []
+    lines += [[(piece, NOTE)] for piece in wrap(screen.text(rest), _reading_width(screen))] if rest else []
     if figures := figure_lines(verdict.evidence, _plain_trends(run), screen):
         lines += [[], *figures]
     for head, found in verdict.weighed:
@@ -87,7 +87,7 @@ def state_head(verdict: Verdict, screen: Screen) -> list[Line]:
     """The state over its sentence."""
     sign = state_sign(verdict, screen)
     head: Line = [(f"{sign} {verdict.state.label}", state_style(verdict))]
-    return [head, *([(piece, STRONG)] for piece in wrap(screen.text(verdict.message), _reading(screen)))]
+    return [head, *([(piece, STRONG)] for piece in wrap(screen.text(verdict.message), _reading_width(screen)))]
 
 
 def state_sign(verdict: Verdict, screen: Screen) -> str:
@@ -106,7 +106,7 @@ def suspect_lines(head: str, found: Sequence[Suspect], screen: Screen) -> list[L
     """What could be behind it, each with the number that speaks for it or against it."""
     lines: list[Line] = [[("  ", ""), (head, NOTE)]]
     for one in found:
-        pieces = wrap(screen.text(f"{one.text} {suspect_figure(one, ascii=screen.ascii)}"), _reading(screen) - 4)
+        pieces = wrap(screen.text(f"{one.text} {suspect_figure(one, ascii=screen.ascii)}"), _reading_width(screen) - 4)
         lines += [[("  " if at == 0 else "    ", ""), (piece, PLAIN)] for at, piece in enumerate(pieces)]
     return lines
 
@@ -116,13 +116,13 @@ def unexplained_lines(verdict: Verdict, screen: Screen) -> list[Line]:
     lines: list[Line] = []
     for symptom in verdict.unexplained:
         sign = pad(screen.glyphs.severity[symptom.severity], 2)
-        pieces = wrap(screen.text(f"Not explained by this: {symptom.message}"), _reading(screen) - 2)
+        pieces = wrap(screen.text(f"Not explained by this: {symptom.message}"), _reading_width(screen) - 2)
         lines += [[], [(sign, SEVERITY_STYLE[symptom.severity]), (pieces[0], PLAIN)]]
         lines += [[("  ", ""), (piece, PLAIN)] for piece in pieces[1:]]
     return lines
 
 
-def _reading(screen: Screen) -> int:
+def _reading_width(screen: Screen) -> int:
     return min(screen.width, READING_WIDTH)
 
 

@@ -44,7 +44,7 @@ def run_html(run: Run) -> str:
         verdict_html(viewed.diagnosis, run, viewed.was_examined),
         loss_html(viewed),
         heat_html(viewed),
-        _foot(viewed),
+        _status_html(viewed),
     )
 
 
@@ -64,12 +64,12 @@ def verdict_html(diagnosis: Diagnosis, run: Run | None, was_examined: bool) -> s
     if not diagnosis.causes:
         if not was_examined:
             return f"<div>{muted('Not examined yet: ' + mono('stethoscope.diagnose(run)'))}</div>"
-        return _state(diagnosis, run) + _rows(notes, diagnosis)
+        return _state_html(diagnosis, run) + _rows(notes, diagnosis)
     first, *others = diagnosis.causes
-    return _cause(first, diagnosis, run) + _rows([*others, *notes], diagnosis)
+    return _cause_html(first, diagnosis, run) + _rows([*others, *notes], diagnosis)
 
 
-def _state(diagnosis: Diagnosis, run: Run | None) -> str:
+def _state_html(diagnosis: Diagnosis, run: Run | None) -> str:
     """A verdict without a cause: its state, its sentence, its numbers, what was ruled out, the line that leads on."""
     verdict = diagnosis.verdict
     sign = (
@@ -86,7 +86,7 @@ def _state(diagnosis: Diagnosis, run: Run | None) -> str:
     ]
     rest = " ".join(filter(None, (verdict.limits, *verdict.reservations)))
     parts += [f"<div>{muted(escaped(rest, 800))}</div>"] if rest else []
-    parts.append(_figures(verdict.evidence, run, None))
+    parts.append(_figures_table(verdict.evidence, run, None))
     for head, found in verdict.weighed:
         parts.append(f'<div style="margin-top:4px">{muted(head.capitalize())}</div>')
         parts += [f"<div>{escaped(one.text, 400)} <b>{escaped(suspect_figure(one))}</b></div>" for one in found]
@@ -96,13 +96,13 @@ def _state(diagnosis: Diagnosis, run: Run | None) -> str:
     return "".join(parts)
 
 
-def _cause(cause: Finding, diagnosis: Diagnosis, run: Run | None) -> str:
+def _cause_html(cause: Finding, diagnosis: Diagnosis, run: Run | None) -> str:
     sign = mark(UNICODE.severity[cause.severity], SEVERITY_COLOR[cause.severity])
     sure = f" {numbers.percent(cause.confidence)} sure" if cause.confidence < 0.995 else ""
     rank = f", rank {cause.rank}" if cause.rank is not None else ""
     over = f"{sign} <b>{escaped(cause.severity.lower())}</b> {muted(mono(cause.code) + escaped(sure + ', ' + since(cause) + rank))}"
     sentence = f'<div style="font-size:16px;line-height:24px;font-weight:600">{escaped(cause.message, 800)}</div>'
-    parts = [f'<div style="margin-top:4px">{over}</div>', sentence, _evidence(cause, run)]
+    parts = [f'<div style="margin-top:4px">{over}</div>', sentence, _evidence_html(cause, run)]
     if cause.remedy:
         parts.append(f"<div>{muted('Try')} {mono(cause.remedy, 1000)}</div>")
     followed = diagnosis.followed.get(cause.code, ())
@@ -116,14 +116,14 @@ def _cause(cause: Finding, diagnosis: Diagnosis, run: Run | None) -> str:
     return "".join(parts)
 
 
-def _evidence(cause: Finding, run: Run | None) -> str:
+def _evidence_html(cause: Finding, run: Run | None) -> str:
     shown = [*cause.evidence[:_MAX_EVIDENCE]]
     if run is not None:
         shown += beside(cause, run, _MAX_EVIDENCE - len(shown))
-    return _figures(shown, run, cause)
+    return _figures_table(shown, run, cause)
 
 
-def _figures(shown: Sequence[Evidence], run: Run | None, cause: Finding | None) -> str:
+def _figures_table(shown: Sequence[Evidence], run: Run | None, cause: Finding | None) -> str:
     if not shown:
         return ""
     cell = "padding:0 12px 0 0;text-align:{};border:none;background:none"
@@ -131,7 +131,7 @@ def _figures(shown: Sequence[Evidence], run: Run | None, cause: Finding | None) 
     rows = []
     for e in shown:
         was = escaped(numbers.number(e.before)) if e.before is not None else ""
-        now = escaped(numbers.number(e.value) + _unit(e))
+        now = escaped(numbers.number(e.value) + _unit_suffix(e))
         arrow = "→" if was else ""
         rows.append(
             f'<tr style="background:none"><td style="{left}">{escaped(e.label, 200)}</td>'
@@ -141,7 +141,7 @@ def _figures(shown: Sequence[Evidence], run: Run | None, cause: Finding | None) 
     return f'<table style="border:none;margin:4px 0;border-collapse:collapse;color:inherit;font:inherit">{"".join(rows)}</table>'
 
 
-def _unit(e: Evidence) -> str:
+def _unit_suffix(e: Evidence) -> str:
     return e.unit if e.unit == "%" else f" {e.unit}" if e.unit else ""
 
 
@@ -183,7 +183,7 @@ def loss_html(viewed: OpenRun) -> str:
     )
     causes = viewed.diagnosis.causes
     picture = line_svg(series, words, _PLOT_WIDTH, 48, causes[0].first_step if causes else None)
-    return _row("loss", picture, numbers.number(last))
+    return _line_html("loss", picture, numbers.number(last))
 
 
 def heat_html(viewed: OpenRun) -> str:
@@ -211,7 +211,7 @@ def heat_html(viewed: OpenRun) -> str:
     picture = cells_svg(
         levels, cells.marks, cells.bins, words, cell=width, event=causes[0].first_step if causes else None
     )
-    names = "".join(_name(row.label, troubled_names.get(row.name)) for row in shown.rows)
+    names = "".join(_name_html(row.label, troubled_names.get(row.name)) for row in shown.rows)
     axis = f'<div style="display:flex;justify-content:space-between">{muted(f"{begin:,}")}{muted(f"{end:,}")}</div>'
     note = f"orange larger, blue smaller than usual, red NaN or Inf{f'; {hidden} rows nearer to usual not shown' if hidden else ''}"
     head = f"<div>{muted(escaped(str(kind).replace('_', ' ')))}</div>"
@@ -223,14 +223,14 @@ def heat_html(viewed: OpenRun) -> str:
     )
 
 
-def _name(name: str, severity: Severity | None) -> str:
+def _name_html(name: str, severity: Severity | None) -> str:
     sign = mark(UNICODE.severity[severity], SEVERITY_COLOR[severity]) + " " if severity is not None else ""
     weight = ";font-weight:600" if severity is not None else ""
     style = f"height:14px;white-space:nowrap;overflow:hidden;text-overflow:ellipsis;text-align:right{weight}"
     return f'<div style="{style}" title="{escaped(name)}">{sign}{escaped(name)}</div>'
 
 
-def _row(label: str, picture: str, value: str) -> str:
+def _line_html(label: str, picture: str, value: str) -> str:
     return (
         '<div style="display:flex;gap:8px;align-items:center;margin-top:4px;font-size:11px;line-height:14px">'
         f'<div style="width:{_NAME_WIDTH}px;flex:none;text-align:right">{escaped(label)}</div>'
@@ -238,7 +238,7 @@ def _row(label: str, picture: str, value: str) -> str:
     )
 
 
-def _foot(viewed: OpenRun) -> str:
+def _status_html(viewed: OpenRun) -> str:
     parts = map(str, run_words.status_parts(viewed.run, viewed.diagnosis.looked_at))
     first, last = viewed.span
     note = escaped(" · ".join([*parts, f"steps {first:,} to {last:,}"]), 600)

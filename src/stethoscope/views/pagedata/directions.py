@@ -66,7 +66,7 @@ def sketches_of(
         if is_unwanted():
             return found
         with locked():
-            pair = _sketches(a.run, b.run, info.site)
+            pair = _shared_sketches(a.run, b.run, info.site)
         if pair is not None:
             found[info.site] = (info, pair)
     with locked():
@@ -84,11 +84,11 @@ def cosine_data(found: Pairs, nodes: Sequence[Node], window: tuple[int, int]) ->
     for row, node in enumerate(nodes):
         mine = [pair for info, pair in found.values() if row_name(info.site, node.depth) == node.path]
         for column, step in enumerate(steps):
-            table[row, column] = _cosine([pair for pair in mine if step in pair[0]], step)
+            table[row, column] = _joint_cosine([pair for pair in mine if step in pair[0]], step)
     return {"steps": steps, "values": floats(table)}
 
 
-def _sketches(a: Run, b: Run, site: Site) -> Pair | None:
+def _shared_sketches(a: Run, b: Run, site: Site) -> Pair | None:
     """The looks both runs took of a site, each with its index, and the sketches of both there."""
     (steps_a, left), (steps_b, right) = a.vectors("sketch", site), b.vectors("sketch", site)
     if not len(steps_a) or not len(steps_b) or left.shape[1] != right.shape[1]:
@@ -98,7 +98,7 @@ def _sketches(a: Run, b: Run, site: Site) -> Pair | None:
     return indices, left[at_a].astype(np.float64), right[at_b].astype(np.float64)
 
 
-def _cosine(pairs: Sequence[Pair], step: int) -> float:
+def _joint_cosine(pairs: Sequence[Pair], step: int) -> float:
     """Of several tensors as if they were one; NaN where one side is zero or no number."""
     dot = size_a = size_b = 0.0
     for indices, left, right in pairs:

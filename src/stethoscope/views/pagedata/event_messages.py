@@ -23,7 +23,7 @@ def event_message(event: Event, before: Event | None) -> tuple[str, str]:
     """A sentence, and what stands small under it; `before` is the event of the same kind before this one."""
     told = _MESSAGES.get(event.kind)
     if told is None:
-        return text(event.kind.replace("_", " ").capitalize(), 120), _fields(event.body)
+        return text(event.kind.replace("_", " ").capitalize(), 120), _fields_text(event.body)
     return text(told(event.typed, before.typed if before is not None else None), 400), ""
 
 
@@ -32,31 +32,31 @@ def says_something(event: Event, before: Event | None) -> bool:
     return before is None or event.kind in _EACH_COUNTS or event.body != before.body
 
 
-def _fields(body: Mapping[str, Any]) -> str:
+def _fields_text(body: Mapping[str, Any]) -> str:
     """Names and values, one after the other."""
-    parts = [f"{str(key).replace('_', ' ')} {_short(value)}" for key, value in list(body.items())[:12]]
+    parts = [f"{str(key).replace('_', ' ')} {_value_text(value)}" for key, value in list(body.items())[:12]]
     return text(", ".join(parts), 300)
 
 
-def _short(value: Any) -> str:
+def _value_text(value: Any) -> str:
     if isinstance(value, float):
         return numbers.number(value)
     if isinstance(value, Mapping):
-        return f"({_fields(value)})"
+        return f"({_fields_text(value)})"
     if isinstance(value, list | tuple):
-        return ", ".join(_short(item) for item in value[:5]) + (" and more" if len(value) > 5 else "")
+        return ", ".join(_value_text(item) for item in value[:5]) + (" and more" if len(value) > 5 else "")
     return str(plain(value, 120))
 
 
-def _often(every: int) -> str:
+def _interval_text(every: int) -> str:
     return "at every step" if every == 1 else f"every {numbers.count(every)} steps"
 
 
 def _governor(said: events.Governor, before: events.Governor | None) -> str:
     was = before.every if before is not None else {}
     parts = {part: every for part, every in said.every.items() if was.get(part, 1) != every}
-    rarer = [f"{_PARTS.get(p, p)} {_often(every)}" for p, every in parts.items() if every > was.get(p, 1)]
-    oftener = [f"{_PARTS.get(p, p)} {_often(every)}" for p, every in parts.items() if every < was.get(p, 1)]
+    rarer = [f"{_PARTS.get(p, p)} {_interval_text(every)}" for p, every in parts.items() if every > was.get(p, 1)]
+    oftener = [f"{_PARTS.get(p, p)} {_interval_text(every)}" for p, every in parts.items() if every < was.get(p, 1)]
     told = [f"Sampling reduced to keep overhead low: {', '.join(rarer)}"] if rarer else []
     told += [f"Sampling increased: {', '.join(oftener)}"] if oftener else []
     return ". ".join(told) or "Sampling as before"

@@ -105,14 +105,14 @@ def model_facts(run: Run) -> ModelFacts:
     return {
         "type": text(str(model.get("type", "")), 80),
         "numParameters": params,
-        "precision": ", ".join(_short(dtype) for dtype in dtypes[:3]),
+        "precision": ", ".join(_dtype_name(dtype) for dtype in dtypes[:3]),
         "numRanks": len(run.ranks),
         "optimizers": plain(run.info.get("optimizers", [])),
         "versions": plain(run.info.get("versions", {})),
     }
 
 
-def _short(dtype: str) -> str:
+def _dtype_name(dtype: str) -> str:
     return {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "float64": "fp64"}.get(dtype, text(dtype, 16))
 
 

@@ -237,14 +237,14 @@ def condensed(graph: Graph, tree: Sequence[Node], opened: str) -> tuple[list[Sho
     merged = _without_norms(merged, types, opened)
     kept = {end for pair in merged for end in pair}
     shown = [
-        _shown(path, graph, names, tops, opened)
+        _shown_node(path, graph, names, tops, opened)
         for path in dict.fromkeys(names[p] for p in graph.order)
         if path in kept
     ]
-    return shown[:MAX_NODES], _edges(merged, {node.path for node in shown[:MAX_NODES]})
+    return shown[:MAX_NODES], _edge_data(merged, {node.path for node in shown[:MAX_NODES]})
 
 
-def _shown(path: str, graph: Graph, names: Mapping[str, str], tops: Mapping[str, str], opened: str) -> Shown:
+def _shown_node(path: str, graph: Graph, names: Mapping[str, str], tops: Mapping[str, str], opened: str) -> Shown:
     node = graph.nodes.get(path)
     order = min(graph.nodes[p].order for p, name in names.items() if name == path)
     layer = _top_of(path, tops)
@@ -288,7 +288,7 @@ def _without_norms(
     return out
 
 
-def _edges(merged: Mapping[tuple[str, str], EdgeKind], known: set[str]) -> list[FlowEdge]:
+def _edge_data(merged: Mapping[tuple[str, str], EdgeKind], known: set[str]) -> list[FlowEdge]:
     return [
         {"source": text(source, 10_000), "target": text(target, 10_000), **body}
         for (source, target), body in merged.items()
@@ -321,8 +321,8 @@ def _layer_of(tree: Sequence[Node], index: int) -> str:
     return tree[index].path
 
 
-def _flow(viewed: OpenRun, query: QueryParams) -> FlowData:
+def _answer_flow(viewed: OpenRun, query: QueryParams) -> FlowData:
     return flow_data(viewed, query.kind(heat_kind(viewed)), query.view(viewed.span))
 
 
-SCREEN: Final = Screen(name="flow", title="Flow", order=30, key="f", icon="flow", questions={"flow": _flow})
+SCREEN: Final = Screen(name="flow", title="Flow", order=30, key="f", icon="flow", questions={"flow": _answer_flow})

@@ -117,7 +117,7 @@ def troubled(tree: Sequence[Node], findings: Iterable[Finding]) -> dict[int, Sev
     for finding in findings:
         here: dict[int, Severity] = {}
         for at, node in enumerate(tree):
-            if any(_within(site, node.path) for site in finding.sites):
+            if any(_is_within(site, node.path) for site in finding.sites):
                 here[at] = finding.severity
         leaves = [at for at, node in enumerate(tree) if not node.num_children]
         if len(leaves) > 1 and all(at in here for at in leaves):
@@ -128,7 +128,7 @@ def troubled(tree: Sequence[Node], findings: Iterable[Finding]) -> dict[int, Sev
     return out
 
 
-def _within(site: str, path: str) -> bool:
+def _is_within(site: str, path: str) -> bool:
     return site == path or site.startswith(path + ".")
 
 

@@ -218,32 +218,32 @@ def tracks_data(viewed: OpenRun, first: int, last: int, width: int, extra: tuple
         spread = over_ranks(run, metrics.LOSS) if len(run.ranks) > 1 else None
         loss = run.metric(metrics.LOSS) if spread is None else spread.mean
         note = "" if spread is None else f"mean, band over {len(run.ranks):,} ranks"
-        one = _track(metrics.LOSS, "Loss", note, "s1", loss, (first, last, width), tall=True)
+        one = _track_data(metrics.LOSS, "Loss", note, "s1", loss, (first, last, width), tall=True)
         if spread is not None:
             one["series"] = spread_bins(spread, (first, last, width))
         out.append(one)
     gradient, note = gradient_norm(viewed)
     if len(gradient):
-        one = _track(metrics.GRADIENT_NORM, "Gradient norm", note, "s2", gradient, (first, last, width), tall=True)
+        one = _track_data(metrics.GRADIENT_NORM, "Gradient norm", note, "s2", gradient, (first, last, width), tall=True)
         limit = clip_limit(run)
         if limit is not None:
             one["limits"] = [{"value": limit, "label": f"clip at {limit:g}" + (".0" if limit == int(limit) else "")}]
         out.append(one)
     rate = next((name for name in known if metrics.is_learning_rate(name)), None)
     if rate:
-        out.append(_track(rate, "Learning rate", "", "s4", run.metric(rate), (first, last, width)))
+        out.append(_track_data(rate, "Learning rate", "", "s4", run.metric(rate), (first, last, width)))
     speed = step_rate(run)
     if len(speed):
-        one = _track("step_rate", "Throughput", "", "s3", speed, (first, last, width))
+        one = _track_data("step_rate", "Throughput", "", "s3", speed, (first, last, width))
         one["unit"] = "steps/s"
         out.append(one)
     for index, name in enumerate([name for name in extra if name in known][:4]):
         color = ("s5", "s6")[index % 2]
-        out.append(_track(name, text(name, 80), "", color, run.metric(name), (first, last, width), tall=True))
+        out.append(_track_data(name, text(name, 80), "", color, run.metric(name), (first, last, width), tall=True))
     return out
 
 
-def _track(
+def _track_data(
     key: str, label: str, note: str, color: str, series: Series, view: tuple[int, int, int], *, tall: bool = False
 ) -> Track:
     inside = series.between(*view[:2]).values
@@ -338,20 +338,20 @@ def trouble_strip(viewed: OpenRun, bins: Bins) -> np.ndarray[tuple[int], np.dtyp
     return level
 
 
-def _run(viewed: OpenRun, _: QueryParams) -> RunData:
+def _answer_run(viewed: OpenRun, _: QueryParams) -> RunData:
     return run_data(viewed)
 
 
-def _minimap(viewed: OpenRun, _: QueryParams) -> Minimap:
+def _answer_minimap(viewed: OpenRun, _: QueryParams) -> Minimap:
     return minimap_data(viewed)
 
 
-def _series(viewed: OpenRun, query: QueryParams) -> TracksData:
+def _answer_series(viewed: OpenRun, query: QueryParams) -> TracksData:
     extra = tuple(name for name in query.words("extra").split("\n") if name)
     return {"version": viewed.version, "tracks": tracks_data(viewed, *query.view(viewed.span), extra)}
 
 
-def _heatmap(viewed: OpenRun, query: QueryParams) -> HeatData:
+def _answer_heatmap(viewed: OpenRun, query: QueryParams) -> HeatData:
     return heat_data(
         viewed,
         query.kind(heat_kind(viewed)),
@@ -368,5 +368,5 @@ SCREEN: Final = Screen(
     title="Overview",
     order=10,
     icon="bars",
-    questions={"": _run, "minimap": _minimap, "series": _series, "heatmap": _heatmap},
+    questions={"": _answer_run, "minimap": _answer_minimap, "series": _answer_series, "heatmap": _answer_heatmap},
 )

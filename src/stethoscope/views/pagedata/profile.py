@@ -70,7 +70,7 @@ def profile_data(viewed: OpenRun, view: tuple[int, int, int]) -> ProfileData:
     found = [(label, color, run.metric(name).between(*view[:2])) for label, name, color in _PARTS if name in known]
     other = inside.values.copy()
     for _, _, part in found:
-        other -= np.nan_to_num(_at(part, inside.steps))
+        other -= np.nan_to_num(_values_at(part, inside.steps))
     label, color = ("other", "mark") if len(found) > 0 else ("training", "s1")
     found.append((label, color, Series(inside.steps, np.maximum(0.0, other))))
     parts: list[ProfilePart] = [
@@ -87,7 +87,7 @@ def profile_data(viewed: OpenRun, view: tuple[int, int, int]) -> ProfileData:
         {
             "step": int(inside.steps[at]),
             "ms": number(float(inside.values[at])),
-            "parts": [number(float(_at(part, inside.steps[at : at + 1])[0])) for _, _, part in found],
+            "parts": [number(float(_values_at(part, inside.steps[at : at + 1])[0])) for _, _, part in found],
         }
         for at in order.tolist()
     ]
@@ -102,7 +102,7 @@ def profile_data(viewed: OpenRun, view: tuple[int, int, int]) -> ProfileData:
     }
 
 
-def _at(series: Series, steps: IntArray) -> FloatArray:
+def _values_at(series: Series, steps: IntArray) -> FloatArray:
     """The values at these steps, NaN where there is none."""
     out = np.full(len(steps), np.nan)
     if len(series):
@@ -112,8 +112,8 @@ def _at(series: Series, steps: IntArray) -> FloatArray:
     return out
 
 
-def _profile(viewed: OpenRun, query: QueryParams) -> ProfileData:
+def _answer_profile(viewed: OpenRun, query: QueryParams) -> ProfileData:
     return profile_data(viewed, query.view(viewed.span))
 
 
-SCREEN: Final = Screen(name="profile", title="Profile", order=40, questions={"profile": _profile})
+SCREEN: Final = Screen(name="profile", title="Profile", order=40, questions={"profile": _answer_profile})

@@ -35,9 +35,9 @@ class QueryParams:
         words = self._found.get(name)
         if words is None or words == "":
             return default
-        return max(low, min(self._parsed(int, name, words), high))
+        return max(low, min(self._parse_value(int, name, words), high))
 
-    def _parsed(self, parse: Callable[[str], int], name: str, words: str) -> int:
+    def _parse_value(self, parse: Callable[[str], int], name: str, words: str) -> int:
         if len(words) > 20:
             raise BadQuestionError(f"{name} cannot be read")
         try:

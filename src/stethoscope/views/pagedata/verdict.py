@@ -202,7 +202,9 @@ def figure_data(evidence: Evidence, viewed: OpenRun) -> EvidenceData:
     """A number of the verdict, with the whole course that it is the end of."""
     series = evidence_series(evidence, viewed.run)
     first, last = window_around(viewed.run, viewed.diagnosis)
-    return _figure(evidence, None if series is None or not len(series) else spark(series, _SPARK_BINS, first, last))
+    return _figure_data(
+        evidence, None if series is None or not len(series) else spark(series, _SPARK_BINS, first, last)
+    )
 
 
 def symptom_row(symptom: Symptom) -> FindingRow:
@@ -278,10 +280,10 @@ def evidence_data(evidence: Evidence, cause: Finding, viewed: OpenRun) -> Eviden
     run = viewed.run
     series = evidence_trend(evidence, cause, run)
     first, last = window_around(run, viewed.diagnosis)
-    return _figure(evidence, None if series is None else spark(series, _SPARK_BINS, first, last))
+    return _figure_data(evidence, None if series is None else spark(series, _SPARK_BINS, first, last))
 
 
-def _figure(evidence: Evidence, trend: Packed | None) -> EvidenceData:
+def _figure_data(evidence: Evidence, trend: Packed | None) -> EvidenceData:
     return {
         "label": text(evidence.label, 160),
         "before": number(evidence.before),
@@ -298,7 +300,7 @@ def followed_entries(run: Run, cause: Finding, followed: Sequence[Finding]) -> l
     """What happened in order: signs before it, the cause, its consequences, and where the loss went."""
     where = f" in {text(cause.sites[0], 200)}" if cause.sites else ""
     entries = signs(run, cause)
-    entries.append({"step": cause.first_step, "text": _beginning(cause, where), "site": _site(cause)})
+    entries.append({"step": cause.first_step, "text": _beginning_text(cause, where), "site": _site(cause)})
     entries += [
         {"step": f.first_step, "text": text(f.message, 300).rstrip("."), "site": _site(f)}
         for f in followed[: MAX_FOLLOWED - 1]
@@ -349,7 +351,7 @@ def clause(cause: Finding) -> str:
     return words if 12 <= len(words) <= _MAX_CLAUSE else ""
 
 
-def _beginning(cause: Finding, where: str) -> str:
+def _beginning_text(cause: Finding, where: str) -> str:
     """What began, without the step that stands beside it."""
     if cause.code.startswith("nonfinite"):
         for word in ("NaN", "Inf"):

@@ -61,7 +61,7 @@ def flow_pictures(grid: HeatGrid, max_pictures: int, *, dark: bool = False) -> l
 
 def _draw_bars(bars: Any, lengths: FloatArray, look: Tokens) -> tuple[Any, Any]:
     """A bar a layer, still without length, and the tick that marks its usual one."""
-    usual = np.array([_middle(row) for row in lengths])
+    usual = np.array([_median_length(row) for row in lengths])
     rows = np.arange(len(lengths))
     bars.grid(False)
     bars.set_xlim(0, max(float(np.nanmax(lengths, initial=0.0)), 1e-9) * 1.05)
@@ -73,7 +73,7 @@ def _draw_bars(bars: Any, lengths: FloatArray, look: Tokens) -> tuple[Any, Any]:
     return shown, ticks
 
 
-def _middle(row: FloatArray) -> float:
+def _median_length(row: FloatArray) -> float:
     """The median of the steps that have a length: a layer that turned NaN is usually what it was before."""
     known = row[~np.isnan(row)]
     return float(np.median(known)) if len(known) else math.nan

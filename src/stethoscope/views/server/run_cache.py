@@ -84,9 +84,9 @@ class RunCache:
     def rows(self) -> list[RunRow]:
         """Every run as the list shows it; one that cannot be read, or not soon enough, says why."""
         until = time.monotonic() + LIST_S
-        return [self._row(run_id, path, until) for run_id, path in list(self.folders().items())[:MAX_LISTED]]
+        return [self._row_of(run_id, path, until) for run_id, path in list(self.folders().items())[:MAX_LISTED]]
 
-    def _row(self, run_id: str, path: Path, until: float) -> RunRow:
+    def _row_of(self, run_id: str, path: Path, until: float) -> RunRow:
         written = last_written(path)
         with self._lock:
             kept = self._rows.get(run_id)
@@ -96,7 +96,7 @@ class RunCache:
         try:
             if time.monotonic() > until:
                 raise SlowRunError("Not read yet: there are many runs here", do="Wait a moment")
-            row: RunRow = self._reader.read(run_id, lambda: self._read(run_id, path))
+            row: RunRow = self._reader.read(run_id, lambda: self._read_row(run_id, path))
         except SlowRunError as error:
             return broken_row(path, error, run_id)
         except Exception as error:  # whatever a run folder holds, the other rows are shown
@@ -107,7 +107,7 @@ class RunCache:
                 self._rows.popitem(last=False)
         return row
 
-    def _read(self, run_id: str, path: Path) -> RunRow:
+    def _read_row(self, run_id: str, path: Path) -> RunRow:
         with self._lock:
             viewed = self._open.get(run_id)
         if viewed is None:

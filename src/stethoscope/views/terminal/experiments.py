@@ -27,8 +27,8 @@ def experiment_lines(experiments: Sequence[Experiment], screen: Screen) -> list[
     room = max(20, min(screen.width, _WIDEST) - 2 - width - _GAP)
     lines: list[Line] = []
     for one, name in zip(asked, names, strict=True):
-        sign, style = _sign(one, screen)
-        first, *rest = wrap(screen.text(_looked(one)), room) or [""]
+        sign, style = _outcome_sign(one, screen)
+        first, *rest = wrap(screen.text(_coverage_text(one)), room) or [""]
         lines.append([(pad(sign, 2), style), (pad(name, width + _GAP), PLAIN), (first, NOTE)])
         lines += [[(" " * (2 + width + _GAP), ""), (piece, NOTE)] for piece in rest]
     idle = [one.name for one in experiments if one.outcome == "does not apply"]
@@ -38,13 +38,13 @@ def experiment_lines(experiments: Sequence[Experiment], screen: Screen) -> list[
     return lines
 
 
-def _looked(one: Experiment) -> str:
+def _coverage_text(one: Experiment) -> str:
     if one.outcome == "found":
         return f"found {', '.join(one.codes)}"
     return f"failed: {one.looked_at}" if one.outcome == "failed" else one.looked_at
 
 
-def _sign(one: Experiment, screen: Screen) -> tuple[str, str]:
+def _outcome_sign(one: Experiment, screen: Screen) -> tuple[str, str]:
     if one.outcome == "clear":
         return screen.glyphs.clear, NOTE
     return screen.glyphs.severity[Severity.WARNING if one.outcome == "failed" else Severity.CRITICAL], PLAIN

@@ -34,7 +34,7 @@ def layers_lines(
     room = screen.width - 2 - gutter - 2 - _VALUE - _RATIO - 2
     bins = bins_over(history.steps, max(8, min(room, 64)))
     last = int(history.steps[-1]) if len(history.steps) else 0
-    lines: list[Line] = [_head(history, gutter, len(bins), last, screen)]
+    lines: list[Line] = [_heading_line(history, gutter, len(bins), last, screen)]
     for index, row in enumerate(history.rows):
         severity = troubled.get(row.name)
         name = pad(screen.name(row.label, gutter), gutter) + "  "
@@ -56,7 +56,7 @@ def heading(history: History) -> str:
     return f"{history.kind.replace('_', ' ')} {history.stat}"
 
 
-def _head(history: History, gutter: int, num_bins: int, last: int, screen: Screen) -> Line:
+def _heading_line(history: History, gutter: int, num_bins: int, last: int, screen: Screen) -> Line:
     label = pad(screen.name(heading(history), gutter), gutter)
     value = pad(f"at {numbers.count(last)}", _VALUE, right=True)
     return [("  ", ""), (f"{label}  {' ' * num_bins}{value}{pad('ratio', _RATIO, right=True)}", NOTE)]

@@ -80,7 +80,7 @@ def metrics_lines(
     for name, series in shown:
         line: Line = [("  ", ""), (pad(screen.name(name, gutter), gutter) + "  ", PLAIN)]
         line += sparkline(series, room, screen.glyphs, bins=bins)
-        line += _ends(series, screen)
+        line += _first_and_last(series, screen)
         lines.append(line)
     return lines
 
@@ -94,7 +94,7 @@ def _is_quiet(name: str, series: Series) -> bool:
     return name.split(".")[0] in _QUIET and bool(np.all(series.values == series.values[0]))
 
 
-def _ends(series: Series, screen: Screen) -> Line:
+def _first_and_last(series: Series, screen: Screen) -> Line:
     """First and last value; one where nothing changed."""
     begin, end = float(series.values[0]), float(series.values[-1])
     was, now = (numbers.number(value, ascii=screen.ascii) for value in (begin, end))

@@ -52,9 +52,9 @@ def _need_lines(answer: Why, screen: Screen) -> list[Line]:
 
 def _reading_lines(answer: Why, screen: Screen) -> list[Line]:
     """Label, value, what is asked, whether it is so; the label wrapped where the screen is narrow."""
-    values = [_value(reading.value, screen) for reading in answer.readings]
+    values = [_value_text(reading.value, screen) for reading in answer.readings]
     asks = [
-        f"{screen.text(_SIGNS[r.sign])} {_value(r.limit, screen)}" if r.sign and not math.isnan(r.limit) else ""
+        f"{screen.text(_SIGNS[r.sign])} {_value_text(r.limit, screen)}" if r.sign and not math.isnan(r.limit) else ""
         for r in answer.readings
     ]
     value_width, ask_width = max(map(cell_width, values)), max(map(cell_width, asks))
@@ -80,7 +80,7 @@ def _reading_lines(answer: Why, screen: Screen) -> list[Line]:
     return lines
 
 
-def _value(value: float, screen: Screen) -> str:
+def _value_text(value: float, screen: Screen) -> str:
     if math.isnan(value):
         return "none"
     whole = float(value).is_integer() and abs(value) < 1e15

@@ -49,7 +49,7 @@ def cause_picture(diagnosis: Diagnosis, run: Run, screen: Screen) -> list[Line]:
     whole = history(run, kind, usual_before=cause.first_step)
     if not len(whole.steps):
         return []
-    shown = _opened(whole, run, cause).window(*window_around(cause, whole.steps))
+    shown = _with_parts_open(whole, run, cause).window(*window_around(cause, whole.steps))
     followed = diagnosis.followed.get(cause.code, ())
     events = [cause.first_step, *(f.first_step for f in followed)] if followed else [cause.first_step]
     picture = Picture(troubled_rows(shown, [cause]), events, limit=24)
@@ -63,7 +63,7 @@ def _kinds_at(run: Run, cause: Finding) -> list[str]:
     return [str(kind) for kind in HEAT_KINDS if kind in at]
 
 
-def _opened(whole: History, run: Run, cause: Finding) -> History:
+def _with_parts_open(whole: History, run: Run, cause: Finding) -> History:
     """The rows with the parts of the module around the cause's first site under the row that holds it."""
     site = next((one for one in cause.sites if not one.startswith("(")), "")
     home = next((info.site.module for info in run.sites if site and site in info.site.names), "")

@@ -77,7 +77,7 @@ def heat_of(viewed: OpenRun, view: View, screen: Screen, kind: Kind, window: tup
     indices = shown[first : first + num_rows]
     nodes = [tree[index] for index in indices]
     with_values = screen.width >= _WITH_VALUES
-    gutter = _gutter([tree[index] for index in shown[:2000]], screen, bool(view.pattern))
+    gutter = _gutter_width([tree[index] for index in shown[:2000]], screen, bool(view.pattern))
     room = screen.width - gutter - 4 - (VALUE + RATIO if with_values else RATIO)
     room -= 2 if screen.glyphs.marks_direction else 0
     window = filled(window, viewed.span, viewed.run.steps, max(room, 8))
@@ -149,7 +149,7 @@ def label_of(node: Node, opened: frozenset[str], screen: Screen, *, flat: bool) 
     return "  " * node.indent + sign + screen.text(node.label)
 
 
-def _gutter(nodes: Sequence[Node], screen: Screen, flat: bool) -> int:
+def _gutter_width(nodes: Sequence[Node], screen: Screen, flat: bool) -> int:
     """Wide enough for the names however the branches are opened, so that the picture does not jump."""
     widths = [cell_width(label_of(node, frozenset(), screen, flat=flat)) for node in nodes]
     least = 24 if screen.width >= _WITH_VALUES else 12
@@ -165,7 +165,7 @@ def heat_lines(heat: Heat, screen: Screen, events: Sequence[int], *, raw: bool, 
     levels = cell_levels(heat.cells, raw=raw)
     for index, node in enumerate(heat.nodes):
         severity = heat.signs.get(heat.shown[heat.first_row + index])
-        line = _name(node, severity, heat, screen, flat)
+        line = _name_spans(node, severity, heat, screen, flat)
         line += frame.spread(cell_spans(heat.cells, levels, index, screen, raw=raw))
         if not raw:
             line += direction(heat.cells, levels, index, screen)
@@ -176,7 +176,7 @@ def heat_lines(heat: Heat, screen: Screen, events: Sequence[int], *, raw: bool, 
     return lines
 
 
-def _name(node: Node, severity: Severity | None, heat: Heat, screen: Screen, flat: bool) -> Line:
+def _name_spans(node: Node, severity: Severity | None, heat: Heat, screen: Screen, flat: bool) -> Line:
     text = cut_middle(label_of(node, heat.opened, screen, flat=flat), heat.frame.gutter, ascii=screen.ascii)
     text = pad(text, heat.frame.gutter)
     is_chosen = node.path == heat.row

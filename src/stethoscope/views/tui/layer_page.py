@@ -44,7 +44,7 @@ def layer_page(viewed: OpenRun, path: str, view: View, screen: Screen, height: i
     tracks = [track for track in layer_series(viewed, path, inside, tensor) if len(track.series.between(*window))]
     # Beside the side column the lines have the height to themselves.
     rows = max(3, min(9, (height - 4) // max(1, len(tracks)) - 1)) if is_wide else 3
-    body: list[Line] = [_axis(frame, steps)]
+    body: list[Line] = [_axis_line(frame, steps)]
     for track in tracks:
         body += chart_lines(track.label, track.series.between(*window), frame, screen, rows, track.note)
         body.append([])
@@ -56,7 +56,7 @@ def layer_page(viewed: OpenRun, path: str, view: View, screen: Screen, height: i
         body = side_by_side(body, side, screen.width - _SIDE + 2)
     else:
         body += side
-    head = _head(run, path, inside, screen)
+    head = _heading_lines(run, path, inside, screen)
     scroll = min(view.scroll, max(0, len(body) - (height - len(head))))
     return Page(
         [*head, *body[scroll:]],
@@ -71,7 +71,7 @@ def layer_page(viewed: OpenRun, path: str, view: View, screen: Screen, height: i
     )
 
 
-def _head(run: Run, path: str, inside: list[SiteInfo], screen: Screen) -> list[Line]:
+def _heading_lines(run: Run, path: str, inside: list[SiteInfo], screen: Screen) -> list[Line]:
     head = head_data(run, path, inside)
     parts = [part for part in (str(head["type"]), str(head["detail"])) if part]
     if head["numParameters"]:
@@ -84,7 +84,7 @@ def _head(run: Run, path: str, inside: list[SiteInfo], screen: Screen) -> list[L
     return [[(name, STRONG), ("  ", ""), (screen.name(", ".join(parts), room), NOTE)], []]
 
 
-def _axis(frame: Frame, steps: IntArray) -> Line:
+def _axis_line(frame: Frame, steps: IntArray) -> Line:
     """First and last step, and the cursor's as a chip."""
     if frame.cursor < 0:
         return [(" " * (frame.gutter + 4), ""), ("no step here", NOTE)]
@@ -98,7 +98,7 @@ def side_lines(
 ) -> list[Line]:
     """Values at the cursor as a histogram, what was found here, what else is in the layer."""
     lines = histogram_lines(viewed.run, inside, tensor, step, screen)
-    found = [finding for finding in viewed.diagnosis.findings if _concerns(finding, path)]
+    found = [finding for finding in viewed.diagnosis.findings if _is_about(finding, path)]
     if found:
         lines += [[("found here", NOTE)], *rows_lines(found[:6], viewed.diagnosis, screen), []]
     weights = [info for info in inside if str(info.site.kind) == "weight"][:12]
@@ -111,7 +111,7 @@ def side_lines(
     return lines
 
 
-def _concerns(finding: Finding, path: str) -> bool:
+def _is_about(finding: Finding, path: str) -> bool:
     return any(site == path or site.startswith(path + ".") or path.startswith(site + ".") for site in finding.sites)
 
 
@@ -124,7 +124,7 @@ def histogram_lines(run: Run, inside: list[SiteInfo], tensor: SiteInfo | None, s
     at = int(np.searchsorted(steps, step, side="right")) - 1
     if at < 0:
         at = 0
-    negative, positive, zeros, bottom = _powers(table[at])
+    negative, positive, zeros, bottom = _power_counts(table[at])
     name = screen.name(site.path, max(8, screen.width - 30))
     lines: list[Line] = [
         [
@@ -137,7 +137,7 @@ def histogram_lines(run: Run, inside: list[SiteInfo], tensor: SiteInfo | None, s
     for index in range(len(positive) - 1, -1, -1):
         left, right = (round(half * float(side[index]) / most) for side in (negative, positive))
         bar = "#" if screen.ascii else "▪"
-        label = f"2^{bottom + index}" if screen.ascii else f"2{_raised(bottom + index)}"
+        label = f"2^{bottom + index}" if screen.ascii else f"2{_superscript(bottom + index)}"
         lines.append([(bar * left + " ", PLAIN), (pad(label, 6), NOTE), (bar * right, PLAIN)])
         lines[-1][0] = (pad(bar * left, half, right=True) + "  ", PLAIN)
     if zeros:
@@ -149,7 +149,7 @@ def histogram_lines(run: Run, inside: list[SiteInfo], tensor: SiteInfo | None, s
     ]
 
 
-def _powers(row: FloatArray) -> tuple[FloatArray, FloatArray, float, int]:
+def _power_counts(row: FloatArray) -> tuple[FloatArray, FloatArray, float, int]:
     """Counts of negative and positive values by power of two, of zeros, and the lowest power shown."""
     positive = row[ZERO_BIN + 1 :]
     negative = row[:ZERO_BIN][::-1]
@@ -163,5 +163,5 @@ def _powers(row: FloatArray) -> tuple[FloatArray, FloatArray, float, int]:
     return negative[low:top], positive[low:top], float(row[ZERO_BIN]), low + MIN_EXPONENT
 
 
-def _raised(power: int) -> str:
+def _superscript(power: int) -> str:
     return str(power).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))

@@ -24,20 +24,20 @@ def run_page(viewed: OpenRun, view: View, screen: Screen, height: int) -> Page:
     run, diagnosis = viewed.run, viewed.diagnosis
     head = [title_line(run, screen)]
     if not len(run.steps) and not run.metrics():
-        return Page([*head, [], *_empty(viewed, screen)])
+        return Page([*head, [], *_empty_lines(viewed, screen)])
     head += verdict_block(viewed, screen, max(4, (height * 2) // 5 - 1))
     status = status_lines(run, screen, diagnosis.looked_at)[:1]
     kinds = tuple(viewed.kinds())
     kind = view.kind if view.kind in kinds else overview.heat_kind(viewed)
     roomy = height - len(head) > 24
-    charts = _charts(viewed, roomy, height - len(head) > 34)
+    charts = _shown_charts(viewed, roomy, height - len(head) > 34)
     # Blank lines, axis, flags, readout, key of the signs, status.
     fixed = len(head) + sum(rows for _, _, rows in charts) + 6 + len(status)
     num_rows = max(_MIN_HEAT_ROWS, height - fixed)
     heat = heat_of(viewed, view, screen, kind, window_of(viewed, view), num_rows)
     events = event_steps(viewed)
     lines = [*head, []]
-    for name, series, rows in _grown(charts, num_rows - len(heat.nodes)):
+    for name, series, rows in _grow_charts(charts, num_rows - len(heat.nodes)):
         lines += chart_lines(name, series.between(*heat.window), heat.frame, screen, rows)
     drawn = heat_lines(heat, screen, events, raw=view.raw, flat=bool(view.pattern))
     top = len(lines) + len(drawn) - len(heat.nodes)
@@ -79,7 +79,7 @@ def page_of(
     )
 
 
-def _charts(viewed: OpenRun, roomy: bool, tall: bool) -> list[tuple[str, Series, int]]:
+def _shown_charts(viewed: OpenRun, roomy: bool, tall: bool) -> list[tuple[str, Series, int]]:
     """The lines over the picture with their heights: the loss always, the others where there is room."""
     run = viewed.run
     out = [("loss", run.metric(metrics.LOSS), 5 if roomy else 3)] if metrics.LOSS in run.metrics() else []
@@ -91,7 +91,7 @@ def _charts(viewed: OpenRun, roomy: bool, tall: bool) -> list[tuple[str, Series,
     return out
 
 
-def _grown(charts: list[tuple[str, Series, int]], room: int) -> list[tuple[str, Series, int]]:
+def _grow_charts(charts: list[tuple[str, Series, int]], room: int) -> list[tuple[str, Series, int]]:
     """The charts made taller where the layers leave room, the first one most."""
     out: list[tuple[str, Series, int]] = []
     for name, series, rows in charts:
@@ -126,7 +126,7 @@ def nothing_words(kind: Kind, view: View) -> str:
     return f"Nothing recorded here of kind {str(kind).replace('_', ' ')}."
 
 
-def _empty(viewed: OpenRun, screen: Screen) -> list[Line]:
+def _empty_lines(viewed: OpenRun, screen: Screen) -> list[Line]:
     """A run without a number in it."""
     if viewed.run.state == "live":
         words = ["The run has started and has no step yet. It appears here with its first optimizer step."]
