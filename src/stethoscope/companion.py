@@ -88,7 +88,7 @@ class Companion:
         return self._tell(early.findings())
 
     def _observe_blocks(self, upto: int | None) -> None:
-        """A few steps at a time: how much memory a look takes does not depend on how much came since the last."""
+        """A few steps at a time: the memory it takes does not depend on how much came since the last call."""
         first, last = self._seen, self._run.last_step if upto is None else upto
         while first is not None and last is not None and last - first > STEPS_AT_ONCE:
             self._detection.observe(spans(self._run, after=first, upto=first + STEPS_AT_ONCE))
@@ -106,7 +106,7 @@ class Companion:
         return self._tell(early.findings())
 
     def _tell(self, found: list[Finding]) -> list[Finding]:
-        # As text: a NaN in the evidence is not equal to itself, and the same finding would be written at every look.
+        # As text: a NaN in the evidence is not equal to itself, and the same finding would be written every time.
         failures = self._detection.errors | self._sealing_errors
         text = repr([[finding.to_json() for finding in found], failures])
         if text != self._text:
@@ -148,14 +148,14 @@ class Companion:
         return sum(_size(path) for path in self.folder.glob("rank-*/journal-*.stj")) > 2 * self._seal_bytes
 
     def finish(self) -> None:
-        """The last look: every step, then say so."""
+        """Read every remaining step, then say that the search is complete."""
         if not self.look(final=True):
-            # Looked at, and nothing found: not the same as not looked at.
+            # Searched, and nothing found: not the same as not searched.
             self._writer.write([], replace=True, failures=self._detection.errors | self._sealing_errors)
         self._writer.close()
 
     def has_come_to_its_end(self) -> bool:
-        """Whether the run, looked at again, says that nothing follows."""
+        """Whether the run, read again, says that nothing follows."""
         self._run.refresh()
         return self.has_ended
 

@@ -48,7 +48,7 @@ class DebugConfig:
     """Measure floating-point buffers, such as BatchNorm's running statistics."""
     activations: bool | None = None
     """Measure module outputs and their gradients; None: in eager yes, under torch.compile no. True: there too, by a second
-    graph for the steps that are looked at."""
+    graph for the steps that are measured."""
     graph: bool = True
     """Follow the first training forward once, for the model's data-flow graph."""
     layers: tuple[str, ...] = ("*",)

@@ -77,10 +77,10 @@ class Examination:
         self.findings: list[Finding] = []
         """What the experiments before this one found."""
         self.seen = ""
-        """What the experiment that runs now has looked at; "" where it had nothing to look at."""
+        """What the experiment that runs now has examined; "" where it does not apply."""
 
     def saw(self, words: str) -> None:
-        """The experiment looked at this: said where it did, so that silence is told from not having looked."""
+        """Note what the experiment examined, so that "clear" is told from "does not apply"."""
         self.seen = words
 
     @functools.cached_property

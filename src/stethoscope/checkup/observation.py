@@ -274,7 +274,7 @@ SOFTMAX_AXES: Final = {
     "log_sigmoid_forward": False,
     "sigmoid": False,
 }
-"""Operations whose input is looked at, and whether they work on rows along an axis."""
+"""Operations whose input is measured, and whether they work on rows along an axis."""
 
 NEUTRAL: Final = frozenset(
     {

@@ -34,7 +34,7 @@ HINTS = {
     "causality": "--causal, or causal=True: ask whether outputs see later inputs",
     "padding": "--pad-id N, or pad_id=N: ask whether padding reaches the output",
 }
-"""What would let an experiment look that found nothing to look at by itself."""
+"""What would let an experiment run that does not apply by itself."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

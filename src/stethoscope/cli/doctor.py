@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Says what is fine and what is not; the exit code stays 0, for this is a look, not a test."""
+    """Says what is fine and what is not; the exit code stays 0, for this reports and does not judge."""
     if args.run is None:
         facts = installation()
         body: dict[str, Any] = {"installation": _as_json(facts)}

@@ -20,7 +20,7 @@ from stethoscope.record import Evidence, Finding, Severity, metrics
 from stethoscope.record.events import Backward
 
 STEPS_NEEDED: Final = 3
-"""Steps whose every backward was looked at and showed the same."""
+"""Steps whose every backward was measured and showed the same."""
 UNEVEN: Final = 2.0
 """The most targets of a micro-batch, against the fewest."""
 
@@ -41,9 +41,9 @@ class Accumulation(Detector):
 
     def __init__(self) -> None:
         self._waiting: dict[int, list[Backward]] = {}
-        """What was looked at of steps that are not complete yet."""
+        """What was measured of steps that are not complete yet."""
         self._looks: SampledHistory[tuple[int, list[Backward], bool]] = SampledHistory()
-        """Steps of several backwards of one loss, all looked at; and whether gradients were scaled by hand afterwards."""
+        """Steps of several backwards of one loss, all measured; and whether gradients were scaled by hand afterwards."""
         self._last_step = 0
 
     def observe(self, span: Span) -> None:
@@ -66,7 +66,7 @@ class Accumulation(Detector):
         self._waiting = {step: found for step, found in self._waiting.items() if step > self._last_step}
 
     def _whole(self) -> dict[int, list[Backward]]:
-        """Steps of several backwards of one loss function, all of them looked at."""
+        """Steps of several backwards of one loss function, all of them measured."""
         return {step: found for step, found, _ in self._looks}
 
     def _summed(self) -> dict[int, int]:
@@ -88,7 +88,7 @@ class Accumulation(Detector):
 
     def readings(self) -> dict[str, list[Reading]]:
         """How many steps showed each."""
-        told = Reading("steps of several backwards that were looked at", len(self._whole()))
+        told = Reading("measured steps of several backwards", len(self._whole()))
         ratio = max((high / low for low, high in self._uneven().values()), default=math.nan)
         return {
             "accumulation_not_averaged": [
@@ -103,7 +103,7 @@ class Accumulation(Detector):
         }
 
     def findings(self) -> list[Finding]:
-        """Advice, where most of the steps that were looked at show it."""
+        """Advice, where most of the measured steps show it."""
         found, whole = [], self._whole()
         summed, uneven = self._summed(), self._uneven()
         if len(summed) >= max(STEPS_NEEDED, len(whole) // 2):

@@ -55,7 +55,7 @@ class ClassCollapse(Detector):
         self._is_one_logit = False
 
     def observe(self, span: Span) -> None:
-        """Labels from the batches, predictions where they were looked at."""
+        """Labels from the batches, predictions where they were recorded."""
         for event, batch in span.events_of(Batch):
             counts = batch.class_counts
             # One label a sample: language models begin with the commonest letter and are right to.

@@ -125,7 +125,7 @@ class Curves:
             if name == metrics.LOSS or is_validation(name):
                 values = span.metric(name)
                 if name not in self._tracks:
-                    # Beside each look at validation there are to be losses of training.
+                    # Beside each validation there are to be losses of training.
                     self._tracks[name] = Track(2, limit=LOSSES_KEPT if name == metrics.LOSS else LOSSES_KEPT // 8)
                 for index in np.flatnonzero(np.isfinite(values)):
                     self._tracks[name].add(int(span.steps[index]), float(values[index]))

@@ -71,7 +71,7 @@ class Logits(Detector):
         self._last_step = 0
 
     def observe(self, span: Span) -> None:
-        """Keep every look at attention and at the output."""
+        """Keep every sample of attention and of the output."""
         for event, attention in span.events_of(Attention):
             for path, numbers in attention.modules.items():
                 self._see_attention(event.step, path, numbers)
@@ -130,7 +130,7 @@ class Logits(Detector):
         share, sign, lasts = self._gradient_push()
         return {
             "attention_logit_growth": [
-                Reading("attention modules looked at often enough", len(now), ">", 0),
+                Reading("attention modules sampled often enough", len(now), ">", 0),
                 Reading("entropy at the start, of a uniform row's", before, ">", OPEN, path, "collapsed"),
                 Reading("entropy now, of a uniform row's", now.get(path, np.nan), "<", COLLAPSED, path, "collapsed"),
                 Reading("largest logit", largest[1], ">", LARGE_LOGIT, path, "ran away"),
@@ -143,7 +143,7 @@ class Logits(Detector):
                     "all logits moved together, times their spread", self._common_shift(), ">", SHIFTED, way="shifted"
                 ),
                 Reading("share of the gradient that shifts all logits", share, ">", PUSHED, way="pushed"),
-                Reading("share of looks at which it has one sign", abs(sign), ">=", ONE_SIGN, way="pushed"),
+                Reading("share of samples in which it has one sign", abs(sign), ">=", ONE_SIGN, way="pushed"),
                 Reading("this push in the last fifth, against its largest", lasts, ">=", LASTS, way="pushed"),
             ],
         }

@@ -102,7 +102,7 @@ class Nonfinite(Detector):
             self._note_sizes(span, len(span.steps))
 
     def _note_sizes(self, span: Span, num_steps: int) -> None:
-        """How large each module's output was when first and when last looked at, of so many of the span's steps."""
+        """How large each module's output was at its first and at its last sample, of so many of the span's steps."""
         indices = [n for kind in FORWARD for n in span.site_indices(kind)]
         if not num_steps or not indices:
             return
@@ -178,9 +178,9 @@ class Nonfinite(Detector):
         # Not on a GPU: reading the loss would wait for the device.
         grown = max(self._last_size, key=self._growth, default="")
         known = self._growth(grown) > 1.0 if grown else False
-        told = f"; when last looked at, {grown} had grown most" if known else ""
+        told = f"; when last measured, {grown} had grown most" if known else ""
         return _origin(
-            f"The loss became {_value_name(loss)} at step {step:,}. Module outputs were not looked at in this step, so which of them began "
+            f"The loss became {_value_name(loss)} at step {step:,}. Module outputs were not measured in this step, so which of them began "
             f"it is not known{told}.",
             step,
             (grown,) if known else (),

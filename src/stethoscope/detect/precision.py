@@ -108,7 +108,7 @@ class Precision(Detector):
                 Reading("loss scale at the latest skip", np.nan if np.isinf(self._scale) else self._scale),
             ],
             "precision_underflow": [
-                Reading("float16 gradients looked at", max(len(tiny), len(self._gone)), ">", 0),
+                Reading("float16 gradients measured", max(len(tiny), len(self._gone)), ">", 0),
                 Reading(
                     "largest median share of subnormal values",
                     tiny.get(path, np.nan),

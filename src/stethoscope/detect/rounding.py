@@ -40,7 +40,7 @@ class Rounding:
         self._losses = Track(limit=KEPT)
 
     def observe(self, span: Span) -> None:
-        """One share of every weight of few bits at every step that was looked at."""
+        """One share of every weight of few bits at every measured step."""
         pairs = _update_gradient_pairs(span)
         if not pairs:
             return
@@ -68,7 +68,7 @@ class Rounding:
 
     @property
     def middles(self) -> dict[str, float]:
-        """From a weight that was looked at often enough to the share of it that usually does not change."""
+        """From a weight that was measured often enough to the share of it that usually does not change."""
         return {path: float(np.median(v.values)) for path, v in self.shares.items() if len(v) >= LOOKS_NEEDED}
 
     @property

@@ -2,7 +2,7 @@
 
 Some dead units are no fault. Where its inputs hardly vary a unit is off for every sample by the toss of a coin; and
 the first steps, which move the output one way, push down the units whose outgoing weight has the wrong sign: about half of
-those that live. Both are over soon, and the other half learns. A fault is more than that: more units off from the first look
+those that live. Both are over soon, and the other half learns. A fault is more than that: more units off from the first sample
 on than coins would give, or more than half of the living killed since.
 
 Nor do dormant units matter where nothing is left for them to learn: under shifting targets the loss comes back with every
@@ -30,7 +30,7 @@ COIN: Final = 1.64
 """Standard deviations above the half: one toss in twenty of so many coins gives more."""
 SATURATED_SHARE: Final = 0.8
 BEGINNING: Final = 16
-"""A first look before this step saw the units as they were made."""
+"""A first sample before this step shows the units as they were initialized."""
 LOOKS_NEEDED: Final = 4
 LOOKS_KEPT: Final = 256
 DORMANT_SHARE: Final = 0.5
@@ -92,7 +92,7 @@ class UnitHealth(Detector):
         self._dead: dict[str, tuple[int, int, int]] = {}
         self._lasting: dict[str, float] = {}
         self._born: dict[str, int] | None = None
-        """Units without a gradient at the first look, by layer."""
+        """Units without a gradient at the first sample, by layer."""
         self._began_so = True
         self._num_units: dict[str, int] = {}
         self._awake: dict[str, tuple[int, int]] = {}
@@ -110,7 +110,7 @@ class UnitHealth(Detector):
         self._types: dict[str, str] = {}
 
     def observe(self, span: Span) -> None:
-        """Keep every look, and the losses."""
+        """Keep every sample, and the losses."""
         self._curves.observe(span)
         self._order = [path for path in span.depth if path] or self._order
         self._types = {path: str(module.get("type", "")) for path, module in span.modules.items()} or self._types
@@ -197,14 +197,14 @@ class UnitHealth(Detector):
         return {
             "dead_units": [
                 Reading("largest share of units without a gradient for long", dead, ">", DEAD_SHARE, dead_at),
-                Reading("its share at the first look", self._share_born(dead_at), site=dead_at),
+                Reading("its share at the first sample", self._share_born(dead_at), site=dead_at),
             ],
             "saturated_units": [
                 Reading("largest share of values at the ends of their range", full, ">", SATURATED_SHARE, full_at)
             ],
             "dormant_units": [
                 Reading("share of dormant units", late, ">", DORMANT_SHARE, late_at),
-                Reading("its rise since the first look", late - early, ">", DORMANT_RISE, late_at),
+                Reading("its rise since the first sample", late - early, ">", DORMANT_RISE, late_at),
             ],
             "symmetric_units": [
                 Reading("layers whose rows are all equal after training", len((self._copies or (0, []))[1]), ">", 0)

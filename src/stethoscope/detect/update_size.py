@@ -48,7 +48,7 @@ NOISE: Final = 2.0
 AT_ONCE: Final = 2
 """Steps between one that left nothing of the weights and a loss that is no number: what came of those weights."""
 RECENT: Final = 512
-"""Losses that are kept one by one: updates are looked at every few steps, and it takes a few looks to call them large."""
+"""Losses that are kept one by one: updates are measured every few steps, and it takes a few samples to call them large."""
 WORSE: Final = 2.0
 """A loss above this many times the best it had been, and above where it began, is divergence and not noise."""
 

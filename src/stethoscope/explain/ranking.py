@@ -78,7 +78,7 @@ def acts_through_updates(code: str) -> bool:
 
 def has_own_root(other: Finding, cause: Finding, around: RunContext) -> bool:
     """Whether the run shows that one finding does not come from another, although it might by its kind."""
-    # A state of units at the very first look was there before any update could make it.
+    # A state of units at the very first sample was there before any update could make it.
     if other.code in UNIT_TROUBLE and acts_through_updates(cause.code) and around.first_step is not None:
         return other.first_step <= around.first_step
     # Behind a normalization nothing is known of the size of the inputs.

@@ -1,4 +1,4 @@
-"""Why a code was told or not: what was looked at, what was missing, what silenced it, the numbers beside their limits."""
+"""Why a code was reported or not: what was recorded, what was missing, what silenced it, the numbers beside their limits."""
 
 from __future__ import annotations
 

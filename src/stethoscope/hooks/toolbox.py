@@ -63,7 +63,7 @@ class Inspector(Protocol):
         *,
         step: int | None = None,
     ) -> int:
-        """Looks at a tensor and returns the id of the look."""
+        """Inspects a tensor and returns the id of the inspection."""
 
 
 class GradientRecorder(Protocol):

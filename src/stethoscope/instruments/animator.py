@@ -117,7 +117,7 @@ class _Frame:
 
 
 class Frames(Sequence[GradientFrame]):
-    """The retained frames, oldest first; each is built when looked at."""
+    """The retained frames, oldest first; each is built when read."""
 
     def __init__(self, kept: deque[_Frame]) -> None:
         self._kept = kept

@@ -44,7 +44,7 @@ class GradientDebugger:
         source: Callable[[GradientDebugger], None] | None = None,
     ) -> None:
         """`source` is asked before every question, and hands in what a session measured since; where not
-        `enabled` nothing is looked at or kept."""
+        `enabled` nothing is measured or kept."""
         if max_history < 1:
             raise StethoscopeError("max_history must be at least 1", where=max_history)
         self.max_history = max_history

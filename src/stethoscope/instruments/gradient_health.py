@@ -1,7 +1,7 @@
 """How healthy gradients are: each layer, all of them, and why.
 
 The bounds on norms are the seeds'. A layer is judged by the median of its last looks, so that one odd batch
-does not decide, except that a gradient which is not finite at the last look is Critical at once.
+does not decide, except that a gradient which is not finite at the last sample is Critical at once.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class LayerGradientAnalysis:
     is_vanishing: bool
     is_exploding: bool
     has_no_gradient: bool
-    """No gradient to speak of for ten looks in a row."""
+    """No gradient to speak of for ten samples in a row."""
     num_looks: int
 
 

@@ -76,7 +76,7 @@ class LayerGradients:
         self.looks: deque[GradientLook] = deque(maxlen=max_history)
         self.num_looks = 0
         self.steps_without_gradient = 0
-        """How many looks in a row, up to the last one, had a norm under 1e-8."""
+        """How many samples in a row, up to the last one, had a norm under 1e-8."""
         self._last: FloatArray | None = None
         self._mean: FloatArray | None = None
         self._num_directions = 0
@@ -130,7 +130,7 @@ class LayerGradients:
         return look
 
     def series(self, name: str) -> FloatArray:
-        """One number of every look kept, oldest first; NaN where it is unknown."""
+        """One number of every sample kept, oldest first; NaN where it is unknown."""
         values = [getattr(look, name) for look in self.looks]
         return np.array([np.nan if value is None else value for value in values], dtype=np.float64)
 
@@ -166,7 +166,7 @@ class LayerGradients:
         self._last = direction
 
     def _update_ratio(self, weights: Any, update: Any) -> float | None:
-        """From the update where it is given, else from how the weights changed since the last look."""
+        """From the update where it is given, else from how the weights changed since the last sample."""
         if weights is None:
             return None
         norm = float(measure_rows([weights], [self.name])[0][INDEX["norm"]])

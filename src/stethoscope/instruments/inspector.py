@@ -58,7 +58,7 @@ class TensorInspector:
         enabled: bool = True,
         source: Callable[[TensorInspector], None] | None = None,
     ) -> None:
-        """Where not `enabled`, nothing is looked at: every id is 0, which names no look. `source` is asked before
+        """Where not `enabled`, nothing is inspected: every id is 0, which names no inspection. `source` is asked before
         every question and hands in what a session measured since; what a user showed is never pushed out by it."""
         if max_tracked_tensors < 1:
             raise StethoscopeError("max_tracked_tensors must be at least 1", where=max_tracked_tensors)
@@ -122,7 +122,7 @@ class TensorInspector:
         step: int | None = None,
         alerts: Sequence[TensorAlert] = (),
     ) -> int:
-        """Keeps statistics that were measured elsewhere, as a session does; returns the look's id."""
+        """Keeps statistics that were measured elsewhere, as a session does; returns the inspection's id."""
         if not self.enabled or (layer, name) in self.by_hand:
             return 0
         with self._lock:
@@ -206,7 +206,7 @@ class TensorInspector:
         ]
 
     def alerts(self, severity: Severity | str = Severity.INFO) -> list[TensorAlert]:
-        """Every alert of the remembered looks that matters at least this much."""
+        """Every alert of the remembered inspections that matters at least this much."""
         least = Severity(severity).rank
         return [a for info in self._all_infos() for a in info.alerts if a.severity.rank >= least]
 

@@ -129,7 +129,7 @@ class MemoryBook:
         return dict(sorted(totals.items(), key=lambda item: -item[1]))
 
     def over_time(self) -> list[MemoryPoint]:
-        """Living bytes at each look."""
+        """Living bytes at each inspection."""
         return list(self._points)
 
     @property

@@ -189,7 +189,7 @@ def unremarkable(stats: TensorStats) -> bool:
 
 
 def mean_of(group: list[TensorStats] | deque[TensorStats], column: str = "mean") -> float:
-    """The mean of one statistic over the looks that know it."""
+    """The mean of one statistic over the inspections that know it."""
     values = [value for stats in group if (value := getattr(stats, column)) is not None]
     return float(np.mean(values)) if values else float("nan")
 

@@ -176,7 +176,7 @@ def _action(norm: float, broken: NonFinite | None) -> str:
 
 def _mitigations(share: float, largest: float, located: list[NonFinite], num_layers: int) -> list[str]:
     if num_layers == 0:
-        return ["No gradients were given: nothing was looked at"]
+        return ["No gradients were given: nothing was analyzed"]
     advice = [str(where) for where in located[:5]]
     if share > 0.3:
         advice.append(f"{share:.0%} of the layers are over the threshold: lower the learning rate by a lot")

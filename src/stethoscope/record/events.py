@@ -158,7 +158,7 @@ class Batch(EventBody):
     num_constant: Count = 0
     """Features that have one value in the whole batch."""
     constant: tuple[tuple[int, float], ...] | None = None
-    """The first of them with their values; None where features were not looked at."""
+    """The first of them with their values; None where features were not measured."""
     feature_rms: FeatureSizes | None = None
     nonfinite_features: tuple[int, ...] = ()
     """Features without any finite value."""

@@ -2,7 +2,7 @@
 
 Promises a consistent view: a row is read from its journal or from the segment that replaced it, never from
 both and never from neither, also while another process seals. Journals are listed before the manifest is
-read, so one that was sealed in between is found in the manifest; where one goes later, the look is repeated.
+read, so one that was sealed in between is found in the manifest; where one goes later, the reading is repeated.
 """
 
 from __future__ import annotations

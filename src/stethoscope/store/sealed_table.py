@@ -65,7 +65,7 @@ class SealedTable:
     def groups_since(self, first: int) -> Groups:
         """The row groups that may hold steps from `first` on."""
         if self._last_step is not None and self._last_step < first:
-            return []  # as whoever follows a run is told by nearly every segment at every look
+            return []  # as a reader that follows a run is told by nearly every segment each time
         latest = []
         for group in range(self.num_groups()):
             span = self._value_range(group, "step")

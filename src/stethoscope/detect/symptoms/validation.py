@@ -51,7 +51,7 @@ def _validation_series(progress: Progress) -> list[tuple[str, Series]]:
 
 
 def improved(name: str, values: FloatArray) -> bool | None:
-    """Whether a score got better than its first value by more than jitter; None where it was looked at too seldom."""
+    """Whether a score got better than its first value by more than jitter; None where there are too few values."""
     if len(values) < 2:
         return None
     sign, start, end = direction(name), float(values[0]), late(values)
@@ -89,7 +89,7 @@ def _never_better(progress: Progress, name: str, series: Series) -> Symptom | No
         return None
     return Symptom(
         "parts_from_training",
-        f"The training loss falls from {fell[0]:.3g} to {fell[1]:.3g}, but {name} was never better than at its first look: "
+        f"The training loss falls from {fell[0]:.3g} to {fell[1]:.3g}, but {name} was never better than its first value: "
         f"{end:.3g}, after {start:.3g}. What is learned does not hold in validation.",
         int(series.steps[0]),
         int(series.steps[-1]),
@@ -113,7 +113,7 @@ def _left_behind(name: str, series: Series) -> Symptom | None:
     return Symptom(
         "parts_from_training",
         f"{name} was best at step {step:,} with {best:.3g} and has worsened to {end:.3g} since"
-        + (f", {_comparison_text(end, start)} at its first look ({start:.3g})." if sign < 0 else "."),
+        + (f", {_comparison_text(end, start)} its first value ({start:.3g})." if sign < 0 else "."),
         step,
         int(series.steps[-1]),
         (Evidence(name, end, best, stat=name),),

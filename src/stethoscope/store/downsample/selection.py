@@ -1,7 +1,7 @@
 """What stays of a segment's tables when old steps are thinned out.
 
 Rows: the last of each site's bucket, exact as it was. Vectors: of each site every so many-th. Scalars, once rows are far apart: the
-least, the largest and the last of each bucket, and what is not finite. Events: facts stay; looks that are taken again and again
+least, the largest and the last of each bucket, and what is not finite. Events: facts stay; samples that are taken again and again
 thin out with the rows. Steps to keep whole are kept in every table.
 """
 
@@ -30,7 +30,7 @@ REPEATED_LOOKS: Final = frozenset(
         events.Units,
     )
 )
-"""Kinds of events of which there is one every few steps, each a look at the same thing."""
+"""Kinds of events of which there is one every few steps, each a sample of the same thing."""
 SCALARS_FROM: Final = 64
 """Steps per bucket of rows from which on scalars thin out too."""
 _SCALARS_FINER: Final = 4

@@ -21,7 +21,7 @@ from stethoscope.store import Run, open_run
 from stethoscope.views.common.coverage import Coverage
 
 REFRESH_S: Final = 0.25
-"""A live run is looked at again no more often than this."""
+"""A live run is read again no more often than this."""
 HEAT_KINDS: Final = (
     Kind.GRADIENT,
     Kind.WEIGHT,

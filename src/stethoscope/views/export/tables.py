@@ -77,7 +77,7 @@ def _stream_parts(
 
 
 def _as_cells(part: Any) -> Any:
-    """Columns that CSV can hold: text made safe, lists as JSON. Each distinct text is looked at once."""
+    """Columns that CSV can hold: text made safe, lists as JSON. Each distinct text is checked once."""
     import pyarrow as pa
 
     columns = {}

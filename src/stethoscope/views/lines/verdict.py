@@ -137,7 +137,7 @@ def _plain_trends(run: Run | None) -> Trends:
 
 
 def extent_text(looked_at: LookedAt) -> str:
-    """How much was looked at."""
+    """How much was examined."""
     expected = looked_at.num_sites_expected or looked_at.num_sites
     text = f"{numbers.count(looked_at.num_sites)} of {plural(expected, 'tensor')}, "
     text += f"{plural(looked_at.num_steps, 'step')}."

@@ -1,4 +1,4 @@
-"""Whether two runs' tensors point the same way: the cosine of their sketches, layer by layer, look by look.
+"""Whether two runs' tensors point the same way: the cosine of their sketches, layer by layer, sample by sample.
 
 Both runs draw the same random signs, so the sketches of two tensors of one shape can be set against each other. A
 sketch of 64 numbers gives a cosine within about 0.12; a layer's is taken over all its tensors together.
@@ -20,7 +20,7 @@ from stethoscope.views.common.open_run import OpenRun
 from stethoscope.views.pagedata.packing import floats
 
 Pair = tuple[dict[int, int], Any, Any]
-"""The looks that both runs took of a tensor, each with its index, and the sketches of both there."""
+"""The steps at which both runs sketched a tensor, each with its index, and the sketches of both there."""
 Pairs = dict[Site, tuple[SiteInfo, Pair]]
 
 
@@ -89,7 +89,7 @@ def cosine_data(found: Pairs, nodes: Sequence[Node], window: tuple[int, int]) ->
 
 
 def _shared_sketches(a: Run, b: Run, site: Site) -> Pair | None:
-    """The looks both runs took of a site, each with its index, and the sketches of both there."""
+    """The steps at which both runs sketched a site, each with its index, and the sketches of both there."""
     (steps_a, left), (steps_b, right) = a.vectors("sketch", site), b.vectors("sketch", site)
     if not len(steps_a) or not len(steps_b) or left.shape[1] != right.shape[1]:
         return None

@@ -203,7 +203,7 @@ class LayerLine:
 def layer_tracks(
     viewed: OpenRun, path: str, inside: list[SiteInfo], tensor: SiteInfo | None, view: tuple[int, int, int]
 ) -> list[Track]:
-    """The lines of `layer_series` over the steps that are looked at; those without a value there are left out."""
+    """The lines of `layer_series` over the steps in view; those without a value there are left out."""
     out = [_line_data(track, view) for track in layer_series(viewed, path, inside, tensor, view[:2])]
     return [track for track in out if track["series"]["count"]][:8]
 

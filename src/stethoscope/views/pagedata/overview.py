@@ -38,7 +38,7 @@ class Counts(TypedDict):
 
 
 class RunData(TypedDict):
-    """Everything of the run screen that does not depend on what part of it is looked at."""
+    """Everything of the run screen that does not depend on what part of it is in view."""
 
     version: int
     isExamining: bool
@@ -85,7 +85,7 @@ class Track(TypedDict):
 
 
 class TracksData(TypedDict):
-    """The lines over the steps that are looked at."""
+    """The lines over the steps in view."""
 
     version: int
     tracks: list[Track]
@@ -111,7 +111,7 @@ class Minimap(TypedDict):
 
 
 def run_data(viewed: OpenRun) -> RunData:
-    """Everything of the run screen that does not depend on what part of it is looked at."""
+    """Everything of the run screen that does not depend on what part of it is in view."""
     is_examining = viewed.examine_later()
     run, diagnosis = viewed.run, viewed.diagnosis
     assert set(STATS) <= set(STATISTICS)

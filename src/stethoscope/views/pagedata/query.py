@@ -71,7 +71,7 @@ class QueryParams:
         return {"1": True, "0": False}.get(self._found.get(name, ""), default)
 
     def view(self, span: tuple[int, int]) -> tuple[int, int, int]:
-        """First and last step, by default those of the span, and the width in pixels of what is looked at."""
+        """First and last step, by default those of the span, and the width in pixels of what is drawn."""
         first, last = self.whole("first", span[0]), self.whole("last", span[1])
         if last < first:
             raise BadQuestionError("The last step lies before the first", where=f"{first} to {last}")

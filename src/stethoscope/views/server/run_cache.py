@@ -1,4 +1,4 @@
-"""The runs of a folder under opaque ids; the ones looked at are kept open, a bounded number of them.
+"""The runs of a folder under opaque ids; the ones in use are kept open, a bounded number of them.
 
 An id says nothing about the place: it is looked up, never joined to a path. Folders reached by a symbolic link are
 not listed.
@@ -73,7 +73,7 @@ class RunCache:
         return viewed
 
     def warm_up(self) -> None:
-        """Opens the newest run beside whatever else goes on: it is what is looked at first, while the browser starts."""
+        """Opens the newest run beside whatever else goes on: it is what is shown first, while the browser starts."""
         newest = next(iter(self.folders()), None)
         if newest is not None:
             with contextlib.suppress(Exception):  # whatever is wrong with it is said where it is asked for

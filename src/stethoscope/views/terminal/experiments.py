@@ -1,4 +1,4 @@
-"""The experiments of a checkup as rows: what each asked, what came of it, what it looked at."""
+"""The experiments of a checkup as rows: what each asked, what came of it, what it examined."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from stethoscope.views.common.styled_text import NOTE, PLAIN, Line, cell_width, 
 
 _GAP = 2
 _MIN_LOOKED = 52
-"""Columns for what was looked at; with fewer the experiment's name stands for its question."""
+"""Columns for what was examined; with fewer the experiment's name stands for its question."""
 _WIDEST = 124
 
 
 def experiment_lines(experiments: Sequence[Experiment], screen: Screen) -> list[Line]:
-    """One row each; those that had nothing to look at are named together at the end."""
+    """One row each; those that do not apply are named together at the end."""
     asked = [one for one in experiments if one.outcome != "does not apply"]
     if not asked:
         return []
@@ -33,7 +33,7 @@ def experiment_lines(experiments: Sequence[Experiment], screen: Screen) -> list[
         lines += [[(" " * (2 + width + _GAP), ""), (piece, NOTE)] for piece in rest]
     idle = [one.name for one in experiments if one.outcome == "does not apply"]
     if idle:
-        words = f"nothing to look at here: {', '.join(idle)}"
+        words = f"not applicable here: {', '.join(idle)}"
         lines += [[(piece, NOTE)] for piece in wrap(screen.text(words), min(screen.width, _WIDEST))]
     return lines
 

@@ -1,4 +1,4 @@
-"""Why a code was told or not, as lines: the answer, what was looked at, each number beside what the rule asks for."""
+"""Why a code was reported or not, as lines: the answer, what was recorded, each number beside what the rule asks for."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def reason_lines(answer: Why, screen: Screen) -> list[Line]:
     lines: list[Line] = [[(f"{answer.code} {_HEADS[answer.outcome]}", STRONG)]]
     lines += [[(piece, PLAIN)] for piece in wrap(screen.text(answer.sentence), width)]
     if answer.needs:
-        lines += [[], [("  looked at", NOTE)], *_need_lines(answer, screen)]
+        lines += [[], [("  recorded", NOTE)], *_need_lines(answer, screen)]
     if answer.readings:
         lines += [[], [("  what the rule asks for", NOTE)], *_reading_lines(answer, screen)]
     command = f"stethoscope explain {answer.code}"

@@ -1,4 +1,4 @@
-"""The whole answer to "what is wrong": verdict, picture around where it began, what to look at next."""
+"""The whole answer to "what is wrong": verdict, picture around where it began, what to read next."""
 
 from __future__ import annotations
 

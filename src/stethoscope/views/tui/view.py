@@ -1,4 +1,4 @@
-"""What of a run is looked at: kind, window, cursor, selected row, open branches; and how keys change it.
+"""What of a run is shown: kind, window, cursor, selected row, open branches; and how keys change it.
 
 Plain data: the drawing reads a copy, the keys change the original, and both meet in a Page.
 """
@@ -23,7 +23,7 @@ MIN_WINDOW = 8
 
 @dataclasses.dataclass(slots=True)
 class View:
-    """What is looked at."""
+    """What is shown."""
 
     kind: Kind | None = None
     """None: the one that the first cause speaks of."""
