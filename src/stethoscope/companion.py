@@ -113,7 +113,7 @@ class Companion:
             try:
                 self._writer.write(found, replace=True, failures=failures)
             except OSError as error:  # a full disk: tried again at the next look
-                complain(f"findings cannot be written: {error}")
+                log_error(f"findings cannot be written: {error}")
                 return found
             self._written, self._text = found, text
         return found
@@ -154,7 +154,7 @@ class Companion:
             self._writer.write([], replace=True, failures=self._detection.errors | self._sealing_errors)
         self._writer.close()
 
-    def has_come_to_its_end(self) -> bool:
+    def has_ended_by_now(self) -> bool:
         """Whether the run, read again, says that nothing follows."""
         self._run.refresh()
         return self.has_ended
@@ -197,33 +197,33 @@ def follow(folder: Path, parent: int, disk_bytes: int) -> None:
         if companion.has_ended or not _is_alive(parent):
             break
         if time.monotonic() - sealed > SEAL_SECONDS or companion.has_much_to_seal:
-            at_work = tidy_apart(companion)
+            at_work = tidy_in_child(companion)
             sealed = time.monotonic()
         time.sleep(POLL_SECONDS)
     companion.finish()
     if at_work is not None:
-        wait_for(at_work, lambda: False)  # it holds the lock
-    tidied(companion, final=True)
+        wait_for_child(at_work, lambda: False)  # it holds the lock
+    try_to_tidy(companion, final=True)
     companion.remove_reserves()
 
 
-def tidy_apart(companion: Companion) -> int | None:
+def tidy_in_child(companion: Companion) -> int | None:
     """Tidy in a process of its own, and wait for it: whatever memory sealing and thinning took goes with it.
 
     One that breaks, or is killed, leaves nothing but files that the next one sweeps up. Where the run ends meanwhile `stop()` waits for
     the last findings: then it is left at work, and told by its id.
     """
     if not hasattr(os, "fork") or threading.active_count() > 1:
-        companion.note_sealing(tidied(companion))
+        companion.note_sealing(try_to_tidy(companion))
         return None
     hear, tell = os.pipe()
     child = os.fork()
     if child == 0:
-        os.write(tell, (tidied(companion) or "done").encode()[:1000])
+        os.write(tell, (try_to_tidy(companion) or "done").encode()[:1000])
         os._exit(0)
     os.close(tell)
     with os.fdopen(hear, "rb") as answer:
-        if not wait_for(child, companion.has_come_to_its_end):
+        if not wait_for_child(child, companion.has_ended_by_now):
             return child
         said = answer.read().decode(errors="replace")
     companion.note_sealing(
@@ -233,17 +233,17 @@ def tidy_apart(companion: Companion) -> int | None:
     return None
 
 
-def tidied(companion: Companion, *, final: bool = False) -> str:
+def try_to_tidy(companion: Companion, *, final: bool = False) -> str:
     """Tidy, and say what went wrong, "" where nothing did."""
     try:
         companion.tidy(final=final)
     except Exception as error:
-        complain(traceback.format_exc())
+        log_error(traceback.format_exc())
         return f"{type(error).__name__}: {error}"
     return ""
 
 
-def complain(text: str) -> None:
+def log_error(text: str) -> None:
     """To the log of this process, which begins anew when it has become long."""
     with contextlib.suppress(OSError, ValueError):
         if os.fstat(2).st_size > companion_log.MOST_BYTES:
@@ -252,7 +252,7 @@ def complain(text: str) -> None:
         print(text, file=sys.stderr, flush=True)  # noqa: T201 - this is the log
 
 
-def wait_for(child: int, is_enough: Callable[[], bool]) -> bool:
+def wait_for_child(child: int, is_enough: Callable[[], bool]) -> bool:
     """Waits until a process of ours has ended, or it is enough: then False. One that hangs is ended; the next sweeps up."""
     begun = looked = time.monotonic()
     while os.waitpid(child, os.WNOHANG)[0] == 0:

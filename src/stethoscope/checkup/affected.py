@@ -33,13 +33,14 @@ def first_affected(
     affected = [
         path
         for (path, given, made), (_, given2, made2) in zip(before, after, strict=True)
-        if _same(given, given2) and not _same(made, made2)
+        if all_equal(given, given2) and not all_equal(made, made2)
     ]
     # Calls are listed as they return: the innermost of the first affected ones comes first.
     return affected[0] if affected else None
 
 
-def _same(a: list[torch.Tensor], b: list[torch.Tensor]) -> bool:
+def all_equal(a: list[torch.Tensor], b: list[torch.Tensor]) -> bool:
+    """Whether two lists of results are equal but for rounding."""
     return len(a) == len(b) and all(differ(x, y) <= 1 for x, y in zip(a, b, strict=True))
 
 

@@ -11,7 +11,8 @@ from typing import Any
 
 import torch
 
-from stethoscope.checkup.examination import Examination, differ
+from stethoscope.checkup.affected import all_equal
+from stethoscope.checkup.examination import Examination
 from stethoscope.checkup.findings import CRITICAL, found
 from stethoscope.checkup.structure import is_open, map_tensors, tensors
 from stethoscope.record import Finding
@@ -45,7 +46,7 @@ def examine(exam: Examination) -> Iterator[Finding]:
     exam.saw("outputs and gradients for the batch, for zeros and for other inputs")
     # Zeros, then the samples in another order with their targets left in place: the loss may not stay the same.
     for change in (_zeros, _reordered):
-        if not _equal(before, _outputs_and_gradients(exam, map_tensors(change, subject.inputs))):
+        if not all_equal(before, _outputs_and_gradients(exam, map_tensors(change, subject.inputs))):
             return
     yield found(
         "inputs_ignored",
@@ -98,7 +99,3 @@ def _outputs_and_gradients(exam: Examination, inputs: Any) -> list[torch.Tensor]
         found_grads = torch.autograd.grad(loss, asking, allow_unused=True)
         grads = [g.to_dense() if g.is_sparse else g for g in found_grads if g is not None]
     return [t.detach() for t in (*output_tensors(output), *grads, loss)]
-
-
-def _equal(a: list[torch.Tensor], b: list[torch.Tensor]) -> bool:
-    return len(a) == len(b) and all(differ(x, y) <= 1 for x, y in zip(a, b, strict=True))

@@ -10,8 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stethoscope.kernels.columns import COLUMNS, INDEX, Table, merge
-from stethoscope.kernels.statistics import derive
-from stethoscope.kernels.statistics import statistic as declared
+from stethoscope.kernels.statistics import derive, statistic
 from stethoscope.record import FloatArray, IntArray, SiteInfo
 from stethoscope.store.pieces import Chunk
 
@@ -51,10 +50,10 @@ class Grid:
 
 def columns_of(name: str) -> tuple[int, ...]:
     """The columns that a statistic is read from; KeyError with the known names where there is none such."""
-    return tuple(INDEX[column] for column in declared(name).inputs or (name,))
+    return tuple(INDEX[column] for column in statistic(name).inputs or (name,))
 
 
-def statistic(values: Table, name: str, columns: tuple[int, ...]) -> FloatArray:
+def derive_statistic(values: Table, name: str, columns: tuple[int, ...]) -> FloatArray:
     """A statistic of rows that hold only these columns."""
     return derive(name, {COLUMNS[column]: values[..., at] for at, column in enumerate(columns)})
 

@@ -22,7 +22,7 @@ from stethoscope.store.catalogue import Catalogue
 from stethoscope.store.downsample.buckets import BASE_LEVEL, SiteBuckets, fold_series, join
 from stethoscope.store.downsample.dense import STATS
 from stethoscope.store.downsample.reading import DERIVED, BucketMatrix, read_buckets
-from stethoscope.store.layout import Grid, columns_of, lay_out, merge_ranks, statistic
+from stethoscope.store.layout import Grid, columns_of, derive_statistic, lay_out, merge_ranks
 from stethoscope.store.pieces import ALL_COLUMNS, FIRST_STEP, LAST_STEP, Chunk, Event
 
 _MOST_LOOKS: Final = 5
@@ -109,7 +109,7 @@ class Queries:
             infos = self._catalogue.sites.infos
             grids = [merge_ranks(grids, np.array([infos[n].measured == "shard" for n in numbers], bool))]
         grid = grids[0]
-        return grid, grid.values if stat is None else statistic(grid.values, stat, columns)
+        return grid, grid.values if stat is None else derive_statistic(grid.values, stat, columns)
 
     def _read_chunks(
         self, columns: tuple[int, ...], wanted: npt.NDArray[np.bool_], first: int, last: int, rank: int
