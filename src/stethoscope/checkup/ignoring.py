@@ -45,7 +45,7 @@ def examine(exam: Examination) -> Iterator[Finding]:
     before = _outputs_and_gradients(exam, None)
     exam.saw("outputs and gradients for the batch, for zeros and for other inputs")
     # Zeros, then the samples in another order with their targets left in place: the loss may not stay the same.
-    for change in (_zeros, _reordered):
+    for change in (_zeros, _other_values):
         if not all_equal(before, _outputs_and_gradients(exam, map_tensors(change, subject.inputs))):
             return
     yield found(
@@ -79,7 +79,7 @@ def _zeros(tensor: torch.Tensor) -> torch.Tensor:
     return tensor if tensor.dtype is torch.bool else torch.zeros_like(tensor)
 
 
-def _reordered(tensor: torch.Tensor) -> torch.Tensor:
+def _other_values(tensor: torch.Tensor) -> torch.Tensor:
     if tensor.is_floating_point():
         size = tensor.detach().abs().mean() + 1.0
         return torch.randn(tensor.shape, generator=torch.Generator().manual_seed(3), device="cpu").to(tensor) * size

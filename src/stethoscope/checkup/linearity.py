@@ -44,7 +44,7 @@ def examine(exam: Examination) -> Iterator[Finding]:
     ]
     if exam.graph.get("edges"):
         exam.saw(f"what stands between {plural(sum(not list(m.children()) for m in modules.values()), 'module')}")
-    for run in _join_pairs(pairs):
+    for run in _chains_of(pairs):
         yield found(
             "linear_collapse",
             WARNING,
@@ -105,7 +105,7 @@ def _is_one_map(first: torch.nn.Module, second: torch.nn.Module) -> bool:
     return False
 
 
-def _join_pairs(pairs: list[tuple[str, str]]) -> list[list[str]]:
+def _chains_of(pairs: list[tuple[str, str]]) -> list[list[str]]:
     following = dict(pairs)
     starts = [a for a in following if a not in following.values()]
     runs = []

@@ -134,7 +134,7 @@ class Nonfinite(Detector):
         """At most one origin, and the buffers that were bad before it."""
         found = []
         if self._origin is not None:
-            found.append(_extended(self._origin, self._last_bad))
+            found.append(_extended_to(self._origin, self._last_bad))
         if self._buffer is not None:
             found.append(self._buffer)
         return found
@@ -330,7 +330,7 @@ def _origin(message: str, step: int, sites: tuple[str, ...], evidence: list[Evid
     )
 
 
-def _extended(finding: Finding, last: int) -> Finding:
+def _extended_to(finding: Finding, last: int) -> Finding:
     return Finding.from_json(finding.to_json() | {"last_step": max(last, finding.last_step)})
 
 

@@ -28,7 +28,7 @@ def experiment_lines(experiments: Sequence[Experiment], screen: Screen) -> list[
     lines: list[Line] = []
     for one, name in zip(asked, names, strict=True):
         sign, style = _outcome_sign(one, screen)
-        first, *rest = wrap(screen.text(_coverage_text(one)), room) or [""]
+        first, *rest = wrap(screen.text(_outcome_text(one)), room) or [""]
         lines.append([(pad(sign, 2), style), (pad(name, width + _GAP), PLAIN), (first, NOTE)])
         lines += [[(" " * (2 + width + _GAP), ""), (piece, NOTE)] for piece in rest]
     idle = [one.name for one in experiments if one.outcome == "does not apply"]
@@ -38,7 +38,7 @@ def experiment_lines(experiments: Sequence[Experiment], screen: Screen) -> list[
     return lines
 
 
-def _coverage_text(one: Experiment) -> str:
+def _outcome_text(one: Experiment) -> str:
     if one.outcome == "found":
         return f"found {', '.join(one.codes)}"
     return f"failed: {one.looked_at}" if one.outcome == "failed" else one.looked_at

@@ -245,7 +245,7 @@ class PageScreen(TextualScreen[None]):
 
     # ---- keys that only some screens have: elsewhere they do nothing, and say so ----
 
-    def _say_later(self, words: str) -> None:
+    def _say_unavailable(self, words: str) -> None:
         self.say(words)
 
     def action_step(self, by: int) -> None:
@@ -283,12 +283,12 @@ class PageScreen(TextualScreen[None]):
 
     def action_select(self) -> None:
         """Marks a run."""
-        self._say_later("x marks runs in the list: g r")
+        self._say_unavailable("x marks runs in the list: g r")
 
     def action_compare(self) -> None:
         """Compares two runs."""
-        self._say_later("c compares two runs marked with x in the list: g r")
+        self._say_unavailable("c compares two runs marked with x in the list: g r")
 
     def action_difference(self) -> None:
         """The first difference."""
-        self._say_later("d belongs to two runs side by side: mark them with x in the list, then c")
+        self._say_unavailable("d belongs to two runs side by side: mark them with x in the list, then c")
