@@ -177,7 +177,7 @@ export interface Checkup {
   time: number;
 }
 
-/** Everything of the run screen that does not depend on what part of it is looked at. */
+/** Everything of the run screen that does not depend on what part of it is in view. */
 export interface RunData {
   version: number;
   isExamining: boolean;
@@ -238,7 +238,7 @@ export interface Track {
   stat?: string;
 }
 
-/** The lines over the steps that are looked at. */
+/** The lines over the steps in view. */
 export interface TracksData {
   version: number;
   tracks: Track[];
