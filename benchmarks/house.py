@@ -89,7 +89,7 @@ def count(files: dict[str, str]) -> dict[str, str]:
     lengths = [text.count("\n") for text in files.values()]
     whole = "\n".join(files.values())
     words = Counter(re.findall(r"\w+", whole))
-    private = [name for name in plain if name.startswith("_")]
+    once = sum(used_once(text, trees[name]) for name, text in files.items())
     config = next((n for n in nodes if isinstance(n, ast.ClassDef) and n.name == "DebugConfig"), None)
     wordless = [len(name.strip("_").split("_")) == 1 for name in plain]
     return {
@@ -103,7 +103,7 @@ def count(files: dict[str, str]) -> dict[str, str]:
         "functions": f"{len(functions):,}",
         "functions over 60 lines": f"{sum((f.end_lineno or 0) - f.lineno > 60 for f in functions)}",
         "complexity over 10": f"{100 * sum(complexity(f) > 10 for f in functions) / len(functions):.1f}%",
-        "private functions used once": f"{100 * sum(words[n] == 2 for n in private) / len(plain):.0f}%",
+        "private functions used once": f"{100 * once / len(plain):.0f}%",
         "mean length of a function's name": f"{statistics.mean(len(n.strip('_')) for n in plain):.1f}",
         "one-word function names": f"{100 * sum(wordless) / len(plain):.0f}%",
         "public names at the top": f"{len(public_names(trees['__init__.py']))}",
@@ -112,6 +112,13 @@ def count(files: dict[str, str]) -> dict[str, str]:
         "imports between faces": f"{len(between_faces(trees))}",
         "the word place(s)": f"{words['place'] + words['places']:,}",
     }
+
+
+def used_once(text: str, tree: ast.Module) -> int:
+    """How many private functions of a file it names once besides their definition."""
+    words = Counter(re.findall(r"\w+", text))
+    functions = [n.name for n in ast.walk(tree) if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef))]
+    return sum(name.startswith("_") and not name.startswith("__") and words[name] == 2 for name in functions)
 
 
 def public_names(tree: ast.Module) -> list[str]:
