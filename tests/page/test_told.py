@@ -85,7 +85,7 @@ def test_a_verdict_with_one_number_has_more_beside_it(watched, alone):
     assert page.locator("table.evidence .spark").count() == 4
     told = page.locator(".followed li").all_inner_texts()
     assert "Started in layers.1.attn.weight" in told[0]
-    assert any("It lasts to the end, 51 steps" in words for words in told)
+    assert any("Lasts to the end, 51 steps" in words for words in told)
     assert any("The loss is not affected" in words for words in told)
     assert "The loss does not show it" in page.locator(".why").inner_text()
     watched.check()
