@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stethoscope.record import FloatArray, IntArray, plural, printable
+from stethoscope.views.common.styled_text import cut_middle
 
 GLYPHS = " ░▒▓█"
 NAN_GLYPH, INF_GLYPH = "╳", "∞"
@@ -151,7 +152,7 @@ def _shared_module(names: Sequence[str]) -> str:
 
 def draw_rows(grid: Grid, label_width: int | None = None) -> str:
     """Title, step axis, rule, then a line per row: name right-aligned, two spaces, a glyph per column."""
-    labels = [shorten(label, label_width) if label_width else label for label in grid.labels]
+    labels = [cut_middle(label, label_width) if label_width else label for label in grid.labels]
     width = max((len(label) for label in labels), default=5)
     num_columns = len(grid.first_steps)
     per = f", {-(-grid.num_steps // num_columns)} steps a column" if grid.num_steps > num_columns else ""
@@ -173,11 +174,3 @@ def row_glyphs(grid: Grid, row: int) -> list[str]:
     for col in np.flatnonzero(grid.state[row] >= INF):
         glyphs[col] = NAN_GLYPH if grid.state[row, col] == NAN else INF_GLYPH
     return glyphs
-
-
-def shorten(name: str, width: int) -> str:
-    """The name cut in the middle to `width` characters."""
-    if len(name) <= width:
-        return name
-    tail = (width - 1) // 2
-    return f"{name[: width - 1 - tail]}…{name[len(name) - tail :]}"

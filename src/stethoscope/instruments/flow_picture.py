@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 from rich.text import Text
 
-from stethoscope.instruments.animator_grid import shorten
 from stethoscope.instruments.files import write_atomically, write_json, write_text
 from stethoscope.instruments.flow_layout import Position, apex, curve, edges_to_draw, node_positions
 from stethoscope.instruments.flow_types import (
@@ -33,6 +32,7 @@ from stethoscope.views.common.style import (
     monospace,
     tokens,
 )
+from stethoscope.views.common.styled_text import cut_middle
 
 NODE_MARKS = {
     NodeType.BOTTLENECK: "▸◂",
@@ -60,7 +60,7 @@ def to_text(shown: GradientFlowVisualization, width: int) -> Text:
     for node in nodes:
         style = _node_style(node.layer_name, broken | exploding, vanishing, palette)
         text.append(f"{NODE_MARKS[shown_type(node)]:>2} ", style=style)
-        text.append(f"{shorten(printable(node.layer_name), label_width):<{label_width}} ", style=style)
+        text.append(f"{cut_middle(printable(node.layer_name), label_width):<{label_width}} ", style=style)
         norms = norms_of(shown, node.layer_name)[-window:]
         text.append(f"{spark(norms):<{window}} ", style=style)
         text.append(f"{number(node.gradient_strength):>12}\n", style=style)
@@ -299,7 +299,7 @@ def _label_node(axis: Any, node: FlowNode, position: Position, look: Tokens, fil
         mark = NODE_MARKS[shown_type(node)]
         axis.annotate(mark, (x, y + 0.17), va="bottom", fontsize=7, color=look.ink, bbox=patch, **settings)
     axis.annotate(
-        plots.plain_text(shorten(printable(node.layer_name), 16)),
+        plots.plain_text(cut_middle(printable(node.layer_name), 16)),
         (x, y - 0.2),
         va="top",
         fontsize=6.5,

@@ -24,6 +24,7 @@ from stethoscope.views.common.style import (
     monospace,
     tokens,
 )
+from stethoscope.views.common.styled_text import cut_middle
 
 MAX_LABELS = 40
 
@@ -266,14 +267,9 @@ def _label_rows(axis: Any, labels: Sequence[str]) -> None:
     every = max(-(-len(labels) // MAX_LABELS), 1)
     positions = range(0, len(labels), every)
     axis.set_yticks(list(positions))
-    axis.set_yticklabels([plain_text(_short_name(labels[i])) for i in positions], fontfamily=monospace(), fontsize=7.5)
-
-
-def _short_name(name: str, width: int = 28) -> str:
-    if len(name) <= width:
-        return name
-    tail = (width - 1) // 2
-    return f"{name[: width - 1 - tail]}…{name[-tail:]}"
+    axis.set_yticklabels(
+        [plain_text(cut_middle(labels[i], 28)) for i in positions], fontfamily=monospace(), fontsize=7.5
+    )
 
 
 def _label_columns(axis: Any, columns: FloatArray | IntArray) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 from stethoscope.record import FloatArray, printable
 from stethoscope.views.common.plot_data import Heatmap, Histogram, Lines, Plot, number
 from stethoscope.views.common.style import USUAL, log_ratio
+from stethoscope.views.common.styled_text import cut_middle
 
 EIGHTHS = " ▏▎▍▌▋▊▉█"
 HEAT = "·░▒▓█"
@@ -27,15 +28,6 @@ def render(plot: Plot, width: int, height: int) -> str:
             return lines(plot, width, height)
         case Heatmap():
             return heatmap(plot, width, height)
-
-
-def cut(text: str, width: int) -> str:
-    """Cut in the middle to the width."""
-    text = printable(text)
-    if len(text) <= width:
-        return text
-    tail = max((width - 1) // 2, 0)
-    return f"{text[: max(width - 1 - tail, 0)]}…{text[len(text) - tail :]}"[:width]
 
 
 def histogram(plot: Histogram, width: int, height: int) -> str:
@@ -54,7 +46,7 @@ def histogram(plot: Histogram, width: int, height: int) -> str:
     largest = float(counts.max(initial=0.0)) or 1.0
     broken = plot.num_nan + plot.num_inf
     note = f", {broken:,} not finite" if broken else ""
-    out = [cut(f"{plot.name}: {int(plot.counts.sum()):,} values{note}", width)]
+    out = [cut_middle(printable(f"{plot.name}: {int(plot.counts.sum()):,} values{note}"), width)]
     for label, count, shown in zip(labels, counts.tolist(), numbers, strict=True):
         bar = _bar_text(count / largest * bar_room, count > 0)
         out.append(f"{label:>{left}} │{bar:<{bar_room}} {shown:>{right}}"[:width].rstrip())
@@ -70,7 +62,7 @@ def _bar_text(length: float, some: bool) -> str:
 
 def lines(plot: Lines, width: int, height: int) -> str:
     """Points on a grid with the ends of both axes written out; ╳ on the bottom row where y is not finite."""
-    out = [cut(plot.name, width)]
+    out = [cut_middle(printable(plot.name), width)]
     ys = np.concatenate([y for _, y in plot.series.values()] or [np.zeros(0)])
     xs = np.concatenate([x for x, _ in plot.series.values()] or [np.zeros(0)])
     usable = np.isfinite(ys) & ((ys > 0) if plot.log else True)
@@ -91,7 +83,7 @@ def lines(plot: Lines, width: int, height: int) -> str:
     out.append(f"{'':>{left}}  {first}{last:>{max(columns - len(first), 1)}}"[:width])
     if len(plot.series) > 1:
         key = "  ".join(f"{MARKS[i % len(MARKS)]} {label}" for i, label in enumerate(plot.series))
-        out.append(cut(key, width))
+        out.append(cut_middle(printable(key), width))
     return "\n".join(out) + "\n"
 
 
@@ -144,13 +136,13 @@ def _position(value: float, span: tuple[float, float], count: int) -> int:
 
 def heatmap(plot: Heatmap, width: int, height: int) -> str:
     """A glyph a cell, the latest columns that fit; with history `^` or `v` ends a row that left the usual."""
-    labels = [cut(label, max(width // 3, 6)) for label in plot.labels]
+    labels = [cut_middle(printable(label), max(width // 3, 6)) for label in plot.labels]
     left = max(map(len, labels), default=0)
     room = max(width - left - 4, 1)
     values = plot.values[:, -room:]
     ratios = (log_ratio(plot.values) if plot.history else _heat_levels(plot.values))[:, -room:]
     limit = max(height - 2, 1)
-    out = [cut(plot.name, width)]
+    out = [cut_middle(printable(plot.name), width)]
     for row in range(min(len(labels), limit)):
         glyphs = [_heat_glyph(v, c, plot.history) for v, c in zip(values[row], ratios[row], strict=True)]
         end = _trend_glyph(ratios[row]) if plot.history else ""
