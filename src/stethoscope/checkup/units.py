@@ -39,10 +39,11 @@ def examine(exam: Examination) -> Iterator[Finding]:
     if dead:
         # A layer behind a dead one sees nothing: the first is the cause.
         first = dead[0]
+        num_off = round(first.share_dead * first.num_units)
         yield found(
             "dead_units",
             CRITICAL if first.share_dead > 0.95 else WARNING,
-            f"{first.share_dead:.0%} of the {first.num_units} units after {_layer_and_activation(first)[0]} are off for every sample: "
+            f"{num_off} of {first.num_units} units of {_layer_name(exam, first)} are off for every sample: "
             "no gradient gets through them.",
             sites=_layer_and_activation(first),
             numbers={"share of units off": first.share_dead, "rows seen": first.num_rows},
@@ -74,6 +75,13 @@ def _layer_and_activation(activation: Activation) -> list[str]:
     """The layer that made what went in, then the nonlinearity's own path."""
     sites = [activation.producer, activation.path]
     return [layer for layer in sites if layer and layer != ROOT_NAME] or [ROOT_NAME]
+
+
+def _layer_name(exam: Examination, activation: Activation) -> str:
+    """For a sentence: "layer 3 (Linear)"."""
+    path = _layer_and_activation(activation)[0]
+    module = dict(exam.subject.model.named_modules()).get(path)
+    return f"layer {path} ({type(module).__name__})" if module is not None else path
 
 
 def _bias_line(exam: Examination, activation: Activation) -> str:

@@ -14,7 +14,7 @@ from stethoscope.explain.diagnosis import Diagnosis, LookedAt
 from stethoscope.explain.state import State, Suspect, Verdict
 from stethoscope.record import Evidence, Finding, StethoscopeError, plural
 from stethoscope.views.common import numbers
-from stethoscope.views.common.evidence import evidence_series, evidence_trend, suspect_figure
+from stethoscope.views.common.evidence import evidence_series, evidence_trend, suspect_figure, window_from
 from stethoscope.views.common.glyphs import SEVERITY_STYLE, Screen
 from stethoscope.views.common.styled_text import (
     CRITICAL,
@@ -38,14 +38,12 @@ Trends = Callable[[Evidence, int, Screen], Line]
 """The small trend beside a number, in the room there is."""
 
 READING_WIDTH = 96
-_TREND = 32
 """Sentences are not set wider than this, however wide the screen is."""
+_TREND = 32
 
 _FIGURES = 3
 """Numbers that a verdict rests on, at least: where the detector names fewer, what else moved stands beside them."""
 _MAX_FOLLOWED = 8
-_LEAD = 48
-"""Steps shown before a fault begins, at least: enough to see what was usual."""
 
 
 def verdict_lines(diagnosis: Diagnosis, run: Run | None, screen: Screen, *, full: bool = False) -> list[Line]:
@@ -271,16 +269,14 @@ def _evidence_trend(evidence: Evidence, cause: Finding, run: Run | None, room: i
     series = evidence_trend(evidence, cause, run) if run is not None and room >= 8 else None
     if series is None or len(series) < 2:
         return []
-    return sparkline(series.between(*window_around(cause, series.steps)), room, screen.glyphs)
+    return sparkline(series.between(*finding_window(cause, series.steps)), room, screen.glyphs)
 
 
-def window_around(cause: Finding, steps: np.ndarray[tuple[int], np.dtype[np.int64]]) -> tuple[int, int]:
+def finding_window(cause: Finding, steps: np.ndarray[tuple[int], np.dtype[np.int64]]) -> tuple[int, int]:
     """The steps to show for a finding: what came before it, and all that came after."""
     if not len(steps):
         return cause.first_step, cause.last_step
-    begin, end = int(steps[0]), int(steps[-1])
-    lead = max(_LEAD, (end - cause.first_step) // 2)
-    return max(begin, min(cause.first_step - lead, end - _LEAD)), end
+    return window_from(cause.first_step, int(steps[0]), int(steps[-1]))
 
 
 def remedy_lines(remedy: str, screen: Screen) -> list[Line]:

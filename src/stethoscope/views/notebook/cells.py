@@ -21,7 +21,7 @@ from stethoscope.views.lines.verdict import beside, extent_text, since
 from stethoscope.views.notebook.markup import SEVERITY_COLOR, cells_svg, escaped, line_svg, mark, mono, muted, sheet
 from stethoscope.views.pagedata.heat import opened_rows, troubled
 from stethoscope.views.pagedata.overview import heat_kind
-from stethoscope.views.pagedata.verdict import window_around
+from stethoscope.views.pagedata.verdict import opening_window
 
 _MAX_ROWS = 16
 _PLOT_WIDTH = 480
@@ -173,7 +173,7 @@ def loss_html(viewed: OpenRun) -> str:
     run = viewed.run
     if metrics.LOSS not in run.metrics():
         return ""
-    series = run.metric(metrics.LOSS).between(*window_around(run, viewed.diagnosis))
+    series = run.metric(metrics.LOSS).between(*opening_window(run, viewed.diagnosis))
     if len(series) < 2:
         return ""
     first, last = float(series.values[0]), float(series.values[-1])
@@ -198,7 +198,7 @@ def heat_html(viewed: OpenRun) -> str:
     whole = viewed.history(kind, "norm", [tree[at] for at in indices])
     troubled_names = {tree[at].path: severity for at, severity in signs.items()}
     shown, hidden = shortened(
-        whole.window(*window_around(viewed.run, viewed.diagnosis)), Picture(troubled_names, limit=_MAX_ROWS)
+        whole.window(*opening_window(viewed.run, viewed.diagnosis)), Picture(troubled_names, limit=_MAX_ROWS)
     )
     if not len(shown.steps) or not shown.rows:
         return ""

@@ -20,7 +20,7 @@ from stethoscope.views.pagedata.packing import Number, Packed, binned, number, r
 from stethoscope.views.pagedata.query import QueryParams
 from stethoscope.views.pagedata.ranks import over_ranks, spread_bins
 from stethoscope.views.pagedata.screens import Screen
-from stethoscope.views.pagedata.verdict import Course, EvidenceData, Verdict, verdict_data, window_around
+from stethoscope.views.pagedata.verdict import Course, EvidenceData, Verdict, opening_window, verdict_data
 
 MAX_WIDTH: Final = 4096
 MINIMAP_BINS: Final = 1024
@@ -122,7 +122,7 @@ def run_data(viewed: OpenRun) -> RunData:
         "model": facts.model_facts(run),
         "verdict": verdict_data(viewed, course(viewed)),
         "span": viewed.span,
-        "window": window_around(run, diagnosis),
+        "window": opening_window(run, diagnosis),
         "kinds": [str(kind) for kind in viewed.kinds()],
         "kind": str(heat_kind(viewed)),
         "stats": list(STATS),

@@ -13,14 +13,13 @@ from stethoscope.explain.diagnosis import Diagnosis
 from stethoscope.record import Evidence, Finding, Series, metrics
 from stethoscope.store import Run
 from stethoscope.views.common import numbers
-from stethoscope.views.common.evidence import evidence_series, evidence_trend, suspect_figure
+from stethoscope.views.common.evidence import evidence_series, evidence_trend, suspect_figure, window_from
 from stethoscope.views.common.open_run import OpenRun
 from stethoscope.views.pagedata.packing import Number, Packed, number, spark, text
 
 MAX_EVIDENCE: Final = 5
 MAX_FOLLOWED: Final = 6
 MAX_ROWS: Final = 200
-LEAD_STEPS: Final = 48
 _SPARK_BINS: Final = 96
 _GROWN: Final = 4.0
 _MAX_CLAUSE: Final = 120
@@ -133,7 +132,7 @@ class Verdict(TypedDict):
     lookedAt: Extent
 
 
-def window_around(run: Run, diagnosis: Diagnosis) -> tuple[int, int]:
+def opening_window(run: Run, diagnosis: Diagnosis) -> tuple[int, int]:
     """The steps to open with: enough before the first cause to see what was usual, and all that came after."""
     steps = run.steps
     metric = run.metric(metrics.LOSS).steps if metrics.LOSS in run.metrics() else steps
@@ -144,8 +143,7 @@ def window_around(run: Run, diagnosis: Diagnosis) -> tuple[int, int]:
     if not diagnosis.causes:
         return begin, end
     first = min([diagnosis.causes[0].first_step, *(entry["step"] for entry in signs(run, diagnosis.causes[0]))])
-    lead = max(LEAD_STEPS, (end - first) // 2)
-    return max(begin, min(first - lead, end - LEAD_STEPS)), end
+    return window_from(first, begin, end)
 
 
 def verdict_data(viewed: OpenRun, course: Course | None = None) -> Verdict:
@@ -201,7 +199,7 @@ def stated(viewed: OpenRun) -> Stated:
 def figure_data(evidence: Evidence, viewed: OpenRun) -> EvidenceData:
     """A number of the verdict, with the whole course that it is the end of."""
     series = evidence_series(evidence, viewed.run)
-    first, last = window_around(viewed.run, viewed.diagnosis)
+    first, last = opening_window(viewed.run, viewed.diagnosis)
     return _figure_data(
         evidence, None if series is None or not len(series) else spark(series, _SPARK_BINS, first, last)
     )
@@ -279,7 +277,7 @@ def evidence_data(evidence: Evidence, cause: Finding, viewed: OpenRun) -> Eviden
     """A number, before and after, with its trend where a series is known."""
     run = viewed.run
     series = evidence_trend(evidence, cause, run)
-    first, last = window_around(run, viewed.diagnosis)
+    first, last = opening_window(run, viewed.diagnosis)
     return _figure_data(evidence, None if series is None else spark(series, _SPARK_BINS, first, last))
 
 

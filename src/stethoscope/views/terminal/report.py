@@ -15,7 +15,7 @@ from stethoscope.views.common.glyphs import Screen
 from stethoscope.views.common.styled_text import Line
 from stethoscope.views.lines.heatmap import Picture, heatmap_lines
 from stethoscope.views.lines.standing import status_lines
-from stethoscope.views.lines.verdict import verdict_lines, window_around
+from stethoscope.views.lines.verdict import finding_window, verdict_lines
 
 if TYPE_CHECKING:
     from stethoscope.store import Run
@@ -49,7 +49,7 @@ def cause_picture(diagnosis: Diagnosis, run: Run, screen: Screen) -> list[Line]:
     whole = history(run, kind, usual_before=cause.first_step)
     if not len(whole.steps):
         return []
-    shown = _with_parts_open(whole, run, cause).window(*window_around(cause, whole.steps))
+    shown = _with_parts_open(whole, run, cause).window(*finding_window(cause, whole.steps))
     followed = diagnosis.followed.get(cause.code, ())
     events = [cause.first_step, *(f.first_step for f in followed)] if followed else [cause.first_step]
     picture = Picture(troubled_rows(shown, [cause]), events, limit=24)

@@ -50,7 +50,7 @@ KEYS: Final = (
     Key("x", "select", "x", "mark a run to compare"),
     Key("c", "compare", "c", "compare two marked runs"),
     Key("d", "difference", "d", "to the first step where two runs differ"),
-    Key("f", "flow", "f", "every layer's gradient at the cursor, against its usual size"),
+    Key("f", "flow", "f", "every layer's gradient at the cursor, relative to its median"),
     Key("g", "go", "g r", "the list of runs"),
     Key("y", "copy", "y", "copy the command that opens this"),
     Key("s", "save", "s", "save this screen as a text file"),

@@ -8,7 +8,7 @@ from stethoscope.views.common.open_run import OpenRun
 from stethoscope.views.common.styled_text import NOTE, Line, fit_line
 from stethoscope.views.lines.standing import status_lines, title_line
 from stethoscope.views.pagedata import overview
-from stethoscope.views.pagedata.verdict import window_around
+from stethoscope.views.pagedata.verdict import opening_window
 from stethoscope.views.tui.chart import chart_lines
 from stethoscope.views.tui.heat_block import Heat, heat_lines, heat_of, key_line, readout
 from stethoscope.views.tui.verdict_block import verdict_block
@@ -107,7 +107,7 @@ def window_of(viewed: OpenRun, view: View) -> tuple[int, int]:
     whole = viewed.span
     if isinstance(view.window, tuple):
         return max(whole[0], view.window[0]), min(whole[1], view.window[1])
-    return window_around(viewed.run, viewed.diagnosis) if view.window == "cause" else whole
+    return opening_window(viewed.run, viewed.diagnosis) if view.window == "cause" else whole
 
 
 def event_steps(viewed: OpenRun) -> list[int]:
