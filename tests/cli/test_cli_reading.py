@@ -52,10 +52,12 @@ def test_list_names_the_cause_and_not_the_worst_that_followed(cli, sick):
     assert len(cut) <= 60
 
 
-def test_a_run_that_was_examined_and_is_clean_has_a_tick(cli, healthy):
+def test_the_list_says_of_an_examined_run_what_its_verdict_says(cli, healthy):
     FindingsWriter(healthy).write([])
-    assert cli("list", "--width", 100)[1].splitlines()[1].endswith("✓")
-    assert cli("list", "--ascii")[1].splitlines()[1].endswith("ok")
+    assert cli("list", "--width", 100)[1].splitlines()[1].endswith("? cannot tell")
+    assert cli("list", "--ascii")[1].splitlines()[1].endswith("? cannot tell")
+    assert strict(cli("list", "--json")[1])["runs"][0]["verdict"] == "cannot_tell"
+    assert cli("show")[1].splitlines()[1] == "? cannot tell"
 
 
 def test_list_json(cli, healthy, sick):

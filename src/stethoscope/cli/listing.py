@@ -75,6 +75,7 @@ def _row_json(folder: Path, row: RunRow) -> dict[str, object]:
         "started_at": row.started_at,
         "last_step": row.last_step,
         "loss": float(row.loss.values[-1]) if row.loss else None,
+        "verdict": str(row.verdict.state) if row.verdict else None,
         "finding": row.finding.to_json() if row.finding else None,
         "trouble": row.trouble,
     }

@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from stethoscope.explain import conclude
+from stethoscope.explain import Verdict, conclude
 from stethoscope.record import Finding, Series, metrics
 from stethoscope.views.common import numbers
 from stethoscope.views.common.glyphs import SEVERITY_STYLE, STATE_STYLE, Screen
@@ -24,6 +24,7 @@ from stethoscope.views.common.styled_text import (
 )
 from stethoscope.views.common.words import started_at
 from stethoscope.views.lines.sparkline import sparkline
+from stethoscope.views.lines.verdict import state_sign, state_style
 
 if TYPE_CHECKING:
     from stethoscope.store import Run
@@ -43,13 +44,13 @@ class RunRow:
     """The first cause of what was found while it ran, as everything else that shows the run names it."""
     trouble: str = ""
     """Why it cannot be read, where it cannot."""
-    was_examined: bool = False
-    """Whether anything looked for findings while it ran."""
+    verdict: Verdict | None = None
+    """None where nothing searched for findings while it ran."""
 
 
 def run_row(run: Run) -> RunRow:
     """What the list needs of a run."""
-    causes = conclude(run, run.findings()).causes
+    diagnosis = conclude(run, run.findings())
     loss = run.metric(metrics.LOSS) if metrics.LOSS in run.metrics() else None
     return RunRow(
         run.id,
@@ -58,8 +59,8 @@ def run_row(run: Run) -> RunRow:
         started_at(run),
         run.last_step,
         loss,
-        causes[0] if causes else None,
-        was_examined=run.was_examined,
+        diagnosis.causes[0] if diagnosis.causes else None,
+        verdict=diagnosis.verdict if run.was_examined else None,
     )
 
 
@@ -124,8 +125,8 @@ def _numbers(row: RunRow, begun: int, trend: int, screen: Screen) -> Line:
 
 
 def _finding_line(row: RunRow, screen: Screen, room: int) -> Line:
-    if row.finding is None and row.was_examined:
-        return [(screen.glyphs.clear if row.state in ("live", "finished") else "no cause found", NOTE)]
+    if row.finding is None and row.verdict is not None:
+        return [(f"{state_sign(row.verdict, screen)} {row.verdict.state.label}", state_style(row.verdict) or NOTE)]
     if row.finding is None:
         return [("not diagnosed yet", NOTE)]
     sign = screen.glyphs.severity[row.finding.severity]
