@@ -126,7 +126,9 @@ def _numbers(row: RunRow, begun: int, trend: int, screen: Screen) -> Line:
 
 def _finding_line(row: RunRow, screen: Screen, room: int) -> Line:
     if row.finding is None and row.verdict is not None:
-        return [(f"{state_sign(row.verdict, screen)} {row.verdict.state.label}", state_style(row.verdict) or NOTE)]
+        return [
+            (f"{state_sign(row.verdict, screen.glyphs)} {row.verdict.state.label}", state_style(row.verdict) or NOTE)
+        ]
     if row.finding is None:
         return [("not diagnosed yet", NOTE)]
     sign = screen.glyphs.severity[row.finding.severity]

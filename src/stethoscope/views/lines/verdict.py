@@ -15,7 +15,7 @@ from stethoscope.explain.state import State, Suspect, Verdict
 from stethoscope.record import Evidence, Finding, StethoscopeError, plural
 from stethoscope.views.common import numbers
 from stethoscope.views.common.evidence import evidence_series, evidence_trend, suspect_figure, window_from
-from stethoscope.views.common.glyphs import SEVERITY_STYLE, Screen
+from stethoscope.views.common.glyphs import SEVERITY_STYLE, Glyphs, Screen
 from stethoscope.views.common.styled_text import (
     CRITICAL,
     NOTE,
@@ -83,16 +83,16 @@ def state_lines(diagnosis: Diagnosis, run: Run | None, screen: Screen) -> list[L
 
 def state_head(verdict: Verdict, screen: Screen) -> list[Line]:
     """The state over its sentence."""
-    sign = state_sign(verdict, screen)
+    sign = state_sign(verdict, screen.glyphs)
     head: Line = [(f"{sign} {verdict.state.label}", state_style(verdict))]
     return [head, *([(piece, STRONG)] for piece in wrap(screen.text(verdict.message), _reading_width(screen)))]
 
 
-def state_sign(verdict: Verdict, screen: Screen) -> str:
+def state_sign(verdict: Verdict, glyphs: Glyphs) -> str:
     """The tick is for what learns alone."""
     if verdict.state is State.LEARNS:
-        return screen.glyphs.clear
-    return screen.glyphs.severity[verdict.severity] if verdict.state.is_trouble else screen.glyphs.unknown
+        return glyphs.clear
+    return glyphs.severity[verdict.severity] if verdict.state.is_trouble else glyphs.unknown
 
 
 def state_style(verdict: Verdict) -> str:

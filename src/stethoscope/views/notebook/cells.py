@@ -8,7 +8,6 @@ import numpy as np
 
 from stethoscope.analyse.history import grid
 from stethoscope.explain.diagnosis import Diagnosis
-from stethoscope.explain.state import State
 from stethoscope.record import Evidence, Finding, Severity, metrics, plural
 from stethoscope.store import Run
 from stethoscope.views.common import numbers
@@ -17,7 +16,7 @@ from stethoscope.views.common.evidence import evidence_series, evidence_trend, s
 from stethoscope.views.common.glyphs import UNICODE
 from stethoscope.views.common.open_run import OpenRun
 from stethoscope.views.lines.heatmap import Picture, cell_levels, shortened
-from stethoscope.views.lines.verdict import beside, extent_text, since
+from stethoscope.views.lines.verdict import beside, extent_text, since, state_sign
 from stethoscope.views.notebook.markup import SEVERITY_COLOR, cells_svg, escaped, line_svg, mark, mono, muted, sheet
 from stethoscope.views.pagedata.heat import opened_rows, troubled
 from stethoscope.views.pagedata.overview import heat_kind
@@ -72,13 +71,7 @@ def verdict_html(diagnosis: Diagnosis, run: Run | None, was_examined: bool) -> s
 def _state_html(diagnosis: Diagnosis, run: Run | None) -> str:
     """A verdict without a cause: its state, its sentence, its numbers, what was ruled out, the line that leads on."""
     verdict = diagnosis.verdict
-    sign = (
-        "✓"
-        if verdict.state is State.LEARNS
-        else UNICODE.severity[verdict.severity]
-        if verdict.state.is_trouble
-        else "?"
-    )
+    sign = state_sign(verdict, UNICODE)
     color = SEVERITY_COLOR[verdict.severity] if verdict.state.is_trouble else "currentColor"
     parts = [
         f'<div style="margin-top:4px">{mark(sign, color)} <b>{escaped(verdict.state.label)}</b></div>',
