@@ -39,6 +39,13 @@ def number(value: float | None, *, ascii: bool = False) -> str:  # noqa: A002 - 
     return f"{value:.{decimals}f}"
 
 
+def json_number(value: float) -> float | str:
+    """A float as JSON can hold it: NaN and infinities by name."""
+    if math.isfinite(value):
+        return value
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
 def quantity(value: float | None, other: float | None = None, *, unit: str = "", ascii: bool = False) -> str:  # noqa: A002
     """A number of some evidence: a count where it and the one it stands beside are whole and have no unit."""
     both = [one for one in (value, other) if one is not None]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -12,6 +11,7 @@ import numpy as np
 
 from stethoscope.record import spreadsheet_text
 from stethoscope.store import Run
+from stethoscope.views.common.numbers import json_number
 
 _BATCH: Final = 32 << 10
 
@@ -133,15 +133,15 @@ def _values(column: Any) -> list[Any]:
 
 def _plain(value: Any) -> Any:
     """Strict JSON values."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, float):
+        return json_number(value)
     if isinstance(value, Mapping):
         return {_utf8_text(str(key)): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
     if isinstance(value, str):
         return _utf8_text(value)
-    return value if isinstance(value, int | float | bool | None) else _utf8_text(str(value))
+    return value if isinstance(value, int | bool | None) else _utf8_text(str(value))
 
 
 def _utf8_text(value: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import math
 from collections.abc import Mapping
 from typing import Any, NotRequired, TypedDict
 
@@ -12,6 +11,7 @@ import numpy.typing as npt
 
 from stethoscope.analyse.bins import Bins, Mark, bins_over
 from stethoscope.record import FloatArray, IntArray, Series, printable
+from stethoscope.views.common.numbers import json_number
 
 MAX_TEXT = 400
 
@@ -46,12 +46,7 @@ def small(values: npt.ArrayLike) -> str:
 
 def number(value: float | None) -> Number:
     """A number JSON can hold: NaN and infinities by name."""
-    if value is None:
-        return None
-    value = float(value)
-    if math.isfinite(value):
-        return value
-    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    return None if value is None else json_number(float(value))
 
 
 def plain(value: Any, limit: int = MAX_TEXT) -> Any:
