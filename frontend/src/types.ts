@@ -737,3 +737,38 @@ export const SCREENS: ScreenInfo[] = [
   { name: "log", title: "Log", key: "", icon: "list", count: "log" },
   { name: "checkup", title: "Checkup", key: "", icon: "", count: "" },
 ];
+
+/** What statistics are called, and in narrow columns. */
+export const STAT_NAMES: Record<string, string> = {
+  count: "Elements",
+  num_nan: "NaN",
+  num_posinf: "+Inf",
+  num_neginf: "-Inf",
+  num_zero: "Zeros",
+  num_tiny: "Underflows",
+  num_huge: "Overflows",
+  min: "Smallest",
+  max: "Largest",
+  abs_max: "Largest |x|",
+  abs_min: "Smallest |x| but zeros",
+  mean: "Mean",
+  mean_abs: "Mean |x|",
+  norm: "L2 norm",
+  std: "Spread (std)",
+  skewness: "Skewness",
+  kurtosis: "Excess kurtosis",
+  num_nonfinite: "NaN and Inf",
+  rms: "Root mean square",
+  zero_fraction: "Share of zeros",
+};
+export const STAT_SHORT: Record<string, string> = {
+  num_tiny: "tiny",
+  num_huge: "huge",
+  abs_max: "max |x|",
+  abs_min: "min |x|",
+  norm: "L2",
+  std: "std",
+  kurtosis: "kurtosis",
+  rms: "RMS",
+  zero_fraction: "zeros",
+};
