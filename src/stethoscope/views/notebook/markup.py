@@ -23,6 +23,7 @@ SANS: Final = 'system-ui,-apple-system,"Segoe UI",Roboto,"Noto Sans",sans-serif'
 MONO: Final = 'ui-monospace,"SF Mono","Cascadia Mono","DejaVu Sans Mono",monospace'
 OPACITY: Final = (0.0, 0.3, 0.5, 0.72, 0.95)
 """How strong a cell is, from usual to far from usual."""
+_ROW_HEIGHT = 14
 
 
 def escaped(text: str, limit: int = 400) -> str:
@@ -122,17 +123,16 @@ def cells_svg(
     label: str,
     *,
     cell: float,
-    row: int = 14,
     event: int | None = None,
 ) -> str:
     """Rows of cells: stronger is farther from usual, orange larger, blue smaller; NaN, Inf and zeros have their own marks."""
-    width, height = round(cell * len(bins)), row * len(levels)
+    width, height = round(cell * len(bins)), _ROW_HEIGHT * len(levels)
     paths: dict[tuple[str, float], list[str]] = {}
     strokes: list[str] = []
     for at in range(len(levels)):
         for first, last, level, kind in _equal_runs(levels[at], marks[at]):
             left, span = cell * first, cell * (last - first + 1)
-            _add_cells(paths, strokes, (left, at * row, span, row - 1), level, kind)
+            _add_cells(paths, strokes, (left, at * _ROW_HEIGHT, span, _ROW_HEIGHT - 1), level, kind)
     parts = [
         f'<path d="{"".join(found)}" fill="{color}" fill-opacity="{opacity:g}"/>'
         for (color, opacity), found in paths.items()

@@ -15,6 +15,8 @@ from stethoscope.views.pagedata.query import MAX_ROWS
 
 MAX_CELLS: Final = 400_000
 _OPEN_ROWS: Final = 44
+_THUMBNAIL_BINS: Final = 58
+_THUMBNAIL_ROWS: Final = 15
 
 
 class TreeRow(NamedTuple):
@@ -152,7 +154,7 @@ def _is_open(tree: Sequence[Node], at: int, opened: set[int]) -> bool:
     return True
 
 
-def thumbnail(viewed: OpenRun, width: int = 58, max_rows: int = 15) -> Thumbnail | None:
+def thumbnail(viewed: OpenRun) -> Thumbnail | None:
     """A picture of the whole run for a list: a few rows, log2 ratios in eighths, marks."""
     kinds = viewed.kinds()
     if not kinds or not len(viewed.run.steps):
@@ -161,9 +163,9 @@ def thumbnail(viewed: OpenRun, width: int = 58, max_rows: int = 15) -> Thumbnail
     top = [node for node in tree if node.parent == -1]
     if len(top) < 4:
         top = [node for node in tree if node.indent <= 1]
-    if len(top) > max_rows:
-        top = [top[int(at)] for at in np.linspace(0, len(top) - 1, max_rows)]
-    cells = viewed.grid(kinds[0], "norm", top, (*viewed.span, width), raw=False)
+    if len(top) > _THUMBNAIL_ROWS:
+        top = [top[int(at)] for at in np.linspace(0, len(top) - 1, _THUMBNAIL_ROWS)]
+    cells = viewed.grid(kinds[0], "norm", top, (*viewed.span, _THUMBNAIL_BINS), raw=False)
     levels = np.clip(np.nan_to_num(cells.levels, nan=0.0, posinf=6.0, neginf=-6.0), -6, 6)
     return {
         "rows": len(top),
