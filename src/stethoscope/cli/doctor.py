@@ -148,17 +148,16 @@ def recording(run: Run, looked_at: LookedAt) -> list[Fact]:
     """Coverage, losses, damage, how it ended, what recording cost."""
     from stethoscope.store import companion_log
     from stethoscope.store.findings import SEALING
-    from stethoscope.views.common import numbers
-    from stethoscope.views.common import words as standing
+    from stethoscope.views.common import numbers, run_status
 
-    reporting, expected = standing.coverage(run, looked_at)
-    rows_lost = standing.num_rows_lost(run)
-    cost = standing.step_cost(run)
-    begun = standing.started_at(run)
+    reporting, expected = run_status.coverage(run, looked_at)
+    rows_lost = run_status.num_rows_lost(run)
+    cost = run_status.step_cost(run)
+    begun = run_status.started_at(run)
     facts: list[Fact] = [
         ("run", f"{run.name}, {run.id}, {run.path}", True),
-        ("state", standing.state_text(run), run.state in ("live", "finished")),
-        ("started", standing.clock(begun) if begun is not None else "not known", begun is not None),
+        ("state", run_status.state_text(run), run.state in ("live", "finished")),
+        ("started", run_status.clock(begun) if begun is not None else "not known", begun is not None),
         ("process starts", plural(len(run.starts), "start") + f", ranks {_rank_list(run)}", True),
         ("steps", _step_text(run), len(run.steps) > 0),
         (

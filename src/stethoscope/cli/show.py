@@ -101,7 +101,7 @@ def show_lines(
     """The whole screen, top to bottom; names share one column."""
     from stethoscope.views.common.styled_text import NOTE
     from stethoscope.views.lines.heatmap import Picture, heatmap_lines, hidden_line, name_width, shortened
-    from stethoscope.views.lines.standing import status_lines, title_line
+    from stethoscope.views.lines.status import status_lines, title_line
     from stethoscope.views.terminal.layers import heading, layers_lines
     from stethoscope.views.terminal.metrics import is_inner, metrics_lines
     from stethoscope.views.terminal.report import troubled_rows

@@ -24,6 +24,12 @@ from stethoscope.record.findings import (
     Evidence,
     Finding,
 )
+from stethoscope.record.kinds import (
+    OUTPUT_KINDS,
+    ROOT_NAME,
+    Kind,
+    Severity,
+)
 from stethoscope.record.series import (
     FloatArray,
     IntArray,
@@ -43,12 +49,6 @@ from stethoscope.record.text import (
     plural,
     printable,
     spreadsheet_text,
-)
-from stethoscope.record.words import (
-    OUTPUT_KINDS,
-    ROOT_NAME,
-    Kind,
-    Severity,
 )
 
 __all__ = [

@@ -19,7 +19,7 @@ from stethoscope.kernels import histogram
 from stethoscope.kernels.statistics import STATISTICS
 from stethoscope.record import Finding, Series, Site, StethoscopeError, metrics, printable
 from stethoscope.store import Run
-from stethoscope.views.common.words import started_at
+from stethoscope.views.common.run_status import started_at
 
 _POLYNOMIAL: Final = 0x82F63B78
 """CRC-32C (Castagnoli), reflected, as the TFRecord framing asks for."""

@@ -11,6 +11,7 @@ from stethoscope.explain import Verdict, conclude
 from stethoscope.record import Finding, Series, metrics
 from stethoscope.views.common import numbers
 from stethoscope.views.common.glyphs import SEVERITY_STYLE, STATE_STYLE, Screen
+from stethoscope.views.common.run_status import started_at
 from stethoscope.views.common.styled_text import (
     BROKEN,
     NOTE,
@@ -22,7 +23,6 @@ from stethoscope.views.common.styled_text import (
     line_width,
     pad,
 )
-from stethoscope.views.common.words import started_at
 from stethoscope.views.lines.sparkline import sparkline
 from stethoscope.views.lines.verdict import state_sign, state_style
 

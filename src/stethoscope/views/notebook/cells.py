@@ -10,8 +10,7 @@ from stethoscope.analyse.history import grid
 from stethoscope.explain.diagnosis import Diagnosis
 from stethoscope.record import Evidence, Finding, Severity, metrics, plural
 from stethoscope.store import Run
-from stethoscope.views.common import numbers
-from stethoscope.views.common import words as run_words
+from stethoscope.views.common import numbers, run_status
 from stethoscope.views.common.evidence import evidence_series, evidence_trend, suspect_figure
 from stethoscope.views.common.glyphs import UNICODE
 from stethoscope.views.common.open_run import OpenRun
@@ -34,7 +33,7 @@ def run_html(run: Run) -> str:
     """State, verdict, loss, layers by steps, how much was measured."""
     viewed = OpenRun.of(run)
     sign = mark(UNICODE.state.get(run.state, "?"), _STATE_COLOR.get(run.state, "currentColor"))
-    head = f"<div>{sign} <b>{escaped(run.name, 80)}</b> {muted(mono(run.id, 40))} {muted(escaped(run_words.state_text(run)))}</div>"
+    head = f"<div>{sign} <b>{escaped(run.name, 80)}</b> {muted(mono(run.id, 40))} {muted(escaped(run_status.state_text(run)))}</div>"
     if not len(run.steps) and not run.metrics():
         words = "No step yet." if run.state == "live" else "The run holds no data."
         return sheet(head, f"<div>{muted(words)}</div>", _path_html(run))
@@ -232,7 +231,7 @@ def _line_html(label: str, picture: str, value: str) -> str:
 
 
 def _status_html(viewed: OpenRun) -> str:
-    parts = map(str, run_words.status_parts(viewed.run, viewed.diagnosis.looked_at))
+    parts = map(str, run_status.status_parts(viewed.run, viewed.diagnosis.looked_at))
     first, last = viewed.span
     note = escaped(" · ".join([*parts, f"steps {first:,} to {last:,}"]), 600)
     return f'<div style="font-size:11px;line-height:16px;margin-top:4px">{muted(note)}</div>{_path_html(viewed.run)}'

@@ -11,7 +11,7 @@ import numpy as np
 from stethoscope.explain.diagnosis import Diagnosis
 from stethoscope.record import metrics
 from stethoscope.store import Run
-from stethoscope.views.common import words
+from stethoscope.views.common import run_status
 from stethoscope.views.common.open_run import OpenRun
 from stethoscope.views.pagedata.packing import Number, number, plain, text
 
@@ -59,22 +59,22 @@ def identity(run: Run) -> Identity:
         "stateText": state_words(run),
         "lastStep": step,
         "numSteps": len(run.steps),
-        "endedBy": text(words.ended_by(run), 120),
-        "startedAt": words.started_at(run),
-        "endedAt": words.ended_at(run),
+        "endedBy": text(run_status.ended_by(run), 120),
+        "startedAt": run_status.started_at(run),
+        "endedAt": run_status.ended_at(run),
     }
 
 
 def state_words(run: Run) -> str:
     """As the bar at the top says it: "Crashed at step 1,946"."""
-    said = words.state_text(run, brief=True)
+    said = run_status.state_text(run, brief=True)
     return said[:1].upper() + said[1:]
 
 
 def status_parts(viewed: OpenRun, diagnosis: Diagnosis) -> list[StatusPart]:
     """Coverage, losses, cost: each a number to set in bold and the words around it."""
     parts: list[StatusPart] = []
-    for part in words.status_parts(viewed.run, diagnosis.looked_at):
+    for part in run_status.status_parts(viewed.run, diagnosis.looked_at):
         parts.append({"strong": part.strong, "rest": text(part.rest, 200)})
         if part.before:
             parts[-1]["before"] = part.before
@@ -83,10 +83,10 @@ def status_parts(viewed: OpenRun, diagnosis: Diagnosis) -> list[StatusPart]:
 
 def closing_words(run: Run) -> str:
     """When it was last written and how it ended: "Last write 14:32:07, ended by FloatingPointError"."""
-    when = words.ended_at(run)
+    when = run_status.ended_at(run)
     said = f"Last write {time.strftime('%H:%M:%S', time.localtime(when))}" if when else ""
     if run.state == "crashed":
-        by = words.ended_by(run)
+        by = run_status.ended_by(run)
         said += f", ended by {text(by, 80)}" if by else ", process killed, or exited without closing"
     if run.state == "finished":
         said += ", finished"

@@ -10,7 +10,7 @@ from stethoscope.explain.ending import ending
 from stethoscope.record import events, plural
 from stethoscope.store import Event, Run
 from stethoscope.views.common.open_run import OpenRun
-from stethoscope.views.common.words import ended_at
+from stethoscope.views.common.run_status import ended_at
 from stethoscope.views.pagedata import facts
 from stethoscope.views.pagedata.event_messages import event_message, says_something
 from stethoscope.views.pagedata.packing import text

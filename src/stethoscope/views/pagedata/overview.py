@@ -12,7 +12,7 @@ from stethoscope.kernels.statistics import STATISTICS
 from stethoscope.record import Kind, Series, Severity, metrics
 from stethoscope.store import Run
 from stethoscope.views.common.open_run import OpenRun
-from stethoscope.views.common.words import ended_at
+from stethoscope.views.common.run_status import ended_at
 from stethoscope.views.pagedata import facts
 from stethoscope.views.pagedata.checkup import Checkup, checkup_data
 from stethoscope.views.pagedata.heat import HeatData, heat_data, opened_rows

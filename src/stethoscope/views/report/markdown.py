@@ -5,7 +5,7 @@ from __future__ import annotations
 from stethoscope.explain.context_evidence import context_evidence
 from stethoscope.explain.state import Verdict
 from stethoscope.record import Evidence, Finding, Severity
-from stethoscope.views.common import numbers, words
+from stethoscope.views.common import numbers, run_status
 from stethoscope.views.common.markdown import code_block, escaped, evidence_table, inline_code, state_markdown
 from stethoscope.views.common.open_run import OpenRun
 from stethoscope.views.pagedata import facts
@@ -36,7 +36,7 @@ def report_markdown(viewed: OpenRun) -> str:
             for f in rest
         ]
         lines.append("")
-    measured = ". ".join(map(str, words.status_parts(run, diagnosis.looked_at)))
+    measured = ". ".join(map(str, run_status.status_parts(run, diagnosis.looked_at)))
     lines += ["## How it was measured", "", f"{escaped(measured)}.", ""]
     return "\n".join(lines)
 

@@ -14,7 +14,7 @@ from stethoscope.record import Finding, Kind, Severity
 from stethoscope.views.common.glyphs import Screen
 from stethoscope.views.common.styled_text import Line
 from stethoscope.views.lines.heatmap import Picture, heatmap_lines
-from stethoscope.views.lines.standing import status_lines
+from stethoscope.views.lines.status import status_lines
 from stethoscope.views.lines.verdict import finding_window, verdict_lines
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from stethoscope.views.common.styled_text import (
     wrap,
 )
 from stethoscope.views.lines.heatmap import cell_sign, ratio_levels
-from stethoscope.views.lines.standing import title_line
+from stethoscope.views.lines.status import title_line
 from stethoscope.views.pagedata.compare import EQUAL, CompareData, common_span, compare_data
 from stethoscope.views.pagedata.packing import Number
 from stethoscope.views.tui.chart import CURSOR, Frame, chart_lines

@@ -6,7 +6,7 @@ from stethoscope.record import Kind, Series, metrics
 from stethoscope.views.common.glyphs import Screen
 from stethoscope.views.common.open_run import OpenRun
 from stethoscope.views.common.styled_text import NOTE, Line, fit_line
-from stethoscope.views.lines.standing import status_lines, title_line
+from stethoscope.views.lines.status import status_lines, title_line
 from stethoscope.views.pagedata import overview
 from stethoscope.views.pagedata.verdict import opening_window
 from stethoscope.views.tui.chart import chart_lines

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from stethoscope.explain.diagnosis import LookedAt
 from stethoscope.views.common.glyphs import STATE_STYLE, Screen
+from stethoscope.views.common.run_status import clock, started_at, state_text, status_parts
 from stethoscope.views.common.styled_text import NOTE, STRONG, Line, flow_parts, line_width, pad
-from stethoscope.views.common.words import clock, started_at, state_text, status_parts
 
 if TYPE_CHECKING:
     from stethoscope.store import Run
