@@ -1,7 +1,8 @@
 """What a newcomer has to take in: files, lines, classes, names, complexity, second ways to do one thing.
 
 `python -m benchmarks.house [REV ...]` counts the package as it stands at each revision (default: the work tree), side
-by side. Everything is counted from the syntax tree; nothing is imported.
+by side, then its statements room by room. Everything is counted from the syntax tree; nothing is imported. A revision is
+formatted before lines are counted, all by the same settings, so that a change of the format is no change of the code.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import statistics
 import subprocess
 import sys
 import tarfile
+import tempfile
 from collections import Counter
 from pathlib import Path
 
@@ -43,6 +45,34 @@ def sources(revision: str) -> dict[str, str]:
         return {m.name.removeprefix(PACKAGE + "/"): archive.extractfile(m).read().decode() for m in members}  # type: ignore[union-attr]
 
 
+def formatted(files: dict[str, str]) -> dict[str, str]:
+    """Every file as `ruff format` writes it, without regard to what a comment exempts from it."""
+    with tempfile.TemporaryDirectory() as folder:
+        for name, text in files.items():
+            path = Path(folder, name)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(re.sub(r"# fmt: (skip|off|on)", "", text))
+        settings = ("--isolated", "--line-length", "120", "--target-version", "py311")
+        subprocess.run([sys.executable, "-m", "ruff", "format", "--quiet", *settings, folder], check=True)
+        return {name: Path(folder, name).read_text() for name in files}
+
+
+def is_docstring(node: ast.AST) -> bool:
+    """A bare string: of a module, a class, a function or a field."""
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+
+
+def num_statements(tree: ast.AST) -> int:
+    """Statements, however they are laid out; docstrings are none."""
+    return sum(isinstance(node, ast.stmt) and not is_docstring(node) for node in ast.walk(tree))
+
+
+def num_prose_lines(text: str, tree: ast.AST) -> int:
+    """Lines of docstrings and of comments that have a line to themselves."""
+    docs = sum((n.end_lineno or 0) - n.lineno + 1 for n in ast.walk(tree) if is_docstring(n))  # type: ignore[attr-defined]
+    return docs + sum(line.lstrip().startswith("#") for line in text.splitlines())
+
+
 def complexity(function: ast.AST) -> int:
     """One, and one more for each place where the way parts."""
     return 1 + sum(isinstance(node, BRANCHES) for node in ast.walk(function))
@@ -51,33 +81,44 @@ def complexity(function: ast.AST) -> int:
 def count(files: dict[str, str]) -> dict[str, str]:
     """The figures of one revision."""
     trees = {name: ast.parse(text) for name, text in files.items()}
+    blank = sum(not line.strip() for text in files.values() for line in text.splitlines())
+    prose = sum(num_prose_lines(text, trees[name]) for name, text in files.items())
     nodes = [node for tree in trees.values() for node in ast.walk(tree)]
     functions = [n for n in nodes if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef))]
     plain = [f.name for f in functions if not f.name.startswith("__")]
     lengths = [text.count("\n") for text in files.values()]
     whole = "\n".join(files.values())
     words = Counter(re.findall(r"\w+", whole))
-    private = [name for name in plain if name.startswith("_")]
+    once = sum(used_once(text, trees[name]) for name, text in files.items())
     config = next((n for n in nodes if isinstance(n, ast.ClassDef) and n.name == "DebugConfig"), None)
     wordless = [len(name.strip("_").split("_")) == 1 for name in plain]
     return {
         "files": f"{len(files):,}",
         "lines": f"{sum(lengths):,}",
+        "of them docstrings and comments": f"{prose:,}",
+        "of them code": f"{sum(lengths) - blank - prose:,}",
+        "statements": f"{sum(map(num_statements, trees.values())):,}",
         "median file / largest": f"{statistics.median(lengths):.0f} / {max(lengths)}",
         "classes": f"{sum(isinstance(n, ast.ClassDef) for n in nodes):,}",
         "functions": f"{len(functions):,}",
         "functions over 60 lines": f"{sum((f.end_lineno or 0) - f.lineno > 60 for f in functions)}",
         "complexity over 10": f"{100 * sum(complexity(f) > 10 for f in functions) / len(functions):.1f}%",
-        "private functions used once": f"{100 * sum(words[n] == 2 for n in private) / len(plain):.0f}%",
+        "private functions used once": f"{100 * once / len(plain):.0f}%",
         "mean length of a function's name": f"{statistics.mean(len(n.strip('_')) for n in plain):.1f}",
         "one-word function names": f"{100 * sum(wordless) / len(plain):.0f}%",
         "public names at the top": f"{len(public_names(trees['__init__.py']))}",
         "config fields": f"{sum(isinstance(n, ast.AnnAssign) for n in config.body) if config else 0}",
         "modules that rank findings": f"{len(rankers(trees))}",
         "imports between faces": f"{len(between_faces(trees))}",
-        "# fmt: skip": f"{whole.count('# fmt: skip')}",
         "the word place(s)": f"{words['place'] + words['places']:,}",
     }
+
+
+def used_once(text: str, tree: ast.Module) -> int:
+    """How many private functions of a file it names once besides their definition."""
+    words = Counter(re.findall(r"\w+", text))
+    functions = [n.name for n in ast.walk(tree) if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef))]
+    return sum(name.startswith("_") and not name.startswith("__") and words[name] == 2 for name in functions)
 
 
 def public_names(tree: ast.Module) -> list[str]:
@@ -121,16 +162,32 @@ def between_faces(trees: dict[str, ast.Module]) -> list[str]:
     return found
 
 
+def by_room(files: dict[str, str]) -> Counter[str]:
+    """Statements of each folder at the top, those of loose files together."""
+    found: Counter[str] = Counter()
+    for name, text in files.items():
+        found[name.partition("/")[0] if "/" in name else "(files at the top)"] += num_statements(ast.parse(text))
+    return found
+
+
+def print_table(heads: list[str], rows: list[list[str]]) -> None:
+    """As Markdown."""
+    for row in (heads, ["---"] * len(heads), *rows):
+        print("| " + " | ".join(row) + " |")
+
+
 def main() -> int:
     """Prints the figures of each revision beside each other."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("revisions", nargs="*", default=["work tree"])
     revisions = parser.parse_args().revisions
-    counted = [count(sources(revision)) for revision in revisions]
-    print("| | " + " | ".join(revisions) + " |")
-    print("| --- |" + " --- |" * len(revisions))
-    for row in counted[0]:
-        print(f"| {row} | " + " | ".join(figures[row] for figures in counted) + " |")
+    trees = [formatted(sources(revision)) for revision in revisions]
+    counted = [count(files) for files in trees]
+    print_table(["", *revisions], [[row, *(figures[row] for figures in counted)] for row in counted[0]])
+    rooms = [by_room(files) for files in trees]
+    print()
+    names = sorted({name for found in rooms for name in found})
+    print_table(["statements", *revisions], [[name, *(f"{found[name]:,}" for found in rooms)] for name in names])
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Writes what the page takes from Python: its types, its table of screens, and who draws each.
+"""Writes what the page takes from Python: its types, its table of screens, who draws each, and what statistics are called.
 
     python frontend/make_types.py            writes frontend/src/types.ts and frontend/src/drawings.ts
     python frontend/make_types.py --check    exits with 1 where they are not what Python says
@@ -8,12 +8,14 @@ The types are those that the questions of `views/pagedata` are annotated with, a
 
 from __future__ import annotations
 
+import json
 import sys
 import types
 import typing
 from pathlib import Path
 from typing import Any, Literal, NotRequired, get_args, get_origin, get_type_hints
 
+from stethoscope.kernels.statistics import STATISTICS
 from stethoscope.views.pagedata.compare import CompareData
 from stethoscope.views.pagedata.directions import Angles
 from stethoscope.views.pagedata.query import Trouble
@@ -86,6 +88,8 @@ def types_text() -> str:
         f'  {{ name: "{one.name}", title: "{one.title}", key: "{one.key}", icon: "{one.icon}", count: "{one.count}" }},\n'
         for one in screens()
     )
+    labels = {"STAT_NAMES": {n: one.label for n, one in STATISTICS.items()}}
+    labels["STAT_SHORT"] = {n: one.short for n, one in STATISTICS.items() if one.short}
     return "\n".join(
         [
             HEAD,
@@ -95,6 +99,14 @@ def types_text() -> str:
             "/** The screens of a run, in the order of their tabs. */",
             'export interface ScreenInfo { name: string; title: string; key: string; icon: string; count: keyof Counts | "" }',
             f"export const SCREENS: ScreenInfo[] = [\n{rows}];\n",
+            "/** What statistics are called, and in narrow columns. */",
+            *(
+                f"export const {name}: Record<string, string> = {{\n"
+                + "".join(f"  {stat}: {json.dumps(label)},\n" for stat, label in table.items())
+                + "};"
+                for name, table in labels.items()
+            ),
+            "",
         ]
     )
 

@@ -5,7 +5,8 @@ import { Latest, ask } from "./api";
 import { Status, Tools, TroubleScreen } from "./chrome";
 import { Body } from "./compare_body";
 import { floats } from "./data";
-import { KIND_NAMES, STAT_NAMES, count } from "./format";
+import { KIND_NAMES, count } from "./format";
+import { STAT_NAMES } from "./types";
 import { Logo, StateSign } from "./glyphs";
 import { rangesOf, visibleRows } from "./heat_cells";
 import { handleKeys } from "./keys";
@@ -220,7 +221,7 @@ export function Headline({ found, link }: { found: CompareData; link: string }):
     <>
       <h1>
         {same > 0
-          ? `Identical for ${count(same)} steps, then they part in `
+          ? `Identical for ${count(same)} steps, then they diverge at `
           : "They differ from the first step on, first in "}
         <a class="name" href={runLink(link, "layers", { at: first.path })}>
           {first.path}

@@ -4,7 +4,8 @@ import { useMemo, useState } from "preact/hooks";
 import { Axis, type Ends, type Flag, Rules, cursorX } from "./axis";
 import { Headline } from "./compare";
 import { type Heat, Mark, floats, line, small, valueAt } from "./data";
-import { KIND_NAMES, STAT_NAMES, count, number, ratio } from "./format";
+import { KIND_NAMES, count, number, ratio } from "./format";
+import { STAT_NAMES } from "./types";
 import { HeatGrid } from "./heat";
 import { HeatKey } from "./heat_key";
 import { texture } from "./paint";
@@ -90,7 +91,7 @@ export function Body({
   const together = broken.length === 2 && broken[0][1] === broken[1][1];
   const flags: Flag[] = [
     ...(found.first && found.first.step >= scale.first
-      ? [{ n: 1, step: found.first.step, chip: `${count(found.first.step)}${isPhone.value ? "" : ", they part"}` }]
+      ? [{ n: 1, step: found.first.step, chip: `${count(found.first.step)}${isPhone.value ? "" : ", they diverge"}` }]
       : []),
     ...(together
       ? [{ n: 2, step: broken[0][1], words: `both NaN, ${count(broken[0][1])}` }]

@@ -203,7 +203,7 @@ export function FlowSide({
             ))}
           </ul>
         ) : (
-          <p class="note">Every layer is near its usual size at this step.</p>
+          <p class="note">Every layer is near its median at this step.</p>
         )}
       </section>
       <section>

@@ -126,24 +126,5 @@ export const KIND_NAMES: Record<string, string> = {
   activation_gradient: "Output grad",
   optimizer_state: "Optimizer",
 };
-export const STAT_NAMES: Record<string, string> = {
-  norm: "L2 norm",
-  abs_max: "Largest |x|",
-  mean_abs: "Mean |x|",
-  mean: "Mean",
-  std: "Spread (std)",
-  max: "Largest",
-  min: "Smallest",
-  kurtosis: "Excess kurtosis",
-  zero_fraction: "Share of zeros",
-  num_tiny: "Underflows",
-};
-export const STAT_SHORT: Record<string, string> = {
-  norm: "L2",
-  abs_max: "max |x|",
-  mean_abs: "mean |x|",
-  zero_fraction: "zeros",
-  num_tiny: "tiny",
-};
 
 export const capital = (words: string): string => words.charAt(0).toUpperCase() + words.slice(1);

@@ -1,6 +1,7 @@
 // The cells of a heatmap: which rows are open, what a cell holds, and that in words.
 import { type Heat, Mark } from "./data";
-import { KIND_NAMES, STAT_SHORT, count, number, ratio, times } from "./format";
+import { KIND_NAMES, count, number, ratio, times } from "./format";
+import { STAT_SHORT } from "./types";
 import { type TreeRow } from "./types";
 
 /** The rows to show: those whose parents are all open, and (with a filter) what matches and its parents. */

@@ -63,7 +63,7 @@ function RunPage({ id }: { id: string }): JSX.Element {
                 ? paused.value
                   ? "Paused"
                   : data.delay !== null
-                    ? `Delay ${number(data.delay)} s`
+                    ? `${data.delay < 1 ? `${Math.round(1000 * data.delay)} ms` : `${number(data.delay)} s`} behind`
                     : "Live"
                 : data.closing
             }

@@ -21,7 +21,7 @@ export const KEYS: [string, string][] = [
   ["o", "open or close a branch"],
   ["+  -  0", "zoom in, out, fit"],
   ["1 – 6", "gradient, weight, update, output, output grad, optimizer"],
-  ["v", "value or against own history"],
+  ["v", "value, or relative to its median"],
   ["space", "play or pause"],
   ["x", "select a run"],
   ["c", "compare the selected"],

@@ -3,20 +3,8 @@ import { type JSX } from "preact";
 import { Axis, colorOf } from "./axis";
 import { line, heat as unpackHeat } from "./data";
 import { Experiments } from "./experiments";
-import {
-  KIND_NAMES,
-  STAT_SHORT,
-  amount,
-  capital,
-  clock,
-  count,
-  day,
-  number,
-  percent,
-  plural,
-  real,
-  since,
-} from "./format";
+import { KIND_NAMES, amount, capital, clock, count, day, number, percent, plural, real, since } from "./format";
+import { STAT_SHORT } from "./types";
 import { Logo, ThemeIcon, VerdictSign } from "./glyphs";
 import { HeatKey } from "./heat_key";
 import { MeanBar } from "./mean_bar";

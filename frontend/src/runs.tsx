@@ -37,11 +37,11 @@ function headline(all: RunRow[]): string {
   const numbers = ["No", "One", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight", "Nine"];
   const say = (n: number): string => numbers[n] ?? count(n);
   if (live.length)
-    return `${say(live.length)} ${live.length === 1 ? "run is" : "runs are"} live. ${look.length === 0 ? "No trouble so far." : live.length === 1 ? "It needs a look." : `${say(look.length)} of them ${look.length === 1 ? "needs" : "need"} a look.`}`;
-  if (total.length === 2 && all.length === 2) return "Both runs need a look.";
-  if (total.length && all.length === 1) return "The run needs a look.";
+    return `${say(live.length)} ${live.length === 1 ? "run is" : "runs are"} live. ${look.length === 0 ? "No trouble so far." : live.length === 1 ? "It has a problem." : `${say(look.length)} of them ${look.length === 1 ? "has" : "have"} a problem.`}`;
+  if (total.length === 2 && all.length === 2) return "Both runs have problems.";
+  if (total.length && all.length === 1) return "The run has a problem.";
   if (total.length)
-    return `${say(total.length)} of ${count(all.length)} ${all.length === 1 ? "run" : "runs"} ${total.length === 1 ? "needs" : "need"} a look.`;
+    return `${say(total.length)} of ${count(all.length)} ${all.length === 1 ? "run" : "runs"} ${total.length === 1 ? "has" : "have"} a problem.`;
   return `No trouble known in ${plural(all.length, "run")}.`;
 }
 
@@ -130,7 +130,7 @@ export function Runs(): JSX.Element {
                 [
                   ["all", "All"],
                   ["live", "Live"],
-                  ["look", "Needs a look"],
+                  ["look", "With findings"],
                   ["crashed", "Crashed"],
                 ] as const
               ).map(([id, label]) => (

@@ -177,7 +177,7 @@ export interface Checkup {
   time: number;
 }
 
-/** Everything of the run screen that does not depend on what part of it is looked at. */
+/** Everything of the run screen that does not depend on what part of it is in view. */
 export interface RunData {
   version: number;
   isExamining: boolean;
@@ -238,7 +238,7 @@ export interface Track {
   stat?: string;
 }
 
-/** The lines over the steps that are looked at. */
+/** The lines over the steps in view. */
 export interface TracksData {
   version: number;
   tracks: Track[];
@@ -411,7 +411,6 @@ export interface ProfileData {
   medianMs: number | string | null;
   numSteps: number;
   series: Packed | null;
-  cost: number | null;
   slowest: SlowStep[];
 }
 
@@ -738,3 +737,38 @@ export const SCREENS: ScreenInfo[] = [
   { name: "log", title: "Log", key: "", icon: "list", count: "log" },
   { name: "checkup", title: "Checkup", key: "", icon: "", count: "" },
 ];
+
+/** What statistics are called, and in narrow columns. */
+export const STAT_NAMES: Record<string, string> = {
+  count: "Elements",
+  num_nan: "NaN",
+  num_posinf: "+Inf",
+  num_neginf: "-Inf",
+  num_zero: "Zeros",
+  num_tiny: "Underflows",
+  num_huge: "Overflows",
+  min: "Smallest",
+  max: "Largest",
+  abs_max: "Largest |x|",
+  abs_min: "Smallest |x| but zeros",
+  mean: "Mean",
+  mean_abs: "Mean |x|",
+  norm: "L2 norm",
+  std: "Spread (std)",
+  skewness: "Skewness",
+  kurtosis: "Excess kurtosis",
+  num_nonfinite: "NaN and Inf",
+  rms: "Root mean square",
+  zero_fraction: "Share of zeros",
+};
+export const STAT_SHORT: Record<string, string> = {
+  num_tiny: "tiny",
+  num_huge: "huge",
+  abs_max: "max |x|",
+  abs_min: "min |x|",
+  norm: "L2",
+  std: "std",
+  kurtosis: "kurtosis",
+  rms: "RMS",
+  zero_fraction: "zeros",
+};

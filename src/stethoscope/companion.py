@@ -71,7 +71,7 @@ class Companion:
                 return self._look_at_beginnings()
             if self._seen is not None and upto <= self._seen:
                 return self._look_at_skips()
-        self._observe(upto)
+        self._observe_blocks(upto)
         return self._tell(self._detection.findings())
 
     def _look_at_skips(self) -> list[Finding]:
@@ -87,8 +87,8 @@ class Companion:
         early.observe([standing])
         return self._tell(early.findings())
 
-    def _observe(self, upto: int | None) -> None:
-        """A few steps at a time: how much memory a look takes does not depend on how much came since the last."""
+    def _observe_blocks(self, upto: int | None) -> None:
+        """A few steps at a time: the memory it takes does not depend on how much came since the last call."""
         first, last = self._seen, self._run.last_step if upto is None else upto
         while first is not None and last is not None and last - first > STEPS_AT_ONCE:
             self._detection.observe(spans(self._run, after=first, upto=first + STEPS_AT_ONCE))
@@ -106,14 +106,14 @@ class Companion:
         return self._tell(early.findings())
 
     def _tell(self, found: list[Finding]) -> list[Finding]:
-        # As text: a NaN in the evidence is not equal to itself, and the same finding would be written at every look.
+        # As text: a NaN in the evidence is not equal to itself, and the same finding would be written every time.
         failures = self._detection.errors | self._sealing_errors
         text = repr([[finding.to_json() for finding in found], failures])
         if text != self._text:
             try:
                 self._writer.write(found, replace=True, failures=failures)
             except OSError as error:  # a full disk: tried again at the next look
-                complain(f"findings cannot be written: {error}")
+                log_error(f"findings cannot be written: {error}")
                 return found
             self._written, self._text = found, text
         return found
@@ -148,14 +148,14 @@ class Companion:
         return sum(_size(path) for path in self.folder.glob("rank-*/journal-*.stj")) > 2 * self._seal_bytes
 
     def finish(self) -> None:
-        """The last look: every step, then say so."""
+        """Read every remaining step, then say that the search is complete."""
         if not self.look(final=True):
-            # Looked at, and nothing found: not the same as not looked at.
+            # Searched, and nothing found: not the same as not searched.
             self._writer.write([], replace=True, failures=self._detection.errors | self._sealing_errors)
         self._writer.close()
 
-    def has_come_to_its_end(self) -> bool:
-        """Whether the run, looked at again, says that nothing follows."""
+    def has_ended_by_now(self) -> bool:
+        """Whether the run, read again, says that nothing follows."""
         self._run.refresh()
         return self.has_ended
 
@@ -172,7 +172,7 @@ def settled_step(run: Run) -> int | None:
     """The last step to which nothing can be added: before the newest of the rank that is farthest behind.
 
     A process that continues a run may write steps again that an earlier one had; until its first row is there, none are
-    settled. Ranks that have ended hold nobody back.
+    settled. Ranks that have ended are not waited for.
     """
     latest: dict[int, Start] = {}
     for start in run.starts:
@@ -197,33 +197,33 @@ def follow(folder: Path, parent: int, disk_bytes: int) -> None:
         if companion.has_ended or not _is_alive(parent):
             break
         if time.monotonic() - sealed > SEAL_SECONDS or companion.has_much_to_seal:
-            at_work = tidy_apart(companion)
+            at_work = tidy_in_child(companion)
             sealed = time.monotonic()
         time.sleep(POLL_SECONDS)
     companion.finish()
     if at_work is not None:
-        wait_for(at_work, lambda: False)  # it holds the lock
-    tidied(companion, final=True)
+        wait_for_child(at_work, lambda: False)  # it holds the lock
+    try_to_tidy(companion, final=True)
     companion.remove_reserves()
 
 
-def tidy_apart(companion: Companion) -> int | None:
+def tidy_in_child(companion: Companion) -> int | None:
     """Tidy in a process of its own, and wait for it: whatever memory sealing and thinning took goes with it.
 
-    One that breaks, or is killed, leaves nothing but files that the next one sweeps up. Where the run ends meanwhile somebody waits for
+    One that breaks, or is killed, leaves nothing but files that the next one sweeps up. Where the run ends meanwhile `stop()` waits for
     the last findings: then it is left at work, and told by its id.
     """
     if not hasattr(os, "fork") or threading.active_count() > 1:
-        companion.note_sealing(tidied(companion))
+        companion.note_sealing(try_to_tidy(companion))
         return None
     hear, tell = os.pipe()
     child = os.fork()
     if child == 0:
-        os.write(tell, (tidied(companion) or "done").encode()[:1000])
+        os.write(tell, (try_to_tidy(companion) or "done").encode()[:1000])
         os._exit(0)
     os.close(tell)
     with os.fdopen(hear, "rb") as answer:
-        if not wait_for(child, companion.has_come_to_its_end):
+        if not wait_for_child(child, companion.has_ended_by_now):
             return child
         said = answer.read().decode(errors="replace")
     companion.note_sealing(
@@ -233,17 +233,17 @@ def tidy_apart(companion: Companion) -> int | None:
     return None
 
 
-def tidied(companion: Companion, *, final: bool = False) -> str:
+def try_to_tidy(companion: Companion, *, final: bool = False) -> str:
     """Tidy, and say what went wrong, "" where nothing did."""
     try:
         companion.tidy(final=final)
     except Exception as error:
-        complain(traceback.format_exc())
+        log_error(traceback.format_exc())
         return f"{type(error).__name__}: {error}"
     return ""
 
 
-def complain(text: str) -> None:
+def log_error(text: str) -> None:
     """To the log of this process, which begins anew when it has become long."""
     with contextlib.suppress(OSError, ValueError):
         if os.fstat(2).st_size > companion_log.MOST_BYTES:
@@ -252,7 +252,7 @@ def complain(text: str) -> None:
         print(text, file=sys.stderr, flush=True)  # noqa: T201 - this is the log
 
 
-def wait_for(child: int, is_enough: Callable[[], bool]) -> bool:
+def wait_for_child(child: int, is_enough: Callable[[], bool]) -> bool:
     """Waits until a process of ours has ended, or it is enough: then False. One that hangs is ended; the next sweeps up."""
     begun = looked = time.monotonic()
     while os.waitpid(child, os.WNOHANG)[0] == 0:

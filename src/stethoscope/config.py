@@ -48,7 +48,7 @@ class DebugConfig:
     """Measure floating-point buffers, such as BatchNorm's running statistics."""
     activations: bool | None = None
     """Measure module outputs and their gradients; None: in eager yes, under torch.compile no. True: there too, by a second
-    graph for the steps that are looked at."""
+    graph for the steps that are measured."""
     graph: bool = True
     """Follow the first training forward once, for the model's data-flow graph."""
     layers: tuple[str, ...] = ("*",)
@@ -70,7 +70,7 @@ class DebugConfig:
     disk: int = 2 << 30
     """Bytes a run may take before old steps thin out; "2GB" or a number."""
     companion: Companion = "process"
-    """Who seals and detects: a process beside the training, this process when it stops, or nobody."""
+    """What seals and detects: a process beside the training, this process when it stops, or nothing."""
     quiet: bool = False
     """Print nothing."""
     record_command: bool = False
@@ -109,9 +109,9 @@ class DebugConfig:
     """An address that alerts are posted to; only ever from this configuration. Of it the run keeps scheme and host alone."""
 
     def __post_init__(self) -> None:
-        """Check every field once, so that nobody downstream has to."""
+        """Check every field once, here."""
         for field in dataclasses.fields(self):
-            object.__setattr__(self, field.name, _checked(field.name, str(field.type), getattr(self, field.name)))
+            object.__setattr__(self, field.name, _checked_value(field.name, str(field.type), getattr(self, field.name)))
         _check_range("overhead", self.overhead, 0.0, 1.0)
         _check_range("sampling_rate", self.sampling_rate, 0.0, 1.0)
         for name in (
@@ -190,18 +190,18 @@ def _refuse_unknown(fields: Mapping[str, Any], where: str) -> None:
             raise ConfigError(f"unknown setting {name!r}", where=where, do=f"Known: {', '.join(sorted(FIELD_NAMES))}")
 
 
-def _checked(name: str, kind: str, value: Any) -> Any:
+def _checked_value(name: str, kind: str, value: Any) -> Any:
     """The value as the field's type, from what a keyword, a variable or TOML may hold."""
     if name in ("overhead", "sampling_rate"):
-        return _share(name, value)
+        return _parse_share(name, value)
     if name == "disk":
         return _num_bytes(name, value)
     if kind.startswith("bool"):
-        return _truth(name, value, optional="None" in kind)
+        return _parse_bool(name, value, optional="None" in kind)
     if kind.startswith("tuple"):
-        return _words(name, value)
+        return _parse_words(name, value)
     if kind in ("int", "float"):
-        return _number(name, kind, value)
+        return _parse_number(name, kind, value)
     if kind in ("Mode", "Companion"):
         allowed = get_args(Mode if kind == "Mode" else Companion)
         if value not in allowed:
@@ -212,7 +212,7 @@ def _checked(name: str, kind: str, value: Any) -> Any:
     return os.fspath(value)
 
 
-def _number(name: str, kind: str, value: Any) -> int | float:
+def _parse_number(name: str, kind: str, value: Any) -> int | float:
     try:
         number = float(value)
         if isinstance(value, bool) or number != number or (kind == "int" and number != int(number)):
@@ -222,7 +222,7 @@ def _number(name: str, kind: str, value: Any) -> int | float:
     return int(number) if kind == "int" else number
 
 
-def _truth(name: str, value: Any, *, optional: bool) -> bool | None:
+def _parse_bool(name: str, value: Any, *, optional: bool) -> bool | None:
     if isinstance(value, bool) or (optional and value is None):
         return value
     words = {
@@ -240,7 +240,7 @@ def _truth(name: str, value: Any, *, optional: bool) -> bool | None:
     raise ConfigError(f"{name} is {value!r}", do="Use true or false")
 
 
-def _words(name: str, value: Any) -> tuple[str, ...]:
+def _parse_words(name: str, value: Any) -> tuple[str, ...]:
     if isinstance(value, str):
         return tuple(word.strip() for word in value.split(",") if word.strip())
     try:
@@ -252,20 +252,20 @@ def _words(name: str, value: Any) -> tuple[str, ...]:
     return words
 
 
-def _share(name: str, value: Any) -> float:
+def _parse_share(name: str, value: Any) -> float:
     if isinstance(value, str) and value.strip().endswith("%"):
-        return float(_number(name, "float", value.strip()[:-1])) / 100.0
-    return float(_number(name, "float", value))
+        return float(_parse_number(name, "float", value.strip()[:-1])) / 100.0
+    return float(_parse_number(name, "float", value))
 
 
 def _num_bytes(name: str, value: Any) -> int:
     if not isinstance(value, str):
-        return int(_number(name, "int", value))
+        return int(_parse_number(name, "int", value))
     match = re.fullmatch(r"\s*([0-9.]+)\s*([kmgt]?)i?b?\s*", value.lower())
     if match is None:
         raise ConfigError(f"{name} is {value!r}", do='Use a size such as "500MB" or "2GB"')
     power = " kmgt".index(match[2] or " ")
-    return int(float(_number(name, "float", match[1])) * 1024**power)
+    return int(float(_parse_number(name, "float", match[1])) * 1024**power)
 
 
 def _check_range(name: str, value: float, low: float, high: float) -> None:

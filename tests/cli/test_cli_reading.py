@@ -29,7 +29,7 @@ def test_list_shows_state_step_loss_and_what_was_found(cli, healthy, sick):
     code, out, _ = cli("list")
     head, first, second = out.splitlines()
     assert code == 0
-    assert head.split() == ["run", "id", "begun", "step", "loss", "found"]
+    assert head.split() == ["run", "id", "started", "step", "loss", "found"]
     assert first.startswith("□ gpt-small  aaaaaa  20")
     assert first.split()[-5:] == ["200", "1.61", "not", "diagnosed", "yet"]
     assert second.startswith("✕ gpt-fp16   3f9a01  20")
@@ -52,10 +52,12 @@ def test_list_names_the_cause_and_not_the_worst_that_followed(cli, sick):
     assert len(cut) <= 60
 
 
-def test_a_run_that_was_examined_and_is_clean_has_a_tick(cli, healthy):
+def test_the_list_says_of_an_examined_run_what_its_verdict_says(cli, healthy):
     FindingsWriter(healthy).write([])
-    assert cli("list", "--width", 100)[1].splitlines()[1].endswith("✓")
-    assert cli("list", "--ascii")[1].splitlines()[1].endswith("ok")
+    assert cli("list", "--width", 100)[1].splitlines()[1].endswith("? cannot tell")
+    assert cli("list", "--ascii")[1].splitlines()[1].endswith("? cannot tell")
+    assert strict(cli("list", "--json")[1])["runs"][0]["verdict"] == "cannot_tell"
+    assert cli("show")[1].splitlines()[1] == "? cannot tell"
 
 
 def test_list_json(cli, healthy, sick):
@@ -77,12 +79,13 @@ def test_show_healthy_is_calm(cli, healthy):
     code, out, _ = cli("show")
     lines = out.splitlines()
     assert code == 0
-    assert lines[0] == "□ gpt-small  aaaaaa  finished, 200 steps"
+    assert lines[0] == "□ gpt-small  aaaaaa  finished at step 200"
     assert lines[1] == "? cannot tell"
     assert "  lr             " + "▁" * 26 + " " * 16 + "5.62 × 10⁻⁴" in lines
     (row,) = [line for line in lines if line.startswith("  head") and line.endswith("usual")]
     assert row.split()[1] == "▃" * 26
-    assert "20 of 20 sites reporting · 200 steps read · recording costs 0.7% of a step" in lines
+    assert "20 of 20 tensors recorded · 200 steps read" in out
+    assert "Recording: 0.84 ms a step (0.7% of these 120 ms steps)" in out
     assert not set(out) & set("░▒█╳∞") - {"█"}
 
 
@@ -164,7 +167,7 @@ def test_github_annotations_and_markdown(cli, sick, healthy):
     assert cli("diagnose", "aaaaaa", "--github")[1].startswith("::notice title=stethoscope::cannot tell: ")
     text = cli("diagnose", "3f9a01", "--markdown")[1]
     assert text.startswith("### Stethoscope: gpt-fp16\n\n**Critical** `exploding_gradients`, since step 150, 96% sure")
-    assert "| loss | 1.66 | NaN  |" in text
+    assert "| loss | 1.66 | **NaN** |" in text
     assert "1. step 171: Clipping leaves" in text
 
 
@@ -238,10 +241,10 @@ def test_doctor_of_a_run(cli, sick):
     code, out, _ = cli("doctor", sick)
     assert code == 0
     assert "▲ state           crashed at step 200, FloatingPointError" in out
-    assert "  sites           20 of 20 reporting" in out
+    assert "  tensors         20 of 20 recorded" in out
     assert "  damage          none, every checksum matches" in out
-    assert "  cost            0.7% of a step" in out
-    assert out.endswith("  one more line would unlock\n  · One more line.\n")
+    assert "  cost            0.84 ms a step (0.7% of these 120 ms steps)" in out
+    assert out.endswith("  log more to detect more\n  · One more line.\n")
     assert strict(cli("doctor", sick, "--json")[1])["unmet_needs"] == ["One more line."]
 
 

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from stethoscope.cli.tui import places
+from stethoscope.cli.tui import base_and_run
 
 
 def test_needs_a_terminal_a_run_and_its_extra(cli, healthy, monkeypatch):
@@ -24,12 +24,12 @@ def test_needs_a_terminal_a_run_and_its_extra(cli, healthy, monkeypatch):
 
 
 def test_the_only_run_or_the_list(base, healthy):
-    assert places(None) == (base, healthy)
-    assert places(str(base)) == (base, None)
+    assert base_and_run(None) == (base, healthy)
+    assert base_and_run(str(base)) == (base, None)
     (base / "20261116-120001-other-bbbbbb").mkdir()
     (base / "20261116-120001-other-bbbbbb" / "run.json").write_text("{}")
-    assert places(None) == (base, None)
-    assert places("aaaaaa") == (base, healthy)
+    assert base_and_run(None) == (base, None)
+    assert base_and_run("aaaaaa") == (base, healthy)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no pseudo-terminals")

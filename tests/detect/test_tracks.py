@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stethoscope.detect.tracks import Looks, Track
+from stethoscope.detect.tracks import SampledHistory, Track
 
 
 @settings(deadline=None)
@@ -33,7 +33,7 @@ def test_an_empty_track_has_rows_of_its_width():
 @settings(deadline=None)
 @given(st.integers(0, 200))
 def test_looks_keep_the_first_the_latest_and_some_between(num):
-    looks: Looks[str] = Looks(limit=16, ends=4)
+    looks: SampledHistory[str] = SampledHistory(limit=16, ends=4)
     for number in range(num):
         looks.append(str(number))
     kept = [int(item) for item in looks.to_list()]

@@ -18,7 +18,7 @@ from stethoscope.cli import main
 from stethoscope.detect import Detection, Reading
 from stethoscope.detect.registry import builtin
 from stethoscope.explain import why
-from stethoscope.explain.needs import seen
+from stethoscope.explain.needs import status_of
 from stethoscope.explain.reasons import blocking
 from stethoscope.record import StethoscopeError
 from stethoscope.store import Run, open_run
@@ -118,7 +118,7 @@ def test_readings_agree_with_the_rules(runs: dict[str, Path], key: str) -> None:
     assert not detection.errors
     for code in told:
         assert blocking(readings[code]) is None, f"{code} spoke although its readings say that it could not"
-        assert not [need for need in (seen(one, run) for one in builtin().codes[code].needs) if need.blinds], code
+        assert not [need for need in (status_of(one, run) for one in builtin().codes[code].needs) if need.blinds], code
 
 
 def test_a_rule_with_several_ways_is_held_back_only_where_all_are() -> None:

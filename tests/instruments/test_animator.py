@@ -19,7 +19,7 @@ from rich.console import Console
 from stethoscope.instruments import GradientFlowAnimator
 from stethoscope.instruments.animator import GradientHealth
 from stethoscope.instruments.animator_grid import build_grid, natural_key
-from stethoscope.instruments.intake import ArrayError
+from stethoscope.instruments.array_input import ArrayError
 from stethoscope.record import ConfigError, StethoscopeError
 
 
@@ -214,7 +214,7 @@ def test_thousand_layers_by_ten_thousand_steps_stay_usable() -> None:
 
 
 def _nan_at(layer: int) -> dict[int, Any]:
-    from stethoscope.instruments.intake import NonFinite
+    from stethoscope.instruments.array_input import NonFinite
 
     return {layer: NonFinite(f"layer.{layer:04d}", 1, 0, (0,), 5003)}
 

@@ -12,10 +12,10 @@ from scipy import stats as scipy_stats
 
 import stethoscope
 from stethoscope import TensorInspector, compare
+from stethoscope.instruments.array_input import ArrayError
 from stethoscope.instruments.comparison import TensorComparison
 from stethoscope.instruments.comparison_groups import GroupComparison
 from stethoscope.instruments.comparison_runs import ORDER, RunComparison
-from stethoscope.instruments.intake import ArrayError
 from stethoscope.instruments.tensor_looks import LookComparison
 from stethoscope.record import Kind
 

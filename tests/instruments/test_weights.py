@@ -12,8 +12,8 @@ import torch
 from safetensors.torch import save_file
 
 from stethoscope.instruments import WeightAnalyzer
+from stethoscope.instruments.array_input import ArrayError
 from stethoscope.instruments.initialization import InitializationVerdict
-from stethoscope.instruments.intake import ArrayError
 from stethoscope.instruments.spectral import effective_rank, tail_exponent
 from stethoscope.instruments.weight_types import WeightIssue
 

@@ -12,7 +12,7 @@ from stethoscope.kernels import measure
 from stethoscope.kernels.columns import COLUMNS, stat
 from stethoscope.kernels.statistics import DERIVED, STATISTICS, statistic
 
-PAGE = Path(__file__).parents[2] / "frontend/src/format.ts"
+PAGE = Path(__file__).parents[2] / "frontend/src/types.ts"
 
 
 def test_a_derived_statistic_follows_from_columns() -> None:

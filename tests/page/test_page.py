@@ -302,7 +302,7 @@ def test_two_runs_are_compared_from_the_list(watched):
         page.locator(".runrow", has_text=name).locator("input").check()
     page.keyboard.press("c")
     page.wait_for_selector(".compare h1")
-    assert page.locator("h1").inner_text() == "Identical for 150 steps, then they part in layers.2.attn at step 151."
+    assert page.locator("h1").inner_text() == "Identical for 150 steps, then they diverge at layers.2.attn at step 151."
     page.keyboard.press("d")
     watched.check()
 

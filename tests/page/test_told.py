@@ -84,8 +84,8 @@ def test_a_verdict_with_one_number_has_more_beside_it(watched, alone):
     ]
     assert page.locator("table.evidence .spark").count() == 4
     told = page.locator(".followed li").all_inner_texts()
-    assert "It begins in layers.1.attn.weight" in told[0]
-    assert any("It lasts to the end, 51 steps" in words for words in told)
+    assert "Started in layers.1.attn.weight" in told[0]
+    assert any("Lasts to the end, 51 steps" in words for words in told)
     assert any("The loss is not affected" in words for words in told)
     assert "The loss does not show it" in page.locator(".why").inner_text()
     watched.check()
@@ -127,7 +127,7 @@ def test_two_runs_say_where_they_part_and_in_what(watched):
     watched.open(f"#/compare?a={opaque_id(Path(SICK))}&b={opaque_id(Path(HEALTHY))}")
     watched.settle()
     page = watched.page
-    assert "151, they part" in page.locator(".axis").text_content()
+    assert "151, they diverge" in page.locator(".axis").text_content()
     assert "A is NaN, 190" in page.locator(".axis").text_content()
     assert page.locator("[data-panel=parted]").count() == 1
     assert page.locator("text.band").text_content() == "bit for bit the same"

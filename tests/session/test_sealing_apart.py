@@ -15,7 +15,7 @@ PROGRAM = """
 import sys
 from pathlib import Path
 import numpy as np
-from stethoscope.companion import Companion, tidy_apart
+from stethoscope.companion import Companion, tidy_in_child
 from stethoscope.kernels.columns import NUM_COLUMNS
 from stethoscope.record import Kind, Site, SiteInfo
 from stethoscope.store import RunWriter
@@ -32,7 +32,7 @@ companion._seal_bytes = 1
 companion.look()
 if breaks:
     companion.tidy = lambda: 1 / 0
-tidy_apart(companion)
+tidy_in_child(companion)
 assert "pyarrow" not in sys.modules
 """
 

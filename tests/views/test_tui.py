@@ -426,7 +426,7 @@ def test_a_click_chooses_row_and_step(tmp_path):
     folder = healthy(tmp_path)
 
     async def story(driver):
-        top, left, _ = driver.screen.page.place
+        top, left, _ = driver.screen.page.cells_at
         await driver.pilot.click(offset=(left + driver.screen.page.frame.edge(5), top + 1))
         await driver.settle()
         assert driver.screen.page.column == 5

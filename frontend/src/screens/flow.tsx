@@ -259,7 +259,7 @@ function Headline({
       <>
         At step {count(step)}, the {word} of <span class="name">{off.path}</span> is{" "}
         {off.level > 0 ? ratio(2 ** off.level).replace("×", "") : ratio(2 ** off.level)}{" "}
-        {off.level > 0 ? "times" : "of"} its usual size.
+        {off.level > 0 ? "times" : "of"} its median.
       </>
     );
   return (

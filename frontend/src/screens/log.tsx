@@ -124,7 +124,7 @@ export function LogScreen({ session }: { session: RunSession }): JSX.Element {
       )}
       {data.verdict.lookedAt.unmet.length > 0 && (
         <>
-          <h2>What one more line would show</h2>
+          <h2>Log more to detect more</h2>
           <ul class="plainlist">
             {data.verdict.lookedAt.unmet.map((words) => (
               <li>{words}</li>

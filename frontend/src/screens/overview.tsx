@@ -3,7 +3,8 @@ import { type JSX } from "preact";
 import { useEffect, useLayoutEffect, useMemo, useRef } from "preact/hooks";
 import { Axis, type Ends, type Flag } from "../axis";
 import { Mark, line } from "../data";
-import { KIND_NAMES, STAT_NAMES, STAT_SHORT, count, number as fmt } from "../format";
+import { KIND_NAMES, count, number as fmt } from "../format";
+import { STAT_NAMES, STAT_SHORT } from "../types";
 import { HeatGrid } from "../heat";
 import { cellAt, describe } from "../heat_cells";
 import { HeatKey } from "../heat_key";
@@ -123,7 +124,7 @@ export function Layers({
           {phone && (
             <small>
               {(KIND_NAMES[kind.value] ?? "").toLowerCase()} {STAT_SHORT[stat.value] ?? stat.value},{" "}
-              {raw.value ? "value" : "own history"}
+              {raw.value ? "value" : "relative to its median"}
             </small>
           )}
         </div>
@@ -177,7 +178,7 @@ export function Layers({
                   raw.value = false;
                 }}
               >
-                {cramped ? "History" : "Against own history"}
+                {cramped ? "Ratio" : "Relative to median"}
               </button>
             </div>
             <input
@@ -230,7 +231,7 @@ export function Layers({
           if (rows.length > 240 && (a < x || b > y || a > x + 80)) session.seen.value = [a, b];
         }}
       />
-      {session.filter.value && !rows.length && <p class="note pad">No layer is called that.</p>}
+      {session.filter.value && !rows.length && <p class="note pad">No match.</p>}
       {phone && (
         <div class="phonekey">
           <HeatKey heat={heat} raw={raw.value} />

@@ -41,16 +41,16 @@ export function ProfileScreen({ session }: { session: RunSession }): JSX.Element
     [top, cut] = ceiling(of);
   const share = (one: ReportPart): number => (mean ? (real(one.ms) ?? 0) / mean : 0);
   const at = cursor.value,
-    ours = found.parts.find((one) => one.label === "ours");
+    ours = found.parts.find((one) => one.label === "Stethoscope");
   return (
     <main class="screen" id="main" ref={measured.ref}>
       <MoreTabs session={session} />
       <div class="profilehead">
         <h1>
-          A step takes {number(mean)} ms{ours ? `, ${percent(share(ours))} of it for recording` : ""}.
+          A step takes {number(mean)} ms{ours ? `, ${percent(share(ours))} of it Stethoscope` : ""}.
         </h1>
         <p class="note">
-          Mean of {plural(found.numSteps, "step")}; the middle one takes {number(found.medianMs)} ms.
+          Mean of {plural(found.numSteps, "step")}; median {number(found.medianMs)} ms.
         </p>
         <MeanBar parts={found.parts} share={share} />
         <ul class="profilekey">

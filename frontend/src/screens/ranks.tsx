@@ -36,7 +36,7 @@ export function RanksScreen({ session }: { session: RunSession }): JSX.Element {
     ["Loss", "word"],
     ["Step, median", ""],
     ["Step, slowest 1%", ""],
-    ...(several ? [["Against the others", ""] as [string, string]] : []),
+    ...(several ? [["vs. other ranks", ""] as [string, string]] : []),
     ["Host", ""],
   ];
   return (

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stethoscope.analyse.trends import Direction, finite, mann_kendall, noise, oscillation
-from stethoscope.record import FloatArray
+from stethoscope.record import FloatArray, plural
 
 WINDOW = 20
 IMPROVEMENT = 0.001
@@ -73,25 +73,21 @@ def convergence(losses: npt.ArrayLike, *, window: int = WINDOW, improvement: flo
     if len(raw) and not np.isfinite(raw[-3:]).all():
         return Verdict(ConvergenceStatus.DIVERGING, "the loss is no longer a finite number")
     if len(values) < MIN_LOSSES:
-        return Verdict(ConvergenceStatus.UNKNOWN, f"only {_losses(len(values))} so far")
+        return Verdict(ConvergenceStatus.UNKNOWN, f"only {plural(len(values), 'loss', 'losses')} so far")
     recent = values[-max(window, len(values) // 4) :]
-    for test in (_diverging, _oscillating):
+    for test in (_find_divergence, _find_oscillation):
         found = test(values, recent, window)
         if found is not None:
             return found
-    falling = _falling(values, recent, window, improvement)
+    falling = _find_fall(values, recent, window, improvement)
     if falling is not None:
         return falling
     if len(values) < PLATEAU:
         return Verdict(ConvergenceStatus.UNKNOWN, f"no clear course in {len(values)} losses")
-    return _settled(values, recent)
+    return _judge_plateau(values, recent)
 
 
-def _losses(count: int) -> str:
-    return f"{count:,} {'loss' if count == 1 else 'losses'}"
-
-
-def _falling(values: FloatArray, recent: FloatArray, window: int, improvement: float) -> Verdict | None:
+def _find_fall(values: FloatArray, recent: FloatArray, window: int, improvement: float) -> Verdict | None:
     """A fall in the last quarter, or one in the last half that the last quarter still carries on."""
     for part in (recent, values[-2 * len(recent) :]):
         enough = len(part) >= window
@@ -108,7 +104,7 @@ def _falling(values: FloatArray, recent: FloatArray, window: int, improvement: f
     return None
 
 
-def _diverging(values: FloatArray, recent: FloatArray, window: int) -> Verdict | None:
+def _find_divergence(values: FloatArray, recent: FloatArray, window: int) -> Verdict | None:
     block = max(3, min(window // 2, len(values) // 4))
     medians = _block_medians(values, block)
     best, now = float(medians.min()), float(np.median(recent[-block:]))
@@ -127,7 +123,7 @@ def _diverging(values: FloatArray, recent: FloatArray, window: int) -> Verdict |
     return Verdict(ConvergenceStatus.DIVERGING, reason, {"best": best, "level": now, "p_value": trend.p_value})
 
 
-def _oscillating(values: FloatArray, recent: FloatArray, window: int) -> Verdict | None:
+def _find_oscillation(values: FloatArray, recent: FloatArray, window: int) -> Verdict | None:
     tail = values[-2 * window :] if len(values) >= 2 * window else values
     level = float(np.median(tail))
     swing = oscillation(tail, amplitude=0.05 * abs(level))
@@ -138,7 +134,7 @@ def _oscillating(values: FloatArray, recent: FloatArray, window: int) -> Verdict
     return Verdict(ConvergenceStatus.OSCILLATING, reason, numbers)
 
 
-def _settled(values: FloatArray, recent: FloatArray) -> Verdict:
+def _judge_plateau(values: FloatArray, recent: FloatArray) -> Verdict:
     first = float(np.median(values[: max(1, min(3, len(values) // 5))]))
     level = float(np.median(recent))
     gained = (first - level) / abs(first) if first else 0.0
@@ -164,7 +160,7 @@ def stability(losses: npt.ArrayLike, *, window: int = WINDOW, variance: float = 
     raw = np.asarray(losses, dtype=np.float64).reshape(-1)
     values = finite(raw)
     if len(raw) < MIN_LOSSES:
-        return Verdict(TrainingStability.UNKNOWN, f"only {_losses(len(raw))} so far")
+        return Verdict(TrainingStability.UNKNOWN, f"only {plural(len(raw), 'loss', 'losses')} so far")
     num_bad = int((~np.isfinite(raw[-window:])).sum())
     if num_bad:
         return Verdict(TrainingStability.UNSTABLE, f"{num_bad} of the last losses are not finite")
@@ -202,9 +198,9 @@ def plateau(
     smooth = running_median(values, 5)
     least = max(improvement * abs(float(np.median(smooth))), noise(values))
     last, best = 0, smooth[0]
-    for place, value in enumerate(smooth):
+    for index, value in enumerate(smooth):
         if value < best - least:
-            last, best = place, value
+            last, best = index, value
     tail = values[last + 1 :]
     # A curve that runs away does not stand still either, and one that is no longer finite is no level.
     moving = (ConvergenceStatus.CONVERGING, ConvergenceStatus.DIVERGING)
@@ -311,8 +307,8 @@ def overfitting_by_accuracy(train: Curve, validation: Curve, *, gap: float = OVE
 
 
 def _level_at(steps: npt.NDArray[np.int64], values: FloatArray, step: int) -> float:
-    place = int(np.searchsorted(steps, step))
-    return float(np.median(values[max(0, place - 2) : place + 3] if place < len(values) else values[-5:]))
+    index = int(np.searchsorted(steps, step))
+    return float(np.median(values[max(0, index - 2) : index + 3] if index < len(values) else values[-5:]))
 
 
 def underfitting(train: Curve, validation: Curve | None = None, *, window: int = WINDOW) -> Onset | None:

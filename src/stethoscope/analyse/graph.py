@@ -125,13 +125,13 @@ class Graph:
 
     def ancestors(self, path: str) -> tuple[str, ...]:
         """Everything whose data reaches this module, in the order of execution."""
-        return self._reached(path, lambda name: [edge.source for edge in self._into[name]])
+        return self._reach(path, lambda name: [edge.source for edge in self._into[name]])
 
     def descendants(self, path: str) -> tuple[str, ...]:
         """Everything that this module's data reaches, in the order of execution."""
-        return self._reached(path, lambda name: [edge.target for edge in self._out[name]])
+        return self._reach(path, lambda name: [edge.target for edge in self._out[name]])
 
-    def _reached(self, path: str, following: Callable[[str], Iterable[str]]) -> tuple[str, ...]:
+    def _reach(self, path: str, following: Callable[[str], Iterable[str]]) -> tuple[str, ...]:
         own = self.inside(path)
         seen: set[str] = set()
         ahead = list(own)
@@ -177,23 +177,23 @@ class Graph:
                     if target == join:
                         continue
                     known = into[target].get(source)
-                    into[target][source] = out[source][target] = _best(known, _joined(before, after))
+                    into[target][source] = out[source][target] = _better_edge(known, _joined(before, after))
             for target in out.pop(join):
                 into.get(target, {}).pop(join, None)
         edges = [edge for sources in into.values() for edge in sources.values()]
         nodes = {path: node for path, node in self.nodes.items() if node.role != "join"}
-        return self._with(nodes, edges)
+        return self._replaced(nodes, edges)
 
     def collapse(self, depth: int) -> Graph:
         """Modules deeper than `depth` path parts taken together as the container they are in."""
-        names = {path: _cut(node, depth) for path, node in self.nodes.items()}
+        names = {path: _cut_path(node, depth) for path, node in self.nodes.items()}
         edges: dict[tuple[str, str], Edge] = {}
         for edge in self.edges:
             pair = names[edge.source], names[edge.target]
             if pair[0] == pair[1]:
                 continue
             moved = dataclasses.replace(edge, source=pair[0], target=pair[1])
-            edges[pair] = _best(edges.get(pair), moved)
+            edges[pair] = _better_edge(edges.get(pair), moved)
         nodes: dict[str, Node] = {}
         for path, name in names.items():
             node = self.nodes[path]
@@ -204,9 +204,9 @@ class Graph:
                 nodes[name] = dataclasses.replace(whole, role="module", order=node.order)
             elif 0 <= node.order < nodes[name].order or nodes[name].order < 0:
                 nodes[name] = dataclasses.replace(nodes[name], order=node.order)
-        return self._with(nodes, edges.values())
+        return self._replaced(nodes, edges.values())
 
-    def _with(self, nodes: Mapping[str, Node], edges: Iterable[Edge]) -> Graph:
+    def _replaced(self, nodes: Mapping[str, Node], edges: Iterable[Edge]) -> Graph:
         ordered = sorted(edges, key=lambda edge: (nodes[edge.target].order, nodes[edge.source].order))
         return dataclasses.replace(self, nodes=nodes, edges=tuple(ordered))
 
@@ -296,7 +296,7 @@ def _joined(before: Edge, after: Edge) -> Edge:
     )
 
 
-def _best(known: Edge | None, other: Edge) -> Edge:
+def _better_edge(known: Edge | None, other: Edge) -> Edge:
     """Two ways between the same nodes as one edge: it is residual where both are, and open where one is."""
     if known is None:
         return other
@@ -305,7 +305,7 @@ def _best(known: Edge | None, other: Edge) -> Edge:
     return dataclasses.replace(known, gradient=_STATES[state], kind=kind, uses=known.uses + other.uses)
 
 
-def _cut(node: Node, depth: int) -> str:
+def _cut_path(node: Node, depth: int) -> str:
     if node.role in ("input", "output"):
         return node.path
     home = node.path.split(":", 1)[0] if node.role == "join" else node.path

@@ -86,12 +86,12 @@ def _model_order(
     known = {_group_name(site, depth, by_modules) for site in sites}
     out = [name for name in names if name in known]
     for name in sorted((n for n in names if n not in known), key=lambda n: position[n]):
-        later = [at for at, other in enumerate(out) if _natural(other) > _natural(name)]
+        later = [at for at, other in enumerate(out) if _natural_order(other) > _natural_order(name)]
         out.insert(later[0] if later else len(out), name)
     return out
 
 
-def _natural(name: str) -> tuple[tuple[int, int, str], ...]:
+def _natural_order(name: str) -> tuple[tuple[int, int, str], ...]:
     return tuple((0, int(part), "") if part.isdecimal() else (1, 0, part) for part in name.split("."))
 
 

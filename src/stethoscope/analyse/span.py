@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from stethoscope.kernels.columns import NUM_COLUMNS, num_finite, stat
+from stethoscope.kernels.columns import NUM_COLUMNS, stat
 from stethoscope.record import FloatArray, IntArray, Kind, SiteInfo
 from stethoscope.store import Block, Event, Run
 from stethoscope.store.pieces import Said, events_of
@@ -38,7 +38,7 @@ class Span:
 
     steps: IntArray
     sites: tuple[SiteInfo, ...]
-    """Every site known by the end of this span; a site keeps its place, later spans only append."""
+    """Every site known by the end of this span; a site keeps its index, later spans only append."""
     rows: FloatArray
     """[steps, sites, columns], NaN where not present."""
     present: npt.NDArray[np.bool_]
@@ -48,14 +48,14 @@ class Span:
     modules: Mapping[str, Mapping[str, Any]]
     """From a module's path to what run.json says of it: type, detail, num_parameters."""
     depth: Mapping[str, int]
-    """From a module's path to its place in the order of execution, or of definition where none was seen."""
+    """From a module's path to its position in the order of execution, or of definition where none was seen."""
     by_rank: Mapping[int, RankRows] = dataclasses.field(default_factory=dict)
     """Each rank by itself, where the run has several and they were merged here; else empty."""
 
-    def in_depth(self, places: IntArray) -> IntArray:
+    def in_depth(self, indices: IntArray) -> IntArray:
         """These sites from the input to the output."""
         last = len(self.depth)
-        return np.array(sorted(places, key=lambda n: self.depth.get(self.sites[n].site.module, last)), dtype=np.int64)
+        return np.array(sorted(indices, key=lambda n: self.depth.get(self.sites[n].site.module, last)), dtype=np.int64)
 
     def stat(self, name: str) -> FloatArray:
         """One statistic as [steps, sites]."""
@@ -75,19 +75,15 @@ class Span:
         found = self.metrics.get(name)
         return np.zeros(len(self.steps), dtype=bool) if found is None else found[1]
 
-    def places(self, kind: Kind) -> IntArray:
-        """The places of the sites of one kind, in their order."""
+    def site_indices(self, kind: Kind) -> IntArray:
+        """The indices of the sites of one kind, in their order."""
         return np.array([n for n, info in enumerate(self.sites) if info.site.kind is kind], dtype=np.int64)
 
     def inputs(self) -> list[int]:
-        """The places of what goes in, the most telling first: of logged batches, else of the model's own call."""
-        places = [int(n) for n in self.places(Kind.INPUT)]
-        logged = [n for n in places if self.sites[n].site.name.startswith("batch")]
-        return logged or [n for n in places if not self.sites[n].site.module]
-
-    def finite_count(self) -> FloatArray:
-        """How many finite values each row speaks of, [steps, sites]."""
-        return num_finite(self.rows)
+        """The indices of what goes in, the most telling first: of logged batches, else of the model's own call."""
+        indices = [int(n) for n in self.site_indices(Kind.INPUT)]
+        logged = [n for n in indices if self.sites[n].site.name.startswith("batch")]
+        return logged or [n for n in indices if not self.sites[n].site.module]
 
 
 def spans(
@@ -113,7 +109,7 @@ def spans(
         events = [event for event in events if event.step <= upto]
     if not len(steps):
         if events:
-            yield _span(run, steps, {}, tuple(events), rank)
+            yield _make_span(run, steps, {}, tuple(events), rank)
         return
     told = [event.step for event in events]
     cuts = [steps[start : start + size] for start in range(0, len(steps), size)]
@@ -121,27 +117,27 @@ def spans(
         low = 0 if number == 0 else bisect_left(told, int(cut[0]))
         high = len(told) if number == len(cuts) - 1 else bisect_left(told, int(cuts[number + 1][0]))
         inside = tuple(events[low:high])
-        found = {name: _at(series.steps, series.values, cut) for name, series in metrics.items()}
-        yield _span(run, cut, found, inside, rank)
+        found = {name: _values_at(series.steps, series.values, cut) for name, series in metrics.items()}
+        yield _make_span(run, cut, found, inside, rank)
 
 
 def events_alone(run: Run, kind: str, *, after: int | None = None) -> Span:
     """Events of one kind beyond a step, without rows: of a step that is still open, whose rows may grow."""
     events = run.events(kind, first=None if after is None else after + 1)
-    return _span(run, np.empty(0, np.int64), {}, tuple(events), None)
+    return _make_span(run, np.empty(0, np.int64), {}, tuple(events), None)
 
 
-def _at(steps: IntArray, values: FloatArray, wanted: IntArray) -> tuple[FloatArray, npt.NDArray[np.bool_]]:
+def _values_at(steps: IntArray, values: FloatArray, wanted: IntArray) -> tuple[FloatArray, npt.NDArray[np.bool_]]:
     out = np.full(len(wanted), np.nan)
     if not len(steps):
         return out, np.zeros(len(wanted), dtype=bool)
-    place = np.searchsorted(steps, wanted)
-    there = (place < len(steps)) & (steps[np.minimum(place, len(steps) - 1)] == wanted)
-    out[there] = values[place[there]]
+    index = np.searchsorted(steps, wanted)
+    there = (index < len(steps)) & (steps[np.minimum(index, len(steps) - 1)] == wanted)
+    out[there] = values[index[there]]
     return out, there
 
 
-def _span(
+def _make_span(
     run: Run,
     steps: IntArray,
     metrics: Mapping[str, tuple[FloatArray, npt.NDArray[np.bool_]]],
@@ -175,8 +171,8 @@ def _at_steps(block: Block, steps: IntArray) -> RankRows:
     # Steps that have metrics but no rows: a share of the steps was sampled out, or this rank is behind.
     rows = np.full((len(steps), *block.rows.shape[1:]), np.nan)
     present = np.zeros((len(steps), len(block.sites)), dtype=bool)
-    place = np.searchsorted(steps, block.steps)
-    rows[place], present[place] = block.rows, block.present
+    index = np.searchsorted(steps, block.steps)
+    rows[index], present[index] = block.rows, block.present
     return RankRows(rows, present)
 
 
@@ -187,7 +183,7 @@ def depth_of(run: Run) -> dict[str, int]:
     known = set(ran)
     order = dict.fromkeys(ran) if ran else {}
     order |= dict.fromkeys(path for path in defined if path not in known)
-    return {path: place for place, path in enumerate(order)}
+    return {path: index for index, path in enumerate(order)}
 
 
 def modules_of(run: Run) -> dict[str, Mapping[str, Any]]:

@@ -63,7 +63,7 @@ def module_tree(run: Recorded, kind: Kind | str) -> tuple[Node, ...]:
         here.setdefault("", []).append(site in asleep)
     types = {str(m.get("path", "")): str(m.get("type", "")) for m in modules}
     nodes: list[Node] = []
-    _grow(nodes, root, "", "", -1, types, kind)
+    _add_children(nodes, root, "", "", -1, types, kind)
     return tuple(nodes)
 
 
@@ -79,7 +79,7 @@ def _frozen_modules(run: Recorded, kind: Kind) -> set[Site]:
     }
 
 
-def _grow(
+def _add_children(
     nodes: list[Node], branch: dict[str, Any], path: str, label: str, parent: int, types: Mapping[str, str], kind: Kind
 ) -> None:
     """Appends the branch's children, depth first; lists are passed over."""
@@ -94,21 +94,21 @@ def _grow(
             name not in types and parent == -1 and len(inner) > 1 and all(key.isdecimal() for key in inner)
         )
         if is_list and not own:
-            _grow(nodes, child, name, shown, parent, types, kind)
+            _add_children(nodes, child, name, shown, parent, types, kind)
             continue
         if shown.isdecimal() and types.get(name):
             shown = f"{shown} {types[name]}"  # a position in a Sequential says nothing by itself
-        flags = _flags(child)
+        flags = _branch_flags(child)
         depth = OWN if own and kind in OUTPUT_KINDS else len(name.split("."))
         indent = nodes[parent].indent + 1 if parent >= 0 else 0
         index = len(nodes)
         nodes.append(Node(name, shown, parent, indent, len(inner), len(flags), bool(flags) and all(flags), depth))
-        _grow(nodes, child, name, "", index, types, kind)
+        _add_children(nodes, child, name, "", index, types, kind)
 
 
-def _flags(branch: dict[str, Any]) -> list[bool]:
+def _branch_flags(branch: dict[str, Any]) -> list[bool]:
     out = list(branch.get("", []))
     for part, child in branch.items():
         if part:
-            out += _flags(child)
+            out += _branch_flags(child)
     return out

@@ -1,6 +1,6 @@
 """Does what comes out at a moment depend on what comes in later?
 
-Asked where the user says that the model is causal, or where the targets are the inputs one place later: then a model
+Asked where the user says that the model is causal, or where the targets are the inputs one position later: then a model
 that sees later inputs sees the answers.
 """
 
@@ -11,9 +11,9 @@ from collections.abc import Iterator
 
 import torch
 
+from stethoscope.checkup.affected import first_affected
 from stethoscope.checkup.examination import Examination, differ
 from stethoscope.checkup.findings import CRITICAL, found
-from stethoscope.checkup.places import first_affected
 from stethoscope.checkup.structure import is_open, map_tensors, tensors
 from stethoscope.record import ROOT_NAME, Finding
 
@@ -22,7 +22,7 @@ def examine(exam: Examination) -> Iterator[Finding]:
     """future_leak."""
     if exam.causal is False or not exam.finite or not is_open(exam.subject.inputs):
         return
-    length = _length(exam)
+    length = _sequence_length(exam)
     if length is None or length < 3:
         if exam.causal:
             exam.notes.append("causal=True, but no axis of time is shared by inputs and outputs")
@@ -44,19 +44,19 @@ def examine(exam: Examination) -> Iterator[Finding]:
             default=0.0,
         )
         if worst > 1:
-            place = first_affected(exam, inputs, lambda t, m=moment: _past(t, m, length))  # type: ignore[misc]
+            site = first_affected(exam, inputs, lambda t, m=moment: _upto_moment(t, m, length))  # type: ignore[misc]
             yield found(
                 "future_leak",
                 CRITICAL,
                 f"The output at position {moment} changes with inputs after position {moment}: the model sees the future.",
-                sites=[place or ROOT_NAME],
+                sites=[site or ROOT_NAME],
                 numbers={"position": moment, "change over what rounding explains": min(worst, 1e12)},
                 remedy="F.scaled_dot_product_attention(q, k, v, is_causal=True)",
             )
             return
 
 
-def _past(tensor: torch.Tensor, moment: int, length: int) -> torch.Tensor | None:
+def _upto_moment(tensor: torch.Tensor, moment: int, length: int) -> torch.Tensor | None:
     """What belongs to this moment and before: along the axis after the batch, or the next (heads)."""
     if tensor.ndim > 1 and tensor.shape[1] == length:
         return tensor[:, : moment + 1]
@@ -65,33 +65,33 @@ def _past(tensor: torch.Tensor, moment: int, length: int) -> torch.Tensor | None
     return None
 
 
-def _length(exam: Examination) -> int | None:
+def _sequence_length(exam: Examination) -> int | None:
     """The length of the second axis of inputs that outputs have too."""
     lengths = {t.shape[1] for t in exam.evaluated if t.ndim > 1}
     return next((t.shape[1] for t in tensors(exam.subject.inputs) if t.ndim > 1 and t.shape[1] in lengths), None)
 
 
 def _shifted_inputs(exam: Examination) -> list[int]:
-    """The places of inputs that the targets repeat one moment later: what a causal model predicts."""
+    """The indices of inputs that the targets repeat one moment later: what a causal model predicts."""
     found = []
-    for place, x in enumerate(tensors(exam.subject.inputs)):
+    for site, x in enumerate(tensors(exam.subject.inputs)):
         for y in tensors(exam.subject.targets):
             if x.shape == y.shape and x.ndim > 1 and x.dtype == y.dtype and x.shape[1] > 3:
                 changing = bool((x[:, 1:] != x[:, :-1]).any())
                 if changing and torch.equal(x[:, 1:], y[:, :-1]):
-                    found.append(place)
+                    found.append(site)
     return found
 
 
 def _with_other_future(exam: Examination, moment: int, length: int, shifted: list[int]) -> object:
-    """The inputs with everything after a moment taken from other samples and other places.
+    """The inputs with everything after a moment taken from other samples and other positions.
 
     Where some inputs are the targets of a moment before, only those: a decoder may read all of its encoder's input.
     """
-    places = itertools.count()
+    indices = itertools.count()
 
     def change(tensor: torch.Tensor) -> torch.Tensor:
-        if shifted and next(places) not in shifted:
+        if shifted and next(indices) not in shifted:
             return tensor
         if tensor.ndim < 2 or tensor.shape[1] != length or tensor.dtype is torch.bool:
             return tensor

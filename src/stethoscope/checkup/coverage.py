@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from stethoscope.checkup.examination import Examination
-from stethoscope.checkup.findings import CRITICAL, INFO, counted, found, listed
-from stethoscope.record import Finding
+from stethoscope.checkup.findings import CRITICAL, INFO, found, listed
+from stethoscope.record import Finding, plural
 
 
 def examine(exam: Examination) -> Iterator[Finding]:
@@ -22,7 +22,7 @@ def examine(exam: Examination) -> Iterator[Finding]:
     held = subject.optimized()
     learning = sum(p.requires_grad for p in subject.model.parameters())
     exam.saw(
-        f"{counted(len(held), 'tensor')} in the optimizer, {counted(learning, 'parameter')} of the model that can learn"
+        f"{plural(len(held), 'tensor')} in the optimizer, {plural(learning, 'parameter')} of the model that can learn"
     )
     gradients = exam.first.gradients
     # A parameter that no gradient reaches (a teacher, an idle part) is no business of the optimizer.
@@ -31,9 +31,9 @@ def examine(exam: Examination) -> Iterator[Finding]:
         for name, p in subject.model.named_parameters()
         if p.requires_grad and id(p) not in held and gradients.get(name) is not None
     ]
-    strangers = _strangers(exam, held)
+    strangers = _foreign_params(exam, held)
     if strangers:
-        yield _stale(strangers, missing, len(held))
+        yield _stale_finding(strangers, missing, len(held))
     if missing and not strangers and _is_second_network(exam, missing):
         yield found(
             "trainable_params_not_in_optimizer",
@@ -66,7 +66,7 @@ def _is_second_network(exam: Examination, missing: list[str]) -> bool:
     return not any(id(p) in held for p in exam.subject.model.get_submodule(part).parameters())
 
 
-def _strangers(exam: Examination, held: dict[int, torch.Tensor]) -> list[torch.Tensor]:
+def _foreign_params(exam: Examination, held: dict[int, torch.Tensor]) -> list[torch.Tensor]:
     """What an optimizer holds that is neither the model's nor used by the loss."""
     outside = [p for key, p in held.items() if key not in exam.subject.names]
     if not outside:
@@ -81,7 +81,7 @@ def _strangers(exam: Examination, held: dict[int, torch.Tensor]) -> list[torch.T
     return [p for p, twin in zip(outside, twins, strict=True) if id(twin) not in reached]
 
 
-def _stale(strangers: list[torch.Tensor], missing: list[str], num_held: int) -> Finding:
+def _stale_finding(strangers: list[torch.Tensor], missing: list[str], num_held: int) -> Finding:
     # Where the model is fully covered, the rest may belong to a second network that the same optimizer trains.
     severity = CRITICAL if missing else INFO
     shapes = [str(tuple(p.shape)) for p in strangers]

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from typing import Final
 
 from stethoscope.checkup.examination import Examination
-from stethoscope.checkup.findings import CRITICAL, counted, found
+from stethoscope.checkup.findings import CRITICAL, found
 from stethoscope.checkup.observation import LOSS_PLACE, Softmax
-from stethoscope.record import Finding
+from stethoscope.record import Finding, plural
 
 SQUASHING: Final = ("Sigmoid", "Softmax", "Hardsigmoid", "Clamp", "SafeSoftmax")
 UNBOUNDED: Final = (
@@ -31,7 +31,7 @@ UNBOUNDED: Final = (
 def examine(exam: Examination) -> Iterator[Finding]:
     """double_softmax, double_sigmoid."""
     seen = exam.first.observer.softmaxes
-    exam.saw(f"{counted(len(seen), 'softmax or sigmoid', 'softmaxes and sigmoids')} on the way to the loss")
+    exam.saw(f"{plural(len(seen), 'softmax or sigmoid', 'softmaxes and sigmoids')} on the way to the loss")
     twice = next((s for s in seen if s.name in ("_log_softmax", "logsumexp") and _is_softmaxed(s)), None)
     if twice is not None:
         yield found(
@@ -71,5 +71,5 @@ def _is_squashed(seen: Softmax) -> bool:
 
 
 def _sites(exam: Examination, seen: Softmax) -> list[str]:
-    places = [seen.producer] if seen.producer else []
-    return places or exam.tail()[-1:] or ["(output)"]
+    sites = [seen.producer] if seen.producer else []
+    return sites or exam.tail()[-1:] or ["(output)"]

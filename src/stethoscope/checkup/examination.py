@@ -27,18 +27,18 @@ class Pass:
         self.original_used: str | None = None
         """A module or parameter of the original that took part in the copy's forward: then nothing is known of the copy."""
         try:
-            self._run(subject, train=True)
+            self._run_pass(subject, train=True)
         except CheckupError:
             raise
         except Exception as first:
             # BatchNorm refuses a batch of one in training mode; the rest can still be seen in evaluation mode.
             try:
                 self.trains = False
-                self._run(subject, train=False)
+                self._run_pass(subject, train=False)
             except Exception:
                 raise failed(first) from first
 
-    def _run(self, subject: Subject, *, train: bool) -> None:
+    def _run_pass(self, subject: Subject, *, train: bool) -> None:
         self.twin = subject.twin(train=train)
         self.observer = Observer(self.twin.model)
         with calls_of(subject.model) as called, self.observer:
@@ -77,10 +77,10 @@ class Examination:
         self.findings: list[Finding] = []
         """What the experiments before this one found."""
         self.seen = ""
-        """What the experiment that runs now has looked at; "" where it had nothing to look at."""
+        """What the experiment that runs now has examined; "" where it does not apply."""
 
     def saw(self, words: str) -> None:
-        """The experiment looked at this: said where it did, so that silence is told from not having looked."""
+        """Note what the experiment examined, so that "clear" is told from "does not apply"."""
         self.seen = words
 
     @functools.cached_property
@@ -125,14 +125,14 @@ class Examination:
         edges = self.graph.get("edges", [])
         modules = {n["path"]: n for n in self.graph.get("nodes", []) if n["role"] == "module"}
         chain: list[str] = []
-        place = "(output)"
+        site = "(output)"
         for _ in range(8):
-            feeding = [e["source"] for e in edges if e["target"] == place]
+            feeding = [e["source"] for e in edges if e["target"] == site]
             if len(feeding) != 1 or feeding[0] not in modules:
                 return []
-            place = feeding[0]
-            chain.insert(0, place)
-            if modules[place]["num_parameters"]:
+            site = feeding[0]
+            chain.insert(0, site)
+            if modules[site]["num_parameters"]:
                 return chain
         return []
 

@@ -55,17 +55,17 @@ def examine(exam: Examination) -> Iterator[Finding]:
 
 
 def _too_large(layer: Layer, columns: torch.Tensor | None, worst: float) -> Finding:
-    places: list[str] = []
+    names: list[str] = []
     if columns is not None:
         order = columns.argsort(descending=True).tolist()
-        places = [f"input[:, {column}]" for column in order if float(columns[column]) > MAX_COLUMN_RMS][:8]
-    which = f" ({listed(places)})" if places else ""
+        names = [f"input[:, {column}]" for column in order if float(columns[column]) > MAX_COLUMN_RMS][:8]
+    which = f" ({listed(names)})" if names else ""
     low = float(columns.min()) if columns is not None else layer.rms_in
     return found(
         "unscaled_inputs",
         WARNING,
         f"Inputs of size {worst:.3g}{which} go into {layer.path} as they are: they drown the others and make steps too large.",
-        sites=[layer.path, *places],
+        sites=[layer.path, *names],
         numbers={
             "largest rms of a feature": worst,
             "smallest rms of a feature": low,

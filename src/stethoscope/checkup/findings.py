@@ -24,11 +24,6 @@ def found(
     return Finding(code, severity, message, 0, 0, tuple(dict.fromkeys(sites)), evidence, remedy, confidence)
 
 
-def counted(amount: int, word: str, several: str = "") -> str:
-    """A number of things: "1 step", "1,024 steps", "2 matrices"."""
-    return f"{amount:,} {word if amount == 1 else several or word + 's'}"
-
-
 def listed(names: Sequence[str], limit: int = 3) -> str:
     """Names for a sentence: "a, b and c", or "a, b, c and 5 more"."""
     names = list(dict.fromkeys(names))

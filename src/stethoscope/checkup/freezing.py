@@ -1,4 +1,4 @@
-"""Is something frozen that nobody wanted frozen?
+"""Is something frozen by mistake?
 
 Freezing on purpose has a shape: the beginning of the network, everything but small additions, every part of one
 kind. What is flagged has none: some of several equal siblings, out of order; a head under a network that learns;
@@ -81,26 +81,28 @@ def _uneven_siblings(model: torch.nn.Module) -> list[str]:
         families[stem, type(module), shapes].append((path, asks.pop()))
     slipped: list[str] = []
     for members in families.values():
-        places = [place for place, (_, learns) in enumerate(members) if not learns]
+        indices = [index for index, (_, learns) in enumerate(members) if not learns]
         if (
             len(members) >= MIN_SIBLINGS
-            and places
-            and len(places) < len(members)
-            and not _on_purpose(places, len(members))
+            and indices
+            and len(indices) < len(members)
+            and not _on_purpose(indices, len(members))
         ):
-            slipped += [members[place][0] for place in places]
+            slipped += [members[index][0] for index in indices]
     return [path for path in slipped if not any(path.startswith(other + ".") for other in slipped)]
 
 
-def _on_purpose(places: list[int], count: int) -> bool:
+def _on_purpose(indices: list[int], count: int) -> bool:
     """A beginning, an end, all but one stretch, or every n-th."""
-    if places == list(range(len(places))) or (len(places) > 1 and places == list(range(count - len(places), count))):
+    if indices == list(range(len(indices))) or (
+        len(indices) > 1 and indices == list(range(count - len(indices), count))
+    ):
         return True
-    learning = [place for place in range(count) if place not in places]
-    if len(learning) < len(places) and learning == list(range(learning[0], learning[-1] + 1)):
+    learning = [index for index in range(count) if index not in indices]
+    if len(learning) < len(indices) and learning == list(range(learning[0], learning[-1] + 1)):
         return True
-    gaps = {b - a for a, b in itertools.pairwise(places)}
-    return len(places) >= 3 and len(gaps) == 1
+    gaps = {b - a for a, b in itertools.pairwise(indices)}
+    return len(indices) >= 3 and len(gaps) == 1
 
 
 def _last_layer(exam: Examination) -> str | None:

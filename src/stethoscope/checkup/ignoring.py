@@ -11,7 +11,8 @@ from typing import Any
 
 import torch
 
-from stethoscope.checkup.examination import Examination, differ
+from stethoscope.checkup.affected import all_equal
+from stethoscope.checkup.examination import Examination
 from stethoscope.checkup.findings import CRITICAL, found
 from stethoscope.checkup.structure import is_open, map_tensors, tensors
 from stethoscope.record import Finding
@@ -41,11 +42,11 @@ def examine(exam: Examination) -> Iterator[Finding]:
     if not is_open(subject.inputs) or exam.has("dead_units", "symmetric_units"):
         # Behind units that are all off or all equal nothing is seen; that is said already.
         return
-    before = _answers(exam, None)
+    before = _outputs_and_gradients(exam, None)
     exam.saw("outputs and gradients for the batch, for zeros and for other inputs")
     # Zeros, then the samples in another order with their targets left in place: the loss may not stay the same.
-    for change in (_zeros, _noise):
-        if not _equal(before, _answers(exam, map_tensors(change, subject.inputs))):
+    for change in (_zeros, _other_values):
+        if not all_equal(before, _outputs_and_gradients(exam, map_tensors(change, subject.inputs))):
             return
     yield found(
         "inputs_ignored",
@@ -78,14 +79,14 @@ def _zeros(tensor: torch.Tensor) -> torch.Tensor:
     return tensor if tensor.dtype is torch.bool else torch.zeros_like(tensor)
 
 
-def _noise(tensor: torch.Tensor) -> torch.Tensor:
+def _other_values(tensor: torch.Tensor) -> torch.Tensor:
     if tensor.is_floating_point():
         size = tensor.detach().abs().mean() + 1.0
         return torch.randn(tensor.shape, generator=torch.Generator().manual_seed(3), device="cpu").to(tensor) * size
     return tensor.flip(0) if tensor.ndim else tensor
 
 
-def _answers(exam: Examination, inputs: Any) -> list[torch.Tensor]:
+def _outputs_and_gradients(exam: Examination, inputs: Any) -> list[torch.Tensor]:
     """Outputs in evaluation mode, gradients, and the loss."""
     from stethoscope.checkup.subject import output_tensors
 
@@ -98,7 +99,3 @@ def _answers(exam: Examination, inputs: Any) -> list[torch.Tensor]:
         found_grads = torch.autograd.grad(loss, asking, allow_unused=True)
         grads = [g.to_dense() if g.is_sparse else g for g in found_grads if g is not None]
     return [t.detach() for t in (*output_tensors(output), *grads, loss)]
-
-
-def _equal(a: list[torch.Tensor], b: list[torch.Tensor]) -> bool:
-    return len(a) == len(b) and all(differ(x, y) <= 1 for x, y in zip(a, b, strict=True))

@@ -12,11 +12,11 @@ from collections.abc import Iterator
 import torch
 
 from stethoscope.capture.lineage_mode import tensors_in
+from stethoscope.checkup.affected import first_affected
 from stethoscope.checkup.examination import Examination, differ
-from stethoscope.checkup.findings import CRITICAL, INFO, counted, found
-from stethoscope.checkup.places import first_affected
+from stethoscope.checkup.findings import CRITICAL, INFO, found
 from stethoscope.checkup.structure import is_open, select, tensors
-from stethoscope.record import Finding
+from stethoscope.record import Finding, plural
 
 
 def examine(exam: Examination) -> Iterator[Finding]:
@@ -38,10 +38,12 @@ def examine(exam: Examination) -> Iterator[Finding]:
             outputs = exam.run(select(subject.inputs, size, rows))
         except (ValueError, RuntimeError, IndexError):
             return
-        apart = max((_apart(exam, a, b, same) for a, b in zip(exam.evaluated, outputs, strict=True)), default=0.0)
+        apart = max(
+            (_largest_difference(exam, a, b, same) for a, b in zip(exam.evaluated, outputs, strict=True)), default=0.0
+        )
         if apart > worst:
             worst, changed, kept = apart, rows, same
-    exam.saw(f"each half of {counted(size, 'sample')} beside other samples")
+    exam.saw(f"each half of {plural(size, 'sample')} beside other samples")
     if worst > 1:
         unsure = _may_be_time_first(exam, size)
         yield found(
@@ -99,7 +101,7 @@ def _plain(module: torch.nn.Module) -> list[torch.Tensor]:
 
 
 def _batch_statistics(exam: Examination) -> bool:
-    """BatchNorm without running statistics uses the batch's own in evaluation too, because somebody said so."""
+    """BatchNorm without running statistics uses the batch's own in evaluation too, because it is configured to."""
     return any(
         getattr(m, "track_running_stats", True) is False and "BatchNorm" in type(m).__name__
         for m in exam.subject.model.modules()
@@ -115,7 +117,7 @@ def _may_be_time_first(exam: Examination, size: int) -> bool:
     return recurrent and bool(targets) and (not flat or unbatched)
 
 
-def _apart(exam: Examination, a: torch.Tensor, b: torch.Tensor, same: torch.Tensor) -> float:
+def _largest_difference(exam: Examination, a: torch.Tensor, b: torch.Tensor, same: torch.Tensor) -> float:
     """How far the outputs of these samples are apart."""
     size = exam.subject.num_samples
     rows = same.to(a.device)
@@ -133,5 +135,5 @@ def _first_mixing(exam: Examination, changed: torch.Tensor, same: torch.Tensor) 
     def kept(tensor: torch.Tensor) -> torch.Tensor | None:
         return tensor[same.to(tensor.device)] if tensor.ndim and tensor.shape[0] == size else None
 
-    place = first_affected(exam, select(exam.subject.inputs, size, changed), kept)
-    return [place] if place else []
+    site = first_affected(exam, select(exam.subject.inputs, size, changed), kept)
+    return [site] if site else []

@@ -12,9 +12,9 @@ from typing import Final
 import torch
 
 from stethoscope.checkup.examination import Examination
-from stethoscope.checkup.findings import WARNING, counted, found, listed
+from stethoscope.checkup.findings import WARNING, found, listed
 from stethoscope.checkup.structure import tensors
-from stethoscope.record import Finding
+from stethoscope.record import Finding, plural
 
 MIN_SAMPLES: Final = 200
 MAX_FEATURES: Final = 20_000
@@ -28,40 +28,40 @@ MIN_OVERLAP: Final = 0.05
 
 def examine(exam: Examination) -> Iterator[Finding]:
     """label_leak, train_val_overlap."""
-    x, y = _table(exam.subject.inputs, exam.subject.targets)
+    x, y = _feature_table(exam.subject.inputs, exam.subject.targets)
     if exam.val_batch is not None and x is not None:
-        val_x, val_y = _table(*exam.val_batch)
+        val_x, val_y = _feature_table(*exam.val_batch)
         if val_x is not None and val_x.shape[1:] == x.shape[1:]:
-            yield from _overlap(x, val_x)
+            yield from _shared_samples(x, val_x)
             if y is not None and val_y is not None and y.dtype == val_y.dtype:
                 x, y = torch.cat([x, val_x]), torch.cat([y, val_y])
     if x is None or y is None or len(x) < MIN_SAMPLES or x.shape[1] < 2:
         return
-    exam.saw(f"{x.shape[1]:,} features of {counted(len(x), 'sample')} against the target")
+    exam.saw(f"{x.shape[1]:,} features of {plural(len(x), 'sample')} against the target")
     if not y.is_floating_point() or int(torch.unique(y).numel()) <= min(MAX_CLASSES, len(y) // 10):
-        scores = _separations(x, y)
+        scores = _class_separations(x, y)
         leaking = (scores >= MIN_SEPARATION).nonzero().flatten().tolist()
     else:
-        scores = _correlations(x, y)
+        scores = _target_correlations(x, y)
         leaking = (scores >= MIN_CORRELATION).nonzero().flatten().tolist()
-        rest = scores[[place for place in range(len(scores)) if place not in leaking]]
+        rest = scores[[column for column in range(len(scores)) if column not in leaking]]
         if len(rest) < 2 or float(rest.max()) > 0.95:
             return
     # Where many features tell, the classes are easy to tell.
     if leaking and len(leaking) <= max(1, x.shape[1] // 10):
-        places = [f"input[:, {place}]" for place in leaking]
+        names = [f"input[:, {column}]" for column in leaking]
         yield found(
             "label_leak",
             WARNING,
-            f"{listed(places)} alone gives the target away for all {len(x)} samples: was it computed from it?",
-            sites=places,
+            f"{listed(names)} alone gives the target away for all {len(x)} samples: was it computed from it?",
+            sites=names,
             numbers={"separation or correlation": min(float(scores[leaking[0]]), 1e9), "samples": len(x)},
             remedy=f"x = np.delete(x, {leaking}, axis=1)",
             confidence=0.9,
         )
 
 
-def _table(inputs: object, targets: object) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+def _feature_table(inputs: object, targets: object) -> tuple[torch.Tensor | None, torch.Tensor | None]:
     """One row of numbers a sample and one target a sample."""
     given, wanted = tensors(inputs), tensors(targets)
     if len(given) != 1 or not given[0].is_floating_point() or given[0].ndim < 2:
@@ -74,7 +74,7 @@ def _table(inputs: object, targets: object) -> tuple[torch.Tensor | None, torch.
     return x, wanted[0].detach().reshape(-1).cpu()
 
 
-def _separations(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+def _class_separations(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     """For each feature, how far apart neighbouring classes are, in deviations within them; 0 for one class."""
     classes = torch.unique(y)
     if len(classes) < 2:
@@ -90,7 +90,7 @@ def _separations(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return torch.where(gaps > 0, gaps / widths.clamp(min=1e-9 * (1 + x.abs().max())), torch.zeros_like(gaps))
 
 
-def _correlations(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+def _target_correlations(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     centered = x - x.mean(0)
     wanted = y.double() - y.double().mean()
     norms = centered.norm(dim=0) * wanted.norm()
@@ -101,7 +101,7 @@ def _correlations(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     )
 
 
-def _overlap(x: torch.Tensor, val: torch.Tensor) -> Iterator[Finding]:
+def _shared_samples(x: torch.Tensor, val: torch.Tensor) -> Iterator[Finding]:
     """Samples of the validation batch that are in the training batch, number by number."""
     if x.shape[1] < 4:
         return

@@ -14,8 +14,8 @@ import torch
 
 from stethoscope.capture.lineage_mode import QUIET
 from stethoscope.checkup.examination import Examination
-from stethoscope.checkup.findings import WARNING, counted, found, listed
-from stethoscope.record import Finding
+from stethoscope.checkup.findings import WARNING, found, listed
+from stethoscope.record import Finding, plural
 
 TRANSPARENT: Final = (
     "Identity",
@@ -36,15 +36,15 @@ LINEAR_WORDS: Final = QUIET | {"dropout", "reshape_as"}
 def examine(exam: Examination) -> Iterator[Finding]:
     """linear_collapse."""
     modules = dict(exam.subject.model.named_modules())
-    learning = _learning(exam)
+    learning = _learning_modules(exam)
     pairs = [
         (a, b)
         for a in modules
-        if (b := _only_reader(exam.graph, a, modules)) and {a, b} <= learning and _collapses(modules[a], modules[b])
+        if (b := _only_reader(exam.graph, a, modules)) and {a, b} <= learning and _is_one_map(modules[a], modules[b])
     ]
     if exam.graph.get("edges"):
-        exam.saw(f"what stands between {counted(sum(not list(m.children()) for m in modules.values()), 'module')}")
-    for run in _runs(pairs):
+        exam.saw(f"what stands between {plural(sum(not list(m.children()) for m in modules.values()), 'module')}")
+    for run in _chains_of(pairs):
         yield found(
             "linear_collapse",
             WARNING,
@@ -55,7 +55,7 @@ def examine(exam: Examination) -> Iterator[Finding]:
         )
 
 
-def _learning(exam: Examination) -> set[str]:
+def _learning_modules(exam: Examination) -> set[str]:
     """The modules with a parameter that is meant to learn: a gradient reaches it, whether or not an optimizer holds it."""
     reached = {name for name, gradient in exam.first.gradients.items() if gradient is not None}
     return {
@@ -89,7 +89,7 @@ def _only_reader(graph: dict[str, Any], path: str, modules: dict[str, torch.nn.M
     return None
 
 
-def _collapses(first: torch.nn.Module, second: torch.nn.Module) -> bool:
+def _is_one_map(first: torch.nn.Module, second: torch.nn.Module) -> bool:
     if type(first) is torch.nn.Linear and type(second) is torch.nn.Linear:
         return first.out_features >= min(first.in_features, second.out_features)
     plain = (torch.nn.Conv1d, torch.nn.Conv2d, torch.nn.Conv3d)
@@ -105,7 +105,7 @@ def _collapses(first: torch.nn.Module, second: torch.nn.Module) -> bool:
     return False
 
 
-def _runs(pairs: list[tuple[str, str]]) -> list[list[str]]:
+def _chains_of(pairs: list[tuple[str, str]]) -> list[list[str]]:
     following = dict(pairs)
     starts = [a for a in following if a not in following.values()]
     runs = []

@@ -1,7 +1,7 @@
 """Do output and target meet in the loss with shapes that fit, or does one spread over the other?
 
 (B, 1) minus (B) is (B, B). Flagged is an operation in the loss between something of the output and something of
-the target, of different numbers of dimensions, whose result is larger than both: nobody writes that on purpose without
+the target, of different numbers of dimensions, whose result is larger than both: that is not written on purpose without
 an unsqueeze, which makes the numbers of dimensions equal.
 """
 
@@ -34,9 +34,9 @@ class Meetings(TorchFunctionMode):
         self.spread: tuple[str, tuple[int, ...], tuple[int, ...], tuple[int, ...]] | None = None
         for word, value in (("output", output), ("target", targets)):
             for tensor in tensors(value):
-                self._tag(tensor, frozenset({word}))
+                self._tag_tensor(tensor, frozenset({word}))
 
-    def _tag(self, tensor: torch.Tensor, kinds: frozenset[str]) -> None:
+    def _tag_tensor(self, tensor: torch.Tensor, kinds: frozenset[str]) -> None:
         self.kinds[id(tensor)] = kinds
         self.alive.append(tensor)
 
@@ -49,11 +49,11 @@ class Meetings(TorchFunctionMode):
         if used and made:
             kinds: frozenset[str] = frozenset().union(*(self.kinds[id(t)] for t in used))
             for tensor in made:
-                self._tag(tensor, kinds)
-            self._compare(getattr(func, "__name__", ""), used, made[0])
+                self._tag_tensor(tensor, kinds)
+            self._compare_shapes(getattr(func, "__name__", ""), used, made[0])
         return out
 
-    def _compare(self, name: str, used: list[torch.Tensor], made: torch.Tensor) -> None:
+    def _compare_shapes(self, name: str, used: list[torch.Tensor], made: torch.Tensor) -> None:
         if (
             self.spread is not None
             or len(used) != 2
@@ -112,7 +112,7 @@ ELEMENTWISE: Final = frozenset(
 )
 
 
-def _shapes(value: Any) -> str:
+def _shapes_text(value: Any) -> str:
     return listed(["×".join(map(str, t.shape)) or "one number" for t in tensors(value)])
 
 
@@ -127,7 +127,7 @@ def examine(exam: Examination) -> Iterator[Finding]:
     with warnings.catch_warnings(), mode:
         warnings.simplefilter("ignore")
         exam.subject.call_loss(twin.loss_fn, twin.model, output, targets, clone(exam.subject.inputs))
-    exam.saw(f"output {_shapes(output)} against target {_shapes(targets)}")
+    exam.saw(f"output {_shapes_text(output)} against target {_shapes_text(targets)}")
     if mode.spread is not None:
         name, a, b, shape = mode.spread
         yield found(

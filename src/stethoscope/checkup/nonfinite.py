@@ -8,44 +8,44 @@ from typing import Any
 import torch
 
 from stethoscope.checkup.examination import Examination
-from stethoscope.checkup.findings import CRITICAL, INFO, counted, found, listed
+from stethoscope.checkup.findings import CRITICAL, INFO, found, listed
 from stethoscope.checkup.observation import Observer, Softmax, nonfinite_names
 from stethoscope.checkup.structure import map_tensors, tensors
 from stethoscope.checkup.subject import output_tensors
-from stethoscope.record import ROOT_NAME, Finding
+from stethoscope.record import ROOT_NAME, Finding, plural
 
 
 def examine(exam: Examination) -> Iterator[Finding]:
     """nonfinite_batch, nonfinite_buffer, constant_feature, fully_masked_attention, nonfinite_origin."""
-    yield from _weights(exam)
-    exam.saw(f"the batch, {counted(len(exam.first.parameters), 'parameter')}, their gradients, the loss")
+    yield from _check_weights(exam)
+    exam.saw(f"the batch, {plural(len(exam.first.parameters), 'parameter')}, their gradients, the loss")
     gradients = nonfinite_names([(n, g) for n, g in exam.first.gradients.items() if g is not None and not g.is_sparse])
     broken = bool(gradients) or not exam.finite
-    masked = list(_masked(exam, broken))
+    masked = list(_check_masks(exam, broken))
     yield from masked
-    batch = list(_batch(exam))
+    batch = list(_check_batch(exam))
     yield from batch
     if not broken or batch:
         return
     constant = _constant_features(exam)
-    place, operation = _origin(exam) if not masked else ("", "")
+    site, operation = _find_origin(exam) if not masked else ("", "")
     if constant:
-        yield _constant(constant, place)
+        yield _constant_finding(constant, site)
     if constant or masked:
         return
     yield found(
         "nonfinite_origin",
         CRITICAL,
-        f"{operation} in {place} makes NaN or Inf out of finite numbers."
+        f"{operation} in {site} makes NaN or Inf out of finite numbers."
         if operation
         else f"The loss is finite, but the gradients of {listed(gradients)} are NaN or Inf.",
-        sites=[place] if operation else gradients,
+        sites=[site] if operation else gradients,
         numbers={"gradients that are not finite": len(gradients)},
         remedy="x.clamp(min=1e-6)  # before log, sqrt or a division",
     )
 
 
-def _weights(exam: Examination) -> Iterator[Finding]:
+def _check_weights(exam: Examination) -> Iterator[Finding]:
     model = exam.subject.model
     weights = nonfinite_names(list(model.named_parameters()))
     buffers = [name for name in nonfinite_names(list(model.named_buffers())) if "running_" in name]
@@ -69,7 +69,7 @@ def _weights(exam: Examination) -> Iterator[Finding]:
         )
 
 
-def _batch(exam: Examination) -> Iterator[Finding]:
+def _check_batch(exam: Examination) -> Iterator[Finding]:
     for word, value in (("input", exam.subject.inputs), ("target", exam.subject.targets)):
         for tensor in tensors(value):
             if not tensor.is_floating_point() or not tensor.numel():
@@ -80,7 +80,7 @@ def _batch(exam: Examination) -> Iterator[Finding]:
             if word == "input" and tensor.ndim == 2 and len(tensor) > 3:
                 columns = bad.all(0).nonzero().flatten().tolist()
                 if columns and not bool(bad[:, [c for c in range(tensor.shape[1]) if c not in columns]].any()):
-                    yield _constant(columns, "(input)")
+                    yield _constant_finding(columns, "(input)")
                     return
             first = [int(i) for i in bad.nonzero()[0].tolist()]
             yield found(
@@ -94,14 +94,14 @@ def _batch(exam: Examination) -> Iterator[Finding]:
             return
 
 
-def _constant(columns: list[int], place: str) -> Finding:
+def _constant_finding(columns: list[int], site: str) -> Finding:
     names = [f"input[:, {column}]" for column in columns]
     return found(
         "constant_feature",
         CRITICAL,
         f"{listed(names)} {'is' if len(names) == 1 else 'are'} the same for every sample, and dividing by "
         f"{'its' if len(names) == 1 else 'their'} deviation of 0 makes NaN.",
-        sites=[*([place] if not place.startswith("(") else []), *names[:8]],
+        sites=[*([site] if not site.startswith("(") else []), *names[:8]],
         numbers={"constant features": len(columns)},
         remedy="x = (x - mean) / std.clamp(min=1e-6)",
         confidence=0.95,
@@ -127,7 +127,7 @@ def _constant_features(exam: Examination) -> list[int]:
     return [int(c) for c in same.nonzero().flatten().tolist()] if mended else []
 
 
-def _origin(exam: Examination) -> tuple[str, str]:
+def _find_origin(exam: Examination) -> tuple[str, str]:
     """Module and operation that first made a NaN or Inf, "" where the forward pass is finite."""
     twin = exam.subject.twin(train=exam.first.trains)
     observer = Observer(twin.model, find_nonfinite=True)
@@ -138,7 +138,7 @@ def _origin(exam: Examination) -> tuple[str, str]:
     return observer.first_bad or (ROOT_NAME, "")
 
 
-def _masked(exam: Examination, broken: bool) -> Iterator[Finding]:
+def _check_masks(exam: Examination, broken: bool) -> Iterator[Finding]:
     rows: list[Softmax] = [s for s in exam.first.observer.softmaxes if s.masked_rows and s.name == "_softmax"]
     if not rows:
         return

@@ -69,7 +69,7 @@ class Activation:
     path: str
     producer: str
     """The module whose output went in, "" where that is unknown."""
-    place: int
+    index: int
     """Address of what came out, to tell the model's own output apart."""
     num_rows: int
     num_units: int
@@ -142,7 +142,7 @@ class Observer(TorchDispatchMode):
     def __enter__(self) -> Observer:
         self._handles = [
             register_module_forward_pre_hook(self._before),
-            register_module_forward_hook(self._after),
+            register_module_forward_hook(self._after_module),
         ]
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
@@ -162,7 +162,7 @@ class Observer(TorchDispatchMode):
         with _disable_current_modes():
             self._enter_module(module, args)
 
-    def _after(self, module: torch.nn.Module, args: Any, output: Any) -> None:  # noqa: ARG002 - torch's signature
+    def _after_module(self, module: torch.nn.Module, args: Any, output: Any) -> None:  # noqa: ARG002 - torch's signature
         with _disable_current_modes():
             self._leave_module(module, output)
 
@@ -186,30 +186,30 @@ class Observer(TorchDispatchMode):
             layer.rms_out = rms(_without_bias(module, made[0].detach()))
         if not any(True for _ in module.children()):
             for tensor in made:
-                self._made[_place(tensor)] = path, tensor
+                self._made[_memory(tensor)] = path, tensor
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run it; then note what is worth noting."""
         name = func._schema.name.partition("::")[2]
-        before = self._made.get(_place(args[0])) if args and isinstance(args[0], torch.Tensor) else None
-        softmax = self._softmax(name, args, before) if name in SOFTMAX_AXES and _is_dense(args[0]) else None
+        before = self._made.get(_memory(args[0])) if args and isinstance(args[0], torch.Tensor) else None
+        softmax = self._softmax_facts(name, args, before) if name in SOFTMAX_AXES and _is_dense(args[0]) else None
         seeking = self._find_nonfinite and self.first_bad is None and name not in NEUTRAL
-        bad_before = _bad((args, kwargs)) if seeking else (False, False)
+        bad_before = _has_nan_inf((args, kwargs)) if seeking else (False, False)
         out = func(*args, **(kwargs or {}))
         if softmax is not None:
             self.softmaxes.append(softmax)
         if isinstance(out, torch.Tensor) and _is_dense(out):
             if name in ZERO_BELOW or name in LIMITS:
-                self._activation(name, out, before[0] if before else "")
-            self._random(name, args, out)
+                self._note_activation(name, out, before[0] if before else "")
+            self._note_random(name, args, out)
         if seeking:
-            # NaN without NaN before it, Inf without Inf: a mask of -inf that is passed on is nobody's fault.
-            now = _bad(out)
+            # NaN without NaN before it, Inf without Inf: a mask of -inf that is passed on is no fault.
+            now = _has_nan_inf(out)
             if (now[0] and not bad_before[0]) or (now[1] and not bad_before[0] and not bad_before[1]):
                 self.first_bad = self._stack[-1], name
         return out
 
-    def _activation(self, name: str, out: torch.Tensor, producer: str) -> None:
+    def _note_activation(self, name: str, out: torch.Tensor, producer: str) -> None:
         if out.ndim < 2 or not out.numel():
             return
         axes = [1] if out.ndim >= 4 else [out.ndim - 1] if out.ndim == 2 else [1, 2]
@@ -228,7 +228,7 @@ class Observer(TorchDispatchMode):
             Activation(name, self._stack[-1], producer, out.data_ptr(), num_rows, num_units, share, saturated)
         )
 
-    def _softmax(self, name: str, args: Any, before: Any) -> Softmax:
+    def _softmax_facts(self, name: str, args: Any, before: Any) -> Softmax:
         given: torch.Tensor = args[0]
         numbers = given.detach().float()
         axis = args[1] if SOFTMAX_AXES[name] and len(args) > 1 and isinstance(args[1], int) else -1
@@ -245,7 +245,7 @@ class Observer(TorchDispatchMode):
         made_by = squashed_by(given.grad_fn) if probability else None
         return Softmax(name, path, producer, distribution, probability, history_of(given), tuple(masked), made_by)
 
-    def _random(self, name: str, args: Any, out: torch.Tensor) -> None:
+    def _note_random(self, name: str, args: Any, out: torch.Tensor) -> None:
         if name in RANDOM_MASKS:
             self.draws.append(Draw(self._stack[-1], True))
         elif name in RANDOM_UNIFORM or name in RANDOM_OTHER:
@@ -274,7 +274,7 @@ SOFTMAX_AXES: Final = {
     "log_sigmoid_forward": False,
     "sigmoid": False,
 }
-"""Operations whose input is looked at, and whether they work on rows along an axis."""
+"""Operations whose input is measured, and whether they work on rows along an axis."""
 
 NEUTRAL: Final = frozenset(
     {
@@ -362,14 +362,14 @@ def _is_dense(tensor: torch.Tensor) -> bool:
     return tensor.is_floating_point() and not tensor.is_nested and tensor.layout is torch.strided
 
 
-def _place(tensor: torch.Tensor) -> tuple[int, tuple[int, ...]]:
+def _memory(tensor: torch.Tensor) -> tuple[int, tuple[int, ...]]:
     try:
         return tensor.data_ptr(), tuple(tensor.shape)
     except (RuntimeError, NotImplementedError):
         return id(tensor), ()
 
 
-def _bad(value: Any) -> tuple[bool, bool]:
+def _has_nan_inf(value: Any) -> tuple[bool, bool]:
     """Whether there is a NaN, and whether there is an Inf."""
     nan = inf = False
     for tensor in tensors_in(value):

@@ -31,7 +31,7 @@ MIN_SHARE: Final = 0.05
 
 def examine(exam: Examination) -> Iterator[Finding]:
     """output_clipped."""
-    output, target = _pair(exam)
+    output, target = _output_and_target(exam)
     if output is None or target is None:
         return
     made_by = next(iter(history_of(output)), "").removesuffix("Backward0").removesuffix("Backward1")
@@ -72,7 +72,7 @@ def examine(exam: Examination) -> Iterator[Finding]:
     )
 
 
-def _pair(exam: Examination) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+def _output_and_target(exam: Examination) -> tuple[torch.Tensor | None, torch.Tensor | None]:
     """Output and target where they are one tensor of numbers each, of one size, compared number by number."""
     outputs = output_tensors(exam.first.output)
     targets = [t for t in tensors(exam.subject.targets) if t.is_floating_point()]

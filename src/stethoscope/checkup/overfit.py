@@ -9,8 +9,8 @@ from typing import Final
 import torch
 
 from stethoscope.checkup.examination import Examination
-from stethoscope.checkup.findings import INFO, counted, found
-from stethoscope.record import Finding
+from stethoscope.checkup.findings import INFO, found
+from stethoscope.record import Finding, plural
 
 NUM_STEPS: Final = 60
 MAX_SECONDS: Final = 8.0
@@ -40,7 +40,7 @@ def examine(exam: Examination) -> Iterator[Finding]:
         for optimizer in optimizers:
             optimizer.step()
     last = sorted(losses[-5:])[len(losses[-5:]) // 2]
-    exam.saw(f"in {counted(len(losses), 'step')} on this batch the loss went from {losses[0]:.3g} to {last:.3g}")
+    exam.saw(f"in {plural(len(losses), 'step')} on this batch the loss went from {losses[0]:.3g} to {last:.3g}")
     if len(losses) >= 20 and not last < losses[0] - MIN_FALL * abs(losses[0]):
         yield found(
             "batch_not_learned",

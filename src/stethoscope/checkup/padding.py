@@ -1,7 +1,7 @@
 """Does the output change with what stands in the padding?
 
-Numbers are added to the embeddings of padded places, and nowhere else: the model still knows by its ids or its mask
-which places are padding, so only a leak carries them to the output of a real place.
+Numbers are added to the embeddings of padded positions, and nowhere else: the model still knows by its ids or its mask
+which positions are padding, so only a leak carries them to the output of a real position.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from typing import Any, Final
 import torch
 from torch.overrides import TorchFunctionMode
 
+from stethoscope.checkup.affected import first_affected
 from stethoscope.checkup.examination import Examination, differ
-from stethoscope.checkup.findings import CRITICAL, INFO, counted, found
-from stethoscope.checkup.places import first_affected
+from stethoscope.checkup.findings import CRITICAL, INFO, found
 from stethoscope.checkup.structure import is_open, tensors
-from stethoscope.record import Finding
+from stethoscope.record import Finding, plural
 
 NOISE: Final = 1.0
 
 
 class Disturb(TorchFunctionMode):
-    """Adds noise to what is looked up for padded places."""
+    """Adds noise to what is looked up for padded positions."""
 
     def __init__(self, padded: torch.Tensor) -> None:
         super().__init__()
@@ -64,7 +64,7 @@ def examine(exam: Examination) -> Iterator[Finding]:
         if asked:
             exam.notes.append(f"pad_id={pad_id}, but no padding is in this batch")
         return
-    padded = _padded(ids, pad_id)
+    padded = _padding_mask(ids, pad_id)
     if not padded.any():
         return
     mode = Disturb(padded)
@@ -73,7 +73,7 @@ def examine(exam: Examination) -> Iterator[Finding]:
     if not mode.num_lookups:
         exam.notes.append("padding was not examined: no embedding of the padded ids was seen")
         return
-    exam.saw(f"other numbers in {counted(int(padded.sum()), 'padded place')}")
+    exam.saw(f"other numbers in {plural(int(padded.sum()), 'padded site')}")
     worst = 0.0
     for a, b in zip(exam.evaluated, other, strict=True):
         if a.shape[:2] == padded.shape:
@@ -83,17 +83,17 @@ def examine(exam: Examination) -> Iterator[Finding]:
             real = (ids != pad_id).to(a.device)
             worst = max(worst, differ(a.transpose(1, 2)[real], b.transpose(1, 2)[real]))
         elif a.ndim in (1, 2) and a.shape[0] == padded.shape[0]:
-            # With more axes some may be places, and which of them are padding is not known.
+            # With more axes some may be positions, and which of them are padding is not known.
             rows = (ids != pad_id).any(1).to(a.device)
             worst = max(worst, differ(a[rows], b[rows]))
     if worst > 1:
         yield found(
             "padding_leak",
             CRITICAL if asked else INFO,
-            "The output changes with what stands in the padding: padded places are not masked everywhere.",
-            sites=_place(exam, padded, ids != pad_id),
+            "The output changes with what stands in the padding: padded positions are not masked everywhere.",
+            sites=_first_affected(exam, padded, ids != pad_id),
             numbers={
-                "share of places that are padding": float(padded.float().mean()),
+                "share of positions that are padding": float(padded.float().mean()),
                 "change over what rounding explains": min(worst, 1e12),
             },
             remedy=f"mask = ids != {pad_id}; x = (x * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)",
@@ -112,7 +112,7 @@ def _pad_id(exam: Examination) -> tuple[int | None, bool]:
     return (known.pop(), False) if len(known) == 1 else (None, False)
 
 
-def _padded(ids: torch.Tensor, pad_id: int) -> torch.Tensor:
+def _padding_mask(ids: torch.Tensor, pad_id: int) -> torch.Tensor:
     """Padding at the ends of rows; an id that also occurs among the text is text there."""
     is_pad = ids == pad_id
     after = is_pad.flip(1).long().cumprod(1).flip(1).bool()
@@ -121,7 +121,7 @@ def _padded(ids: torch.Tensor, pad_id: int) -> torch.Tensor:
     return (after | before) & ~whole
 
 
-def _place(exam: Examination, padded: torch.Tensor, real: torch.Tensor) -> list[str]:
+def _first_affected(exam: Examination, padded: torch.Tensor, real: torch.Tensor) -> list[str]:
     def part(tensor: torch.Tensor) -> torch.Tensor | None:
         if tensor.shape[:2] == padded.shape:
             return tensor[real.to(tensor.device)]
@@ -134,8 +134,8 @@ def _place(exam: Examination, padded: torch.Tensor, real: torch.Tensor) -> list[
         modes[0].__enter__()  # type: ignore[no-untyped-call]
 
     try:
-        place = first_affected(exam, None, part, around=disturb)
+        site = first_affected(exam, None, part, around=disturb)
     finally:
         if modes:
             modes[0].__exit__(None, None, None)  # type: ignore[no-untyped-call]
-    return [place] if place else []
+    return [site] if site else []

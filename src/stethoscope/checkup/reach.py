@@ -8,10 +8,10 @@ from typing import Any, Final
 import torch
 
 from stethoscope.checkup.examination import Examination, differ
-from stethoscope.checkup.findings import CRITICAL, INFO, counted, found, listed
+from stethoscope.checkup.findings import CRITICAL, INFO, found, listed
 from stethoscope.checkup.structure import tensors
 from stethoscope.checkup.subject import output_tensors
-from stethoscope.record import Finding
+from stethoscope.record import Finding, plural
 
 MAX_SINGLE: Final = 4
 """Up to this many parameters are varied one by one, more of them together."""
@@ -22,13 +22,13 @@ def examine(exam: Examination) -> Iterator[Finding]:
     first = exam.first
     asking = [name for name, p in first.parameters.items() if p.requires_grad]
     reached = sum(first.gradients[name] is not None for name in asking)
-    exam.saw(f"{reached:,} of {counted(len(asking), 'parameter')} that can learn got a gradient")
+    exam.saw(f"{reached:,} of {plural(len(asking), 'parameter')} that can learn got a gradient")
     if asking and not any(first.gradients[name] is not None for name in asking):
         cut = any(t.requires_grad for t in output_tensors(first.output))
-        yield _no_loss_reaches("(loss)" if cut else _boundary(exam) or "(output)", asking, whole=True)
+        yield _no_loss_reaches("(loss)" if cut else _last_before_cut(exam) or "(output)", asking, whole=True)
     else:
         yield from _cut_off(exam, asking)
-    yield from _unregistered(exam)
+    yield from _unregistered_leaves(exam)
 
 
 def _cut_off(exam: Examination, asking: list[str]) -> Iterator[Finding]:
@@ -44,11 +44,11 @@ def _cut_off(exam: Examination, asking: list[str]) -> Iterator[Finding]:
     if not held and not _fully_cut(exam):
         return
     if len(silent) <= MAX_SINGLE:
-        matter = [name for name in silent if _matters(exam, [name])]
+        matter = [name for name in silent if _changes_loss(exam, [name])]
     else:
-        matter = silent if _matters(exam, silent) else []
+        matter = silent if _changes_loss(exam, silent) else []
     if matter:
-        boundary = _boundary(exam)
+        boundary = _last_before_cut(exam)
         yield _no_loss_reaches(boundary or matter[-1].rpartition(".")[0], matter, whole=False)
 
 
@@ -66,7 +66,7 @@ def _without_teachers(exam: Examination, silent: list[str]) -> list[str]:
     return [name for name in silent if name.partition(".")[0] not in teachers]
 
 
-def _matters(exam: Examination, names: list[str]) -> bool:
+def _changes_loss(exam: Examination, names: list[str]) -> bool:
     """Whether the loss changes with these parameters."""
     twin = exam.subject.twin(train=exam.first.trains)
     with torch.no_grad():
@@ -98,7 +98,7 @@ def _fully_cut(exam: Examination) -> bool:
     return bool(edges)
 
 
-def _boundary(exam: Examination) -> str | None:
+def _last_before_cut(exam: Examination) -> str | None:
     """The last module before the place where the gradient is cut."""
     nodes = {n["path"]: n for n in exam.graph.get("nodes", [])}
     cuts = [e for e in exam.graph.get("edges", []) if e["gradient"] in ("detached", "integer")]
@@ -108,7 +108,7 @@ def _boundary(exam: Examination) -> str | None:
     return str(max(cuts, key=lambda e: (e["gradient"] == "detached", nodes[e["source"]]["order"]))["source"])
 
 
-def _no_loss_reaches(place: str, names: list[str], *, whole: bool) -> Finding:
+def _no_loss_reaches(site: str, names: list[str], *, whole: bool) -> Finding:
     what = (
         "No parameter gets a gradient"
         if whole
@@ -117,22 +117,22 @@ def _no_loss_reaches(place: str, names: list[str], *, whole: bool) -> Finding:
     return found(
         "detached_graph",
         CRITICAL,
-        f"{what}: the graph is cut after {place}.",
-        sites=[place, *names] if not place.startswith("(") else [*names, place],
+        f"{what}: the graph is cut after {site}.",
+        sites=[site, *names] if not site.startswith("(") else [*names, site],
         numbers={"parameters without a gradient": len(names)},
         remedy="# take out .detach(), .data, .item(), .numpy() or torch.no_grad() between this layer and the loss",
     )
 
 
-def _unregistered(exam: Examination) -> Iterator[Finding]:
+def _unregistered_leaves(exam: Examination) -> Iterator[Finding]:
     """Leaves of the output's graph that learn and that the model does not know."""
     known = {id(p) for p in exam.first.parameters.values()} | {id(b) for b in exam.first.twin.model.buffers()}
     known |= {id(t) for t in tensors(exam.subject.inputs)}
     outputs = [t.grad_fn for t in output_tensors(exam.first.output) if t.grad_fn is not None]
-    strangers = [leaf for leaf in _leaves(outputs) if id(leaf) not in known and leaf.numel() > 0]
+    strangers = [leaf for leaf in _graph_leaves(outputs) if id(leaf) not in known and leaf.numel() > 0]
     if not strangers:
         return
-    homes = _homes(exam.first.twin.model)
+    homes = _tensor_homes(exam.first.twin.model)
     named = {id(leaf): homes[id(leaf)] for leaf in strangers if id(leaf) in homes}
     modules = [m for m in exam.graph.get("unregistered", []) if m["num_trainable"]]
     held = {id(exam.first.twin.of(p)) for p in exam.subject.optimized().values()}
@@ -159,7 +159,7 @@ def _outermost(sites: list[str]) -> list[str]:
     return [s for s in sites if not any(s != o and s.startswith((f"{o}.", f"{o}[")) for o in sites)]
 
 
-def _leaves(nodes: list[Any]) -> list[torch.Tensor]:
+def _graph_leaves(nodes: list[Any]) -> list[torch.Tensor]:
     """The tensors at which the graph behind these nodes ends."""
     seen: set[Any] = set()
     leaves: list[torch.Tensor] = []
@@ -176,7 +176,7 @@ def _leaves(nodes: list[Any]) -> list[torch.Tensor]:
     return leaves
 
 
-def _homes(model: torch.nn.Module) -> dict[int, str]:
+def _tensor_homes(model: torch.nn.Module) -> dict[int, str]:
     """Where tensors that are no parameters lie: attributes, lists and dicts of the modules, modules in them."""
     homes: dict[int, str] = {}
 

@@ -44,7 +44,7 @@ class Rebinder:
         if depth > MAX_DEPTH:
             return value
         if isinstance(value, types.FunctionType):
-            return self._function(value, depth)
+            return self._rebind_function(value, depth)
         if isinstance(value, types.MethodType):
             function, owner = self.rebound(value.__func__, depth + 1), self.rebound(value.__self__, depth + 1)
             same = function is value.__func__ and owner is value.__self__
@@ -54,9 +54,9 @@ class Rebinder:
             args, kwargs = self.rebound(value.args, depth + 1), self.rebound(value.keywords, depth + 1)
             same = function is value.func and args is value.args and kwargs is value.keywords
             return value if same else type(value)(function, *args, **kwargs)
-        return self._container(value, depth)
+        return self._rebind_container(value, depth)
 
-    def _container(self, value: Any, depth: int) -> Any:
+    def _rebind_container(self, value: Any, depth: int) -> Any:
         if type(value) in (list, tuple):
             items = [self.rebound(item, depth + 1) for item in value]
             return value if all(map(_is, items, value)) else type(value)(items)
@@ -68,13 +68,17 @@ class Rebinder:
                 value.update(changed)
         return value
 
-    def _function(self, function: types.FunctionType, depth: int) -> types.FunctionType:
+    def _rebind_function(self, function: types.FunctionType, depth: int) -> types.FunctionType:
         known = self._functions.get(id(function))
         if known is not None:
             return known
         self._functions[id(function)] = function  # one that holds itself is not followed in a circle
-        cells = [_contents(cell) for cell in function.__closure__ or ()]
-        named = {name: function.__globals__[name] for name in _names(function.__code__) if name in function.__globals__}
+        cells = [_cell_contents(cell) for cell in function.__closure__ or ()]
+        named = {
+            name: function.__globals__[name]
+            for name in _global_names(function.__code__)
+            if name in function.__globals__
+        }
         given = [cells, named, function.__defaults__, function.__kwdefaults__]
         found = [self.rebound(part, depth + 1) for part in given]
         if all(map(_is, found, given)):
@@ -111,13 +115,13 @@ def _is(first: Any, second: Any) -> bool:
     return first is second
 
 
-def _names(code: types.CodeType) -> set[str]:
+def _global_names(code: types.CodeType) -> set[str]:
     """The global names that a function, or one that it defines, may read."""
     inner = [const for const in code.co_consts if isinstance(const, types.CodeType)]
-    return set(code.co_names).union(*map(_names, inner))
+    return set(code.co_names).union(*map(_global_names, inner))
 
 
-def _contents(cell: types.CellType) -> Any:
+def _cell_contents(cell: types.CellType) -> Any:
     try:
         return cell.cell_contents
     except ValueError:  # not filled yet

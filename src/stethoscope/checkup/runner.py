@@ -68,7 +68,7 @@ EXPERIMENTS: Final[tuple[tuple[str, str, Callable[[Examination], Iterator[Findin
     ("inputs used", "Does the model use its inputs?", ignoring.examine),
     ("linear layers", "Are two linear layers one?", linearity.examine),
     ("samples independent", "Does a sample see the others of its batch?", independence.examine),
-    ("causality", "Does the model see the future?", causality.examine),
+    ("causality", "Can the model see future tokens?", causality.examine),
     ("padding", "Does the padding reach the output?", padding.examine),
     ("repeatable", "Is evaluation repeatable?", determinism.examine),
     ("train and eval", "Are training and evaluation mode far apart?", modes.examine),
@@ -94,7 +94,7 @@ def checkup(
 
     `batch` is (inputs, targets); a dict or dataclass with a field named targets, labels or y; or a DataLoader, of which
     the first batch is taken. Several inputs are passed to the model one by one. `causal` says that outputs may not
-    depend on later inputs (None: only asked where the targets are the inputs one place later), `pad_id` which id is
+    depend on later inputs (None: only asked where the targets are the inputs one position later), `pad_id` which id is
     padding, `val_batch` a batch of the validation set. Nothing of what is passed is changed.
     """
     if not isinstance(model, torch.nn.Module):
@@ -122,7 +122,9 @@ def checkup(
             raise
         except Exception as error:
             raise failed(error) from error
-        done = _all(exam) if exam.first.original_used is None else _none(exam, exam.first.original_used)
+        done = (
+            _run_experiments(exam) if exam.first.original_used is None else _run_nothing(exam, exam.first.original_used)
+        )
     findings = exam.findings
     causes, followed = ranked(findings)
     num_parameters = len(subject.names)
@@ -139,7 +141,7 @@ def checkup(
     return found
 
 
-def _none(exam: Examination, used: str) -> tuple[Experiment, ...]:
+def _run_nothing(exam: Examination, used: str) -> tuple[Experiment, ...]:
     """No experiment: what runs is not the copy, so whatever it showed would not be so."""
     reason = (
         f"a copy of the model still computes with the original's `{used or ROOT_NAME}`, so no experiment on copies can be "
@@ -150,11 +152,11 @@ def _none(exam: Examination, used: str) -> tuple[Experiment, ...]:
     return tuple(Experiment(name, question, "failed", reason) for name, question, _ in EXPERIMENTS)
 
 
-def _all(exam: Examination) -> tuple[Experiment, ...]:
+def _run_experiments(exam: Examination) -> tuple[Experiment, ...]:
     """Every experiment's findings, and what came of each; one that fails leaves a note."""
     began = time.monotonic()
     done: list[Experiment] = []
-    with _progress() as advance:
+    with _progress_bar() as advance:
         for number, (name, question, examine) in enumerate(EXPERIMENTS):
             advance(name, number)
             if time.monotonic() - began > MAX_SECONDS:
@@ -176,7 +178,7 @@ def _all(exam: Examination) -> tuple[Experiment, ...]:
 
 
 def ranked(findings: list[Finding]) -> tuple[tuple[Finding, ...], dict[str, tuple[Finding, ...]]]:
-    """Causes in order and what follows from each; wide weights and saturated units are told apart by neither time nor place."""
+    """Causes in order and what follows from each; wide weights and saturated units are told apart by neither time nor layer."""
     codes = {f.code for f in findings}
     beside = "bad_init_scale" in codes and "unscaled_inputs" not in codes
     apart = [f for f in findings if beside and f.code == "saturated_units"]
@@ -190,7 +192,7 @@ def _say_nothing(name: str, number: int) -> None:  # noqa: ARG001 - where nobody
 
 
 @contextlib.contextmanager
-def _progress() -> Iterator[Callable[[str, int], None]]:
+def _progress_bar() -> Iterator[Callable[[str, int], None]]:
     """A bar on stderr while a person looks on; nothing otherwise."""
     if not sys.stderr.isatty():
         yield _say_nothing

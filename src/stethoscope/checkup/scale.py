@@ -13,9 +13,9 @@ from typing import Final
 import torch
 
 from stethoscope.checkup.examination import Examination
-from stethoscope.checkup.findings import WARNING, counted, found
+from stethoscope.checkup.findings import WARNING, found
 from stethoscope.checkup.observation import Layer, rms
-from stethoscope.record import Finding
+from stethoscope.record import Finding, plural
 
 MAX_GAIN: Final = 4.0
 MIN_GAIN: Final = 0.03
@@ -25,9 +25,9 @@ MULTIPLYING: Final = (torch.nn.Linear, torch.nn.Conv1d, torch.nn.Conv2d, torch.n
 
 def examine(exam: Examination) -> Iterator[Finding]:
     """bad_init_scale."""
-    gains = _gains(exam)
+    gains = _layer_gains(exam)
     if gains:
-        exam.saw(f"{counted(len(gains), 'layer')} multiply by {min(gains.values()):.2g} to {max(gains.values()):.2g}")
+        exam.saw(f"{plural(len(gains), 'layer')} multiply by {min(gains.values()):.2g} to {max(gains.values()):.2g}")
     wide = {path: gain for path, gain in gains.items() if gain > MAX_GAIN}
     narrow = {path: gain for path, gain in gains.items() if gain < MIN_GAIN}
     for layers, word in ((wide, "grow"), (narrow, "shrink")):
@@ -46,10 +46,10 @@ def examine(exam: Examination) -> Iterator[Finding]:
                 remedy=f'nn.init.kaiming_normal_(model.get_submodule("{paths[0]}").weight, nonlinearity="relu")',
                 confidence=0.9,
             )
-    yield from _recurrent(exam)
+    yield from _recurrent_weights(exam)
 
 
-def _gains(exam: Examination) -> dict[str, float]:
+def _layer_gains(exam: Examination) -> dict[str, float]:
     """Gains of hidden layers that learn and that nothing normalises; the head begins small or large for its own reasons."""
     readers: dict[str, list[dict[str, object]]] = {}
     for edge in exam.graph.get("edges", []):
@@ -58,9 +58,9 @@ def _gains(exam: Examination) -> dict[str, float]:
     gains: dict[str, float] = {}
     for path, layer in exam.first.observer.layers.items():
         following = readers.get(path, [])
-        if not _counts(layer) or not following or any(e["target"] == "(output)" for e in following):
+        if not _is_trained(layer) or not following or any(e["target"] == "(output)" for e in following):
             continue
-        if any(_normalises(str(types.get(str(e["target"]), "")), e.get("operations", ())) for e in following):
+        if any(_is_normalizing(str(types.get(str(e["target"]), "")), e.get("operations", ())) for e in following):
             continue
         by_weight = weight_gain(layer.module)
         measured = layer.rms_out / layer.rms_in if layer.rms_in > 0 else 1.0
@@ -69,14 +69,14 @@ def _gains(exam: Examination) -> dict[str, float]:
     return gains
 
 
-def _counts(layer: Layer) -> bool:
+def _is_trained(layer: Layer) -> bool:
     module = layer.module
     if not isinstance(module, MULTIPLYING) or not isinstance(module.weight, torch.Tensor) or not layer.rms_out:
         return False
     return bool(module.weight.requires_grad)
 
 
-def _normalises(kind: str, operations: object) -> bool:
+def _is_normalizing(kind: str, operations: object) -> bool:
     words = [kind.lower(), *(str(o) for o in operations)] if isinstance(operations, (list, tuple)) else [kind.lower()]
     return any("norm" in word or word in ("std", "var", "softmax", "standardize") for word in words)
 
@@ -89,7 +89,7 @@ def weight_gain(module: torch.nn.Module) -> float:
     return rms(weight.detach()) * math.sqrt(fan_in)
 
 
-def _recurrent(exam: Examination) -> Iterator[Finding]:
+def _recurrent_weights(exam: Examination) -> Iterator[Finding]:
     for path, module in exam.subject.model.named_modules():
         for name, p in module.named_parameters(recurse=False):
             if isinstance(module, (torch.nn.RNNBase, torch.nn.RNNCellBase)) and name.startswith("weight_hh"):

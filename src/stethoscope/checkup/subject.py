@@ -87,7 +87,7 @@ class Subject:
         self.inputs, self.targets, self.loss_fn, self.optimizers = inputs, targets, loss_fn, list(optimizers)
         self.num_samples = batch_size(inputs, targets)
         self.names = {id(p): name for name, p in self.model.named_parameters()}
-        self.call = self._calling()
+        self.call = self._calling_style()
         self._loss_roles = _loss_roles(loss_fn)
 
     def twin(self, *, train: bool = False, seed: int = SEED) -> Twin:
@@ -102,10 +102,10 @@ class Subject:
         """Every tensor that an optimizer holds, by id."""
         return {id(p): p for o in self.optimizers for group in o.param_groups for p in group["params"]}
 
-    def _calling(self) -> Callable[[torch.nn.Module, Any], Any]:
+    def _calling_style(self) -> Callable[[torch.nn.Module, Any], Any]:
         """Whether a tuple or a mapping is one argument of this model or several."""
         inputs = self.inputs
-        words, many, named = _signature(self.model.forward)
+        words, many, named = _parameter_names(self.model.forward)
         if isinstance(inputs, Mapping):
             keys = [str(key) for key in inputs]
             if named or (keys and all(key in words for key in keys)):
@@ -167,7 +167,7 @@ def _copied_loss(loss_fn: Callable[..., Any]) -> Any:
     return loss_fn if isinstance(loss_fn, torch.nn.Module) else None
 
 
-def _signature(function: Callable[..., Any]) -> tuple[dict[str, bool], bool, bool]:
+def _parameter_names(function: Callable[..., Any]) -> tuple[dict[str, bool], bool, bool]:
     """Names of positional parameters (and whether they are needed), *args, **kwargs."""
     try:
         parameters = inspect.signature(function).parameters.values()
@@ -186,14 +186,14 @@ def _signature(function: Callable[..., Any]) -> tuple[dict[str, bool], bool, boo
 def _loss_roles(loss_fn: Callable[..., Any]) -> list[str]:
     """What the loss takes, in order: "output", "targets", "inputs", "model"."""
     called = loss_fn.forward if isinstance(loss_fn, torch.nn.Module) else loss_fn
-    words, many, _ = _signature(called)
+    words, many, _ = _parameter_names(called)
     needed = [word for word, needs in words.items() if needs]
     if many:
         return ["output", "targets"]
     if len(needed) == 1 and len(words) > 1 and list(words)[1] in TARGET_KEYS:
         needed = list(words)[:2]
     roles = ["model" if word in MODEL_NAMES else "" for word in needed]
-    free = [place for place, role in enumerate(roles) if not role]
+    free = [index for index, role in enumerate(roles) if not role]
     if not free or len(free) > 3:
         raise CheckupError(
             "The loss needs more than an output and targets",
@@ -204,8 +204,8 @@ def _loss_roles(loss_fn: Callable[..., Any]) -> list[str]:
     kinds = ["output", "targets", "inputs"]
     if len(free) == 3 and needed[free[1]] in INPUT_NAMES:
         kinds = ["output", "inputs", "targets"]
-    for place, kind in zip(free, kinds, strict=False):
-        roles[place] = kind
+    for index, kind in zip(free, kinds, strict=False):
+        roles[index] = kind
     return roles
 
 

@@ -12,9 +12,9 @@ from typing import Final
 import torch
 
 from stethoscope.checkup.examination import Examination
-from stethoscope.checkup.findings import CRITICAL, counted, found, listed
+from stethoscope.checkup.findings import CRITICAL, found, listed
 from stethoscope.checkup.subject import Twin
-from stethoscope.record import Finding
+from stethoscope.record import Finding, plural
 
 NUM_STEPS: Final = 6
 NUM_DIRECTIONS: Final = 6
@@ -27,13 +27,13 @@ def examine(exam: Examination) -> Iterator[Finding]:
     if not exam.finite:
         return
     twin = exam.subject.twin(train=False)
-    weights = {name: p for name, p in _weights(twin).items() if exam.first.gradients.get(name) is not None}
-    exam.saw(f"the units of {counted(len(weights), 'weight')}")
+    weights = {name: p for name, p in _unit_weights(twin).items() if exam.first.gradients.get(name) is not None}
+    exam.saw(f"the units of {plural(len(weights), 'weight')}")
     suspects = {name: p for name, p in weights.items() if num_distinct(p.detach(), 0.0) <= p.shape[0] // 2}
     if not suspects:
         return
     began = {name: p.detach().clone() for name, p in suspects.items()}
-    if not _train(twin):
+    if not _train_few_steps(twin):
         return
     equal = []
     for name, p in suspects.items():
@@ -53,7 +53,7 @@ def examine(exam: Examination) -> Iterator[Finding]:
         )
 
 
-def _weights(twin: Twin) -> dict[str, torch.nn.Parameter]:
+def _unit_weights(twin: Twin) -> dict[str, torch.nn.Parameter]:
     """Matrices and kernels with several units; embeddings have rows that nothing happens to."""
     tables = {
         id(p)
@@ -84,7 +84,7 @@ def num_distinct(weight: torch.Tensor, tolerance: float) -> int:
     return int(torch.unique(torch.round((products - products.min(0).values) / cell), dim=0).shape[0])
 
 
-def _train(twin: Twin) -> bool:
+def _train_few_steps(twin: Twin) -> bool:
     """A few steps along the gradient, each tensor by one percent of its size; no noise, no momentum."""
     parameters = [p for p in twin.parameters().values() if p.requires_grad]
     for _ in range(NUM_STEPS):

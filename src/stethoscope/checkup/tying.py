@@ -12,8 +12,8 @@ from typing import Final
 import torch
 
 from stethoscope.checkup.examination import Examination
-from stethoscope.checkup.findings import WARNING, counted, found
-from stethoscope.record import Finding
+from stethoscope.checkup.findings import WARNING, found
+from stethoscope.record import Finding, plural
 
 LOOKED_UP: Final = (torch.nn.Embedding, torch.nn.EmbeddingBag)
 MULTIPLIED: Final = (torch.nn.Linear,)
@@ -23,20 +23,20 @@ MIN_NUMBERS: Final = 16
 def examine(exam: Examination) -> Iterator[Finding]:
     """tied_weights_split."""
     model = exam.subject.model
-    roles = _roles(exam)
+    roles = _weight_roles(exam)
     named = [(name, p) for name, p in model.named_parameters() if p.ndim == 2 and p.requires_grad and _is_random(p)]
     if len(named) > 1:
-        exam.saw(f"{counted(len(named), 'matrix', 'matrices')}, each against the others")
-    for place, (name, p) in enumerate(named):
-        for other_name, other in named[place + 1 :]:
+        exam.saw(f"{plural(len(named), 'matrix', 'matrices')}, each against the others")
+    for index, (name, p) in enumerate(named):
+        for other_name, other in named[index + 1 :]:
             if p.device != other.device or p.dtype != other.dtype:
                 continue
             straight = p.shape == other.shape and roles.get(name) != roles.get(other_name) and torch.equal(p, other)
             both = {roles.get(name), roles.get(other_name)}
             if straight and both == {"looked up", "multiplied"}:
-                yield _split(name, other_name, "")
+                yield _split_finding(name, other_name, "")
             elif p.shape == other.shape[::-1] and both == {"multiplied"} and _is_transposed(p, other):
-                yield _split(name, other_name, ".T")
+                yield _split_finding(name, other_name, ".T")
 
 
 def _is_transposed(p: torch.Tensor, other: torch.Tensor) -> bool:
@@ -50,7 +50,7 @@ def _is_random(p: torch.Tensor) -> bool:
     return flat.numel() >= MIN_NUMBERS and int(torch.unique(flat[:4096]).numel()) > min(flat.numel(), 4096) // 2
 
 
-def _roles(exam: Examination) -> dict[str, str]:
+def _weight_roles(exam: Examination) -> dict[str, str]:
     """What is done with each weight: by its module, or by the first operation in the graph for a bare parameter."""
     roles: dict[str, str] = {}
     for path, module in exam.subject.model.named_modules():
@@ -88,7 +88,7 @@ def _used_as(root: torch.autograd.graph.Node, bare: dict[int, str]) -> dict[str,
     return roles
 
 
-def _split(name: str, other: str, transposed: str) -> Finding:
+def _split_finding(name: str, other: str, transposed: str) -> Finding:
     return found(
         "tied_weights_split",
         WARNING,

@@ -8,11 +8,11 @@ from typing import Final
 import torch
 
 from stethoscope.checkup.examination import Examination
-from stethoscope.checkup.findings import CRITICAL, WARNING, counted, found, listed
+from stethoscope.checkup.findings import CRITICAL, WARNING, found, listed
 from stethoscope.checkup.ignoring import constant_inputs
 from stethoscope.checkup.observation import LIMITS, ZERO_BELOW, Activation
 from stethoscope.checkup.structure import tensors
-from stethoscope.record import ROOT_NAME, Finding
+from stethoscope.record import ROOT_NAME, Finding, plural
 
 MIN_ROWS: Final = 32
 MIN_UNITS: Final = 8
@@ -30,21 +30,22 @@ def examine(exam: Examination) -> Iterator[Finding]:
     seen = [
         a
         for a in exam.first.observer.activations
-        if a.num_rows >= MIN_ROWS and a.num_units >= MIN_UNITS and a.place not in outputs and a.path != "(loss)"
+        if a.num_rows >= MIN_ROWS and a.num_units >= MIN_UNITS and a.index not in outputs and a.path != "(loss)"
     ]
     if seen:
         units = sum(a.num_units for a in seen)
-        exam.saw(f"{counted(units, 'unit')} behind {counted(len(seen), 'activation')}")
+        exam.saw(f"{plural(units, 'unit')} behind {plural(len(seen), 'activation')}")
     dead = [a for a in seen if a.name in ZERO_BELOW and a.share_dead >= MANY_DEAD]
     if dead:
         # A layer behind a dead one sees nothing: the first is the cause.
         first = dead[0]
+        num_off = round(first.share_dead * first.num_units)
         yield found(
             "dead_units",
             CRITICAL if first.share_dead > 0.95 else WARNING,
-            f"{first.share_dead:.0%} of the {first.num_units} units after {_where(first)[0]} are off for every sample: "
+            f"{num_off} of {first.num_units} units of {_layer_name(exam, first)} are off for every sample: "
             "no gradient gets through them.",
-            sites=_where(first),
+            sites=_layer_and_activation(first),
             numbers={"share of units off": first.share_dead, "rows seen": first.num_rows},
             remedy=_bias_line(exam, first),
             confidence=0.9,
@@ -52,33 +53,40 @@ def examine(exam: Examination) -> Iterator[Finding]:
     stuck = [a for a in seen if a.name in LIMITS and a.share_saturated >= MANY_SATURATED]
     if stuck:
         first = max(stuck, key=lambda a: a.share_saturated)
-        places = [place for a in stuck for place in _where(a)]
-        places = [*_where(first), *places]
+        layers = [layer for a in stuck for layer in _layer_and_activation(a)]
+        layers = [*_layer_and_activation(first), *layers]
         yield found(
             "saturated_units",
             WARNING,
-            f"{first.share_saturated:.0%} of what comes out of {first.name.rstrip('_')} after {_where(first)[0]} is at its "
-            f"limits{_others(stuck)}: almost no gradient gets through.",
-            sites=places,
+            f"{first.share_saturated:.0%} of what comes out of {first.name.rstrip('_')} after {_layer_and_activation(first)[0]} is at its "
+            f"limits{_other_layers(stuck)}: almost no gradient gets through.",
+            sites=layers,
             numbers={"share at the limits": first.share_saturated, "layers": len(stuck)},
-            remedy=f'nn.init.xavier_uniform_(model.get_submodule("{_where(first)[0]}").weight)',
+            remedy=f'nn.init.xavier_uniform_(model.get_submodule("{_layer_and_activation(first)[0]}").weight)',
             confidence=0.9,
         )
 
 
-def _others(stuck: list[Activation]) -> str:
-    return f", and so for {listed([_where(a)[0] for a in stuck[1:]])}" if len(stuck) > 1 else ""
+def _other_layers(stuck: list[Activation]) -> str:
+    return f", and so for {listed([_layer_and_activation(a)[0] for a in stuck[1:]])}" if len(stuck) > 1 else ""
 
 
-def _where(activation: Activation) -> list[str]:
-    """The layer that made what went in, then the nonlinearity's own place."""
-    places = [activation.producer, activation.path]
-    return [place for place in places if place and place != ROOT_NAME] or [ROOT_NAME]
+def _layer_and_activation(activation: Activation) -> list[str]:
+    """The layer that made what went in, then the nonlinearity's own path."""
+    sites = [activation.producer, activation.path]
+    return [layer for layer in sites if layer and layer != ROOT_NAME] or [ROOT_NAME]
+
+
+def _layer_name(exam: Examination, activation: Activation) -> str:
+    """For a sentence: "layer 3 (Linear)"."""
+    path = _layer_and_activation(activation)[0]
+    module = dict(exam.subject.model.named_modules()).get(path)
+    return f"layer {path} ({type(module).__name__})" if module is not None else path
 
 
 def _bias_line(exam: Examination, activation: Activation) -> str:
-    place = _where(activation)[0]
-    module = dict(exam.subject.model.named_modules()).get(place)
+    path = _layer_and_activation(activation)[0]
+    module = dict(exam.subject.model.named_modules()).get(path)
     if isinstance(getattr(module, "bias", None), torch.Tensor):
-        return f'nn.init.zeros_(model.get_submodule("{place}").bias)'
+        return f'nn.init.zeros_(model.get_submodule("{path}").bias)'
     return "nn.LeakyReLU()  # or a smaller learning rate, or biases that begin at 0"

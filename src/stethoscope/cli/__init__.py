@@ -47,10 +47,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     if words[:1] == ["run"]:
         # The script's words are its own, and so is what it raises.
-        return int(_module("run").main(words[1:]))
+        return int(_command_module("run").main(words[1:]))
     unknown = next((word for word in words[:1] if not word.startswith("-") and word not in COMMANDS), None)
     if unknown is not None:
-        return _unknown(unknown)
+        return _report_unknown(unknown)
     parser = build_parser(words)
     try:
         args = parser.parse_args(words)
@@ -63,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     from stethoscope.record import StethoscopeError
 
     try:
-        code = int(_module(args.command).run(args) or 0)
+        code = int(_command_module(args.command).run(args) or 0)
         sys.stdout.flush()
     except StethoscopeError as error:
         return report_error(error)
@@ -89,15 +89,15 @@ def build_parser(words: Sequence[str]) -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
     chosen = next((word for word in words if not word.startswith("-")), None)
     for name, (_, help_text) in COMMANDS.items():
-        child = commands.add_parser(name, help=help_text, description=_sentence(help_text))
+        child = commands.add_parser(name, help=help_text, description=f"{help_text[:1].upper()}{help_text[1:]}.")
         if name == chosen:
-            add = getattr(_module(name), "add_arguments", None)
+            add = getattr(_command_module(name), "add_arguments", None)
             if add is not None:
                 add(child)
     return parser
 
 
-def _unknown(word: str) -> int:
+def _report_unknown(word: str) -> int:
     from stethoscope.cli.errors import UsageError, report_error
     from stethoscope.record import did_you_mean
 
@@ -107,11 +107,7 @@ def _unknown(word: str) -> int:
     )
 
 
-def _sentence(text: str) -> str:
-    return text[:1].upper() + text[1:] + "."
-
-
-def _module(name: str) -> ModuleType:
+def _command_module(name: str) -> ModuleType:
     return import_module(f"stethoscope.cli.{COMMANDS[name][0]}")
 
 

@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-o", "--output", type=Path, metavar="FILE", help=f"{', '.join(FORMATS)}; default: play it here"
     )
     parser.add_argument("--steps", metavar="A:B", help="only these steps")
-    parser.add_argument("--fps", type=float, default=8.0, metavar="N", help="pictures a second; default: 8")
+    parser.add_argument("--fps", type=float, default=8.0, metavar="N", help="frames per second; default: 8")
     parser.add_argument("--dark", action="store_true", help="on a dark ground")
     add_output(parser)
 
@@ -39,16 +39,16 @@ def run(args: argparse.Namespace) -> int:
     if args.output is not None and kind not in FORMATS:
         raise UsageError("Unknown kind of file", where=args.output, do=f"End it in one of {', '.join(FORMATS)}")
     if not 0 < args.fps <= 60:
-        raise UsageError("Not a number of pictures a second", where=args.fps, do="Use 1 to 60")
+        raise UsageError("Not a number of frames per second", where=args.fps, do="Use 1 to 60")
     first, last = parse_steps(args.steps)
     with choose_run(args.run) as found:
         animator = GradientFlowAnimator.from_run(found, first=first, last=last)
         if not len(animator.frames):
             raise NoDataError("No gradients were recorded", where=found.path)
         if args.output is None:
-            _play(animator, args)
+            _play_or_print(animator, args)
             return 0
-        path = _exports(animator, args, f"Gradient flow of {found.name} {found.id}")[kind](args.output)
+        path = _export_functions(animator, args, f"Gradient flow of {found.name} {found.id}")[kind](args.output)
     num_steps, num_layers = len(animator.frames), animator.grid().num_layers
     if args.json:
         emit_json({"path": str(path), "num_steps": num_steps, "num_layers": num_layers})
@@ -57,7 +57,9 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _exports(animator: GradientFlowAnimator, args: argparse.Namespace, title: str) -> dict[str, Callable[[Path], Path]]:
+def _export_functions(
+    animator: GradientFlowAnimator, args: argparse.Namespace, title: str
+) -> dict[str, Callable[[Path], Path]]:
     return {
         "html": lambda path: animator.export_html(path, title=printable(title, limit=120), frames_per_second=args.fps),
         "mp4": lambda path: animator.export_mp4(path, frames_per_second=args.fps, dark=args.dark),
@@ -70,11 +72,11 @@ def _exports(animator: GradientFlowAnimator, args: argparse.Namespace, title: st
     }
 
 
-def _play(animator: GradientFlowAnimator, args: argparse.Namespace) -> None:
+def _play_or_print(animator: GradientFlowAnimator, args: argparse.Namespace) -> None:
     """Plays it where there is a terminal; elsewhere the whole heatmap as text, or the summary as JSON."""
     if args.json:
         report = animator.summary_report()
-        emit_json(_summary(report))
+        emit_json(_summary_json(report))
         return
     from rich.console import Console
 
@@ -83,7 +85,7 @@ def _play(animator: GradientFlowAnimator, args: argparse.Namespace) -> None:
     animator.play(console, frames_per_second=args.fps)
 
 
-def _summary(report: Any) -> dict[str, Any]:
+def _summary_json(report: Any) -> dict[str, Any]:
     return {
         "total_steps": report.total_steps,
         "overall_health": str(report.overall_health),

@@ -1,7 +1,7 @@
 """Who attends a script that does not know us: waits for torch, watches what is found, speaks on stderr.
 
 Nothing is imported or patched before the script itself has imported torch. The closing summary comes when the process
-ends, whatever ended it. In a forked child nobody attends.
+ends, whatever ended it. A forked child is not watched.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from stethoscope.config import DebugConfig
-from stethoscope.record import metrics
+from stethoscope.record import metrics, plural
 
 if TYPE_CHECKING:
     from stethoscope.capture.discovery import Discovery
@@ -89,9 +89,9 @@ class Attendant:
 
             if joining.this_rank()[0] > 0:
                 return
-            messages.say(f"stethoscope: nothing was watched: {self._reason()}")
+            messages.say(f"stethoscope: nothing was watched: {self._why_not_watched()}")
 
-    def _reason(self) -> str:
+    def _why_not_watched(self) -> str:
         if self._discovery is None:
             return "the script did not import torch"
         if not self._discovery.num_optimizers:
@@ -120,7 +120,7 @@ def summary(diagnosis: Diagnosis, folder: Path, models: dict[str, Any], optimize
         if cause.remedy:
             lines.append(f"stethoscope:     {cause.remedy}")
     verdict = diagnosis.verdict
-    causes = "1 cause" if len(diagnosis.causes) == 1 else f"{len(diagnosis.causes)} causes"
+    causes = plural(len(diagnosis.causes), "cause")
     said = (
         " ".join([f"{verdict.state.label}: {causes}.", *verdict.reservations])
         if diagnosis.causes
@@ -166,7 +166,7 @@ class LiveLine:
             bars = sys.modules.get("tqdm")
             if now < due or session is None or (bars is not None and getattr(bars.tqdm, "_instances", None)):
                 continue
-            line = _status(session, (session.step - step) / max(now - when, 1e-9))
+            line = _status_line(session, (session.step - step) / max(now - when, 1e-9))
             step, when = session.step, now
             with self._pen:
                 if self._stopping.is_set():
@@ -178,7 +178,7 @@ class LiveLine:
             due, pause = now + 2 * pause, 2 * pause
 
 
-def _status(session: DebugSession, rate: float) -> str:
+def _status_line(session: DebugSession, rate: float) -> str:
     watcher = session._watcher
     loss = watcher.ring.latest.get(metrics.LOSS) if watcher is not None else None
     said = "" if loss is None else f", loss {loss:.4g}"

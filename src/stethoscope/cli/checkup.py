@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from stethoscope.cli.diagnose import EXIT_FINDINGS, LEVELS, is_failure
 from stethoscope.cli.errors import UsageError
 from stethoscope.cli.options import add_output, emit, emit_json, screen_of
+from stethoscope.record import plural
 
 if TYPE_CHECKING:
     from stethoscope.explain import Diagnosis
@@ -33,7 +34,7 @@ HINTS = {
     "causality": "--causal, or causal=True: ask whether outputs see later inputs",
     "padding": "--pad-id N, or pad_id=N: ask whether padding reaches the output",
 }
-"""What would let an experiment look that found nothing to look at by itself."""
+"""What would let an experiment run that does not apply by itself."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -69,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
 
 def build(target: str) -> dict[str, Any]:
     """What the user's function returns, by name."""
-    made = _function(target)()
+    made = _user_function(target)()
     if isinstance(made, Mapping):
         built = {str(key): value for key, value in made.items()}
     elif isinstance(made, (tuple, list)) and 3 <= len(made) <= 4:
@@ -86,29 +87,29 @@ def build(target: str) -> dict[str, Any]:
     return built
 
 
-def _function(target: str) -> Callable[[], Any]:
-    place, colon, name = target.rpartition(":")
+def _user_function(target: str) -> Callable[[], Any]:
+    location, colon, name = target.rpartition(":")
     if not colon or name.endswith(".py"):
-        place, name = target, "build"
-    if not _may_define(place, name):
-        raise UsageError(f"There is no function {name}, and nothing was run", where=place, do=HOW)
-    module = _module(place)
+        location, name = target, "build"
+    if not _may_define(location, name):
+        raise UsageError(f"There is no function {name}, and nothing was run", where=location, do=HOW)
+    module = _import_module(location)
     function = getattr(module, name, None)
     if not callable(function):
-        raise UsageError(f"There is no function {name}", where=place, do=HOW)
+        raise UsageError(f"There is no function {name}", where=location, do=HOW)
 
     def call() -> Any:
         try:
             return function()
         except Exception as error:
-            raise UsageError(f"{name}() failed: {type(error).__name__}: {error}", where=place) from error
+            raise UsageError(f"{name}() failed: {type(error).__name__}: {error}", where=location) from error
 
     return call
 
 
-def _may_define(place: str, name: str) -> bool:
+def _may_define(location: str, name: str) -> bool:
     """Whether the script may bind this name: a training script without it should not start to train first."""
-    path = Path(place)
+    path = Path(location)
     if not path.is_file():
         return True
     try:
@@ -125,34 +126,33 @@ def _may_define(place: str, name: str) -> bool:
     return False
 
 
-def _module(place: str) -> Any:
+def _import_module(location: str) -> Any:
     """The script as a module, with its own folder first on the path, as Python would have it."""
-    path = Path(place)
+    path = Path(location)
     if path.suffix == ".py" or path.exists():
         if not path.is_file():
-            raise UsageError("There is no such file", where=place)
+            raise UsageError("There is no such file", where=location)
         folder = str(path.resolve().parent)
         if folder not in sys.path:
             sys.path.insert(0, folder)
         spec = importlib.util.spec_from_file_location(path.stem, path)
         if spec is None or spec.loader is None:
-            raise UsageError("This file cannot be imported", where=place)
+            raise UsageError("This file cannot be imported", where=location)
         module = importlib.util.module_from_spec(spec)
         sys.modules.setdefault(path.stem, module)
         load: Callable[[], Any] = lambda: spec.loader.exec_module(module)  # type: ignore[union-attr]  # noqa: E731
     else:
         module = None
-        load = lambda: importlib.import_module(place)  # noqa: E731
+        load = lambda: importlib.import_module(location)  # noqa: E731
     try:
         loaded = load()
     except Exception as error:
-        raise UsageError(f"The script fails when imported: {type(error).__name__}: {error}", where=place) from error
+        raise UsageError(f"The script fails when imported: {type(error).__name__}: {error}", where=location) from error
     return module if module is not None else loaded
 
 
 def checkup_lines(diagnosis: Diagnosis, screen: Screen, *, full: bool) -> list[Line]:
     """The verdict, and how much was examined."""
-    from stethoscope.views.common import numbers
     from stethoscope.views.common.styled_text import NOTE
     from stethoscope.views.lines.verdict import rows_lines, verdict_lines
     from stethoscope.views.terminal.experiments import experiment_lines
@@ -160,9 +160,7 @@ def checkup_lines(diagnosis: Diagnosis, screen: Screen, *, full: bool) -> list[L
     looked = diagnosis.looked_at
     idle = {one.name for one in looked.experiments if one.outcome == "does not apply"}
     share = f"{len(looked.experiments) - len(idle)} of " if idle else ""
-    examined = (
-        f"{share}{numbers.plural(looked.num_detectors, 'experiment')}, {numbers.plural(looked.num_sites, 'parameter')}"
-    )
+    examined = f"{share}{plural(looked.num_detectors, 'experiment')}, {plural(looked.num_sites, 'parameter')}"
     notes = [(f"not examined: {need}", NOTE) for need in looked.unmet_needs] if full else []
     if not diagnosis.causes:
         notes += [(hint, NOTE) for name, hint in HINTS.items() if name in idle]

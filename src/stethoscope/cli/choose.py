@@ -33,7 +33,7 @@ def choose_path(word: str | None) -> Path:
     path = Path(word)
     if is_run(path):
         return path
-    found = _matches(word, find_runs(base))
+    found = _matching_folders(word, find_runs(base))
     if len(found) == 1:
         return found[0]
     if len(found) > 1:
@@ -41,20 +41,20 @@ def choose_path(word: str | None) -> Path:
         raise UsageError(f"{len(found)} runs begin like this", where=word, do=f"Say more of it: {names}")
     if path.exists():
         raise UsageError("This is not a run folder", where=path, do="stethoscope list shows the runs there are")
-    labels = sorted({label for folder in find_runs(base) for label in _labels(folder)})
+    labels = sorted({label for folder in find_runs(base) for label in _run_labels(folder)})
     near = did_you_mean(word, labels)
     shown = "stethoscope list shows the runs there are"
     raise RunNotFoundError("There is no such run", where=word, do=f"{near} {shown}".strip())
 
 
-def _matches(word: str, folders: list[Path]) -> list[Path]:
+def _matching_folders(word: str, folders: list[Path]) -> list[Path]:
     """Folders whose id, name or folder name is the word; else those where one begins with it."""
-    known = [(folder, _labels(folder)) for folder in folders]
+    known = [(folder, _run_labels(folder)) for folder in folders]
     exact = [folder for folder, labels in known if word in labels]
     return exact or [folder for folder, labels in known if any(label.startswith(word) for label in labels)]
 
 
-def _labels(folder: Path) -> set[str]:
+def _run_labels(folder: Path) -> set[str]:
     """What a run can be called. A description that cannot be trusted leaves the folder's own name."""
     from stethoscope.store.runfile import load
 

@@ -70,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
 def answer_why(run: Run, args: argparse.Namespace) -> int:
     """Says why a code was told or not; exit 1 where it is told as severely as `--fail-on` asks."""
     from stethoscope.explain import why
-    from stethoscope.views.lines.standing import title_line
+    from stethoscope.views.lines.status import title_line
     from stethoscope.views.terminal.reasons import reason_lines
 
     answer = why(run, args.why.strip().lower())
@@ -104,7 +104,7 @@ def headline_json(diagnosis: Diagnosis) -> dict[str, str]:
 def diagnose_lines(run: Run, diagnosis: Diagnosis, screen: Screen, *, full: bool, heatmap: bool) -> list[Line]:
     """The run's name, the verdict with its picture, and where to look next."""
     from stethoscope.views.common.styled_text import NOTE, PLAIN
-    from stethoscope.views.lines.standing import title_line
+    from stethoscope.views.lines.status import title_line
     from stethoscope.views.terminal.report import diagnosis_lines
 
     lines: list[Line] = [title_line(run, screen), []]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from stethoscope.cli.choose import choose_run
 from stethoscope.cli.options import add_output, add_run, emit, emit_json, screen_of
+from stethoscope.record import plural
 
 if TYPE_CHECKING:
     from stethoscope.explain import LookedAt
@@ -42,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Says what is fine and what is not; the exit code stays 0, for this is a look, not a test."""
+    """Says what is fine and what is not; the exit code stays 0, for this reports and does not judge."""
     if args.run is None:
         facts = installation()
         body: dict[str, Any] = {"installation": _as_json(facts)}
@@ -83,12 +84,12 @@ def fact_lines(facts: list[Fact], screen: Screen) -> list[Line]:
 
 
 def need_lines(needs: tuple[str, ...], screen: Screen) -> list[Line]:
-    """What one more line in the script would unlock."""
+    """What the script could log, and what that would show."""
     from stethoscope.views.common.styled_text import NOTE, PLAIN, wrap
 
     if not needs:
         return []
-    lines: list[Line] = [[], [("  one more line would unlock", NOTE)]]
+    lines: list[Line] = [[], [("  log more to detect more", NOTE)]]
     for need in needs:
         first, *rest = wrap(screen.text(need), screen.width - 4)
         lines.append([(f"  {screen.glyphs.dot} ", NOTE), (first, PLAIN)])
@@ -100,7 +101,6 @@ def installation() -> list[Fact]:
     """Versions, the kernels' backend, the folder of runs."""
     from stethoscope import __version__
     from stethoscope.store.locate import base_folder, find_runs
-    from stethoscope.views.common import numbers
 
     facts: list[Fact] = [
         ("stethoscope", __version__, True),
@@ -114,9 +114,9 @@ def installation() -> list[Fact]:
             how = f'not installed; pip install "stethoscope[{extra}]"' if extra else "not installed, but needed"
             facts.append((package, how, bool(extra)))
     base = base_folder()
-    how, fine = _writable(base)
+    how, fine = _can_write(base)
     facts.append(("runs", str(base.absolute()), True))
-    facts.append(("", f"{numbers.plural(len(find_runs(base)), 'run')}, {how}", fine))
+    facts.append(("", f"{plural(len(find_runs(base)), 'run')}, {how}", fine))
     if os.environ.get("STETHOSCOPE_MODE", "").lower() == "off":
         facts.append(("mode", "STETHOSCOPE_MODE=off: nothing is watched", False))
     return facts
@@ -132,38 +132,37 @@ def kernels_backend() -> str:
     return "portable" if backend is None else str(backend())
 
 
-def _writable(base: Path) -> tuple[str, bool]:
+def _can_write(base: Path) -> tuple[str, bool]:
     """Whether a run could be begun here, by the nearest folder that exists."""
-    place = base.absolute()
-    while not place.exists() and place != place.parent:
-        place = place.parent
-    if not place.is_dir():
-        return f"cannot be used: {place} is not a folder", False
-    if os.access(place, os.W_OK | os.X_OK):
+    folder = base.absolute()
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    if not folder.is_dir():
+        return f"cannot be used: {folder} is not a folder", False
+    if os.access(folder, os.W_OK | os.X_OK):
         return "writable", True
-    return f"not writable: {place}; set STETHOSCOPE_DIR to a folder that is", False
+    return f"not writable: {folder}; set STETHOSCOPE_DIR to a folder that is", False
 
 
 def recording(run: Run, looked_at: LookedAt) -> list[Fact]:
     """Coverage, losses, damage, how it ended, what recording cost."""
     from stethoscope.store import companion_log
     from stethoscope.store.findings import SEALING
-    from stethoscope.views.common import numbers
-    from stethoscope.views.common import words as standing
+    from stethoscope.views.common import numbers, run_status
 
-    reporting, expected = standing.coverage(run, looked_at)
-    rows_lost = standing.num_rows_lost(run)
-    cost = standing.step_cost(run)
-    begun = standing.started_at(run)
+    reporting, expected = run_status.coverage(run, looked_at)
+    rows_lost = run_status.num_rows_lost(run)
+    cost = run_status.step_cost(run)
+    begun = run_status.started_at(run)
     facts: list[Fact] = [
         ("run", f"{run.name}, {run.id}, {run.path}", True),
-        ("state", standing.state_text(run), run.state in ("live", "finished")),
-        ("begun", standing.clock(begun) if begun is not None else "not known", begun is not None),
-        ("process starts", numbers.plural(len(run.starts), "start") + f", ranks {_ranks(run)}", True),
-        ("steps", _steps(run), len(run.steps) > 0),
+        ("state", run_status.state_text(run), run.state in ("live", "finished")),
+        ("started", run_status.clock(begun) if begun is not None else "not known", begun is not None),
+        ("process starts", plural(len(run.starts), "start") + f", ranks {_rank_list(run)}", True),
+        ("steps", _step_text(run), len(run.steps) > 0),
         (
-            "sites",
-            f"{numbers.count(reporting)} of {numbers.count(expected)} reporting",
+            "tensors",
+            f"{numbers.count(reporting)} of {numbers.count(expected)} recorded",
             reporting >= expected,
         ),
     ]
@@ -171,17 +170,17 @@ def recording(run: Run, looked_at: LookedAt) -> list[Fact]:
     facts += [("passed by", words, False) for words in looked_at.unmeasured]
     facts += _silent_sites(run)
     facts.append(("rows lost", numbers.count(rows_lost), rows_lost == 0))
-    facts += _losses(run)
+    facts += _loss_facts(run)
     facts += [("detector failed", broken, False) for broken in looked_at.broken_detectors]
     complaint = companion_log.last_line(run.path)
     facts += [("companion", f"its log ends: {complaint}", False)] if complaint else []
     facts += [("sealing failed", error, False) for name, error in run.failures().items() if name == SEALING]
-    facts += _damage(run)
-    facts.append(("cost", f"{numbers.percent(cost)} of a step" if cost is not None else "not recorded", True))
+    facts += _damage_facts(run)
+    facts.append(("cost", str(cost) if cost is not None else "not recorded", True))
     return facts
 
 
-def _losses(run: Run) -> list[Fact]:
+def _loss_facts(run: Run) -> list[Fact]:
     """Steps that never reached the disk, and what else the process that recorded says it lost."""
     from stethoscope.store import losses as store_losses
     from stethoscope.views.common import numbers
@@ -206,7 +205,7 @@ def _losses(run: Run) -> list[Fact]:
     return facts
 
 
-def _damage(run: Run) -> list[Fact]:
+def _damage_facts(run: Run) -> list[Fact]:
     """What cannot be trusted on disk; a last frame cut short by a crash is no damage."""
     from stethoscope.views.common import numbers
 
@@ -221,29 +220,27 @@ def _damage(run: Run) -> list[Fact]:
     return facts or [("damage", "none, every checksum matches", True)]
 
 
-def _ranks(run: Run) -> str:
+def _rank_list(run: Run) -> str:
     return ", ".join(str(rank) for rank in run.ranks) or "none"
 
 
-def _steps(run: Run) -> str:
+def _step_text(run: Run) -> str:
     from stethoscope.views.common import numbers
 
     steps = run.steps
     if not len(steps):
         return "none"
     ends = f"from {numbers.count(int(steps[0]))} to {numbers.count(int(steps[-1]))}"
-    return f"{numbers.plural(len(steps), 'step')} {ends}"
+    return f"{plural(len(steps), 'step')} {ends}"
 
 
 def _silent_sites(run: Run) -> list[Fact]:
     """Sites that are not measured whole, by reason."""
-    from stethoscope.views.common import numbers
 
     reasons: dict[str, int] = {}
     for info in run.sites:
         if info.measured != "all":
             reasons[info.measured] = reasons.get(info.measured, 0) + 1
     return [
-        (f"{reason}", numbers.plural(num, "site"), reason in ("sampled", "frozen", "shard"))
-        for reason, num in reasons.items()
+        (f"{reason}", plural(num, "site"), reason in ("sampled", "frozen", "shard")) for reason, num in reasons.items()
     ]

@@ -1,4 +1,4 @@
-"""`stethoscope explain [CODE]`: what a code means, or all codes by theme. Exit 0, 2 for a code that nobody knows."""
+"""`stethoscope explain [CODE]`: what a code means, or all codes by theme. Exit 0, 2 for an unknown code."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def run(args: argparse.Namespace) -> int:
         return 0
     themes = by_theme()
     if args.json:
-        emit_json({"themes": {theme: [_brief(one) for one in pages] for theme, pages in themes.items()}})
+        emit_json({"themes": {theme: [_brief_json(one) for one in pages] for theme, pages in themes.items()}})
     else:
         screen = screen_of(args)
         emit(screen, list_lines(themes, screen))
     return 0
 
 
-def _brief(page: Page) -> dict[str, object]:
+def _brief_json(page: Page) -> dict[str, object]:
     return {
         "code": page.code,
         "summary": page.summary,

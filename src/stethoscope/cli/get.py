@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Which numbers."""
     parser.add_argument("run", metavar="RUN", help="a path, id, beginning of one, or: latest")
     parser.add_argument("pattern", metavar="PATTERN", help="sites such as 'layers.3.*', or a metric such as loss")
-    parser.add_argument("kind", metavar="KIND", nargs="?", type=_kind, help="default: every kind")
+    parser.add_argument("kind", metavar="KIND", nargs="?", type=_parse_kind, help="default: every kind")
     parser.add_argument("stat", metavar="STAT", nargs="?", default="norm", help="default: norm")
     parser.add_argument("--steps", metavar="A:B", help="only these steps, both inclusive")
     parser.add_argument("--rank", type=int, metavar="N", help="one rank; default: all, merged")
@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_output(parser)
 
 
-def _kind(word: str) -> str:
+def _parse_kind(word: str) -> str:
     return kind_word(word, (*KINDS, "metric"))
 
 
@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
     if not series:
         raise NoDataError("Nothing recorded matches", where=args.pattern, do="stethoscope show RUN lists the layers")
     if args.json:
-        emit_json({"series": [_json(item) for item in series]})
+        emit_json({"series": [_series_json(item) for item in series]})
     elif args.csv:
         _write_csv(series)
     else:
@@ -68,24 +68,16 @@ def collect(run: Run, args: argparse.Namespace) -> list[Found]:
     out = []
     if args.kind != "metric":
         for site, series in run.series(args.pattern, args.kind, args.stat, rank=args.rank).items():
-            out.append(Found(site.path, str(site.kind), args.stat, _cut(series, first, last)))
+            out.append(Found(site.path, str(site.kind), args.stat, series.between(first, last)))
     if args.kind in (None, "metric"):
         names = [name for name in run.metrics() if fnmatchcase(name, args.pattern)]
         if args.pattern == "*" and args.kind is None:
             names = []
-        out += [Found(n, "metric", "", _cut(run.metric(n, rank=args.rank), first, last)) for n in names]
+        out += [Found(n, "metric", "", run.metric(n, rank=args.rank).between(first, last)) for n in names]
     return [item for item in out if len(item.series)]
 
 
-def _cut(series: Series, first: int | None, last: int | None) -> Series:
-    from stethoscope.record import Series as Cut
-
-    low = 0 if first is None else int(series.steps.searchsorted(first, "left"))
-    high = len(series) if last is None else int(series.steps.searchsorted(last, "right"))
-    return Cut(series.steps[low:high], series.values[low:high])
-
-
-def _json(item: Found) -> dict[str, Any]:
+def _series_json(item: Found) -> dict[str, Any]:
     return {
         "site": item.path,
         "kind": item.kind,
@@ -96,19 +88,13 @@ def _json(item: Found) -> dict[str, Any]:
 
 
 def _write_csv(series: list[Found]) -> None:
+    from stethoscope.record import spreadsheet_text
+
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow(("step", "site", "kind", "stat", "value"))
     for item in series:
         for step, value in zip(item.series.steps.tolist(), item.series.values.tolist(), strict=True):
-            writer.writerow((step, _cell(item.path), item.kind, item.stat, repr(value)))
-
-
-def _cell(text: str) -> str:
-    """A name that a spreadsheet will not take for a formula, nor a terminal for a command."""
-    from stethoscope.record import printable
-
-    safe = printable(text, limit=20_000)
-    return f"'{safe}" if safe[:1] in ("=", "+", "-", "@") else safe
+            writer.writerow((step, spreadsheet_text(item.path, 20_000), item.kind, item.stat, repr(value)))
 
 
 def _one_lines(item: Found, screen: Screen) -> list[Line]:

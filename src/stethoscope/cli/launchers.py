@@ -38,13 +38,13 @@ def watch_workers(launcher: str, words: list[str], options: Sequence[str]) -> li
     module = importlib.import_module(launcher)
     try:
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-            args = _parse(module, words)
+            args = _parse_words(module, words)
     except SystemExit:
         return words
-    place = len(words) - len(args.training_script_args) - 1
-    if args.no_python or getattr(args, "run_path", False) or words[place] != args.training_script:
+    index = len(words) - len(args.training_script_args) - 1
+    if args.no_python or getattr(args, "run_path", False) or words[index] != args.training_script:
         return None
-    before = ["-m", *words[:place]]
+    before = ["-m", *words[:index]]
     script = [*(["-m"] if args.module else ["--"]), args.training_script]
     if not getattr(args, "use_env", True):
         # torch.distributed.launch puts the worker's number before all other words: here it must come after the script.
@@ -53,7 +53,7 @@ def watch_workers(launcher: str, words: list[str], options: Sequence[str]) -> li
     return [*before, "stethoscope", "run", *options, *script, *args.training_script_args]
 
 
-def _parse(module: Any, words: list[str]) -> Any:
+def _parse_words(module: Any, words: list[str]) -> Any:
     if hasattr(module, "parse_args"):
         return module.parse_args(words)
     return module.launch_command_parser().parse_args(words)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from stethoscope.cli.errors import EXIT_NO_DATA, NoDataError
 from stethoscope.cli.options import add_output, emit, emit_json, screen_of
+from stethoscope.record import plural
 
 if TYPE_CHECKING:
     from stethoscope.views.common.row_reader import RowReader
@@ -25,7 +26,6 @@ def run(args: argparse.Namespace) -> int:
     """Lists the runs."""
     from stethoscope.store import find_runs
     from stethoscope.store.locate import base_folder
-    from stethoscope.views.common import numbers
     from stethoscope.views.common.row_reader import RowReader
     from stethoscope.views.common.styled_text import NOTE
     from stethoscope.views.lines.runs import runs_lines
@@ -36,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
     reader = RowReader()
     rows = [(folder, row_of(folder, reader)) for folder in shown]
     if args.json:
-        emit_json({"folder": str(base), "num_runs": len(folders), "runs": [_json(f, r) for f, r in rows]})
+        emit_json({"folder": str(base), "num_runs": len(folders), "runs": [_row_json(f, r) for f, r in rows]})
         return 0 if rows else EXIT_NO_DATA
     if not rows:
         raise NoDataError("No runs here yet", where=base, do="Watch a training script, or try: stethoscope demo")
@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
     lines = runs_lines([row for _, row in rows], screen)
     hidden = len(folders) - len(shown)
     if hidden:
-        lines.append([(f"  and {numbers.plural(hidden, 'older run')}", NOTE)])
+        lines.append([(f"  and {plural(hidden, 'older run')}", NOTE)])
     emit(screen, lines)
     return 0
 
@@ -66,7 +66,7 @@ def row_of(folder: Path, reader: RowReader) -> RunRow:
     return row
 
 
-def _json(folder: Path, row: RunRow) -> dict[str, object]:
+def _row_json(folder: Path, row: RunRow) -> dict[str, object]:
     return {
         "path": str(folder),
         "id": row.id,
@@ -75,6 +75,7 @@ def _json(folder: Path, row: RunRow) -> dict[str, object]:
         "started_at": row.started_at,
         "last_step": row.last_step,
         "loss": float(row.loss.values[-1]) if row.loss else None,
+        "verdict": str(row.verdict.state) if row.verdict else None,
         "finding": row.finding.to_json() if row.finding else None,
         "trouble": row.trouble,
     }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import os
 import shutil
 import sys
@@ -13,6 +12,7 @@ from typing import Any
 
 from stethoscope.cli.errors import UsageError
 from stethoscope.views.common.glyphs import Screen
+from stethoscope.views.common.numbers import json_number
 from stethoscope.views.common.styled_text import Line
 
 SCHEMA_VERSION = 1
@@ -79,9 +79,7 @@ def jsonable(value: Any) -> Any:
     if isinstance(value, str | bool | int | None):
         return value
     if isinstance(value, float):
-        if math.isnan(value):
-            return "NaN"
-        return value if math.isfinite(value) else ("Infinity" if value > 0 else "-Infinity")
+        return json_number(value)
     if hasattr(value, "tolist"):
         return jsonable(value.tolist())
     if isinstance(value, Sequence) or hasattr(value, "__iter__"):

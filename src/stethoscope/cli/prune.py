@@ -10,6 +10,7 @@ from pathlib import Path
 from stethoscope.cli.errors import UsageError
 from stethoscope.cli.options import add_output, emit, emit_json, screen_of
 from stethoscope.cli.removal import check_removable, confirmed, folder_lines, remove, size_of
+from stethoscope.record import plural
 
 _UNITS = {"m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
@@ -48,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
             }
         )
     elif is_done:
-        text = f"Removed {numbers.plural(len(going), 'run')}, {numbers.size(sum(sizes.values()))}."
+        text = f"Removed {plural(len(going), 'run')}, {numbers.size(sum(sizes.values()))}."
         emit(screen, [[(text, NOTE)]])
     return 0
 

@@ -10,6 +10,7 @@ from typing import Any
 from stethoscope.cli.choose import choose_run
 from stethoscope.cli.errors import UsageError
 from stethoscope.cli.options import add_output, emit, emit_json, screen_of
+from stethoscope.record import plural
 
 VIEWS = """views:
   rows      step, module, kind, name, rank, start, calls, and the statistics: count, num_nan, min, max, norm, mean, std, ...
@@ -43,25 +44,24 @@ def run(args: argparse.Namespace) -> int:
         elif args.csv:
             writer = csv.writer(sys.stdout, lineterminator="\n")
             writer.writerow(names)
-            writer.writerows([_cell(value) for value in row.values()] for row in table.to_pylist())
+            writer.writerows([_printable_cell(value) for value in row.values()] for row in table.to_pylist())
         else:
-            _print(table.slice(0, max(args.limit, 0)), table.num_rows, args)
+            _print_table(table.slice(0, max(args.limit, 0)), table.num_rows, args)
     return 0
 
 
-def _cell(value: Any) -> Any:
+def _printable_cell(value: Any) -> Any:
     from stethoscope.record import printable
 
     return printable(value, limit=20_000) if isinstance(value, str) else value
 
 
-def _print(table: Any, num_rows: int, args: argparse.Namespace) -> None:
-    from stethoscope.views.common import numbers
+def _print_table(table: Any, num_rows: int, args: argparse.Namespace) -> None:
     from stethoscope.views.common.styled_text import NOTE, PLAIN, Line, cell_width, cut_middle, pad
 
     screen = screen_of(args)
     names = [screen.text(name) for name in table.column_names]
-    columns = [[_text(value, screen) for value in column.to_pylist()] for column in table.columns]
+    columns = [[_cell_text(value, screen) for value in column.to_pylist()] for column in table.columns]
     numeric = [all(isinstance(v, int | float | None) for v in column.to_pylist()) for column in table.columns]
     most = max(8, (screen.width - 2 * len(names)) // max(len(names), 1))
     widths = [
@@ -77,14 +77,14 @@ def _print(table: Any, num_rows: int, args: argparse.Namespace) -> None:
         return [("  ".join(parts), style)]
 
     lines = [line(names, NOTE)]
-    lines += [line([column[place] for column in columns], PLAIN) for place in range(table.num_rows)]
+    lines += [line([column[index] for column in columns], PLAIN) for index in range(table.num_rows)]
     hidden = num_rows - table.num_rows
     if hidden:
-        lines.append([(f"and {numbers.plural(hidden, 'row')} more; --limit, --csv and --json show them", NOTE)])
+        lines.append([(f"and {plural(hidden, 'row')} more; --limit, --csv and --json show them", NOTE)])
     emit(screen, lines)
 
 
-def _text(value: Any, screen: Any) -> str:
+def _cell_text(value: Any, screen: Any) -> str:
     from stethoscope.views.common import numbers
 
     if isinstance(value, float):

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from stethoscope.cli.errors import UsageError
+from stethoscope.record import plural
 
 if TYPE_CHECKING:
     from stethoscope.views.common.glyphs import Screen
@@ -90,7 +91,7 @@ def confirmed(folders: Sequence[Path], num_bytes: int, *, yes: bool) -> bool:
         return True
     if not sys.stdin.isatty():
         raise UsageError("Removing needs a yes", do="Add --yes")
-    question = f"Remove {numbers.plural(len(folders), 'run')}, {numbers.size(num_bytes)}? [y/N] "
+    question = f"Remove {plural(len(folders), 'run')}, {numbers.size(num_bytes)}? [y/N] "
     sys.stderr.write(question)
     sys.stderr.flush()
     return sys.stdin.readline().strip().lower() in ("y", "yes")

@@ -67,7 +67,7 @@ def form_of(output: str) -> str:
 
 
 def write_whole(path: Path, text: str) -> int:
-    """Puts the file in place at once, so that nobody reads half of one; the number of bytes."""
+    """Replaces the file in one step, so that no half of one is ever read; returns the number of bytes."""
     data = text.encode("utf-8", "replace")
     beside = path.with_name(f".{path.name}.new")
     try:

@@ -7,6 +7,7 @@ import argparse
 from stethoscope.cli.choose import choose_path
 from stethoscope.cli.options import add_output, emit, emit_json, screen_of
 from stethoscope.cli.removal import check_removable, confirmed, folder_lines, remove, size_of
+from stethoscope.record import plural
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,6 +36,6 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         emit_json({"removed": [str(folder) for folder in folders], "num_bytes": sum(sizes.values())})
     else:
-        text = f"Removed {numbers.plural(len(folders), 'run')}, {numbers.size(sum(sizes.values()))}."
+        text = f"Removed {plural(len(folders), 'run')}, {numbers.size(sum(sizes.values()))}."
         emit(screen, [[(text, NOTE)]])
     return 0

@@ -1,7 +1,7 @@
 """`stethoscope run train.py [args]`: an unchanged script, watched.
 
 The script sees what it would see without us: its arguments, `__name__ == "__main__"`, its folder first on `sys.path`, its
-own exit code, its own signals; an exception that nobody catches is printed without frames of ours. torch is touched when
+own exit code, its own signals; an uncaught exception is printed without frames of ours. torch is touched when
 the script has imported it, never before. Everything of ours is said on stderr.
 """
 
@@ -76,7 +76,7 @@ def launch(launcher: str, words: list[str], options: list[str]) -> int:
     try:
         handed_on = launchers.watch_workers(launcher, words, options)
     except ImportError as error:
-        return _refuse(f"No module named {error.name}", 1)
+        return _report_refusal(f"No module named {error.name}", 1)
     if handed_on is None:
         print(  # noqa: T201 - nothing is watched, so nobody else says it
             f"stethoscope: {launcher} starts no Python script here, so nothing is watched. Call `python -m stethoscope run "
@@ -92,17 +92,17 @@ def _module_word(ours: list[str]) -> str:
 
 def split(parser: argparse.ArgumentParser, words: Sequence[str]) -> tuple[list[str], list[str]]:
     """Ours: the options up to the script's name, up to `--`, or up to `-m module`. Theirs: the rest."""
-    place = 0
-    while place < len(words) and words[place].startswith("-"):
-        word = words[place]
+    index = 0
+    while index < len(words) and words[index].startswith("-"):
+        word = words[index]
         if word == "--":
-            return list(words[:place]), list(words[place + 1 :])
+            return list(words[:index]), list(words[index + 1 :])
         if word.startswith("-m") and not word.startswith("--"):
-            end = place + (2 if word == "-m" else 1)
+            end = index + (2 if word == "-m" else 1)
             return list(words[:end]), list(words[end:])
         action = parser._option_string_actions.get(word)
-        place += 1 if action is None or action.nargs == 0 else 2
-    return list(words[:place]), list(words[place:])
+        index += 1 if action is None or action.nargs == 0 else 2
+    return list(words[:index]), list(words[index:])
 
 
 def settings(args: argparse.Namespace) -> DebugConfig:
@@ -171,13 +171,13 @@ def _find_script(words: list[str]) -> tuple[types.ModuleType, Any] | int:
         _first_on_path(path)
         spec = importlib.machinery.PathFinder.find_spec("__main__", [path])
         if spec is None or spec.loader is None:
-            return _refuse(f"can't find '__main__' module in {path!r}", 1)
+            return _report_refusal(f"can't find '__main__' module in {path!r}", 1)
         return _main_module(spec.origin or path, spec, package=""), spec.loader.get_code("__main__")  # type: ignore[attr-defined]
     try:
         with io.open_code(path) as file:
             source = file.read()
     except OSError as error:
-        return _refuse(f"can't open file {path!r}: [Errno {error.errno}] {error.strerror}", EXIT_USAGE)
+        return _report_refusal(f"can't open file {path!r}: [Errno {error.errno}] {error.strerror}", EXIT_USAGE)
     _first_on_path(os.path.dirname(os.path.realpath(path)))  # noqa: PTH120
     module = _main_module(path, None, package=None)
     module.__loader__ = importlib.machinery.SourceFileLoader("__main__", path)
@@ -194,9 +194,11 @@ def _find_module(name: str, words: list[str]) -> tuple[types.ModuleType, Any] | 
             name += ".__main__"
             spec = importlib.util.find_spec(name)
     except (ImportError, ValueError) as error:
-        return _refuse(f"Error while finding module specification for {name!r} ({type(error).__name__}: {error})", 1)
+        return _report_refusal(
+            f"Error while finding module specification for {name!r} ({type(error).__name__}: {error})", 1
+        )
     if spec is None or spec.loader is None or spec.origin is None:
-        return _refuse(f"No module named {name}", 1)
+        return _report_refusal(f"No module named {name}", 1)
     sys.argv[0] = spec.origin
     module = _main_module(spec.origin, spec, package=spec.parent)
     return module, spec.loader.get_code(name)  # type: ignore[attr-defined]
@@ -220,7 +222,7 @@ def _first_on_path(folder: str) -> None:
         sys.path[0:1] = [folder]
 
 
-def _refuse(message: str, code: int) -> int:
+def _report_refusal(message: str, code: int) -> int:
     print(f"{sys.executable}: {message}", file=sys.stderr)  # noqa: T201 - as the interpreter says it
     return code
 

@@ -101,7 +101,7 @@ def show_lines(
     """The whole screen, top to bottom; names share one column."""
     from stethoscope.views.common.styled_text import NOTE
     from stethoscope.views.lines.heatmap import Picture, heatmap_lines, hidden_line, name_width, shortened
-    from stethoscope.views.lines.standing import status_lines, title_line
+    from stethoscope.views.lines.status import status_lines, title_line
     from stethoscope.views.terminal.layers import heading, layers_lines
     from stethoscope.views.terminal.metrics import is_inner, metrics_lines
     from stethoscope.views.terminal.report import troubled_rows
@@ -112,7 +112,7 @@ def show_lines(
     metrics_shown = [name for name in run.metrics() if inner or not is_inner(name)]
     names = [screen.text(name) for name in [*(row.label for row in shown.rows), *metrics_shown]]
     gutter = name_width(names, screen.width, heading(shown))
-    lines = [title_line(run, screen), *_verdict(diagnosis, run, screen)]
+    lines = [title_line(run, screen), *_verdict_lines(diagnosis, run, screen)]
     metrics = metrics_lines(run, screen, first=steps[0], last=steps[1], gutter=gutter, inner=inner)
     lines += [[], *metrics] if metrics else []
     if len(shown.steps) and shown.rows:
@@ -126,7 +126,7 @@ def show_lines(
     return [*lines, [], *status_lines(run, screen, diagnosis.looked_at)]
 
 
-def _verdict(diagnosis: Diagnosis, run: Run, screen: Screen) -> list[Line]:
+def _verdict_lines(diagnosis: Diagnosis, run: Run, screen: Screen) -> list[Line]:
     """The causes as rows: the full verdict belongs to `diagnose`."""
     from stethoscope.views.lines.verdict import rows_lines, verdict_lines
 
@@ -146,7 +146,7 @@ def require_data(run: Run) -> None:
 
 
 def kind_word(word: str, known: Sequence[str] = KINDS) -> str:
-    """A kind as argparse takes it; one that nobody knows is refused by its nearest name."""
+    """A kind as argparse takes it; for an unknown one the error names the nearest."""
     from stethoscope.record import did_you_mean
 
     if word in known:
@@ -156,7 +156,7 @@ def kind_word(word: str, known: Sequence[str] = KINDS) -> str:
 
 
 def check_stat(stat: str) -> None:
-    """UsageError for a statistic nobody knows."""
+    """UsageError for an unknown statistic."""
     from stethoscope.kernels.statistics import STATISTICS
     from stethoscope.record import did_you_mean
 
@@ -180,14 +180,14 @@ def show_json(run: Run, shown: History, diagnosis: Diagnosis) -> dict[str, Any]:
             "last_step": series.steps[-1],
         }
     layers = []
-    for place, row in enumerate(shown.rows):
-        latest = shown.last(place)
+    for index, row in enumerate(shown.rows):
+        latest = shown.last(index)
         layers.append(
             {
                 "name": row.name,
                 "sites": [site.path for site in row.sites],
                 "frozen": row.frozen,
-                "usual": shown.usual[place],
+                "usual": shown.usual[index],
                 "last_step": latest[0] if latest else None,
                 "last": latest[1] if latest else None,
             }

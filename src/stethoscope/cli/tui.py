@@ -30,7 +30,7 @@ def run(args: argparse.Namespace) -> int:
         import textual  # noqa: F401 - only whether it is there
     except ImportError as error:
         raise MissingExtraError("textual", "tui", "The terminal screens") from error
-    base, folder = places(args.run)
+    base, folder = base_and_run(args.run)
     if not (sys.stdin.isatty() and sys.stdout.isatty() and sys.stderr.isatty()):
         raise UsageError(
             "The screens need a terminal", do="stethoscope show and stethoscope diagnose print to anything"
@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
     return int(app.return_code or 0)
 
 
-def places(word: str | None) -> tuple[Path, Path | None]:
+def base_and_run(word: str | None) -> tuple[Path, Path | None]:
     """The folder of runs, and the run to begin with: the one that is named, or the only one there is."""
     from stethoscope.store import find_runs
     from stethoscope.store.locate import base_folder, is_run

@@ -84,22 +84,23 @@ def listen(host: str, port: int | None) -> socket.socket:
 
 def announce(args: argparse.Namespace, base: Path, policy: AccessPolicy) -> None:
     """Prints the link with its token, and opens it where a browser can be."""
+    from stethoscope.record import plural
     from stethoscope.store import find_runs
     from stethoscope.views.server.access import is_loopback
 
     shown = "127.0.0.1" if args.host in ("0.0.0.0", "::", "") else args.host  # noqa: S104
     link = f"http://{f'[{shown}]' if ':' in shown else shown}:{policy.port}/?token={policy.token}"
-    amount = len(find_runs(base))
-    words = f"{amount} run{'' if amount == 1 else 's'} in {base}"
-    sys.stdout.write(f"stethoscope: {words}\n  {link}\n  Only this link opens the page. Ctrl-C ends it.\n")
+    sys.stdout.write(
+        f"stethoscope: {plural(len(find_runs(base)), 'run')} in {base}\n  {link}\n  Only this link opens the page. Ctrl-C ends it.\n"
+    )
     if not is_loopback(args.host):
-        sys.stdout.write("  Others on the network can reach it too, unencrypted: whoever has the link sees the runs.\n")
+        sys.stdout.write("  Others on the network can reach it too, unencrypted: anyone with the link sees the runs.\n")
     sys.stdout.flush()
     if not args.no_browser:
-        threading.Thread(target=_open, args=(link,), daemon=True).start()
+        threading.Thread(target=_open_browser, args=(link,), daemon=True).start()
 
 
-def _open(link: str) -> Any:
+def _open_browser(link: str) -> Any:
     with contextlib.suppress(webbrowser.Error, OSError):
         return webbrowser.open(link)
     return None

@@ -15,12 +15,12 @@ import numpy as np
 from stethoscope.analyse.span import Span
 from stethoscope.detect.detector import Code, Detector, Reading
 from stethoscope.detect.needs import GRAPH, LEDGER
-from stethoscope.detect.tracks import Looks
+from stethoscope.detect.tracks import SampledHistory
 from stethoscope.record import Evidence, Finding, Severity, metrics
 from stethoscope.record.events import Backward
 
 STEPS_NEEDED: Final = 3
-"""Steps whose every backward was looked at and showed the same."""
+"""Steps whose every backward was measured and showed the same."""
 UNEVEN: Final = 2.0
 """The most targets of a micro-batch, against the fewest."""
 
@@ -41,9 +41,9 @@ class Accumulation(Detector):
 
     def __init__(self) -> None:
         self._waiting: dict[int, list[Backward]] = {}
-        """What was looked at of steps that are not complete yet."""
-        self._looks: Looks[tuple[int, list[Backward], bool]] = Looks()
-        """Steps of several backwards of one loss, all looked at; and whether gradients were scaled by hand afterwards."""
+        """What was measured of steps that are not complete yet."""
+        self._looks: SampledHistory[tuple[int, list[Backward], bool]] = SampledHistory()
+        """Steps of several backwards of one loss, all measured; and whether gradients were scaled by hand afterwards."""
         self._last_step = 0
 
     def observe(self, span: Span) -> None:
@@ -52,21 +52,21 @@ class Accumulation(Detector):
             if not event.rank:
                 self._waiting.setdefault(event.step, []).append(backward)
         counts, touched = span.metric(metrics.LEDGER_BACKWARDS), span.metric(metrics.LEDGER_TOUCHED)
-        for place in np.flatnonzero(np.isfinite(counts)):
-            step = int(span.steps[place])
+        for index in np.flatnonzero(np.isfinite(counts)):
+            step = int(span.steps[index])
             self._last_step = step
             found = self._waiting.pop(step, [])
             if (
                 len(found) > 1
-                and counts[place] == len(found)
+                and counts[index] == len(found)
                 and len({backward.by for backward in found}) == 1
                 and all(backward.num_targets > 0 for backward in found)
             ):
-                self._looks.append((step, found, bool(touched[place] > 0)))
+                self._looks.append((step, found, bool(touched[index] > 0)))
         self._waiting = {step: found for step, found in self._waiting.items() if step > self._last_step}
 
     def _whole(self) -> dict[int, list[Backward]]:
-        """Steps of several backwards of one loss function, all of them looked at."""
+        """Steps of several backwards of one loss function, all of them measured."""
         return {step: found for step, found, _ in self._looks}
 
     def _summed(self) -> dict[int, int]:
@@ -88,7 +88,7 @@ class Accumulation(Detector):
 
     def readings(self) -> dict[str, list[Reading]]:
         """How many steps showed each."""
-        told = Reading("steps of several backwards that were looked at", len(self._whole()))
+        told = Reading("measured steps of several backwards", len(self._whole()))
         ratio = max((high / low for low, high in self._uneven().values()), default=math.nan)
         return {
             "accumulation_not_averaged": [
@@ -103,7 +103,7 @@ class Accumulation(Detector):
         }
 
     def findings(self) -> list[Finding]:
-        """Advice, where most of the steps that were looked at show it."""
+        """Advice, where most of the measured steps show it."""
         found, whole = [], self._whole()
         summed, uneven = self._summed(), self._uneven()
         if len(summed) >= max(STEPS_NEEDED, len(whole) // 2):

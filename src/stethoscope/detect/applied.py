@@ -14,11 +14,11 @@ import numpy as np
 import numpy.typing as npt
 
 from stethoscope.analyse.span import Span
-from stethoscope.detect.detector import Code, Detector, Reading, Streak, name_list
+from stethoscope.detect.detector import Code, Detector, Reading, Streak
 from stethoscope.detect.needs import GRADIENTS, OWNERS, RATE, UPDATES, WEIGHTS
 from stethoscope.detect.rounding import FALL, RESTING, Rounding
 from stethoscope.kernels.columns import INDEX, stat
-from stethoscope.record import Evidence, Finding, FloatArray, Kind, Severity, metrics
+from stethoscope.record import Evidence, Finding, FloatArray, Kind, Severity, metrics, name_list
 from stethoscope.record.events import Ownership, UndoneUpdates
 
 SURE_AFTER: Final = 5
@@ -41,9 +41,9 @@ Flags = npt.NDArray[np.bool_]
 
 def _largest_gradient(span: Span) -> FloatArray:
     """The size of the largest gradient at each step, 0 where there are none."""
-    places = span.places(Kind.GRADIENT)
-    sizes = span.stat("rms")[:, places]
-    known = ~np.isnan(sizes).all(axis=1) if len(places) else np.zeros(len(span.steps), dtype=bool)
+    indices = span.site_indices(Kind.GRADIENT)
+    sizes = span.stat("rms")[:, indices]
+    known = ~np.isnan(sizes).all(axis=1) if len(indices) else np.zeros(len(span.steps), dtype=bool)
     out = np.zeros(len(span.steps))
     if known.any():
         out[known] = np.nanmax(sizes[known], axis=1)
@@ -90,20 +90,20 @@ class Applied(Detector):
         self._rounding.observe(span)
         self._last_step = int(span.steps[-1]) if len(span.steps) else self._last_step
         by_path: dict[str, dict[Kind, int]] = {}
-        for place, info in enumerate(span.sites):
+        for index, info in enumerate(span.sites):
             if info.site.kind in (Kind.UPDATE, Kind.GRADIENT, Kind.WEIGHT):
-                by_path.setdefault(info.site.path, {})[info.site.kind] = place
+                by_path.setdefault(info.site.path, {})[info.site.kind] = index
         skipped = np.nan_to_num(span.metric(metrics.FOUND_INF)) > 0
         largest = _largest_gradient(span)
-        for path, places in by_path.items():
-            if len(places) == 3 and path in self._rates:
-                self._follow(span, path, places, skipped, largest)
+        for path, indices in by_path.items():
+            if len(indices) == 3 and path in self._rates:
+                self._follow(span, path, indices, skipped, largest)
 
-    def _follow(self, span: Span, path: str, places: dict[Kind, int], skipped: Flags, largest: FloatArray) -> None:
-        update, gradient = span.rows[:, places[Kind.UPDATE]], span.rows[:, places[Kind.GRADIENT]]
-        weight = span.rows[:, places[Kind.WEIGHT]]
+    def _follow(self, span: Span, path: str, indices: dict[Kind, int], skipped: Flags, largest: FloatArray) -> None:
+        update, gradient = span.rows[:, indices[Kind.UPDATE]], span.rows[:, indices[Kind.GRADIENT]]
+        weight = span.rows[:, indices[Kind.WEIGHT]]
         rates = span.metric(self._rates[path])
-        self._dtype[path] = span.sites[places[Kind.WEIGHT]].dtype
+        self._dtype[path] = span.sites[indices[Kind.WEIGHT]].dtype
         streak = self._still.setdefault(path, Streak())
         dense = gradient[:, INDEX["num_zero"]] <= DENSE * gradient[:, INDEX["count"]]
         dense |= update[:, INDEX["count"]] == gradient[:, INDEX["count"]]

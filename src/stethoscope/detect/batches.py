@@ -3,7 +3,7 @@
 Samples are known by their hashes. A batch that returns after all the others is the next epoch, one that is the only batch is full-batch
 training, one that is the very same tensor is used again on purpose: none of these is a fault. Batches that a loader yielded are
 judged by the data they were drawn from; a model's calls alone say nothing about how samples are drawn, and data that are both
-trained and evaluated on are looked at for the training accuracy.
+trained and evaluated on give the training accuracy.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class _Draws:
         if len(numbers) < MIN_SAMPLES:
             return
         key = hash(frozenset(numbers))
-        # Not every batch of a long run is looked at: its own number says how many came between.
+        # Not every batch of a long run is recorded: its own number says how many came between.
         position = self._num_batches if batch.number is None else batch.number
         before = self._seen.pop(key, None)
         self._num_different += before is None

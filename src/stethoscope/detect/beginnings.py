@@ -24,15 +24,6 @@ MOVED: Final = 0.1
 FAR_ABOVE: Final = 4.0
 """Times ln(classes): a head that knows nothing gives one."""
 WEIGHTED: Final = ("Linear", "Conv1d", "Conv2d", "Conv3d", "ConvTranspose2d")
-NORMS: Final = (
-    "LayerNorm",
-    "RMSNorm",
-    "GroupNorm",
-    "BatchNorm1d",
-    "BatchNorm2d",
-    "BatchNorm3d",
-    "InstanceNorm2d",
-)
 
 
 class Beginnings(Detector):
@@ -59,7 +50,6 @@ class Beginnings(Detector):
         self._loss = math.nan
         self._num_classes = 0
         self._head = ""
-        self._normed = False
         self._moved = False
         self._types: dict[str, str] = {}
         self._operations: tuple[tuple[str, tuple[int, ...]], ...] = ()
@@ -75,7 +65,6 @@ class Beginnings(Detector):
             self._first = int(span.steps[0])
             self._loss = float(span.metric(metrics.LOSS)[0])
             self._types = {path: str(module.get("type", "")) for path, module in span.modules.items()}
-            self._normed = any(kind in NORMS for kind in self._types.values())
         # A script that is watched unchanged shows its modules from the second step on: little was learned by then, if steps are small.
         for row in np.flatnonzero(span.steps - self._first < EARLY):
             if not self._sizes and not self._moved:
@@ -86,24 +75,28 @@ class Beginnings(Detector):
         """Whether this step replaced what the weights began with."""
         rms = span.stat("rms")[row]
         weights = {
-            span.sites[n].site.path: float(rms[n]) for n in span.places(Kind.WEIGHT) if len(span.sites[n].shape) > 1
+            span.sites[n].site.path: float(rms[n])
+            for n in span.site_indices(Kind.WEIGHT)
+            if len(span.sites[n].shape) > 1
         }
         ratios = [
             float(rms[n]) / size
-            for n in span.places(Kind.UPDATE)
+            for n in span.site_indices(Kind.UPDATE)
             if (size := weights.get(span.sites[n].site.path, 0.0)) > 0 and np.isfinite(rms[n])
         ]
         return bool(ratios) and float(np.median(ratios)) > MOVED
 
     def _take_sizes(self, span: Span, row: int) -> None:
         rms = span.stat("rms")[row]
-        inputs = [rms[n] for n in span.places(Kind.INPUT) if "float" in span.sites[n].dtype and np.isfinite(rms[n])]
+        inputs = [
+            rms[n] for n in span.site_indices(Kind.INPUT) if "float" in span.sites[n].dtype and np.isfinite(rms[n])
+        ]
         self._input = max([float(size) for size in inputs], default=0.0)
-        for n in span.places(Kind.ACTIVATION):
+        for n in span.site_indices(Kind.ACTIVATION):
             site = span.sites[n].site
             if np.isfinite(rms[n]) and self._types.get(site.module) in (*WEIGHTED, "Embedding"):
                 self._sizes.append((site.module, float(rms[n])))
-        outputs = span.places(Kind.OUTPUT)
+        outputs = span.site_indices(Kind.OUTPUT)
         self._output_size = float(rms[outputs[0]]) if len(outputs) and np.isfinite(rms[outputs[0]]) else 0.0
         if self._sizes:
             self._head = self._sizes[-1][0]

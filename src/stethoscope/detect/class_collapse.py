@@ -45,7 +45,6 @@ class ClassCollapse(Detector):
 
     def __init__(self) -> None:
         self._labels = np.zeros(0)
-        self._num_labels_a_batch = 0.0
         self._num_batches = 0
         self._since: int | None = None
         self._last_step = 0
@@ -56,7 +55,7 @@ class ClassCollapse(Detector):
         self._is_one_logit = False
 
     def observe(self, span: Span) -> None:
-        """Labels from the batches, predictions where they were looked at."""
+        """Labels from the batches, predictions where they were recorded."""
         for event, batch in span.events_of(Batch):
             counts = batch.class_counts
             # One label a sample: language models begin with the commonest letter and are right to.
@@ -85,15 +84,15 @@ class ClassCollapse(Detector):
 
     def _take_targets(self, span: Span) -> None:
         """Targets of zeros and ones beside one logit a sample, or a pixel, are labels of two classes."""
-        places = [
+        indices = [
             n
-            for n in span.places(Kind.TARGET)
+            for n in span.site_indices(Kind.TARGET)
             if "float" in span.sites[n].dtype
             and (len(span.sites[n].shape) == 1 or span.sites[n].shape[-1] == 1 or self._num_units == 1)
         ]
-        if not places:
+        if not indices:
             return
-        rows = span.rows[span.present[:, places[0]], places[0]]
+        rows = span.rows[span.present[:, indices[0]], indices[0]]
         count, zeros, mean = (rows[:, INDEX[name]] for name in ("count", "num_zero", "mean"))
         for row in np.flatnonzero((rows[:, INDEX["max"]] <= 1) & np.isclose(mean * count + zeros, count)):
             if not len(self._labels):
@@ -120,7 +119,9 @@ class ClassCollapse(Detector):
                     ">=",
                     MAJORITY,
                 ),
-                Reading("looks in a row at which every prediction was one class", self._num_looks, ">=", LOOKS_NEEDED),
+                Reading(
+                    "samples in a row in which every prediction was one class", self._num_looks, ">=", LOOKS_NEEDED
+                ),
                 Reading("steps for which that has lasted", lasts, ">=", STEPS_NEEDED),
             ]
         }

@@ -66,10 +66,10 @@ class Constants(Detector):
     @staticmethod
     def _unwell(span: Span) -> npt.NDArray[np.bool_]:
         """At which steps something that follows from the inputs is not finite."""
-        places = np.concatenate([span.places(kind) for kind in SYMPTOMS])
+        indices = np.concatenate([span.site_indices(kind) for kind in SYMPTOMS])
         unwell = span.recorded(metrics.LOSS) & ~np.isfinite(span.metric(metrics.LOSS))
         for name in ("num_nan", "num_posinf", "num_neginf"):
-            unwell = unwell | np.any(span.rows[:, places, INDEX[name]] > 0, axis=1)
+            unwell = unwell | np.any(span.rows[:, indices, INDEX[name]] > 0, axis=1)
         return unwell
 
     def readings(self) -> dict[str, list[Reading]]:
@@ -102,10 +102,10 @@ class Constants(Detector):
         if self._absent:
             # A whole column that is not finite in the batch itself: divided before it was logged.
             return self._tell(span, row, self._absent, "batch", float(self._num_samples * len(self._absent)))
-        inputs = span.places(Kind.INPUT)
+        inputs = span.site_indices(Kind.INPUT)
         if not self._constant or bad[inputs].any():
             return None
-        outputs = [n for n in span.in_depth(span.places(Kind.ACTIVATION)) if span.present[row, n]]
+        outputs = [n for n in span.in_depth(span.site_indices(Kind.ACTIVATION)) if span.present[row, n]]
         broken = [n for n in outputs if bad[n]]
         if not broken:
             return None

@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from stethoscope.analyse.span import Span
-from stethoscope.detect.loss_kind import LossKind
+from stethoscope.detect.surrogate_loss import SurrogateLoss
 from stethoscope.detect.tracks import Track
 from stethoscope.kernels.columns import INDEX
 from stethoscope.record import FloatArray, IntArray, Kind, metrics
@@ -115,7 +115,7 @@ class Curves:
         self.last_step = 0
         self.num_classes = 0
         self.is_binary = False
-        self._kind = LossKind()
+        self._kind = SurrogateLoss()
         self._labels = np.zeros(0)
         self._target_stds: list[float] = []
 
@@ -125,10 +125,10 @@ class Curves:
             if name == metrics.LOSS or is_validation(name):
                 values = span.metric(name)
                 if name not in self._tracks:
-                    # Beside each look at validation there are to be losses of training.
+                    # Beside each validation there are to be losses of training.
                     self._tracks[name] = Track(2, limit=LOSSES_KEPT if name == metrics.LOSS else LOSSES_KEPT // 8)
-                for place in np.flatnonzero(np.isfinite(values)):
-                    self._tracks[name].add(int(span.steps[place]), float(values[place]))
+                for index in np.flatnonzero(np.isfinite(values)):
+                    self._tracks[name].add(int(span.steps[index]), float(values[index]))
         if len(span.steps):
             self.last_step = int(span.steps[-1])
         for event, _ in span.events_of(Totals):
@@ -146,9 +146,9 @@ class Curves:
         self._take_targets(span)
 
     def _take_targets(self, span: Span) -> None:
-        places = [n for n in span.places(Kind.TARGET) if "float" in span.sites[n].dtype]
-        if places and len(self._target_stds) < 16:
-            found = span.rows[:, places[0], INDEX["std"]]
+        indices = [n for n in span.site_indices(Kind.TARGET) if "float" in span.sites[n].dtype]
+        if indices and len(self._target_stds) < 16:
+            found = span.rows[:, indices[0], INDEX["std"]]
             self._target_stds += found[np.isfinite(found)][: 16 - len(self._target_stds)].tolist()
 
     @property
@@ -188,7 +188,7 @@ class Curves:
         return (names[0], self.curve(names[0])) if names else None
 
     def chance(self) -> float | None:
-        """The loss of somebody who knows the targets' distribution and nothing of the inputs, where that is known."""
+        """The loss of always predicting the targets' distribution, where that is known."""
         if self.is_binary:
             return math.log(2.0)
         if self.num_classes > 1:

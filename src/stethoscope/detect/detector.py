@@ -6,7 +6,6 @@ import abc
 import dataclasses
 import math
 import operator
-from collections.abc import Sequence
 from typing import ClassVar, Final
 
 import numpy as np
@@ -112,12 +111,6 @@ class Recent:
     def median(self) -> float:
         """The median of what is kept, NaN where there is nothing."""
         return float(np.median(self._values[: len(self)])) if len(self) else float("nan")
-
-
-def name_list(paths: Sequence[str], limit: int = 3) -> str:
-    """Names for a sentence: the first few, then how many more."""
-    shown = ", ".join(paths[:limit])
-    return f"{shown} and {len(paths) - limit} more" if len(paths) > limit else shown
 
 
 def is_matrix(info: SiteInfo) -> bool:

@@ -10,8 +10,8 @@ import numpy as np
 from stethoscope.analyse.span import Span
 from stethoscope.analyse.trends import Direction, mann_kendall, shorten
 from stethoscope.detect.detector import Code, Detector, Reading
-from stethoscope.detect.loss_kind import LossKind
 from stethoscope.detect.needs import LOSS, Need
+from stethoscope.detect.surrogate_loss import SurrogateLoss
 from stethoscope.detect.tracks import LIMIT, Track
 from stethoscope.record import Evidence, Finding, Severity, metrics
 from stethoscope.record.events import EvalEnd
@@ -56,7 +56,7 @@ class Dynamics(Detector):
         self._cosines: deque[tuple[int, float]] = deque(maxlen=WINDOW)
         self._recent: deque[tuple[int, float]] = deque(maxlen=LIMIT)
         """Losses since the first of those updates: from there the account of the losses begins."""
-        self._kind = LossKind()
+        self._kind = SurrogateLoss()
         self._losses = Track(2)
         self._first: int | None = None
         self._worst = 0.0
@@ -74,21 +74,21 @@ class Dynamics(Detector):
         cosines, losses = span.metric(metrics.UPDATE_COSINE), span.metric(metrics.LOSS)
         waits, times = span.metric(metrics.DATA_MS), span.metric(metrics.STEP_MS)
         self._num_loaded += int(np.isfinite(span.metric(metrics.LOADER_MS)).sum())
-        for place, step in enumerate(span.steps):
+        for index, step in enumerate(span.steps):
             self._last_step = int(step)
             if not self._num_steps:
                 self._began = int(step)
             self._num_steps += 1
-            if np.isfinite(losses[place]):
-                self._recent.append((int(step), float(losses[place])))
+            if np.isfinite(losses[index]):
+                self._recent.append((int(step), float(losses[index])))
                 if self._first is not None:
                     self._losses.add(*self._recent[-1])
-            if np.isfinite(cosines[place]):
-                self._cosines.append((int(step), float(cosines[place])))
+            if np.isfinite(cosines[index]):
+                self._cosines.append((int(step), float(cosines[index])))
                 self._check()
-            if np.isfinite(waits[place]) and np.isfinite(times[place]):
+            if np.isfinite(waits[index]) and np.isfinite(times[index]):
                 if self._num_waits >= WARM_UP and int(step) not in self._validated:
-                    self._waits.add(int(step), float(waits[place]), float(times[place]))
+                    self._waits.add(int(step), float(waits[index]), float(times[index]))
                 self._num_waits += 1
         self._validated = {step for step in self._validated if step > self._last_step}
 

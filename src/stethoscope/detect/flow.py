@@ -17,7 +17,7 @@ from stethoscope.detect.detector import Code, Detector, Reading, Recent, is_matr
 from stethoscope.detect.effects import BLOW_UP
 from stethoscope.detect.needs import GRADIENTS
 from stethoscope.detect.tracks import Track
-from stethoscope.record import Evidence, Finding, FloatArray, Kind, Severity, metrics
+from stethoscope.record import Evidence, Finding, FloatArray, Kind, Severity, metrics, plural
 from stethoscope.record.events import DataFlow
 
 LAYERS_NEEDED: Final = 5
@@ -61,8 +61,6 @@ class Flow(Detector):
         self._slopes = Track(2)
         self._num_steps = 0
         self._ends: tuple[str, str] = ("", "")
-        self._first_last: tuple[float, float] = (0.0, 0.0)
-        self._steepest: str = ""
         self._sums: FloatArray = np.zeros(0)
         self._paths: list[str] = []
         self._recent = Recent(HISTORY)
@@ -83,14 +81,14 @@ class Flow(Detector):
         self._clips = self._clips or bool(
             span.recorded(metrics.CLIP_NORM).any() or span.recorded(metrics.CLIP_VALUE).any()
         )
-        places = [n for n in span.in_depth(span.places(Kind.GRADIENT)) if is_matrix(span.sites[n])]
-        if not places:
+        indices = [n for n in span.in_depth(span.site_indices(Kind.GRADIENT)) if is_matrix(span.sites[n])]
+        if not indices:
             return
-        self._follow_recurrence(span, places)
-        rms = span.stat("rms")[:, places]
-        norms = span.stat("norm")[:, places]
-        sparse = span.stat("zero_fraction")[:, places] > 0.5
-        paths = [span.sites[n].site.path for n in places]
+        self._follow_recurrence(span, indices)
+        rms = span.stat("rms")[:, indices]
+        norms = span.stat("norm")[:, indices]
+        sparse = span.stat("zero_fraction")[:, indices] > 0.5
+        paths = [span.sites[n].site.path for n in indices]
         for row, step in enumerate(span.steps):
             sizes = np.where(sparse[row], np.nan, rms[row])
             if np.isnan(norms[row]).all():
@@ -99,18 +97,18 @@ class Flow(Detector):
             self._size(int(step), norms[row], paths)
             self._slope(int(step), sizes, paths)
 
-    def _follow_recurrence(self, span: Span, places: list[int]) -> None:
+    def _follow_recurrence(self, span: Span, indices: list[int]) -> None:
         """Modules that run once a moment, against the last layer: what they pile up on the way back in time."""
         self._loops |= _loops(span)
         repeated = _repeated(span) | self._loops
-        last = places[-1]
+        last = indices[-1]
         norms = span.stat("norm")
-        for place in places[:-1]:
-            path = span.sites[place].site.path
-            if span.sites[place].site.module not in repeated or span.sites[last].site.module in repeated:
+        for index in indices[:-1]:
+            path = span.sites[index].site.path
+            if span.sites[index].site.module not in repeated or span.sites[last].site.module in repeated:
                 continue
             with np.errstate(divide="ignore", invalid="ignore"):
-                ratio = norms[:, place] / norms[:, last]
+                ratio = norms[:, index] / norms[:, last]
             known = np.flatnonzero(np.isfinite(ratio) & (norms[:, last] > 0))
             if len(known) and not self._recurrent:
                 self._recurrent_since = int(span.steps[known[0]])
@@ -118,7 +116,7 @@ class Flow(Detector):
                 self._recurrent[path] = Track(limit=RATIOS_KEPT, ends=1)
             for value in ratio[known]:
                 self._recurrent[path].add(float(value))
-            burst = known[(ratio[known] > BURST) & (norms[known, place] > BURST_NORM)]
+            burst = known[(ratio[known] > BURST) & (norms[known, index] > BURST_NORM)]
             if len(burst):
                 self._bursts.setdefault(path, (int(span.steps[burst[0]]), float(ratio[burst[0]])))
 
@@ -264,8 +262,8 @@ class Flow(Detector):
         return Finding(
             code="exploding_gradients",
             severity=Severity.CRITICAL,
-            message=f"The gradient explodes: {self._num_spikes} times over {SPIKE:.0f} times its usual size since step "
-            f"{step:,}, most of it in {path}, and nothing clips it.",
+            message=f"The gradient explodes: over {SPIKE:.0f}x its median at {plural(self._num_spikes, 'step')} since step {step:,}, "
+            f"most of it in {path}, and nothing clips it.",
             first_step=step,
             last_step=self._last_spike,
             sites=(path,),

@@ -82,7 +82,7 @@ class Generalisation(Detector):
         }
 
     def findings(self) -> list[Finding]:
-        """One of the two at most; nothing where validation was looked at a few times only."""
+        """One of the two at most; nothing where validation ran a few times only."""
         found = self._curves.validation_loss()
         if not self._curves.is_finished or found is None or len(found[1]) < LOOKS_NEEDED:
             return []

@@ -148,18 +148,18 @@ class InputScale(Detector):
                 self._saturation = dict(units.saturation)
 
     def _take_targets(self, span: Span) -> None:
-        places = [n for n in span.places(Kind.TARGET) if span.present[:, n].any()]
-        if not places:
+        indices = [n for n in span.site_indices(Kind.TARGET) if span.present[:, n].any()]
+        if not indices:
             return
         self._has_targets = True
-        rows = span.rows[:, places[0]]
+        rows = span.rows[:, indices[0]]
         self._targets_vary = self._targets_vary or bool((rows[:, INDEX["std"]] > 0).any())
-        if "float" in span.sites[places[0]].dtype and len(self._target_rms) < BATCHES_NEEDED:
+        if "float" in span.sites[indices[0]].dtype and len(self._target_rms) < BATCHES_NEEDED:
             sizes = stat(rows, "rms")
             self._target_rms += sizes[np.isfinite(sizes)][: BATCHES_NEEDED - len(self._target_rms)].tolist()
 
     def _look_at_first_layer(self, span: Span) -> None:
-        outputs = span.in_depth(span.places(Kind.ACTIVATION))
+        outputs = span.in_depth(span.site_indices(Kind.ACTIVATION))
         leaves = [n for n in outputs if span.sites[n].site.module in span.modules][:3]
         if not leaves or not span.present[:, leaves[0]].any():
             return
@@ -232,7 +232,7 @@ class InputScale(Detector):
         return []
 
     def _chance(self) -> float | None:
-        """The loss of somebody who knows nothing of the inputs, where that is known."""
+        """The loss of predictions that do not depend on the inputs, where that is known."""
         if self._num_classes > 1:
             return math.log(self._num_classes)
         if self._target_rms:
@@ -326,7 +326,7 @@ class InputScale(Detector):
 
 def _is_scaled_away(span: Span) -> bool:
     """Whether only layers that hand the size of their input on stand between it and the first norm."""
-    outputs = span.in_depth(span.places(Kind.ACTIVATION))
+    outputs = span.in_depth(span.site_indices(Kind.ACTIVATION))
     paths = dict.fromkeys(span.sites[n].site.module for n in outputs)
     for path in paths:
         if not path or any(other.startswith(f"{path}.") for other in span.modules):

@@ -11,17 +11,17 @@ from typing import ClassVar, Final
 import numpy as np
 
 from stethoscope.analyse.span import Span
-from stethoscope.detect.detector import Code, Detector, Reading, Streak, name_list
+from stethoscope.detect.detector import Code, Detector, Reading, Streak
 from stethoscope.detect.effects import BLOW_UP, LEARNING_TROUBLE, UNIT_TROUBLE
 from stethoscope.detect.needs import GRADIENTS, LEDGER, OWNERS, RATE, Need, optional
-from stethoscope.record import Evidence, Finding, Kind, Severity, events, metrics
+from stethoscope.record import Evidence, Finding, Kind, Severity, events, metrics, name_list
 
 SURE_AFTER: Final = 3
 """Steps in a row before a broken account is called a habit and not an accident."""
 NEVER_STEPS_AFTER: Final = 4
 """Times that gradients were thrown away by an optimizer that never stepped."""
 OWNERSHIP_AFTER: Final = 4
-"""Steps to wait before saying that nobody trains a parameter: the optimizer may come later."""
+"""Steps to wait before a parameter counts as held by no optimizer: that may come later."""
 ZERO_RATE_AFTER: Final = 10
 """Steps for which a group's rate is 0 from the start while others' are not, or all are: longer than a warm-up from 0."""
 
@@ -79,20 +79,20 @@ class GradientAccounts(Detector):
             self._has_moved = self._has_moved or totals.weights_moved
         arrived, kept = span.metric(metrics.LEDGER_ARRIVED), span.metric(metrics.LEDGER_KEPT)
         vanished, touched = span.metric(metrics.LEDGER_VANISHED), span.metric(metrics.LEDGER_TOUCHED)
-        gradients = span.places(Kind.GRADIENT)
+        gradients = span.site_indices(Kind.GRADIENT)
         largest = span.stat("abs_max")[:, gradients] if len(gradients) else np.empty((len(span.steps), 0))
-        for place, step in enumerate(span.steps):
-            if not np.isfinite(arrived[place]):
+        for index, step in enumerate(span.steps):
+            if not np.isfinite(arrived[index]):
                 continue
             self._num_steps += 1
-            some = arrived[place] > 0
-            live = largest[place][~np.isnan(largest[place])]
+            some = arrived[index] > 0
+            live = largest[index][~np.isnan(largest[index])]
             moved = bool(len(live)) and bool((live > 0).any())
-            self._kept.see(int(step), bool(some and kept[place] > 0 and moved))
-            if some and kept[place] > 0:
-                self._kept_share = kept[place] / arrived[place]
-            all_gone = vanished[place] == arrived[place]
-            all_zero = touched[place] == arrived[place] and bool(len(live)) and not moved
+            self._kept.see(int(step), bool(some and kept[index] > 0 and moved))
+            if some and kept[index] > 0:
+                self._kept_share = kept[index] / arrived[index]
+            all_gone = vanished[index] == arrived[index]
+            all_zero = touched[index] == arrived[index] and bool(len(live)) and not moved
             self._lost.see(int(step), bool(some and (all_gone or all_zero)))
 
     def readings(self) -> dict[str, list[Reading]]:
@@ -236,9 +236,9 @@ class Ownership(Detector):
         for name in [name for name in span.metrics if metrics.is_learning_rate(name)]:
             rates = span.metric(name)
             streak = self._zero.setdefault(name, Streak())
-            for place in np.flatnonzero(~np.isnan(rates)):
-                streak.see(int(span.steps[place]), bool(rates[place] == 0))
-                if rates[place] != 0:
+            for index in np.flatnonzero(~np.isnan(rates)):
+                streak.see(int(span.steps[index]), bool(rates[index] == 0))
+                if rates[index] != 0:
                     self._ever_positive.add(name)
         if len(span.steps):
             self._last_step = int(span.steps[-1])
@@ -246,12 +246,12 @@ class Ownership(Detector):
     def _follow_gradients(self, span: Span, before: int | None = None) -> None:
         """When each parameter last had a gradient, of the steps before one, or of all."""
         rows = slice(None) if before is None else slice(0, int(np.searchsorted(span.steps, before)))
-        places = span.places(Kind.GRADIENT)
-        largest = span.stat("abs_max")[rows][:, places]
-        for column, place in enumerate(places):
+        indices = span.site_indices(Kind.GRADIENT)
+        largest = span.stat("abs_max")[rows][:, indices]
+        for column, index in enumerate(indices):
             there = np.flatnonzero(largest[:, column] > 0)
             if len(there):
-                self._alive[span.sites[place].site.path] = int(span.steps[there[-1]])
+                self._alive[span.sites[index].site.path] = int(span.steps[there[-1]])
 
     def _follow_lists(self, step: int, ownership: events.Ownership) -> None:
         """What was replaced in the middle of a run is in the list since the last one: since its old self had its last gradient."""

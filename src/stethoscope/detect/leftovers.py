@@ -7,10 +7,10 @@ from typing import ClassVar, Final
 import numpy as np
 
 from stethoscope.analyse.span import Span
-from stethoscope.detect.detector import Code, Detector, Reading, Streak, name_list
+from stethoscope.detect.detector import Code, Detector, Reading, Streak
 from stethoscope.detect.groups import Group, groups_by_site
 from stethoscope.detect.needs import STATE, Need, optional
-from stethoscope.record import Evidence, Finding, Kind, Severity, metrics
+from stethoscope.record import Evidence, Finding, Kind, Severity, metrics, name_list
 from stethoscope.record.events import Average, Averages, Continuation, GraphsAlive, Hooks, Ownership, Totals
 
 GRAPHS_NEEDED: Final = 20
@@ -146,21 +146,21 @@ class Leftovers(Detector):
         grads = span.metric(metrics.NUM_GRADS)
         outputs, marked = span.metric(metrics.OUTPUTS_ALIVE), span.metric(metrics.OUTPUTS_MARKED)
         self._see_momentum(span)
-        for place, step in enumerate(span.steps):
+        for index, step in enumerate(span.steps):
             self._last_step = int(step)
-            if np.isfinite(alive[place]):
-                self._alive.see(int(step), float(alive[place]), float(step))
-            if np.isfinite(outputs[place]):
-                self._outputs.see(int(step), float(outputs[place]), float(marked[place]))
-            if np.isfinite(hooks[place]):
-                self._hooks.see(int(step), float(hooks[place]))
-            if np.isfinite(backwards[place]):
-                self._retain.see(int(step), bool(retain[place] == 1.0 and backwards[place] == 1))
+            if np.isfinite(alive[index]):
+                self._alive.see(int(step), float(alive[index]), float(step))
+            if np.isfinite(outputs[index]):
+                self._outputs.see(int(step), float(outputs[index]), float(marked[index]))
+            if np.isfinite(hooks[index]):
+                self._hooks.see(int(step), float(hooks[index]))
+            if np.isfinite(backwards[index]):
+                self._retain.see(int(step), bool(retain[index] == 1.0 and backwards[index] == 1))
                 # A second backward, or torch.autograd.grad, is what a graph of gradients is for.
-                unused = backwards[place] == 1 and not grads[place] > 0
-                self._create.see(int(step), bool(create[place] == 1.0 and unused))
-            if np.isfinite(counts[place]):
-                self._see_count(int(step), float(counts[place]))
+                unused = backwards[index] == 1 and not grads[index] > 0
+                self._create.see(int(step), bool(create[index] == 1.0 and unused))
+            if np.isfinite(counts[index]):
+                self._see_count(int(step), float(counts[index]))
 
     def _see_count(self, step: int, count: float) -> None:
         """Adam counts its own steps: the count of a continued run goes on, or begins again at 1."""
@@ -185,9 +185,9 @@ class Leftovers(Detector):
     def _see_momentum(self, span: Span) -> None:
         """SGD's first step after a loss of its state has a momentum that is the gradient itself, in every tensor."""
         self._groups = groups_by_site(span, self._groups)
-        gradients = {span.sites[n].site.path: int(n) for n in span.places(Kind.GRADIENT)}
+        gradients = {span.sites[n].site.path: int(n) for n in span.site_indices(Kind.GRADIENT)}
         pairs = []
-        for n in span.places(Kind.OPTIMIZER_STATE):
+        for n in span.site_indices(Kind.OPTIMIZER_STATE):
             path = span.sites[n].site.path.removesuffix(".momentum_buffer")
             group = self._groups.get(path)
             plain = group is not None and group.number("momentum", 0.0) >= 0.5 and not group.number("weight_decay", 0.0)
@@ -195,8 +195,8 @@ class Leftovers(Detector):
                 pairs.append((int(n), gradients[path]))
         if len(pairs) < TENSORS_NEEDED:
             return
-        norms, places = span.stat("norm"), np.array(pairs).T
-        momentum, gradient = norms[:, places[0]], norms[:, places[1]]
+        norms, indices = span.stat("norm"), np.array(pairs).T
+        momentum, gradient = norms[:, indices[0]], norms[:, indices[1]]
         for row in np.flatnonzero(np.isfinite(momentum).all(axis=1) & (gradient > 0).all(axis=1)):
             equal = bool((np.abs(momentum[row] - gradient[row]) <= 1e-5 * gradient[row]).all())
             step = int(span.steps[row])
@@ -297,7 +297,7 @@ class Leftovers(Detector):
             "graph_retained",
             Severity.WARNING,
             f"backward({name}=True) on every step since {streak.start_of_longest:,}, with no second backward that would need it: "
-            "memory that nobody uses.",
+            "memory that is never used.",
             streak.start_of_longest,
             streak.last_step,
             (),
@@ -331,7 +331,7 @@ class Leftovers(Detector):
         return Finding(
             "ema_frozen",
             Severity.CRITICAL,
-            f"The average of the weights ({still[0].type}) has not moved in {step:,} steps: nobody updates it.",
+            f"The average of the weights ({still[0].type}) has not moved in {step:,} steps: it is never updated.",
             0,
             self._last_step,
             (),

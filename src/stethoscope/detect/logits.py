@@ -1,4 +1,4 @@
-"""Logits that run away: attention that locks onto one place, outputs whose log-sum-exp drifts.
+"""Logits that run away: attention that locks onto one position, outputs whose log-sum-exp drifts.
 
 Cross entropy cannot tell a common shift of all logits, so its gradient over them sums to zero, exactly, whatever the labels, weights or
 smoothing. A sum that is not zero, always of one sign, that drives log Z further out and does not fade on the way, is another term of the
@@ -27,7 +27,7 @@ ATTENTION_LOOKS: Final = 4
 """Each is a mean over rows and heads, so a few suffice: a busy machine may take no more."""
 BASELINE_LOOKS: Final = 3
 COLLAPSED: Final = 0.1
-"""Entropy against a uniform row's: below a tenth, a row looks at one place."""
+"""Entropy against a uniform row's: below a tenth, a row attends to one position."""
 OPEN: Final = 0.4
 """Where it must have been before: attention that starts sharp is made so."""
 LOGIT_GROWTH: Final = 8.0
@@ -71,19 +71,19 @@ class Logits(Detector):
         self._last_step = 0
 
     def observe(self, span: Span) -> None:
-        """Keep every look at attention and at the output."""
+        """Keep every sample of attention and of the output."""
         for event, attention in span.events_of(Attention):
             for path, numbers in attention.modules.items():
                 self._see_attention(event.step, path, numbers)
         for _, graph in span.events_of(LossGraph):
             self._num_labels = max(self._num_labels, graph.num_classes)
         log_z, classes = span.metric(metrics.LOG_Z), span.metric(metrics.NUM_UNITS)
-        outputs = span.places(Kind.OUTPUT)
-        for place in np.flatnonzero(np.isfinite(log_z)):
-            self._drift.add(int(span.steps[place]), float(log_z[place]))
-            self._num_classes = float(classes[place])
-            if len(outputs) and span.present[place, outputs[0]]:
-                row = span.rows[place, outputs[0]]
+        outputs = span.site_indices(Kind.OUTPUT)
+        for index in np.flatnonzero(np.isfinite(log_z)):
+            self._drift.add(int(span.steps[index]), float(log_z[index]))
+            self._num_classes = float(classes[index])
+            if len(outputs) and span.present[index, outputs[0]]:
+                row = span.rows[index, outputs[0]]
                 self._centre.add(float(row[INDEX["mean"]]), float(row[INDEX["std"]]))
         self._see_pushes(span)
         if len(span.steps):
@@ -108,7 +108,7 @@ class Logits(Detector):
         """Of the last layer with one output a class: the sum of the gradient over its logits, and of its sizes."""
         heads = [
             n
-            for n in span.in_depth(span.places(Kind.ACTIVATION_GRADIENT))
+            for n in span.in_depth(span.site_indices(Kind.ACTIVATION_GRADIENT))
             if len(span.sites[n].shape) > 1 and span.sites[n].shape[-1] == self._num_labels
         ]
         if not heads:
@@ -126,11 +126,11 @@ class Logits(Detector):
         path = min(now, key=lambda name: now[name], default="")
         before = float(looked[path].first(BASELINE_LOOKS)[:, 1].max()) if path else np.nan
         largest = (looked[path].first(1)[0, 2], looked[path].latest[2]) if path else (np.nan, np.nan)
-        moved = float(np.subtract(*self._ends())) if len(self._drift) else np.nan
-        share, sign, lasts = self._push()
+        moved = float(np.subtract(*self._log_z_ends())) if len(self._drift) else np.nan
+        share, sign, lasts = self._gradient_push()
         return {
             "attention_logit_growth": [
-                Reading("attention modules looked at often enough", len(now), ">", 0),
+                Reading("attention modules sampled often enough", len(now), ">", 0),
                 Reading("entropy at the start, of a uniform row's", before, ">", OPEN, path, "collapsed"),
                 Reading("entropy now, of a uniform row's", now.get(path, np.nan), "<", COLLAPSED, path, "collapsed"),
                 Reading("largest logit", largest[1], ">", LARGE_LOGIT, path, "ran away"),
@@ -139,27 +139,29 @@ class Logits(Detector):
             "output_logit_drift": [
                 Reading("looks at the output's logits", len(self._drift), ">", LOOKS_NEEDED),
                 Reading("change of the mean log Z", abs(moved), ">=", DRIFT * math.log(max(self._num_classes, 2))),
-                Reading("all logits moved together, times their spread", self._shift(), ">", SHIFTED, way="shifted"),
+                Reading(
+                    "all logits moved together, times their spread", self._common_shift(), ">", SHIFTED, way="shifted"
+                ),
                 Reading("share of the gradient that shifts all logits", share, ">", PUSHED, way="pushed"),
-                Reading("share of looks at which it has one sign", abs(sign), ">=", ONE_SIGN, way="pushed"),
+                Reading("share of samples in which it has one sign", abs(sign), ">=", ONE_SIGN, way="pushed"),
                 Reading("this push in the last fifth, against its largest", lasts, ">=", LASTS, way="pushed"),
             ],
         }
 
     def findings(self) -> list[Finding]:
         """Attention by module, the worst one told; then the output."""
-        grown = [found for path in sorted(self._looks) if (found := self._attention(path)) is not None]
+        grown = [found for path in sorted(self._looks) if (found := self._attention_finding(path)) is not None]
         grown.sort(key=lambda pair: pair[0])
         told = [grown[0][1]] if grown else []
         drift = self._output()
         return told if drift is None else [*told, drift]
 
-    def _ends(self) -> tuple[float, float]:
+    def _log_z_ends(self) -> tuple[float, float]:
         """The mean log Z now, and where it began."""
         last, first = self._drift.last(BASELINE_LOOKS), self._drift.first(BASELINE_LOOKS)
         return float(np.median(last[:, 1])), float(np.median(first[:, 1]))
 
-    def _attention(self, path: str) -> tuple[float, Finding] | None:
+    def _attention_finding(self, path: str) -> tuple[float, Finding] | None:
         looks = self._looks[path]
         if len(looks) < ATTENTION_LOOKS:
             return None
@@ -179,7 +181,7 @@ class Logits(Detector):
         finding = Finding(
             "attention_logit_growth",
             Severity.WARNING,
-            f"Attention in {path} locks onto single places from step {first:,}: its entropy fell from {before:.0%} to "
+            f"Attention in {path} locks onto single positions from step {first:,}: its entropy fell from {before:.0%} to "
             f"{after:.0%} of a uniform row's.",
             first,
             self._last_step,
@@ -189,7 +191,7 @@ class Logits(Detector):
         )
         return after, finding
 
-    def _shift(self) -> float:
+    def _common_shift(self) -> float:
         """How far all logits moved together, in their spread; a model that grows sure spreads them, which is learning."""
         if len(self._centre) < 2 * BASELINE_LOOKS:
             return math.nan
@@ -198,7 +200,7 @@ class Logits(Detector):
         )
         return abs(float(end - start)) / max(float(wide), float(narrow), 1e-300)
 
-    def _push(self) -> tuple[float, float, float]:
+    def _gradient_push(self) -> tuple[float, float, float]:
         """Of the gradient over all logits: its common share, its mean sign, and the push of the last fifth against the largest."""
         if len(self._pushes) < PUSHES_NEEDED:
             return math.nan, math.nan, math.nan
@@ -213,15 +215,15 @@ class Logits(Detector):
     def _output(self) -> Finding | None:
         if len(self._drift) <= LOOKS_NEEDED or self._num_classes < 2 or self._num_classes != self._num_labels:
             return None
-        values, (end, start) = self._drift.values, self._ends()
+        values, (end, start) = self._drift.values, self._log_z_ends()
         limit = DRIFT * math.log(self._num_classes)
         middle = float(np.median(values[len(values) // 2 :][:BASELINE_LOOKS]))
         still = abs(end - middle) > 0.2 * abs(middle - start)
-        share, sign, lasts = self._push()
+        share, sign, lasts = self._gradient_push()
         # Descent moves the logits against the gradient.
         outward = sign * (end - start) < 0
         pushed = share > PUSHED and abs(sign) >= ONE_SIGN and lasts >= LASTS and outward
-        if abs(end - start) < limit or not still or not (self._shift() > SHIFTED or pushed):
+        if abs(end - start) < limit or not still or not (self._common_shift() > SHIFTED or pushed):
             return None
         moved = np.flatnonzero(np.abs(values - start) > limit / 2)
         first = int(self._drift.steps[moved[0]]) if len(moved) else self._last_step

@@ -13,7 +13,7 @@ import numpy as np
 from stethoscope.analyse.span import Span
 from stethoscope.detect.detector import Code, Detector, Reading
 from stethoscope.detect.needs import GRAPH
-from stethoscope.detect.tracks import Looks
+from stethoscope.detect.tracks import SampledHistory
 from stethoscope.record import Evidence, Finding, Kind, Severity
 from stethoscope.record.events import LossGraph
 
@@ -62,7 +62,7 @@ class LossShape(Detector):
     )
 
     def __init__(self) -> None:
-        self._seen: dict[str, Looks[tuple[int, Any]]] = {}
+        self._seen: dict[str, SampledHistory[tuple[int, Any]]] = {}
         self._num_classes = 0
         self._last_module = ""
         self._makers: dict[str, str] = {}
@@ -87,7 +87,7 @@ class LossShape(Detector):
                 fact = getattr(graph, key)
                 if fact is not None:
                     if key not in self._seen:
-                        self._seen[key] = Looks()
+                        self._seen[key] = SampledHistory()
                     self._seen[key].append((event.step, fact))
                     maker = graph.made_by.get(key, "")
                     if maker:
@@ -132,8 +132,8 @@ class LossShape(Detector):
         evidence: tuple[Evidence, ...],
         remedy: str,
     ) -> Finding:
-        place = self._makers.get(FACTS[code]) or self._last_module
-        sites = (place,) if place else ()
+        site = self._makers.get(FACTS[code]) or self._last_module
+        sites = (site,) if site else ()
         return Finding(code, severity, message, seen[0][0], self._last_step, sites, evidence, remedy)
 
     def _double_softmax(self, seen: list[tuple[int, Any]]) -> Finding:

@@ -7,9 +7,9 @@ from typing import ClassVar, Final
 import numpy as np
 
 from stethoscope.analyse.span import Span
-from stethoscope.detect.detector import Code, Detector, Reading, Streak, name_list
+from stethoscope.detect.detector import Code, Detector, Reading, Streak
 from stethoscope.detect.needs import Need
-from stethoscope.record import Evidence, Finding, Severity, events, metrics
+from stethoscope.record import Evidence, Finding, Severity, events, metrics, name_list
 
 STEPS_NEEDED: Final = 3
 
@@ -39,7 +39,7 @@ class Modes(Detector):
         for row in np.flatnonzero(np.isfinite(is_training)):
             self._streak.see(int(span.steps[row]), bool(is_training[row] == 0.0))
 
-    def _affected(self) -> tuple[str, ...]:
+    def _affected_modules(self) -> tuple[str, ...]:
         """The modules that behave otherwise in evaluation mode, and are in it."""
         return () if self._in_evaluation is None else self._in_evaluation.evaluating
 
@@ -48,13 +48,13 @@ class Modes(Detector):
         return {
             "eval_mode_in_training": [
                 Reading("training steps in a row in evaluation mode", self._streak.longest, ">=", STEPS_NEEDED),
-                Reading("modules that behave differently there", len(self._affected()), ">", 0),
+                Reading("modules that behave differently there", len(self._affected_modules()), ">", 0),
             ]
         }
 
     def findings(self) -> list[Finding]:
         """Only where the mode makes a difference."""
-        affected = self._affected()
+        affected = self._affected_modules()
         if self._streak.longest < STEPS_NEEDED or self._in_evaluation is None or not affected:
             return []
         kinds = ", ".join(self._in_evaluation.kinds_evaluating)

@@ -25,7 +25,7 @@ class Need:
     """Whether the rule works without it, and says less."""
 
 
-UNITS_HINT: Final = "module outputs and units are looked at by default in eager mode"
+UNITS_HINT: Final = "module outputs and units are measured by default in eager mode"
 BATCH_HINT: Final = "a DataLoader, or session.log_batch(inputs, targets) before they go to the GPU"
 EVAL_HINT: Final = "with session.evaluating(): session.log(loss=...)"
 OUTPUT_HINT: Final = (

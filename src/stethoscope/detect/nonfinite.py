@@ -83,34 +83,34 @@ class Nonfinite(Detector):
         symptoms = np.isin([str(s.site.kind) for s in span.sites], [str(k) for k in SYMPTOMS])
         forward = np.isin([str(s.site.kind) for s in span.sites], [str(k) for k in FORWARD])
         passive = forward | np.isin([str(s.site.kind) for s in span.sites], [str(k) for k in GIVEN])
-        buffers = span.places(Kind.BUFFER)
-        for place, step in enumerate(span.steps):
-            if skipped[place]:
+        buffers = span.site_indices(Kind.BUFFER)
+        for index, step in enumerate(span.steps):
+            if skipped[index]:
                 continue
-            loss_bad = bool(has_loss[place] and not np.isfinite(loss[place]))
-            if loss_bad or bad[place, symptoms].any():
+            loss_bad = bool(has_loss[index] and not np.isfinite(loss[index]))
+            if loss_bad or bad[index, symptoms].any():
                 self._last_bad = int(step)
                 if self._origin is None:
-                    self._note_sizes(span, place)
-                    self._origin = self._find(span, place, bad[place], loss[place] if has_loss[place] else None)
+                    self._note_sizes(span, index)
+                    self._origin = self._find_origin(span, index, bad[index], loss[index] if has_loss[index] else None)
             elif self._origin is None:
-                self._habitual.update(_key(span, int(n)) for n in np.flatnonzero(bad[place] & passive))
-                self._look_at_buffers(span, place, buffers[bad[place, buffers]] if len(buffers) else buffers)
-                if has_loss[place]:
-                    self._previous_loss = float(loss[place])
+                self._habitual.update(_site_key(span, int(n)) for n in np.flatnonzero(bad[index] & passive))
+                self._look_at_buffers(span, index, buffers[bad[index, buffers]] if len(buffers) else buffers)
+                if has_loss[index]:
+                    self._previous_loss = float(loss[index])
         if self._origin is None:
             self._note_sizes(span, len(span.steps))
 
     def _note_sizes(self, span: Span, num_steps: int) -> None:
-        """How large each module's output was when first and when last looked at, of so many of the span's steps."""
-        places = [n for kind in FORWARD for n in span.places(kind)]
-        if not num_steps or not places:
+        """How large each module's output was at its first and at its last sample, of so many of the span's steps."""
+        indices = [n for kind in FORWARD for n in span.site_indices(kind)]
+        if not num_steps or not indices:
             return
-        sizes = span.stat("abs_max")[:num_steps, places]
+        sizes = span.stat("abs_max")[:num_steps, indices]
         seen = np.isfinite(sizes)
         first, last = seen.argmax(0), len(sizes) - 1 - seen[::-1].argmax(0)
         for column in np.flatnonzero(seen.any(0)):
-            path = span.sites[places[column]].site.path
+            path = span.sites[indices[column]].site.path
             self._first_size.setdefault(path, float(sizes[first[column], column]))
             self._last_size[path] = float(sizes[last[column], column])
 
@@ -134,53 +134,53 @@ class Nonfinite(Detector):
         """At most one origin, and the buffers that were bad before it."""
         found = []
         if self._origin is not None:
-            found.append(_until(self._origin, self._last_bad))
+            found.append(_extended_to(self._origin, self._last_bad))
         if self._buffer is not None:
             found.append(self._buffer)
         return found
 
-    def _find(self, span: Span, place: int, bad: npt.NDArray[np.bool_], loss: float | None) -> Finding:
-        step = int(span.steps[place])
-        of_kind = {kind: [n for n in span.places(kind) if bad[n]] for kind in Kind}
+    def _find_origin(self, span: Span, index: int, bad: npt.NDArray[np.bool_], loss: float | None) -> Finding:
+        step = int(span.steps[index])
+        of_kind = {kind: [n for n in span.site_indices(kind) if bad[n]] for kind in Kind}
         evidence = [Evidence("loss", loss, self._previous_loss)] if loss is not None else []
-        inputs, targets, *outputs = (self._unusual(span, of_kind[kind]) for kind in (*GIVEN, *FORWARD))
+        inputs, targets, *outputs = (self._without_habitual(span, of_kind[kind]) for kind in (*GIVEN, *FORWARD))
         if inputs:
-            return self._in_batch(span, place, inputs, evidence)
+            return self._in_batch(span, index, inputs, evidence)
         if any(outputs):
-            return self._in_forward(span, place, min(n for found in outputs for n in found), evidence)
+            return self._in_forward(span, index, min(n for found in outputs for n in found), evidence)
         if targets:
-            return self._in_batch(span, place, targets, evidence)
+            return self._in_batch(span, index, targets, evidence)
         if loss is not None and not np.isfinite(loss):
-            return self._in_loss(span, place, loss, evidence)
+            return self._in_loss(span, index, loss, evidence)
         if of_kind[Kind.ACTIVATION_GRADIENT] or of_kind[Kind.GRADIENT]:
-            return self._in_backward(span, place, of_kind, evidence)
+            return self._in_backward(span, index, of_kind, evidence)
         sites = of_kind[Kind.UPDATE] or of_kind[Kind.WEIGHT] or of_kind[Kind.OPTIMIZER_STATE]
         first = span.sites[sites[0]].site.path
         return _origin(
-            f"The optimizer wrote {_kind_of(span, place, sites[0])} into {first} at step {step:,} from finite gradients.",
+            f"The optimizer wrote {_kind_of(span, index, sites[0])} into {first} at step {step:,} from finite gradients.",
             step,
             (first,),
-            [*evidence, *_counts(span, place, sites[:1])],
+            [*evidence, *_nonfinite_counts(span, index, sites[:1])],
             "torch.optim.AdamW(..., eps=1e-8)  # and a smaller learning rate",
         )
 
-    def _in_loss(self, span: Span, place: int, loss: float, evidence: list[Evidence]) -> Finding:
-        step = int(span.steps[place])
-        if span.present[place, span.places(Kind.OUTPUT)].any():
+    def _in_loss(self, span: Span, index: int, loss: float, evidence: list[Evidence]) -> Finding:
+        step = int(span.steps[index])
+        if span.present[index, span.site_indices(Kind.OUTPUT)].any():
             return _origin(
-                f"The loss became {_name(loss)} at step {step:,} although every module's output is finite: it begins in the loss "
+                f"The loss became {_value_name(loss)} at step {step:,} although every module's output is finite: it begins in the loss "
                 "itself.",
                 step,
                 ("(loss)",),
                 evidence,
                 "loss = loss_fn(output.clamp(min=1e-8), target)  # keep log and division away from 0",
             )
-        # Elsewhere than on a CPU nobody can look back: reading the loss would wait for the device.
+        # Not on a GPU: reading the loss would wait for the device.
         grown = max(self._last_size, key=self._growth, default="")
         known = self._growth(grown) > 1.0 if grown else False
-        told = f"; when last looked at, {grown} had grown most" if known else ""
+        told = f"; when last measured, {grown} had grown most" if known else ""
         return _origin(
-            f"The loss became {_name(loss)} at step {step:,}. Module outputs were not looked at in this step, so which of them began "
+            f"The loss became {_value_name(loss)} at step {step:,}. Module outputs were not measured in this step, so which of them began "
             f"it is not known{told}.",
             step,
             (grown,) if known else (),
@@ -197,51 +197,52 @@ class Nonfinite(Detector):
         before = self._first_size.get(path)
         return Evidence(f"largest value in {path}", size, before, site=path, kind="activation", stat="abs_max")
 
-    def _unusual(self, span: Span, places: list[int]) -> list[int]:
-        return [n for n in places if _key(span, n) not in self._habitual]
+    def _without_habitual(self, span: Span, indices: list[int]) -> list[int]:
+        return [n for n in indices if _site_key(span, n) not in self._habitual]
 
-    def _in_batch(self, span: Span, place: int, sites: list[int], evidence: list[Evidence]) -> Finding:
-        step = int(span.steps[place])
+    def _in_batch(self, span: Span, index: int, sites: list[int], evidence: list[Evidence]) -> Finding:
+        step = int(span.steps[index])
         name = span.sites[sites[0]].site.path
         of_targets = span.sites[sites[0]].site.kind is Kind.TARGET
-        what = "target" if of_targets else "input"
+        what = "targets" if of_targets else "inputs"
         samples = [
             sample
             for event, batch in span.events_of(Batch)
             if event.step == step
             for sample in (batch.nonfinite_targets if of_targets else batch.nonfinite_samples)
         ]
-        where = f", sample {samples[0]} of the batch" if samples else ""
+        where = "" if name.startswith("batch") else f" {name}"
+        where += f", sample {samples[0]} of the batch" if samples else ""
         indexed = [Evidence("index in the batch", float(samples[0]))] if samples else []
         return Finding(
             code="nonfinite_batch",
             severity=Severity.CRITICAL,
-            message=f"The batch of step {step:,} holds {_kind_of(span, place, sites[0])} in {what} {name}{where}, before the "
-            "model touched it.",
+            message=f"The batch of step {step:,} holds {_kind_of(span, index, sites[0])} in its {what}{where}, "
+            "before the model touched it.",
             first_step=step,
             last_step=step,
             sites=(name,),
-            evidence=(*indexed, *evidence, *_counts(span, place, sites)),
-            remedy=f"assert torch.isfinite({what}s).all()  # in the data pipeline, and drop or mend the sample",
+            evidence=(*indexed, *evidence, *_nonfinite_counts(span, index, sites)),
+            remedy=f"assert torch.isfinite({what}).all()  # in the data pipeline, and drop or mend the sample",
         )
 
-    def _in_forward(self, span: Span, place: int, first: int, evidence: list[Evidence]) -> Finding:
-        step = int(span.steps[place])
+    def _in_forward(self, span: Span, index: int, first: int, evidence: list[Evidence]) -> Finding:
+        step = int(span.steps[index])
         name = span.sites[first].site.path
-        row = span.rows[place, first]
+        row = span.rows[index, first]
         overflowed = row[INDEX["num_posinf"]] + row[INDEX["num_neginf"]] > 0
         if span.sites[first].dtype == "float16" and overflowed:
-            return self._overflow(span, place, first, evidence)
+            return self._overflow_finding(span, index, first, evidence)
         return _origin(
-            f"{name} was the first to produce {_kind_of(span, place, first)}, in the forward pass of step {step:,}.",
+            f"{name} was the first to produce {_kind_of(span, index, first)}, in the forward pass of step {step:,}.",
             step,
             (name,),
-            [*self._what_went_in(span, place, first), *evidence, *_counts(span, place, [first])],
-            _remedy(self._what_went_in(span, place, first)),
+            [*self._what_went_in(span, index, first), *evidence, *_nonfinite_counts(span, index, [first])],
+            _remedy(self._what_went_in(span, index, first)),
         )
 
-    def _overflow(self, span: Span, place: int, first: int, evidence: list[Evidence]) -> Finding:
-        step, name = int(span.steps[place]), span.sites[first].site.path
+    def _overflow_finding(self, span: Span, index: int, first: int, evidence: list[Evidence]) -> Finding:
+        step, name = int(span.steps[index]), span.sites[first].site.path
         return Finding(
             code="precision_overflow",
             severity=Severity.CRITICAL,
@@ -249,21 +250,21 @@ class Nonfinite(Detector):
             first_step=step,
             last_step=step,
             sites=(name,),
-            evidence=(*self._what_went_in(span, place, first), *evidence, *_counts(span, place, [first])),
+            evidence=(*self._what_went_in(span, index, first), *evidence, *_nonfinite_counts(span, index, [first])),
             remedy="torch.autocast(device, dtype=torch.bfloat16)  # or compute this module in float32",
         )
 
-    def _what_went_in(self, span: Span, place: int, first: int) -> list[Evidence]:
+    def _what_went_in(self, span: Span, index: int, first: int) -> list[Evidence]:
         """The largest value of the module that ran just before: what the guilty one could not take."""
-        ran = [n for n in span.places(Kind.ACTIVATION) if n < first and span.present[place, n]]
+        ran = [n for n in span.site_indices(Kind.ACTIVATION) if n < first and span.present[index, n]]
         if not ran:
             return []
         name = span.sites[ran[-1]].site.path
-        return [self._size_of(name, float(span.stat("abs_max")[place, ran[-1]]))]
+        return [self._size_of(name, float(span.stat("abs_max")[index, ran[-1]]))]
 
-    def _in_backward(self, span: Span, place: int, of_kind: dict[Kind, list[int]], evidence: list[Evidence]) -> Finding:
-        step = int(span.steps[place])
-        flows = [n for n in span.places(Kind.ACTIVATION_GRADIENT) if span.present[place, n]]
+    def _in_backward(self, span: Span, index: int, of_kind: dict[Kind, list[int]], evidence: list[Evidence]) -> Finding:
+        step = int(span.steps[index])
+        flows = [n for n in span.site_indices(Kind.ACTIVATION_GRADIENT) if span.present[index, n]]
         bad = set(of_kind[Kind.ACTIVATION_GRADIENT])
         if bad:
             # Sites are numbered in the order of the forward pass, and backward runs it the other way round: the last bad
@@ -282,38 +283,38 @@ class Nonfinite(Detector):
             sites, where = (span.sites[last].site.path,), f"at the gradient of {span.sites[last].site.path}"
         chosen = [max(bad)] if bad else of_kind[Kind.GRADIENT][-1:]
         return _origin(
-            f"Backward made {_kind_of(span, place, chosen[0])} {where} at step {step:,}; the forward pass was finite.",
+            f"Backward made {_kind_of(span, index, chosen[0])} {where} at step {step:,}; the forward pass was finite.",
             step,
             sites,
-            [*evidence, *_counts(span, place, chosen)],
+            [*evidence, *_nonfinite_counts(span, index, chosen)],
             "x.clamp(min=1e-12).sqrt()  # the derivative of sqrt, norm or division is infinite at 0",
         )
 
-    def _look_at_buffers(self, span: Span, place: int, bad: npt.NDArray[np.int64]) -> None:
+    def _look_at_buffers(self, span: Span, index: int, bad: npt.NDArray[np.int64]) -> None:
         for number in bad:
             name = span.sites[number].site.path
             if name not in self._buffer_sites:
                 self._buffer_sites.append(name)
         if not len(bad):
             return
-        step = int(span.steps[place])
+        step = int(span.steps[index])
         first = self._buffer.first_step if self._buffer is not None else step
         named = ", ".join(self._buffer_sites[:3])
         self._buffer = Finding(
             code="nonfinite_buffer",
             severity=Severity.CRITICAL,
-            message=f"{named} holds {_kind_of(span, place, int(bad[0]))} since step {first:,}. Training looks fine; "
+            message=f"{named} holds {_kind_of(span, index, int(bad[0]))} since step {first:,}. Training looks fine; "
             "evaluation will not.",
             first_step=first,
             last_step=step,
             sites=tuple(self._buffer_sites),
-            evidence=tuple(_counts(span, place, [int(bad[0])])),
+            evidence=tuple(_nonfinite_counts(span, index, [int(bad[0])])),
             remedy="module.reset_running_stats()  # and keep non-finite batches away from it",
         )
 
 
-def _key(span: Span, place: int) -> tuple[Kind, str]:
-    return span.sites[place].site.kind, span.sites[place].site.path
+def _site_key(span: Span, index: int) -> tuple[Kind, str]:
+    return span.sites[index].site.kind, span.sites[index].site.path
 
 
 def _origin(message: str, step: int, sites: tuple[str, ...], evidence: list[Evidence], remedy: str) -> Finding:
@@ -329,16 +330,16 @@ def _origin(message: str, step: int, sites: tuple[str, ...], evidence: list[Evid
     )
 
 
-def _until(finding: Finding, last: int) -> Finding:
+def _extended_to(finding: Finding, last: int) -> Finding:
     return Finding.from_json(finding.to_json() | {"last_step": max(last, finding.last_step)})
 
 
-def _name(value: float) -> str:
+def _value_name(value: float) -> str:
     return "NaN" if np.isnan(value) else "Inf" if value > 0 else "-Inf"
 
 
-def _kind_of(span: Span, place: int, site: int) -> str:
-    row = span.rows[place, site]
+def _kind_of(span: Span, index: int, site: int) -> str:
+    row = span.rows[index, site]
     found = [
         label
         for label, column in (("NaN", "num_nan"), ("Inf", "num_posinf"), ("-Inf", "num_neginf"))
@@ -347,11 +348,11 @@ def _kind_of(span: Span, place: int, site: int) -> str:
     return " and ".join(found) or "a non-finite value"
 
 
-def _counts(span: Span, place: int, sites: list[int]) -> list[Evidence]:
+def _nonfinite_counts(span: Span, index: int, sites: list[int]) -> list[Evidence]:
     return [
         Evidence(
             f"non-finite values in {span.sites[n].site.path or ROOT_NAME}",
-            float(span.stat("num_nonfinite")[place, n]),
+            float(span.stat("num_nonfinite")[index, n]),
             0.0,
             site=span.sites[n].site.path,
             kind=str(span.sites[n].site.kind),

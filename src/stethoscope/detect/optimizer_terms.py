@@ -8,13 +8,13 @@ from typing import ClassVar, Final
 import numpy as np
 
 from stethoscope.analyse.span import Span
-from stethoscope.detect.detector import Code, Detector, Reading, is_matrix, name_list
+from stethoscope.detect.detector import Code, Detector, Reading, is_matrix
 from stethoscope.detect.effects import BLOW_UP
 from stethoscope.detect.groups import Group, groups_by_site
 from stethoscope.detect.needs import GRADIENTS, OWNERS, STATE, UPDATES, WEIGHTS
 from stethoscope.detect.tracks import Track
 from stethoscope.kernels.columns import INDEX, stat
-from stethoscope.record import Evidence, Finding, FloatArray, Kind, Severity
+from stethoscope.record import Evidence, Finding, FloatArray, Kind, Severity, name_list
 
 STEPS_NEEDED: Final = 20
 SHARES_KEPT: Final = 512
@@ -68,14 +68,14 @@ class OptimizerTerms(Detector):
         self._groups = groups_by_site(span, self._groups)
         if len(span.steps):
             self._last_step = int(span.steps[-1])
-        places: dict[str, dict[str, int]] = {}
-        for place, info in enumerate(span.sites):
+        indices: dict[str, dict[str, int]] = {}
+        for index, info in enumerate(span.sites):
             kind = info.site.kind
             if kind in (Kind.WEIGHT, Kind.UPDATE, Kind.GRADIENT):
-                places.setdefault(info.site.path, {})[str(kind)] = place
+                indices.setdefault(info.site.path, {})[str(kind)] = index
             elif kind is Kind.OPTIMIZER_STATE and info.site.name.endswith(".exp_avg_sq"):
-                places.setdefault(info.site.path.removesuffix(".exp_avg_sq"), {})["square"] = place
-        for path, found in places.items():
+                indices.setdefault(info.site.path.removesuffix(".exp_avg_sq"), {})["square"] = index
+        for path, found in indices.items():
             group = self._groups.get(path)
             if group is None or "weight" not in found:
                 continue
@@ -94,10 +94,10 @@ class OptimizerTerms(Detector):
     def _see_eps(self, span: Span, path: str, group: Group, square: FloatArray) -> None:
         seen = self._eps.setdefault(path, [])
         eps, beta = group.number("eps", 1e-8), group.betas[1]
-        for place in np.flatnonzero(~np.isnan(square[:, INDEX["mean"]])):
+        for index in np.flatnonzero(~np.isnan(square[:, INDEX["mean"]])):
             if len(seen) >= STEPS_NEEDED:
                 return
-            corrected = square[place, INDEX["mean"]] / max(1.0 - beta ** (int(span.steps[place]) + 1), 1e-12)
+            corrected = square[index, INDEX["mean"]] / max(1.0 - beta ** (int(span.steps[index]) + 1), 1e-12)
             size = math.sqrt(max(corrected, 0.0))
             seen.append(size < eps)
             self._eps_ratio[path] = size / eps if eps else math.inf
@@ -115,13 +115,13 @@ class OptimizerTerms(Detector):
             # Other betas allow more to single coordinates now and then; not to a whole tensor.
             over |= stat(update, "rms") > BOUND_FACTOR * rates * (USUAL_BOUND + decay)
             bound = min(bound, USUAL_BOUND)
-        for place in np.flatnonzero(over):
-            step = int(span.steps[place])
-            if rates[place] <= 0:
+        for index in np.flatnonzero(over):
+            step = int(span.steps[index])
+            if rates[index] <= 0:
                 continue
             self._last_spike = max(self._last_spike, step)
             if self._spike is None or step < self._spike[0]:
-                self._spike = (step, path, float(size[place]), float(rates[place] * bound))
+                self._spike = (step, path, float(size[index]), float(rates[index] * bound))
 
     def _see_decay(self, path: str, group: Group, rates: FloatArray, span: Span, found: dict[str, int]) -> None:
         weight, update = span.stat("rms")[:, found["weight"]], span.stat("rms")[:, found["update"]]
@@ -132,10 +132,10 @@ class OptimizerTerms(Detector):
             share = rates * factor * weight / update if decoupled else factor * weight / (factor * weight + gradient)
         if path not in self._decay:
             self._decay[path] = Track(limit=SHARES_KEPT, ends=1)
-        for place in np.flatnonzero(np.isfinite(share)):
-            self._decay[path].add(float(min(share[place], 1.0)))
-            first = self._norms.get(path, (float(weight[place]), 0.0))[0]
-            self._norms[path] = (first, float(weight[place]))
+        for index in np.flatnonzero(np.isfinite(share)):
+            self._decay[path].add(float(min(share[index], 1.0)))
+            first = self._norms.get(path, (float(weight[index]), 0.0))[0]
+            self._norms[path] = (first, float(weight[index]))
 
     def readings(self) -> dict[str, list[Reading]]:
         """What each rule asks for, and what it got."""
@@ -178,7 +178,7 @@ class OptimizerTerms(Detector):
         if full and len(under) > MOST * len(full):
             found.append(self._eps_rules(sorted(under)))
         if self._spike is not None:
-            found.append(self._spiked())
+            found.append(self._spike_finding())
         ruled = [
             path
             for path, shares in self._decay.items()
@@ -212,7 +212,7 @@ class OptimizerTerms(Detector):
             "torch.optim.AdamW(..., eps=1e-8)",
         )
 
-    def _spiked(self) -> Finding:
+    def _spike_finding(self) -> Finding:
         assert self._spike is not None
         step, path, size, bound = self._spike
         return Finding(

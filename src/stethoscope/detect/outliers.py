@@ -80,19 +80,19 @@ class Outliers(Detector):
             return
         self._name = span.sites[inputs[0]].site.path
         there = np.flatnonzero(span.present[:, inputs[0]])
-        gradients = span.places(Kind.GRADIENT)
+        gradients = span.site_indices(Kind.GRADIENT)
         norms = np.sqrt(np.nansum(span.stat("norm")[:, gradients] ** 2, axis=1)) if len(gradients) else None
         largest, losses = span.rows[:, inputs[0], INDEX["abs_max"]], span.metric(metrics.LOSS)
         for row in there:
             size = float(norms[row]) if norms is not None else float("nan")
-            self._take(int(span.steps[row]), float(largest[row]), float(losses[row]), size)
+            self._note_batch(int(span.steps[row]), float(largest[row]), float(losses[row]), size)
 
-    def _take(self, step: int, value: float, loss: float, gradient: float) -> None:
+    def _note_batch(self, step: int, value: float, loss: float, gradient: float) -> None:
         """Of every batch its largest value; of those with the largest also what went before."""
         if np.isfinite(value):
             self._largest.add(value)
             if len(self._top) < TOP or value > self._top[0].value:
-                batch = _Batch(value, self._num_batches, step, self._spike(loss, gradient))
+                batch = _Batch(value, self._num_batches, step, self._largest_jump(loss, gradient))
                 (heapq.heappush if len(self._top) < TOP else heapq.heappushpop)(self._top, batch)
         self._before.append((abs(loss), abs(gradient)))
         self._num_batches += 1
@@ -156,11 +156,11 @@ class Outliers(Detector):
             "inputs = inputs.clamp(low, high)  # with limits from the training set, or drop the sample",
         )
 
-    def _spike(self, loss: float, gradient: float) -> tuple[str, float, float]:
+    def _largest_jump(self, loss: float, gradient: float) -> tuple[str, float, float]:
         """What jumped most in this step against the steps before it: loss or gradient."""
         best = ("loss", 0.0, 1.0)
-        for place, (what, value) in enumerate((("loss", abs(loss)), ("gradient norm", abs(gradient)))):
-            window = [pair[place] for pair in self._before if np.isfinite(pair[place])]
+        for index, (what, value) in enumerate((("loss", abs(loss)), ("gradient norm", abs(gradient)))):
+            window = [pair[index] for pair in self._before if np.isfinite(pair[index])]
             if len(window) < 3 or not np.isfinite(value):
                 continue
             # Above the largest of the steps before, not their middle: losses of single batches are noisy.

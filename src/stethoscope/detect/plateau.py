@@ -80,7 +80,7 @@ class Plateau(Detector):
         level = float(np.median(tail))
         if not _is_flat(tail) or abs(level) < CONVERGED * abs(began) or level <= 0:
             return []
-        first = self._start(values, level, len(values) - len(tail))
+        first = self._plateau_start(values, level, len(values) - len(tail))
         step = int(loss.steps[first])
         return [
             Finding(
@@ -99,7 +99,7 @@ class Plateau(Detector):
         ]
 
     @staticmethod
-    def _start(values: FloatArray, level: float, upto: int) -> int:
+    def _plateau_start(values: FloatArray, level: float, upto: int) -> int:
         """How far back the level reaches, by the medians of windows of ten."""
         room = max(STILL * abs(level), 4.0 * noise(values[upto:]) / 10**0.5)
         first = upto

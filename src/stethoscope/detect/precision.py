@@ -7,11 +7,11 @@ from typing import ClassVar, Final
 import numpy as np
 
 from stethoscope.analyse.span import Span
-from stethoscope.detect.detector import Code, Detector, Reading, name_list
+from stethoscope.detect.detector import Code, Detector, Reading
 from stethoscope.detect.needs import GRADIENTS, SCALER
 from stethoscope.detect.tracks import Track
 from stethoscope.kernels.columns import INDEX
-from stethoscope.record import Evidence, Finding, Kind, Severity, metrics
+from stethoscope.record import Evidence, Finding, Kind, Severity, metrics, name_list
 from stethoscope.record.events import SkippedStep
 
 SKIPS_NEEDED: Final = 10
@@ -77,11 +77,11 @@ class Precision(Detector):
         stepped = np.flatnonzero(np.isfinite(span.metric(metrics.LEARNING_RATE)))
         if len(stepped):
             self._last_stepped = int(span.steps[stepped[-1]])
-        for place, info in enumerate(span.sites):
+        for index, info in enumerate(span.sites):
             if info.dtype != "float16" or info.site.kind not in (Kind.GRADIENT, Kind.ACTIVATION_GRADIENT):
                 continue
-            rows = span.rows[:, place]
-            there = np.flatnonzero(span.present[:, place])
+            rows = span.rows[:, index]
+            there = np.flatnonzero(span.present[:, index])
             if len(there) and self._first is None:
                 self._first = int(span.steps[there[0]])
             alive = rows[there, INDEX["count"]] - rows[there, INDEX["num_zero"]]
@@ -108,7 +108,7 @@ class Precision(Detector):
                 Reading("loss scale at the latest skip", np.nan if np.isinf(self._scale) else self._scale),
             ],
             "precision_underflow": [
-                Reading("float16 gradients looked at", max(len(tiny), len(self._gone)), ">", 0),
+                Reading("float16 gradients measured", max(len(tiny), len(self._gone)), ">", 0),
                 Reading(
                     "largest median share of subnormal values",
                     tiny.get(path, np.nan),
@@ -137,11 +137,11 @@ class Precision(Detector):
             # A streak after which the optimizer stepped again was the scaler finding its scale.
             goes_on = worst > self._last_stepped
             if goes_on and (count >= SKIPS_ALWAYS or (count >= SKIPS_NEEDED and self._scale < 1.0)):
-                found.append(self._collapsed(worst, count))
+                found.append(self._collapse_finding(worst, count))
         seen = {path: values for path, values in self._tiny.items() if len(values) >= STEPS_NEEDED}
         losing = [path for path, values in seen.items() if np.median(values.values) > TINY_SHARE]
         if not self._scaled and seen and len(losing) >= max(1, MOST * len(seen)):
-            found.append(self._underflows(sorted(losing)))
+            found.append(self._underflow_finding(sorted(losing)))
         elif not self._scaled and self._is_all_gone():
             found.append(self._all_gone(sorted(self._gone)))
         return found
@@ -167,7 +167,7 @@ class Precision(Detector):
             "scaler = torch.amp.GradScaler(); scaler.scale(loss).backward()  # or torch.bfloat16",
         )
 
-    def _collapsed(self, step: int, count: int) -> Finding:
+    def _collapse_finding(self, step: int, count: int) -> Finding:
         return Finding(
             "loss_scale_collapse",
             Severity.CRITICAL,
@@ -183,7 +183,7 @@ class Precision(Detector):
             "torch.autograd.set_detect_anomaly(True)  # one step, to see which operation makes it",
         )
 
-    def _underflows(self, paths: list[str]) -> Finding:
+    def _underflow_finding(self, paths: list[str]) -> Finding:
         share = max(float(np.median(self._tiny[path].values)) for path in paths)
         return Finding(
             "precision_underflow",

@@ -1,6 +1,6 @@
 """Gradients added up over ranks instead of averaged.
 
-The gradient of a layer's bias is the sum of the gradients of its outputs, over samples and places. The outputs' gradients are
+The gradient of a layer's bias is the sum of the gradients of its outputs, over samples and positions. The outputs' gradients are
 each rank's own; the bias's is what the ranks agreed on. So their ratio tells what was done in between: 1 over the number
 of ranks where it was averaged, 1 where it was summed.
 """
@@ -74,9 +74,9 @@ class RankGradients(Detector):
         tables = np.stack([rank.rows for rank in span.by_rank.values()])
         there = np.all([rank.present for rank in span.by_rank.values()], axis=0)
         found = []
-        for bias, outputs in self._layers(span):
+        for bias, outputs in self._bias_layers(span):
             for row in np.flatnonzero(there[:, bias] & there[:, outputs]):
-                ratio = _ratio(tables[:, row, bias], tables[:, row, outputs], span.sites[bias].num_elements)
+                ratio = _sum_ratio(tables[:, row, bias], tables[:, row, outputs], span.sites[bias].num_elements)
                 if ratio is not None:
                     found.append((int(span.steps[row]), span.sites[bias].site.path, ratio))
         for step, path, ratio in sorted(found):
@@ -123,18 +123,18 @@ class RankGradients(Detector):
         ]
 
     @staticmethod
-    def _layers(span: Span) -> list[tuple[int, int]]:
-        places = {(info.site.module, info.site.kind, info.site.name): n for n, info in enumerate(span.sites)}
+    def _bias_layers(span: Span) -> list[tuple[int, int]]:
+        indices = {(info.site.module, info.site.kind, info.site.name): n for n, info in enumerate(span.sites)}
         pairs = []
         for path, module in span.modules.items():
-            bias = places.get((path, Kind.GRADIENT, "bias"))
-            outputs = places.get((path, Kind.ACTIVATION_GRADIENT, ""))
+            bias = indices.get((path, Kind.GRADIENT, "bias"))
+            outputs = indices.get((path, Kind.ACTIVATION_GRADIENT, ""))
             if module.get("type") in WITH_BIAS and bias is not None and outputs is not None:
                 pairs.append((bias, outputs))
         return pairs
 
 
-def _ratio(bias: FloatArray, outputs: FloatArray, num_elements: int) -> float | None:
+def _sum_ratio(bias: FloatArray, outputs: FloatArray, num_elements: int) -> float | None:
     """The bias's summed gradient over that of all ranks' outputs; None where it says nothing."""
     sums = bias[:, INDEX["mean"]] * num_finite(bias)
     scale = float(np.max(stat(bias, "mean_abs") * num_finite(bias)))

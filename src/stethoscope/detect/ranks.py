@@ -12,10 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from stethoscope.analyse.span import Span
-from stethoscope.detect.detector import Code, Detector, Reading, name_list
+from stethoscope.detect.detector import Code, Detector, Reading
 from stethoscope.detect.needs import BATCHES, RANKS, WEIGHTS
 from stethoscope.kernels.columns import INDEX, num_finite
-from stethoscope.record import Evidence, Finding, FloatArray, Kind, Severity, events
+from stethoscope.record import Evidence, Finding, FloatArray, Kind, Severity, events, name_list
 
 COMPARED: Final = ("mean", "norm", "std", "min", "max")
 TOLERANCE: Final = 1e-6
@@ -30,7 +30,7 @@ SAME: Final = 0.8
 
 
 class _Weights:
-    """What is known of every parameter across ranks, one place each; places are only ever added."""
+    """What is known of every parameter across ranks, one index each; indices are only ever added."""
 
     def __init__(self) -> None:
         self.paths: list[str] = []
@@ -97,20 +97,20 @@ class Replicas(Detector):
         self._compare_batches(span)
         if len(span.by_rank) < 2:
             return
-        places = span.places(Kind.WEIGHT)
-        if not len(places):
+        indices = span.site_indices(Kind.WEIGHT)
+        if not len(indices):
             return
-        tables = np.stack([rank.rows[:, places] for rank in span.by_rank.values()])
-        there = np.all([rank.present[:, places] for rank in span.by_rank.values()], axis=0)
-        sizes = np.array([span.sites[n].num_elements for n in places])
-        is_shard = np.array([span.sites[n].measured == "shard" for n in places])
+        tables = np.stack([rank.rows[:, indices] for rank in span.by_rank.values()])
+        there = np.all([rank.present[:, indices] for rank in span.by_rank.values()], axis=0)
+        sizes = np.array([span.sites[n].num_elements for n in indices])
+        is_shard = np.array([span.sites[n].measured == "shard" for n in indices])
         whole = (num_finite(tables) == sizes).all(axis=0) & ~is_shard
         # Fewer values than the parameter has: each rank holds its own shard.
         self._sharded = self._sharded or bool((there & ~whole & np.isfinite(tables[0, ..., INDEX["norm"]])).any())
-        distance, usable = _distance(tables), there & whole
+        distance, usable = _rank_distance(tables), there & whole
         apart = distance > TOLERANCE
         norms = tables[[0, -1], ..., INDEX["norm"]]
-        self._weights.grow([span.sites[n].site.path for n in places])
+        self._weights.grow([span.sites[n].site.path for n in indices])
         for row in np.flatnonzero(usable.any(axis=1)):
             self._weights.see(int(span.steps[row]), usable[row], apart[row], norms[:, row].T)
             self._last_step = int(span.steps[row])
@@ -136,16 +136,16 @@ class Replicas(Detector):
 
     def findings(self) -> list[Finding]:
         """Parted replicas, then repeated data."""
-        found = self._parted()
+        found = self._desync_findings()
         if self._num_same >= max(BATCHES_NEEDED, SAME * self._num_compared) and not self._holds_parts():
             found.append(self._same_data())
         return found
 
-    def _parted(self) -> list[Finding]:
+    def _desync_findings(self) -> list[Finding]:
         weights = self._weights
         sure = weights.is_apart & ~weights.returned & (weights.num_apart >= STEPS_NEEDED)
         parted = [int(n) for n in np.flatnonzero(sure) if self._began_equal(int(n))]
-        return [self._desync(parted)] if parted and self._num_meetings < MEETINGS else []
+        return [self._desync_finding(parted)] if parted and self._num_meetings < MEETINGS else []
 
     def _take_starts(self, span: Span) -> None:
         for event, replicas in span.events_of(events.Replicas):
@@ -153,10 +153,10 @@ class Replicas(Detector):
             for path, digest in replicas.hashes.items():
                 self._hashes.setdefault(path, {}).setdefault(event.rank, digest)
 
-    def _began_equal(self, place: int) -> bool:
-        hashes = self._hashes.get(self._weights.paths[place], {})
+    def _began_equal(self, index: int) -> bool:
+        hashes = self._hashes.get(self._weights.paths[index], {})
         started_equal = len(hashes) > 1 and len(set(hashes.values())) == 1
-        return bool(self._weights.was_equal[place]) or self._is_wrapped or started_equal
+        return bool(self._weights.was_equal[index]) or self._is_wrapped or started_equal
 
     def _holds_parts(self) -> bool:
         """Whether ranks hold parts of one model, which rightly see the same samples."""
@@ -183,7 +183,7 @@ class Replicas(Detector):
                 self._num_same_samples += len(first)
                 self._same_ranks.update((lowest, *same))
 
-    def _desync(self, parted: list[int]) -> Finding:
+    def _desync_finding(self, parted: list[int]) -> Finding:
         weights = self._weights
         order = sorted(parted, key=lambda n: int(weights.first_apart[n]))
         first, step = order[0], int(weights.first_apart[order[0]])
@@ -225,7 +225,7 @@ class Replicas(Detector):
         )
 
 
-def _distance(tables: FloatArray) -> FloatArray:
+def _rank_distance(tables: FloatArray) -> FloatArray:
     """Of [ranks, steps, sites, columns]: the largest difference of a statistic between ranks, as a share of its size."""
     with np.errstate(invalid="ignore", divide="ignore"):
         scale = np.max(tables[..., INDEX["abs_max"]], axis=0)

@@ -1,6 +1,6 @@
 """Weights of few bits whose steps are mostly rounded away, while nothing is learned.
 
-A coordinate whose change is under half a unit of its last place does not change at all. Some always are so; where most are, at the
+A coordinate whose change is under half a unit in its last place does not change at all. Some always are so; where most are, at the
 highest rate that the run has had, and the loss stays where it was, the steps are too fine for the weights.
 """
 
@@ -31,17 +31,17 @@ class Rounding:
 
     def __init__(self) -> None:
         self._highest = 0.0
-        self._begin(0)
+        self._start_anew(0)
         self.last_step = 0
 
-    def _begin(self, step: int) -> None:
+    def _start_anew(self, step: int) -> None:
         self.since = step
         self.shares: dict[str, Track] = {}
         self._losses = Track(limit=KEPT)
 
     def observe(self, span: Span) -> None:
-        """One share of every weight of few bits at every step that was looked at."""
-        pairs = _pairs(span)
+        """One share of every weight of few bits at every measured step."""
+        pairs = _update_gradient_pairs(span)
         if not pairs:
             return
         names = [name for name in span.metrics if metrics.is_learning_rate(name)]
@@ -53,14 +53,14 @@ class Rounding:
         raised = np.flatnonzero(rates > np.maximum.accumulate([self._highest, *rates])[:-1])
         if len(raised):
             self._highest = float(rates.max())
-            self._begin(int(span.steps[raised[-1]]))
+            self._start_anew(int(span.steps[raised[-1]]))
         first = int(raised[-1]) if len(raised) else 0
         losses = span.metric(metrics.LOSS)[first:]
         for loss in losses[np.isfinite(losses)]:
             self._losses.add(float(loss))
         stepped = np.nan_to_num(span.metric(metrics.FOUND_INF)[first:]) == 0
         for path, (update, gradient) in pairs.items():
-            still, without = (stat(span.rows[first:, place], "zero_fraction") for place in (update, gradient))
+            still, without = (stat(span.rows[first:, index], "zero_fraction") for index in (update, gradient))
             shares = (still - without) / np.maximum(1.0 - without, 1e-12)
             for share in shares[np.isfinite(shares) & (without < 1) & stepped]:
                 self.shares.setdefault(path, Track(limit=KEPT, ends=1)).add(float(share))
@@ -68,7 +68,7 @@ class Rounding:
 
     @property
     def middles(self) -> dict[str, float]:
-        """From a weight that was looked at often enough to the share of it that usually does not change."""
+        """From a weight that was measured often enough to the share of it that usually does not change."""
         return {path: float(np.median(v.values)) for path, v in self.shares.items() if len(v) >= LOOKS_NEEDED}
 
     @property
@@ -88,16 +88,16 @@ class Rounding:
         return resting if resting and len(resting) > MOST * len(middles) and self.fall < FALL else []
 
 
-def _pairs(span: Span) -> dict[str, tuple[int, int]]:
-    """From a matrix of few bits to the places of its update and its gradient."""
+def _update_gradient_pairs(span: Span) -> dict[str, tuple[int, int]]:
+    """From a matrix of few bits to the indices of its update and its gradient."""
     few = {
         info.site.path
         for info in span.sites
         if info.site.kind is Kind.WEIGHT and info.dtype in FEW_BITS and is_matrix(info)
     }
-    places: dict[Kind, dict[str, int]] = {Kind.UPDATE: {}, Kind.GRADIENT: {}}
-    for place, info in enumerate(span.sites):
-        if info.site.kind in places and info.site.path in few:
-            places[info.site.kind][info.site.path] = place
-    updates, gradients = places[Kind.UPDATE], places[Kind.GRADIENT]
+    indices: dict[Kind, dict[str, int]] = {Kind.UPDATE: {}, Kind.GRADIENT: {}}
+    for index, info in enumerate(span.sites):
+        if info.site.kind in indices and info.site.path in few:
+            indices[info.site.kind][info.site.path] = index
+    updates, gradients = indices[Kind.UPDATE], indices[Kind.GRADIENT]
     return {path: (updates[path], gradients[path]) for path in updates if path in gradients}

@@ -87,30 +87,30 @@ class Schedules(Detector):
         rates, ahead = span.metric(metrics.LEARNING_RATE), span.metric(metrics.SCHEDULER_STEPS)
         norms, limits = span.metric(metrics.GRADIENT_NORM), span.metric(metrics.CLIP_NORM)
         scaled, scale = span.metric(metrics.CLIP_SCALED), span.metric(metrics.LOSS_SCALE)
-        for place, step in enumerate(span.steps):
-            self._num_steps += bool(np.isfinite(rates[place]))
-            if np.isfinite(rates[place]):
-                self._rates.add(int(step), float(rates[place]))
-                self._highest = max(self._highest, float(rates[place]))
-                self._lowest = min(self._lowest, float(rates[place]))
+        for index, step in enumerate(span.steps):
+            self._num_steps += bool(np.isfinite(rates[index]))
+            if np.isfinite(rates[index]):
+                self._rates.add(int(step), float(rates[index]))
+                self._highest = max(self._highest, float(rates[index]))
+                self._lowest = min(self._lowest, float(rates[index]))
                 self._last_step = int(step)
-            if np.isfinite(ahead[place]):
-                self._scheduler_steps = float(ahead[place])
-            if np.isfinite(scale[place]):
-                self._scale = float(scale[place])
-            if np.isfinite(limits[place]):
-                self._see_clip(int(step), float(norms[place]), float(limits[place]), scaled[place] == 1.0)
+            if np.isfinite(ahead[index]):
+                self._scheduler_steps = float(ahead[index])
+            if np.isfinite(scale[index]):
+                self._scale = float(scale[index])
+            if np.isfinite(limits[index]):
+                self._see_clip(int(step), float(norms[index]), float(limits[index]), scaled[index] == 1.0)
 
         self._see_values(span)
 
     def _see_values(self, span: Span) -> None:
         """How close the values of the gradients lie to the limit that each of them was cut to."""
         limits = span.metric(metrics.CLIP_VALUE)
-        places = [n for n in span.places(Kind.GRADIENT) if is_matrix(span.sites[n])]
-        if not places or not np.isfinite(limits).any():
+        indices = [n for n in span.site_indices(Kind.GRADIENT) if is_matrix(span.sites[n])]
+        if not indices or not np.isfinite(limits).any():
             return
-        alive = np.maximum(1.0 - span.stat("zero_fraction")[:, places], 1e-12)
-        sizes = span.stat("mean_abs")[:, places] / alive
+        alive = np.maximum(1.0 - span.stat("zero_fraction")[:, indices], 1e-12)
+        sizes = span.stat("mean_abs")[:, indices] / alive
         for row in np.flatnonzero((limits > 0) & np.isfinite(sizes).any(axis=1)):
             self._signs.add(int(span.steps[row]), float(np.nanmedian(sizes[row]) / limits[row]))
             self._value_limit = float(limits[row])
@@ -158,7 +158,7 @@ class Schedules(Detector):
             ],
             "clipping_always_on": [
                 Reading("clipped steps", len(self._coefficients), ">=", STEPS_NEEDED, way="norm"),
-                Reading("share of them that were shortened", self._shortened(), ">", 0.98, way="norm"),
+                Reading("share of them that were shortened", self._clipped_share(), ">", 0.98, way="norm"),
                 Reading("median clip coefficient", middle, "<", SMALL_COEFFICIENT, way="norm"),
                 Reading("steps clipped by value", len(self._signs), ">=", STEPS_NEEDED, way="value"),
                 Reading("share of them that left only signs", self._only_signs(), ">", 0.98, way="value"),
@@ -175,18 +175,18 @@ class Schedules(Detector):
             found.append(self._before_unscale())
         if len(self._coefficients) >= STEPS_NEEDED:
             middle = float(np.median(self._coefficients.values))
-            if self._shortened() > 0.98 and middle < SMALL_COEFFICIENT:
+            if self._clipped_share() > 0.98 and middle < SMALL_COEFFICIENT:
                 found.append(self._always_on(middle))
         elif len(self._signs) >= STEPS_NEEDED and self._only_signs() > 0.98:
             found.append(self._signs_alone())
         ahead = self._scheduler_steps - self._num_steps
         if self._skipped >= SKIPS_NEEDED and 1 < ahead <= self._skipped + 1 and ahead > AHEAD * self._num_steps:
-            found.append(self._ahead(int(ahead)))
+            found.append(self._ahead_finding(int(ahead)))
         if self._totals is not None:
             found.extend(self._when_finished())
         return found
 
-    def _shortened(self) -> float:
+    def _clipped_share(self) -> float:
         """The share of clipped steps whose gradient was shortened."""
         return self._num_shortened / len(self._coefficients) if len(self._coefficients) else np.nan
 
@@ -205,7 +205,7 @@ class Schedules(Detector):
         scheduled = any("initial_lr" in group.settings for group in self._groups)
         num_steps = self._totals.num_scheduler_steps if self._totals is not None else 0
         if scheduled and num_steps == 0 and self._highest == self._lowest:
-            return [self._stuck(float(rates[0]))]
+            return [self._stuck_finding(float(rates[0]))]
         return []
 
     def _too_early(self, step: int, num_steps: int) -> Finding:
@@ -223,7 +223,7 @@ class Schedules(Detector):
             "scheduler.step()  # once an epoch, or make the schedule as long as the number of steps",
         )
 
-    def _stuck(self, rate: float) -> Finding:
+    def _stuck_finding(self, rate: float) -> Finding:
         return Finding(
             "lr_stuck",
             Severity.WARNING,
@@ -235,7 +235,7 @@ class Schedules(Detector):
             "scheduler.step()  # after optimizer.step()",
         )
 
-    def _ahead(self, ahead: int) -> Finding:
+    def _ahead_finding(self, ahead: int) -> Finding:
         return Finding(
             "scheduler_ahead_of_optimizer",
             Severity.WARNING,

@@ -1,4 +1,4 @@
-"""How the model is put together: modules nobody registered, gradients cut off, freezing by mistake, weights tied by value.
+"""How the model is put together: modules that are not registered, gradients cut off, freezing by mistake, weights tied by value.
 
 Exact facts about the model, but for freezing, where intent must be guessed: a prefix of the layers, a whole part, or one
 kind of parameter everywhere is frozen on purpose; some of a row of equal layers, out of order, is not.
@@ -13,9 +13,9 @@ from typing import ClassVar, Final
 import numpy as np
 
 from stethoscope.analyse.span import Span
-from stethoscope.detect.detector import Code, Detector, Reading, name_list
+from stethoscope.detect.detector import Code, Detector, Reading
 from stethoscope.detect.needs import FLOW_GRAPH, GRADIENTS, OUTPUTS, OWNERS, Need, optional
-from stethoscope.record import Evidence, Finding, Kind, Severity, metrics
+from stethoscope.record import Evidence, Finding, Kind, Severity, metrics, name_list
 from stethoscope.record.dataflow import Unregistered
 from stethoscope.record.events import DataFlow, Ownership, TwinPair, Twins
 
@@ -91,18 +91,18 @@ class Structure(Detector):
         self._depth = dict(span.depth) or self._depth
         self._types = {path: str(m.get("type", "")) for path, m in span.modules.items()} or self._types
         reported = np.atleast_1d(np.any(span.present, axis=0)).tolist()
-        for place, info in enumerate(span.sites):
+        for index, info in enumerate(span.sites):
             if info.site.kind is Kind.GRADIENT:
                 self._num_dims[info.site.path] = len(info.shape)
-            self._sort(info.site.kind, info.site.path, info.site.module, info.measured, reported[place])
-        gradients = span.places(Kind.GRADIENT)
+            self._note_site(info.site.kind, info.site.path, info.site.module, info.measured, reported[index])
+        gradients = span.site_indices(Kind.GRADIENT)
         if len(gradients) and len(span.steps):
             # A backward from which nothing arrived anywhere counts too: then the loss itself is cut off.
             backwards = np.nan_to_num(span.metric(metrics.NUM_BACKWARDS)) > 0
             self._num_steps += int((span.present[:, gradients].any(axis=1) | backwards).sum())
             self._last_step = int(span.steps[-1])
 
-    def _sort(self, kind: Kind, path: str, module: str, measured: str, reported: bool) -> None:
+    def _note_site(self, kind: Kind, path: str, module: str, measured: str, reported: bool) -> None:
         if kind is Kind.GRADIENT:
             (self._frozen if measured == "frozen" else self._trainable).add(path)
             if reported:
@@ -173,7 +173,7 @@ class Structure(Detector):
         if not cut:
             return None
         modules = {path.rpartition(".")[0] for path in cut}
-        last, beyond = self._boundary(modules)
+        last, beyond = self._cut_boundary(modules)
         boundary = f" and {beyond}" if beyond else ""
         names = name_list(sorted(cut)) if self._with_gradient else "any parameter"
         return Finding(
@@ -187,13 +187,13 @@ class Structure(Detector):
             "remove .detach(), .data, .item() or torch.no_grad() on the way from there to the loss",
         )
 
-    def _boundary(self, modules: set[str]) -> tuple[str, str]:
+    def _cut_boundary(self, modules: set[str]) -> tuple[str, str]:
         """The last module that gets no gradient before one that does, and that one; "" where the loss comes next.
 
         By the way of the data where it shows the cut; else by the order in which modules ran.
         """
         for source, target, flows in sorted(self._edges, key=lambda edge: -self._depth_of(edge[0])):
-            before = modules & self._upstream(source) if not flows and target in self._flowed else set()
+            before = modules & self._upstream_of(source) if not flows and target in self._flowed else set()
             if source not in self._flowed and before:
                 return max(before, key=self._depth_of), target
         last = max(modules, key=self._depth_of)
@@ -203,7 +203,7 @@ class Structure(Detector):
     def _depth_of(self, module: str) -> int:
         return self._depth.get(module, -1)
 
-    def _upstream(self, module: str) -> set[str]:
+    def _upstream_of(self, module: str) -> set[str]:
         """The module and all that its inputs come from."""
         found, ahead = {module}, [module]
         while ahead:
@@ -265,9 +265,9 @@ class Structure(Detector):
             and self._num_steps >= STEPS_NEEDED
         ):
             return self._frozen_finding(head, "the last layer alone, while all before it learn")
-        return self._scraps(last, head)
+        return self._frozen_scraps(last, head)
 
-    def _scraps(self, last: str, head: list[str]) -> Finding | None:
+    def _frozen_scraps(self, last: str, head: list[str]) -> Finding | None:
         """No matrix learns and the last layer does not, only some biases or scales of a kind whose others are frozen too.
 
         Whoever trains biases alone, or norms alone, trains all of them.

@@ -40,13 +40,13 @@ class Track:
     def add(self, *numbers: float) -> None:
         """One more row."""
         if self.num % self.stride == 0:
-            self._keep(numbers)
+            self._keep_row(numbers)
         if len(self._first) < self._ends:
             self._first.append(numbers)
         self._last.append(numbers)
         self.num += 1
 
-    def _keep(self, numbers: tuple[float, ...]) -> None:
+    def _keep_row(self, numbers: tuple[float, ...]) -> None:
         if self._num_kept == self._limit:
             half = self._rows[: self._num_kept : 2].copy()
             self._rows[: len(half)] = half
@@ -66,9 +66,9 @@ class Track:
         """What is kept, evenly over all there were: [kept, width]."""
         return self._rows[: self._num_kept]
 
-    def column(self, place: int) -> FloatArray:
+    def column(self, index: int) -> FloatArray:
         """One of the numbers of each row that is kept."""
-        return self._rows[: self._num_kept, place]
+        return self._rows[: self._num_kept, index]
 
     @property
     def values(self) -> FloatArray:
@@ -82,13 +82,13 @@ class Track:
 
     def first(self, number: int) -> FloatArray:
         """The first rows, exactly."""
-        return self._of(self._first[:number])
+        return self._as_rows(self._first[:number])
 
     def last(self, number: int) -> FloatArray:
         """The latest rows, exactly."""
-        return self._of(list(self._last)[-number:])
+        return self._as_rows(list(self._last)[-number:])
 
-    def _of(self, rows: list[tuple[float, ...]]) -> FloatArray:
+    def _as_rows(self, rows: list[tuple[float, ...]]) -> FloatArray:
         return np.array(rows, dtype=np.float64).reshape(-1, self._rows.shape[1])
 
     @property
@@ -97,7 +97,7 @@ class Track:
         return self._last[-1]
 
 
-class Looks(Generic[_T]):
+class SampledHistory(Generic[_T]):
     """As a track, of anything: the kept ones in order, the latest few always among them."""
 
     def __init__(self, *, limit: int = 512, ends: int = 8) -> None:

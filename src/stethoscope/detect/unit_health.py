@@ -1,8 +1,8 @@
 """Unit by unit: dead, saturated, dormant, copies of each other, unused experts, batches too small to normalise by.
 
-Some dead units are nobody's fault. Where its inputs hardly vary a unit is off for every sample by the toss of a coin; and
+Some dead units are no fault. Where its inputs hardly vary a unit is off for every sample by the toss of a coin; and
 the first steps, which move the output one way, push down the units whose outgoing weight has the wrong sign: about half of
-those that live. Both are over soon, and the other half learns. A fault is more than that: more units off from the first look
+those that live. Both are over soon, and the other half learns. A fault is more than that: more units off from the first sample
 on than coins would give, or more than half of the living killed since.
 
 Nor do dormant units matter where nothing is left for them to learn: under shifting targets the loss comes back with every
@@ -19,10 +19,10 @@ import numpy as np
 from stethoscope.analyse.span import Span
 from stethoscope.analyse.trends import Direction, mann_kendall
 from stethoscope.detect.curves import Curves
-from stethoscope.detect.detector import Code, Detector, Reading, name_list
+from stethoscope.detect.detector import Code, Detector, Reading
 from stethoscope.detect.needs import UNITS, Need
-from stethoscope.detect.tracks import Looks, Track
-from stethoscope.record import Evidence, Finding, IntArray, Kind, Severity
+from stethoscope.detect.tracks import SampledHistory, Track
+from stethoscope.record import Evidence, Finding, IntArray, Kind, Severity, name_list
 from stethoscope.record.events import Copies, Units
 
 DEAD_SHARE: Final = 0.5
@@ -30,7 +30,7 @@ COIN: Final = 1.64
 """Standard deviations above the half: one toss in twenty of so many coins gives more."""
 SATURATED_SHARE: Final = 0.8
 BEGINNING: Final = 16
-"""A first look before this step saw the units as they were made."""
+"""A first sample before this step shows the units as they were initialized."""
 LOOKS_NEEDED: Final = 4
 LOOKS_KEPT: Final = 256
 DORMANT_SHARE: Final = 0.5
@@ -92,7 +92,7 @@ class UnitHealth(Detector):
         self._dead: dict[str, tuple[int, int, int]] = {}
         self._lasting: dict[str, float] = {}
         self._born: dict[str, int] | None = None
-        """Units without a gradient at the first look, by layer."""
+        """Units without a gradient at the first sample, by layer."""
         self._began_so = True
         self._num_units: dict[str, int] = {}
         self._awake: dict[str, tuple[int, int]] = {}
@@ -101,7 +101,7 @@ class UnitHealth(Detector):
         """Parameters whose gradients are measured."""
         self._saturated: dict[str, Track] = {}
         self._dormant: dict[str, Track] = {}
-        self._routed: dict[str, Looks[tuple[int, IntArray]]] = {}
+        self._routed: dict[str, SampledHistory[tuple[int, IntArray]]] = {}
         self._normalised: dict[str, Track] = {}
         self._copies: tuple[int, list[str]] | None = None
         self._curves = Curves()
@@ -110,12 +110,12 @@ class UnitHealth(Detector):
         self._types: dict[str, str] = {}
 
     def observe(self, span: Span) -> None:
-        """Keep every look, and the losses."""
+        """Keep every sample, and the losses."""
         self._curves.observe(span)
         self._order = [path for path in span.depth if path] or self._order
         self._types = {path: str(module.get("type", "")) for path, module in span.modules.items()} or self._types
         for event, units in span.events_of(Units):
-            self._see(event.step, units)
+            self._note_units(event.step, units)
         for event, copies in span.events_of(Copies):
             if copies.sites and self._copies is None:
                 self._copies = (event.step, list(copies.sites))
@@ -125,27 +125,27 @@ class UnitHealth(Detector):
         """Looks come every few steps; between them a branch that is used now and then may have had its gradient."""
         if not len(span.steps):
             return
-        places = span.places(Kind.GRADIENT)
-        largest = span.stat("abs_max")[:, places]
-        for column, place in enumerate(places):
-            path, steps = span.sites[place].site.path, span.steps[largest[:, column] > 0]
-            if span.present[:, place].any():
+        indices = span.site_indices(Kind.GRADIENT)
+        largest = span.stat("abs_max")[:, indices]
+        for column, index in enumerate(indices):
+            path, steps = span.sites[index].site.path, span.steps[largest[:, column] > 0]
+            if span.present[:, index].any():
                 self._trained.add(path)
             if len(steps):
                 last, rest = self._awake.get(path, (int(steps[0]), 0))
                 self._awake[path] = (int(steps[-1]), max(rest, int(np.diff(steps, prepend=last).max())))
 
-    def _rests(self, path: str) -> bool:
+    def _is_resting(self, path: str) -> bool:
         """Whether a layer without any gradient has been so for as long before, and had one again."""
         num_units, dead, _ = self._dead[path]
         last, rest = self._awake.get(path, (-1, 0))
         return dead == num_units and last >= 0 and self._last_look - last <= 2 * rest
 
-    def _see(self, step: int, units: Units) -> None:
+    def _note_units(self, step: int, units: Units) -> None:
         self._last_look = step
         silent = units.silent or {}
         if self._born is None and units.silent is not None:
-            # Of a training that goes on from a checkpoint nobody knows how its units were born.
+            # How the units of a training that resumes from a checkpoint began is unknown.
             self._began_so = step < BEGINNING
             self._born = {path: once for path, (_, once, _, _) in silent.items()}
         self._num_units |= {path: max(num_units, 1) for path, (num_units, _, _, _) in silent.items()}
@@ -171,7 +171,7 @@ class UnitHealth(Detector):
                 kept[path].add(step, value)
         for path, counts in units.routed.items():
             if path not in self._routed:
-                self._routed[path] = Looks(limit=LOOKS_KEPT)
+                self._routed[path] = SampledHistory(limit=LOOKS_KEPT)
             self._routed[path].append((step, np.array(counts, dtype=np.int64)))
 
     def readings(self) -> dict[str, list[Reading]]:
@@ -197,14 +197,14 @@ class UnitHealth(Detector):
         return {
             "dead_units": [
                 Reading("largest share of units without a gradient for long", dead, ">", DEAD_SHARE, dead_at),
-                Reading("its share at the first look", self._share_born(dead_at), site=dead_at),
+                Reading("its share at the first sample", self._share_born(dead_at), site=dead_at),
             ],
             "saturated_units": [
                 Reading("largest share of values at the ends of their range", full, ">", SATURATED_SHARE, full_at)
             ],
             "dormant_units": [
                 Reading("share of dormant units", late, ">", DORMANT_SHARE, late_at),
-                Reading("its rise since the first look", late - early, ">", DORMANT_RISE, late_at),
+                Reading("its rise since the first sample", late - early, ">", DORMANT_RISE, late_at),
             ],
             "symmetric_units": [
                 Reading("layers whose rows are all equal after training", len((self._copies or (0, []))[1]), ">", 0)
@@ -227,18 +227,18 @@ class UnitHealth(Detector):
             self._find_collapse(),
         ]
         if self._copies is not None:
-            found.append(self._symmetric(*self._copies))
+            found.append(self._symmetry_finding(*self._copies))
         return [finding for finding in found if finding is not None]
 
     def _find_dead(self) -> Finding | None:
-        lying = {path: dead for path, dead in self._dead.items() if not self._rests(path)}
+        lying = {path: dead for path, dead in self._dead.items() if not self._is_resting(path)}
         if not lying:
             return None
         too_many = {path: dead for path, dead in lying.items() if self._is_fault(path, *dead[:2])}
         told = too_many or lying
         # A dead layer starves the ones before it: the last in depth is where it began.
-        place = {path: number for number, path in enumerate(self._order)}
-        ordered = sorted(told, key=lambda path: -place.get(path.rpartition(".")[0], -1))
+        index = {path: number for number, path in enumerate(self._order)}
+        ordered = sorted(told, key=lambda path: -index.get(path.rpartition(".")[0], -1))
         path = ordered[0]
         num_units, dead, first = told[path]
         layer = path.rpartition(".")[0] or path
@@ -249,13 +249,18 @@ class UnitHealth(Detector):
         return Finding(
             "dead_units",
             bad if too_many else Severity.INFO,
-            f"{dead:,} of {num_units:,} units of {layer} are dead: {why}.",
+            f"{'All' if dead == num_units else f'{dead:,} of'} {num_units:,} units of {self._layer_name(layer)} are dead: {why}.",
             first,
             self._last_look,
             (*([beyond] if beyond else []), layer, *(p.rpartition(".")[0] or p for p in ordered[1:])),
             (Evidence("share of dead units", share, site=path, kind="gradient", stat="zero_fraction"),),
             "nn.LeakyReLU(0.01)  # or a bias that starts at 0, a smaller learning rate",
         )
+
+    def _layer_name(self, path: str) -> str:
+        """For a sentence: "layer 2 (Linear)"."""
+        kind = self._types.get(path, "")
+        return f"layer {path} ({kind})" if kind else f"layer {path}"
 
     def _share_born(self, path: str) -> float:
         if path not in self._num_units or self._born is None or not self._began_so:
@@ -293,8 +298,8 @@ class UnitHealth(Detector):
         }
         if not lasting:
             return None
-        place = {path: number for number, path in enumerate(self._order)}
-        path = min(lasting, key=lambda name: place.get(name, 0))
+        index = {path: number for number, path in enumerate(self._order)}
+        path = min(lasting, key=lambda name: index.get(name, 0))
         share = lasting[path].latest[1]
         return Finding(
             "saturated_units",
@@ -328,7 +333,7 @@ class UnitHealth(Detector):
         return Finding(
             "dormant_units",
             Severity.INFO if learned else Severity.WARNING,
-            f"{late:.0%} of the units of {path} are dormant, up from {early:.0%}: {follows}.",
+            f"{late:.0%} of the units of {self._layer_name(path)} are dormant, up from {early:.0%}: {follows}.",
             first,
             self._last_look,
             tuple(sorted(risen, key=lambda name: -risen[name][1])),
@@ -340,7 +345,7 @@ class UnitHealth(Detector):
         """Whether the loss fell far and stayed there."""
         loss = self._curves.loss
         if not len(loss) or loss.values.min() <= 0:
-            # Of losses that can be negative nobody knows what is far.
+            # For losses that can be negative there is no scale for "far".
             return False
         early, late = loss.part(0, 1 / 3), loss.part(2 / 3, 1)
         return bool(late.max() < LEARNED * early.max() and np.median(late) < LEARNED * np.median(early))
@@ -392,7 +397,7 @@ class UnitHealth(Detector):
                 )
         return None
 
-    def _symmetric(self, step: int, sites: list[str]) -> Finding:
+    def _symmetry_finding(self, step: int, sites: list[str]) -> Finding:
         verb = "is" if len(sites) == 1 else "are"
         return Finding(
             "symmetric_units",

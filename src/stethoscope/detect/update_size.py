@@ -14,8 +14,8 @@ import numpy as np
 from stethoscope.analyse.span import Span
 from stethoscope.detect.detector import Code, Detector, Reading, is_matrix
 from stethoscope.detect.effects import BLOW_UP, UNIT_TROUBLE
-from stethoscope.detect.loss_kind import LossKind
 from stethoscope.detect.needs import LOSS, RATE, UPDATES, WEIGHTS
+from stethoscope.detect.surrogate_loss import SurrogateLoss
 from stethoscope.detect.tracks import Track
 from stethoscope.record import Evidence, Finding, FloatArray, Kind, Severity, metrics
 
@@ -48,7 +48,7 @@ NOISE: Final = 2.0
 AT_ONCE: Final = 2
 """Steps between one that left nothing of the weights and a loss that is no number: what came of those weights."""
 RECENT: Final = 512
-"""Losses that are kept one by one: updates are looked at every few steps, and it takes a few looks to call them large."""
+"""Losses that are kept one by one: updates are measured every few steps, and it takes a few samples to call them large."""
 WORSE: Final = 2.0
 """A loss above this many times the best it had been, and above where it began, is divergence and not noise."""
 
@@ -96,14 +96,14 @@ class UpdateSize(Detector):
         self._streak = Track(2, limit=1024)
         self._stalled: tuple[int, float, float] | None = None
         self._latest_loss = np.nan
-        self._kind = LossKind()
+        self._kind = SurrogateLoss()
         self._lost_at: int | None = None
         """The first step without a finite loss."""
 
     def observe(self, span: Span) -> None:
         """One median ratio for every step that has one."""
         self._kind.observe(span)
-        updates, weights, paths = _pairs(span)
+        updates, weights, paths = _update_weight_pairs(span)
         rms, zeros = span.stat("rms"), span.stat("zero_fraction")
         loss, rates = span.metric(metrics.LOSS), span.metric(metrics.LEARNING_RATE)
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -138,17 +138,17 @@ class UpdateSize(Detector):
             first = ratios[seen[0]]
             some = bool(np.nanmin(first) < REPLACED)
             self._born_at_zero = {path for path, ratio in zip(paths, first, strict=True) if some and ratio > 0.9}
-        for place, path in enumerate(paths):
+        for index, path in enumerate(paths):
             if path in (self._born_at_zero or ()):
-                ratios[:, place] = np.nan
+                ratios[:, index] = np.nan
 
     def _follow_weights(self, sizes: FloatArray, paths: list[str]) -> None:
         """The first and the latest size of every matrix."""
-        for place, path in enumerate(paths):
-            there = np.flatnonzero(np.isfinite(sizes[:, place]))
+        for index, path in enumerate(paths):
+            there = np.flatnonzero(np.isfinite(sizes[:, index]))
             if len(there):
-                first = self._weights.get(path, (float(sizes[there[0], place]), 0.0))[0]
-                self._weights[path] = (first, float(sizes[there[-1], place]))
+                first = self._weights.get(path, (float(sizes[there[0], index]), 0.0))[0]
+                self._weights[path] = (first, float(sizes[there[-1], index]))
 
     def _follow_ratio(self, step: int, ratios: FloatArray, paths: list[str]) -> None:
         values = ratios[~np.isnan(ratios)]
@@ -229,7 +229,7 @@ class UpdateSize(Detector):
         recent = self._middle_of_last(3) if len(self._losses) else np.nan
         since = np.nan if self._large_since is None else self._large_since
         large = f"first of {LARGE_STEPS} steps in a row whose median update / weight is above {LARGE:g}"
-        growth, diverged = self._growth(), self._divergence()
+        growth, diverged = self._weight_growth(), self._divergence()
         return {
             "update_too_large": [
                 Reading(large, since, ">=", 0),
@@ -287,7 +287,7 @@ class UpdateSize(Detector):
             return [self._too_large(self._lost_at, None, self._best_loss)]
         if self._stalled is not None and self._large_since is not None:
             return [self._too_large(self._stalled[0], self._stalled[2], self._stalled[1])]
-        wrecked = self._wrecked() or self._undone()
+        wrecked = self._wrecked_start() or self._lost_progress()
         if wrecked is not None:
             return [self._too_large(self._large_since or 0, *wrecked)]
         return self._never_large()
@@ -322,13 +322,13 @@ class UpdateSize(Detector):
         spread = 1.4826 * float(np.median(np.abs(np.diff(np.log(usual))))) / np.sqrt(2.0)
         return bool(np.log(risen / self._first_loss) < NOISE * spread)
 
-    def _growth(self) -> list[float]:
+    def _weight_growth(self) -> list[float]:
         """How many times its first size, or the one that weights usually begin with, each matrix has now."""
         return [last / max(first, self._usual[path]) for path, (first, last) in self._weights.items()]
 
-    def _wrecked(self) -> tuple[float, float] | None:
+    def _wrecked_start(self) -> tuple[float, float] | None:
         """The first steps multiplied or replaced the weights, and after them the loss never fell again: what it is, what it was."""
-        growth = self._growth()
+        growth = self._weight_growth()
         grown = bool(growth) and float(np.median(growth)) >= WRECKED_GROWTH
         if self._large_since is None or len(self._losses) < WRECKED_STEPS or not (grown or self._replaced is not None):
             return None
@@ -339,7 +339,7 @@ class UpdateSize(Detector):
         stands_still = after > before - STALL_FALL * abs(before) and after > STUCK_ABOVE * early
         return (after, before) if stands_still else None
 
-    def _undone(self) -> tuple[float, float] | None:
+    def _lost_progress(self) -> tuple[float, float] | None:
         """The loss had fallen; since updates became large it is back where it began, and stays: what it is, what it was."""
         if self._large_since is None:
             return None
@@ -355,7 +355,7 @@ class UpdateSize(Detector):
         how = (
             f"and the loss diverges at step {step:,}"
             if self._divergence() is not None
-            else f"and the loss is no number at step {step:,}"
+            else f"and the loss is NaN or Inf at step {step:,}"
             if step == self._lost_at
             else "and the loss does not fall"
         )
@@ -396,13 +396,13 @@ class UpdateSize(Detector):
 
 
 def _usual_size(shape: tuple[int, ...]) -> float:
-    """The root mean square that a matrix begins with where nobody says otherwise: by how many values go into a unit."""
+    """The root mean square of PyTorch's default initialization: by how many values go into a unit."""
     return float(1.0 / np.sqrt(3.0 * max(1, int(np.prod(shape[1:])))))
 
 
-def _pairs(span: Span) -> tuple[list[int], list[int], list[str]]:
-    """Places of the updates of weight matrices, of the matrices themselves, and their paths."""
-    weights = {span.sites[n].site.path: int(n) for n in span.places(Kind.WEIGHT) if is_matrix(span.sites[n])}
-    updates = {span.sites[n].site.path: int(n) for n in span.places(Kind.UPDATE)}
+def _update_weight_pairs(span: Span) -> tuple[list[int], list[int], list[str]]:
+    """Indices of the updates of weight matrices, of the matrices themselves, and their paths."""
+    weights = {span.sites[n].site.path: int(n) for n in span.site_indices(Kind.WEIGHT) if is_matrix(span.sites[n])}
+    updates = {span.sites[n].site.path: int(n) for n in span.site_indices(Kind.UPDATE)}
     paths = [path for path in updates if path in weights]
     return [updates[path] for path in paths], [weights[path] for path in paths], paths

@@ -14,10 +14,10 @@ import numpy as np
 from stethoscope.analyse.span import Span
 from stethoscope.analyse.trends import Direction, mann_kendall
 from stethoscope.detect.curves import Curve, Curves
-from stethoscope.detect.detector import Code, Detector, Reading, name_list
+from stethoscope.detect.detector import Code, Detector, Reading
 from stethoscope.detect.effects import BLOW_UP, LEARNING_TROUBLE, UNIT_TROUBLE
 from stethoscope.detect.needs import EVAL_HINT, LOSS, VALIDATION, Need
-from stethoscope.record import Evidence, Finding, Severity
+from stethoscope.record import Evidence, Finding, Severity, name_list
 from stethoscope.record.events import EvalBegin, EvalForward
 
 LOOKS_NEEDED: Final = 5
@@ -67,7 +67,7 @@ class Disagreement(Detector):
         loss = self._curves.loss
         first, last = (float(np.median(loss.part(*part))) if len(loss) else np.nan for part in ((0, 0.2), (0.8, 1)))
         both = {n: c for sign in (1, -1) for n, c in self._curves.validation(sign).items()}
-        better = [n for sign in (1, -1) for n, c in self._curves.validation(sign).items() if _improved(c, sign)]
+        better = [n for sign in (1, -1) for n, c in self._curves.validation(sign).items() if _clearly_improved(c, sign)]
         return {
             "loss_metric_disagree": [
                 Reading("training losses", len(loss), ">=", 4 * LOOKS_NEEDED),
@@ -85,9 +85,11 @@ class Disagreement(Detector):
             return []
         first, last = float(np.median(loss.part(0, 0.2))), float(np.median(loss.part(0.8, 1)))
         fell = last < first - 0.05 * abs(first)
-        if not fell and not self._creeps(first, last):
+        if not fell and not self._falls_slowly(first, last):
             return []
-        better = {n: c for sign in (1, -1) for n, c in self._curves.validation(sign).items() if _improved(c, sign)}
+        better = {
+            n: c for sign in (1, -1) for n, c in self._curves.validation(sign).items() if _clearly_improved(c, sign)
+        }
         if better:
             return []
         # A loss near its floor falls by little; then only a metric that was good, and is lost, says enough.
@@ -116,7 +118,7 @@ class Disagreement(Detector):
             )
         ]
 
-    def _creeps(self, first: float, last: float) -> bool:
+    def _falls_slowly(self, first: float, last: float) -> bool:
         """Whether the loss falls by little, all the way, and by more than it sways."""
         loss = self._curves.loss
         sway = float(np.median(np.abs(loss.part(0.8, 1) - last)))
@@ -158,7 +160,7 @@ class Disagreement(Detector):
         return None
 
 
-def _improved(curve: Curve, sign: int) -> bool:
+def _clearly_improved(curve: Curve, sign: int) -> bool:
     """Whether a metric is clearly better in its last third than at the start."""
     if len(curve) < LOOKS_NEEDED:
         return True

@@ -1,4 +1,4 @@
-"""The Diagnosis: causes in order, what follows from each, and how much was looked at."""
+"""The Diagnosis: causes in order, what follows from each, and how much was examined."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class Diagnosis(Drawn):
             return self.judged
         if self.causes:
             return Verdict(State.TROUBLE, self.causes[0].message, severity=self.causes[0].severity)
-        return Verdict(State.CANNOT_TELL, "No cause was found, and no run was looked at.")
+        return Verdict(State.CANNOT_TELL, "No cause was found, and no run was examined.")
 
     @property
     def healthy(self) -> bool:

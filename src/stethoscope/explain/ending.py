@@ -41,8 +41,8 @@ def blindness(looked: LookedAt, run: Run) -> str:
 
 
 def is_by_hand(run: Run) -> bool:
-    """Whether somebody ended the run on purpose: Ctrl-C, or a signal that asks a process to end."""
-    body = _body(run)
+    """Whether the run was ended on purpose: Ctrl-C, or a signal that asks a process to end."""
+    body = _ending_body(run)
     name = str(body.get("exception") or body.get("error") or body.get("type") or "")
     return name in ("KeyboardInterrupt", "StopTraining") or str(body.get("signal") or "") in (
         "SIGINT",
@@ -51,7 +51,7 @@ def is_by_hand(run: Run) -> bool:
     )
 
 
-def _body(run: Run) -> Mapping[str, Any]:
+def _ending_body(run: Run) -> Mapping[str, Any]:
     ended: Mapping[str, Any] = run.ended or {}
     inner = ended.get("body")
     return inner if isinstance(inner, Mapping) else ended
@@ -59,7 +59,7 @@ def _body(run: Run) -> Mapping[str, Any]:
 
 def ending(run: Run) -> str:
     """How a run that did not finish ended, as a sentence: when, and with what."""
-    body = _body(run)
+    body = _ending_body(run)
     at = f"at step {run.last_step:,}" if run.last_step is not None else "before the first step"
     signal = str(body.get("signal") or "")
     if signal:

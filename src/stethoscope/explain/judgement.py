@@ -45,10 +45,10 @@ def judge(run: Run, causes: Sequence[Finding], looked: LookedAt) -> Verdict:
     """The one place where a state is decided."""
     told = tuple(reservations(looked, run))
     blind = blindness(looked, run)
-    progress = _progress(run)
+    progress = _read_progress(run)
     found = () if blind else symptoms(progress)
     if run.state == "crashed" and not is_by_hand(run):
-        found = (_crash(run), *found)
+        found = (_crash_symptom(run), *found)
     unexplained = tuple(symptom for symptom in found if not any(explains(cause, symptom, run) for cause in causes))
     if causes:
         return Verdict(
@@ -60,7 +60,7 @@ def judge(run: Run, causes: Sequence[Finding], looked: LookedAt) -> Verdict:
             severity=causes[0].severity,
         )
     if found:
-        return _unexplained(run, found, told)
+        return _unexplained_verdict(run, found, told)
     if blind:
         return Verdict(State.CANNOT_TELL, blind, reservations=told)
     shown = learning(progress)
@@ -76,7 +76,7 @@ def explains(cause: Finding, symptom: Symptom, run: Run) -> bool:
     return cause.code not in COSTS_ONLY and cause.first_step <= symptom.first_step + max(SLACK_STEPS, SLACK * length)
 
 
-def _unexplained(run: Run, found: tuple[Symptom, ...], told: tuple[str, ...]) -> Verdict:
+def _unexplained_verdict(run: Run, found: tuple[Symptom, ...], told: tuple[str, ...]) -> Verdict:
     first = found[0]
     weighed = suspects(run, first)
     return Verdict(
@@ -86,18 +86,18 @@ def _unexplained(run: Run, found: tuple[Symptom, ...], told: tuple[str, ...]) ->
         symptoms=found,
         unexplained=found,
         suspects=weighed,
-        line=next((one.line for one in weighed if one.line), "") or _next(run, first),
+        line=next((one.line for one in weighed if one.line), "") or _next_experiment(run, first),
         reservations=told,
         severity=first.severity,
     )
 
 
-def _crash(run: Run) -> Symptom:
+def _crash_symptom(run: Run) -> Symptom:
     step = run.last_step or 0
     return Symptom("crashed", ending(run), step, step, (Evidence("last recorded step", float(step)),))
 
 
-def _progress(run: Run) -> Progress:
+def _read_progress(run: Run) -> Progress:
     """What is read of a folder that may hold anything: what makes no sense is as good as not there."""
     try:
         return progress_of(run)
@@ -105,7 +105,7 @@ def _progress(run: Run) -> Progress:
         return Progress(Series(np.empty(0, np.int64), np.empty(0)), LossKind(LossFamily.OPAQUE))
 
 
-def _next(run: Run, symptom: Symptom) -> str:
+def _next_experiment(run: Run, symptom: Symptom) -> str:
     """The experiment that would split what is left."""
     if symptom.name in ("diverges", "swings"):
         rate = _rate_at(run, symptom.first_step)

@@ -14,7 +14,7 @@ from stethoscope.store import Run
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Seen:
+class NeedStatus:
     """A need beside what the run has of it."""
 
     need: Need
@@ -37,11 +37,11 @@ class Seen:
         }
 
 
-def seen(need: Need, run: Run) -> Seen:
+def status_of(need: Need, run: Run) -> NeedStatus:
     """What the run has of it."""
     count, words = _SOURCES[need.source](need, run)
     met = count > 0 or need.may_be_absent
-    return Seen(need, met, words if count else need.hint if need.may_be_absent else "none")
+    return NeedStatus(need, met, words if count else need.hint if need.may_be_absent else "none")
 
 
 def _seen_rows(need: Need, run: Run) -> tuple[int, str]:

@@ -86,7 +86,7 @@ def codes() -> tuple[str, ...]:
 
 @functools.cache
 def page(code: str) -> Page:
-    """The page of a code; one that nobody knows is an error that names the nearest."""
+    """The page of a code; an unknown one is an error that names the nearest."""
     if code not in codes():
         near = did_you_mean(code, codes())
         raise UnknownCodeError("There is no such code", where=code, do=near or "stethoscope explain lists them all")

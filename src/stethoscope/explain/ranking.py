@@ -25,7 +25,7 @@ def rank_causes(
     """
     around = around or RunContext()
     serious = [f for f in findings if f.severity is not Severity.INFO]
-    parents = [_parent(number, serious, around) for number in range(len(serious))]
+    parents = [_find_parent(number, serious, around) for number in range(len(serious))]
     roots = [_root(number, parents) for number in range(len(serious))]
     causes = [f for number, f in enumerate(serious) if roots[number] == number]
     causes.sort(key=lambda f: (-f.severity.rank, f.first_step, -f.confidence, f.code))
@@ -36,11 +36,11 @@ def rank_causes(
     return tuple(causes), {code: tuple(sorted(found, key=lambda f: f.first_step)) for code, found in followed.items()}
 
 
-def _parent(number: int, serious: Sequence[Finding], around: RunContext) -> int | None:
+def _find_parent(number: int, serious: Sequence[Finding], around: RunContext) -> int | None:
     """The finding from which this one follows: of several the latest, of equally late ones the first."""
     own = serious[number]
-    possible = [place for place, cause in enumerate(serious) if place != number and _follows(own, cause, around)]
-    return max(possible, key=lambda place: (serious[place].first_step, -place), default=None)
+    possible = [index for index, cause in enumerate(serious) if index != number and _can_follow(own, cause, around)]
+    return max(possible, key=lambda index: (serious[index].first_step, -index), default=None)
 
 
 def _root(number: int, parents: Sequence[int | None]) -> int:
@@ -53,7 +53,7 @@ def _root(number: int, parents: Sequence[int | None]) -> int:
     return seen[-1]
 
 
-def _follows(other: Finding, cause: Finding, around: RunContext) -> bool:
+def _can_follow(other: Finding, cause: Finding, around: RunContext) -> bool:
     if other.code not in effects_of(cause.code) or has_own_root(other, cause, around):
         return False
     # Two that could each lead to the other: the earlier one is the cause.
@@ -78,7 +78,7 @@ def acts_through_updates(code: str) -> bool:
 
 def has_own_root(other: Finding, cause: Finding, around: RunContext) -> bool:
     """Whether the run shows that one finding does not come from another, although it might by its kind."""
-    # A state of units at the very first look was there before any update could make it.
+    # A state of units at the very first sample was there before any update could make it.
     if other.code in UNIT_TROUBLE and acts_through_updates(cause.code) and around.first_step is not None:
         return other.first_step <= around.first_step
     # Behind a normalization nothing is known of the size of the inputs.

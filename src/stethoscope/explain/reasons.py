@@ -1,20 +1,20 @@
-"""Why a code was told or not: what was looked at, what was missing, what silenced it, the numbers beside their limits."""
+"""Why a code was reported or not: what was recorded, what was missing, what silenced it, the numbers beside their limits."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from stethoscope.analyse.span import spans
 from stethoscope.detect import Detection, Reading
 from stethoscope.detect.registry import known
-from stethoscope.explain.needs import Seen, seen
+from stethoscope.explain.needs import NeedStatus, status_of
 from stethoscope.explain.pages import page
-from stethoscope.explain.ranking import apply_ignores, is_named, rank_causes
-from stethoscope.explain.run_context import RunContext, context_of
+from stethoscope.explain.ranking import is_named
+from stethoscope.explain.verdict import weigh
 from stethoscope.record import Finding, Severity
 from stethoscope.store import Run, open_run
 
@@ -30,7 +30,7 @@ class Why:
     """"cause", "followed" (from another), "noted" (Info), "expected", "ignored", "quiet", "blind" (something it needs was
     not recorded), "broken" (the detector failed) or "checkup" (only a checkup looks for it)."""
     sentence: str
-    needs: tuple[Seen, ...] = ()
+    needs: tuple[NeedStatus, ...] = ()
     readings: tuple[Reading, ...] = ()
     findings: tuple[Finding, ...] = ()
     """What the detector said, before anything was silenced."""
@@ -50,9 +50,9 @@ class Why:
             "readings": [
                 {
                     "label": r.label,
-                    "value": _number(r.value),
+                    "value": _known_number(r.value),
                     "asks": r.sign,
-                    "limit": _number(r.limit),
+                    "limit": _known_number(r.limit),
                     "holds": r.holds,
                     "site": r.site,
                     "way": r.way,
@@ -63,7 +63,7 @@ class Why:
         }
 
 
-def _number(value: float) -> float | None:
+def _known_number(value: float) -> float | None:
     return None if math.isnan(value) else float(value)
 
 
@@ -82,46 +82,43 @@ def why(run: Run | str | Path, code: str) -> Why:
     detection.observe(spans(opened))
     every = detection.findings()
     found = tuple(finding for finding in every if finding.code == code)
-    needs = tuple(seen(need, opened) for need in known().codes[code].needs)
+    needs = tuple(status_of(need, opened) for need in known().codes[code].needs)
     readings = tuple(detection.readings().get(code, ()))
     if owner.__name__ in detection.errors:
         outcome, sentence = "broken", f"The detector {owner.__name__} failed: {detection.errors[owner.__name__]}"
     elif found:
-        outcome, sentence = _fired(every, found, opened.info.get("config", {}), context_of(opened))
+        outcome, sentence = _told_as(opened, every, found)
     else:
-        outcome, sentence = _silent(needs, readings, finished=told_on_page.found_by == ("finished run",))
+        outcome, sentence = _why_silent(needs, readings, finished=told_on_page.found_by == ("finished run",))
     return Why(code, outcome, sentence, needs, readings, found)
 
 
-def _fired(
-    every: Sequence[Finding], found: Sequence[Finding], config: Mapping[str, Any], around: RunContext
-) -> tuple[str, str]:
-    ignore, expect = config.get("ignore", ()), config.get("expect", ())
+def _told_as(run: Run, every: Sequence[Finding], found: Sequence[Finding]) -> tuple[str, str]:
+    config = run.info.get("config", {})
     code, step = found[0].code, found[0].first_step
     since = f"It was found, since step {step:,}"
-    heard = apply_ignores(every, ignore, expect)
+    heard, causes, followed = weigh(run, every)
     if not any(f.code == code for f in heard):
-        silencer = next(rule for rule in ignore if is_named(found[0], rule))
+        silencer = next(rule for rule in config.get("ignore", ()) if is_named(found[0], rule))
         return "ignored", f"{since}, and is not told because of ignore={silencer!r}."
-    causes, followed = rank_causes(heard, around)
     for number, cause in enumerate(causes, start=1):
         if cause.code == code:
             return "cause", f"{since}: cause {number} of {len(causes)}."
     for under, group in followed.items():
         if any(f.code == code for f in group):
             return "followed", f"{since}, and is told under {under}, from which it can follow."
-    rule = next((rule for rule in expect if is_named(found[0], rule)), None)
+    rule = next((rule for rule in config.get("expect", ()) if is_named(found[0], rule)), None)
     if rule is not None and found[0].severity is not Severity.INFO:
         return "expected", f"{since}, and is only noted because of expect={rule!r}."
     return "noted", f"{since}, as a note: it is no cause."
 
 
-def _silent(needs: Sequence[Seen], readings: Sequence[Reading], *, finished: bool) -> tuple[str, str]:
+def _why_silent(needs: Sequence[NeedStatus], readings: Sequence[Reading], *, finished: bool) -> tuple[str, str]:
     missing = [need for need in needs if need.blinds]
     if missing:
         what = missing[0].need
         more = f" What would bring it: {what.hint}." if what.hint else ""
-        return "blind", f"It was not found, and could not be: the run has no {_bare(what.what)}.{more}"
+        return "blind", f"It was not found, and could not be: the run has no {_without_article(what.what)}.{more}"
     held_back = blocking(readings)
     if held_back is None:
         return (
@@ -132,7 +129,7 @@ def _silent(needs: Sequence[Seen], readings: Sequence[Reading], *, finished: boo
     return "quiet", f"It was not found: {told(held_back)}.{late}"
 
 
-def _bare(words: str) -> str:
+def _without_article(words: str) -> str:
     return words.removeprefix("the ").removeprefix("a ")
 
 

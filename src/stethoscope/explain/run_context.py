@@ -28,10 +28,10 @@ class RunContext:
         """Whether every way from the input to this module leads through a normalization, which forgets the input's size."""
         if self.graph is None:
             return False
-        place = self.graph.node_of(site)
-        if place is None or INPUT not in self.graph.nodes:
+        node = self.graph.node_of(site)
+        if node is None or INPUT not in self.graph.nodes:
             return False
-        seen, ahead = {place}, [place]
+        seen, ahead = {node}, [node]
         while ahead:
             for edge in self.graph.inputs(ahead.pop()):
                 if edge.source == INPUT:

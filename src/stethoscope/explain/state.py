@@ -74,7 +74,7 @@ class Verdict:
     unexplained: tuple[Symptom, ...] = ()
     """Of these, those that no cause explains."""
     suspects: tuple[Suspect, ...] = ()
-    """Of a symptom without a cause: what was looked at, those first that a number still speaks for."""
+    """Of a symptom without a cause: the possible causes, those first that a number still speaks for."""
     line: str = ""
     """A line of code: the next experiment, or what would let us tell."""
     limits: str = ""

@@ -43,7 +43,7 @@ def suspects(run: Run, symptom: Symptom) -> tuple[Suspect, ...]:
     return tuple(sorted(found, key=lambda suspect: suspect.is_cleared))
 
 
-def _medians(run: Run, kind: Kind, stat: str, steps: range) -> Iterator[tuple[str, float]]:
+def _median_by_site(run: Run, kind: Kind, stat: str, steps: range) -> Iterator[tuple[str, float]]:
     matrix = run.matrix(kind, stat, first=steps.start, last=steps.stop - 1)
     for at, info in enumerate(matrix.sites):
         values = matrix.values[:, at]
@@ -52,7 +52,7 @@ def _medians(run: Run, kind: Kind, stat: str, steps: range) -> Iterator[tuple[st
             yield info.site.path, float(np.median(values))
 
 
-def _overflow(run: Run, steps: range) -> Suspect | None:
+def _overflow_suspect(run: Run, steps: range) -> Suspect | None:
     counts = run.matrix(None, "num_nonfinite", first=steps.start, last=steps.stop - 1)
     recorded = ~counts.missing
     if not recorded.any():
@@ -63,8 +63,8 @@ def _overflow(run: Run, steps: range) -> Suspect | None:
 
 
 def _update_size(run: Run, steps: range) -> Suspect | None:
-    sizes = dict(_medians(run, Kind.WEIGHT, "rms", steps))
-    updates = _medians(run, Kind.UPDATE, "rms", steps)
+    sizes = dict(_median_by_site(run, Kind.WEIGHT, "rms", steps))
+    updates = _median_by_site(run, Kind.UPDATE, "rms", steps)
     ratios = [size / sizes[path] for path, size in updates if sizes.get(path, 0.0) > 0]
     if not ratios:
         return None
@@ -89,7 +89,9 @@ def _other_rate(run: Run, usual: float) -> str:
 
 
 def _gradient_reach(run: Run, steps: range) -> Suspect | None:
-    norms = [(size, path) for path, size in _medians(run, Kind.GRADIENT, "norm", steps) if path.endswith("weight")]
+    norms = [
+        (size, path) for path, size in _median_by_site(run, Kind.GRADIENT, "norm", steps) if path.endswith("weight")
+    ]
     if len(norms) < 2:
         return None
     size, path = min(norms)
@@ -113,7 +115,7 @@ def _gradient_peak(run: Run, steps: range) -> Suspect | None:
 
 
 def _zero_outputs(run: Run, steps: range) -> Suspect | None:
-    shares = [(share, path) for path, share in _medians(run, Kind.ACTIVATION, "zero_fraction", steps)]
+    shares = [(share, path) for path, share in _median_by_site(run, Kind.ACTIVATION, "zero_fraction", steps)]
     if not shares:
         return None
     share, path = max(shares)
@@ -125,7 +127,7 @@ def _zero_outputs(run: Run, steps: range) -> Suspect | None:
 def _input_spread(run: Run, steps: range) -> Suspect | None:
     # Of token ids a spread says nothing.
     floats = {info.site.path for info in run.sites if info.site.kind is Kind.INPUT and "float" in info.dtype}
-    for path, std in _medians(run, Kind.INPUT, "std", range(steps.stop)):
+    for path, std in _median_by_site(run, Kind.INPUT, "std", range(steps.stop)):
         if path in floats:
             low, high = INPUT_SIZES
             what = "inputs that are all alike" if std < low else "inputs that are constant or badly scaled"
@@ -133,7 +135,7 @@ def _input_spread(run: Run, steps: range) -> Suspect | None:
     return None
 
 
-def _rate(run: Run, _: range) -> Suspect | None:
+def _rate_suspect(run: Run, _: range) -> Suspect | None:
     if metrics.LEARNING_RATE not in run.metrics():
         return None
     values: FloatArray = run.metric(metrics.LEARNING_RATE).values
@@ -165,14 +167,14 @@ _QUESTIONS: Final[dict[str, tuple[Question, ...]]] = {
     "does_not_learn": (
         _update_size,
         _gradient_reach,
-        _overflow,
+        _overflow_suspect,
         _zero_outputs,
         _input_spread,
-        _rate,
+        _rate_suspect,
         _training_mode,
     ),
-    "only_rises": (_update_size, _gradient_peak, _overflow, _input_spread),
-    "diverges": (_update_size, _gradient_peak, _overflow, _input_spread),
-    "swings": (_update_size, _gradient_peak, _overflow, _input_spread),
-    "parts_from_training": (_validation_mode, _overflow),
+    "only_rises": (_update_size, _gradient_peak, _overflow_suspect, _input_spread),
+    "diverges": (_update_size, _gradient_peak, _overflow_suspect, _input_spread),
+    "swings": (_update_size, _gradient_peak, _overflow_suspect, _input_spread),
+    "parts_from_training": (_validation_mode, _overflow_suspect),
 }

@@ -29,7 +29,7 @@ NOT_MEASURED = ("frozen", "meta", "unsupported", "capped")
 def diagnose(
     run: Run | str | Path, *, findings: list[Finding] | None = None, is_late: Callable[[], bool] | None = None
 ) -> Diagnosis:
-    """The causes in a run, ranked. `findings` are taken instead of looking again, where somebody has looked.
+    """The causes in a run, ranked. `findings` are those of an earlier search, which is not repeated then.
 
     `is_late` is asked between spans of steps; where it says so there is no diagnosis, but a TimeoutError.
 
@@ -53,19 +53,9 @@ def diagnose(
     return conclude(opened, findings, looked_at=looked_at(opened, broken))
 
 
-def conclude(
-    run: Run,
-    findings: Iterable[Finding],
-    *,
-    looked_at: LookedAt | None = None,
-    ignore: Iterable[str] | None = None,
-    expect: Iterable[str] | None = None,
-) -> Diagnosis:
-    """The one place where findings of a run become causes and what follows from them.
-
-    `ignore` and `expect` are the run's own settings, unless a session has others by now.
-    """
-    heard, causes, followed = weigh(run, findings, ignore=ignore, expect=expect)
+def conclude(run: Run, findings: Iterable[Finding], *, looked_at: LookedAt | None = None) -> Diagnosis:
+    """The one place where findings of a run become causes and what follows from them."""
+    heard, causes, followed = weigh(run, findings)
     looked = looked_at or LookedAt()
     return Diagnosis(causes, tuple(heard), followed, looked, judge(run, causes, looked))
 
@@ -77,7 +67,10 @@ def weigh(
     ignore: Iterable[str] | None = None,
     expect: Iterable[str] | None = None,
 ) -> tuple[list[Finding], tuple[Finding, ...], dict[str, tuple[Finding, ...]]]:
-    """What is left of the findings after what the user silenced, the causes among them, and what follows from each."""
+    """What is left of the findings after what the user silenced, the causes among them, and what follows from each.
+
+    `ignore` and `expect` are the run's own settings, unless a session has others by now.
+    """
     settings = run.info.get("config", {})
     ignored = settings.get("ignore", ()) if ignore is None else ignore
     expected = settings.get("expect", ()) if expect is None else expect

@@ -36,7 +36,7 @@ logger.addHandler(logging.NullHandler())
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """Something a hook wants somebody to know."""
+    """What a hook reports: a message and its severity."""
 
     message: str
     severity: Severity
@@ -153,7 +153,7 @@ class WebhookSink:
     def _run(self) -> None:
         while (alert := self._queue.get()) is not None:
             try:
-                self._post(alert)
+                self._post_alert(alert)
                 self.num_sent += 1
             except (OSError, ValueError, urllib.error.URLError) as error:
                 self.num_failed += 1
@@ -161,7 +161,7 @@ class WebhookSink:
                 level = logging.WARNING if self.num_failed == 1 else logging.DEBUG
                 logger.log(level, "an alert did not reach the webhook: %s", error)
 
-    def _post(self, alert: Alert) -> None:
+    def _post_alert(self, alert: Alert) -> None:
         body = json.dumps(alert.to_json(), allow_nan=False).encode()
         headers = {"Content-Type": "application/json"}
         request = urllib.request.Request(self._url, data=body, headers=headers, method="POST")  # noqa: S310 - checked

@@ -116,7 +116,7 @@ class HookManager(Toolbox):
         with self._lock:
             hook_id, self._next_id = self._next_id, self._next_id + 1
             self._entries = {**self._entries, hook_id: _Entry(hook)}
-        self._changed()
+        self._notify_change()
         return hook_id
 
     def remove_hook(self, hook_id: int) -> bool:
@@ -124,7 +124,7 @@ class HookManager(Toolbox):
         with self._lock:
             known = hook_id in self._entries
             self._entries = {key: entry for key, entry in self._entries.items() if key != hook_id}
-        self._changed()
+        self._notify_change()
         return known
 
     def enable_hook(self, hook_id: int, enabled: bool = True) -> None:
@@ -134,9 +134,9 @@ class HookManager(Toolbox):
             entry.hook = replace(entry.hook, enabled=enabled)
             if enabled:
                 entry.stats.disabled, entry.stats.num_error = False, 0
-        self._changed()
+        self._notify_change()
 
-    def _changed(self) -> None:
+    def _notify_change(self) -> None:
         if self.on_change is not None:
             self.on_change()
 
@@ -207,14 +207,16 @@ class HookManager(Toolbox):
     ) -> int:
         act = action if isinstance(action, HookAction) else HookAction.CustomCallback(action)
         title = name or getattr(action, "__name__", "") or str(act.kind)
-        builder = HookBuilder(title).action(act).trigger(self._trigger(condition, every, backward))
+        builder = HookBuilder(title).action(act).trigger(self._make_trigger(condition, every, backward))
         if layers is not None:
             builder.layer_patterns(layers).passes("backward" if backward else "forward")
         if limit is not None:
             builder.max_executions(limit)
         return self.register_hook(builder.build())
 
-    def _trigger(self, condition: HookCondition | Predicate | None, every: int | None, backward: bool) -> HookTrigger:
+    def _make_trigger(
+        self, condition: HookCondition | Predicate | None, every: int | None, backward: bool
+    ) -> HookTrigger:
         if condition is None:
             if every is not None:
                 return HookTrigger.EveryNSteps(every)
@@ -258,7 +260,7 @@ class HookManager(Toolbox):
         gradient norm and memory for this call alone. `layers_only` leaves the hooks that speak of steps to
         `execute_step`, for callers that call it.
         """
-        at = self._step(step)
+        at = self._step_of(step)
         if self.is_idle:
             return []
         base = self.context if context is None else context
@@ -279,7 +281,7 @@ class HookManager(Toolbox):
         """Tells every sink."""
         self.tell(Alert(message, Severity(severity), hook, self.context.layer, self.context.step))
 
-    def _step(self, step: int | None) -> int:
+    def _step_of(self, step: int | None) -> int:
         with self._lock:
             self._calls += 1
             if step is not None:
@@ -289,7 +291,7 @@ class HookManager(Toolbox):
     def _run_all(self, context: HookContext, entries: list[tuple[int, _Entry]]) -> list[HookResult]:
         results = []
         for hook_id, entry in entries:
-            result = self._run(hook_id, entry, context)
+            result = self._run_actions(hook_id, entry, context)
             if result is not None:
                 results.append(result)
         with self._lock:
@@ -311,7 +313,7 @@ class HookManager(Toolbox):
             or (kind is TriggerKind.LAYER_SPECIFIC and layer not in hook.trigger.layers)
         )
 
-    def _run(self, hook_id: int, entry: _Entry, context: HookContext) -> HookResult | None:
+    def _run_actions(self, hook_id: int, entry: _Entry, context: HookContext) -> HookResult | None:
         hook, stats = entry.hook, entry.stats
         result = partial(HookResult, hook_id, hook.name, layer=context.layer, step=context.step)
         try:
@@ -332,7 +334,7 @@ class HookManager(Toolbox):
             self.counts[HookStatus.SUCCESS] += 1
             raise
         except Exception as error:
-            return result(status=HookStatus.ERROR, message=self._failed(entry, context, error))
+            return result(status=HookStatus.ERROR, message=self._report_failure(entry, context, error))
         if skipped and len(skipped) == len(hook.actions):
             stats.num_skipped += 1
             stats.num_refused += any(reason.told for reason in skipped)
@@ -340,7 +342,7 @@ class HookManager(Toolbox):
         stats.num_success += 1
         return result(status=HookStatus.SUCCESS, message="; ".join(map(str, skipped)), values=tuple(values))
 
-    def _failed(self, entry: _Entry, context: HookContext, error: Exception) -> str:
+    def _report_failure(self, entry: _Entry, context: HookContext, error: Exception) -> str:
         """Reports what a hook raised; the third time disables it."""
         stats = entry.stats
         stats.num_error += 1

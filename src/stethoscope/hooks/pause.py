@@ -1,7 +1,7 @@
 """PauseTraining: waits at a prompt, or for `stethoscope resume RUN` from elsewhere.
 
 Refuses where waiting would be worse than going on: with several ranks the others would hang in their next
-collective, and without a terminal nobody might ever answer.
+collective, and without a terminal there might never be an answer.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Poll = Callable[[float], str | None]
 
 
 class Pauser:
-    """Holds training until somebody says to go on."""
+    """Holds training until it is told to go on."""
 
     def __init__(
         self,
@@ -59,16 +59,16 @@ class Pauser:
         resume = None if self.run_folder is None else self.run_folder / RESUME_FILE
         if resume is not None:
             resume.unlink(missing_ok=True)  # left over from an earlier pause
-        self._say(f"stethoscope: training is paused: {printable(reason)}")
+        self._print(f"stethoscope: training is paused: {printable(reason)}")
         elsewhere = f"; or elsewhere: stethoscope resume {self.run_folder}" if resume is not None else ""
-        self._say(f"stethoscope: Enter goes on, stop ends training{elsewhere}")
-        self._mark(reason)
+        self._print(f"stethoscope: Enter goes on, stop ends training{elsewhere}")
+        self._mark_run(reason)
         try:
             return self._wait_for_answer(resume, reason)
         finally:
-            self._unmark()
+            self._unmark_run()
 
-    def _mark(self, reason: str) -> None:
+    def _mark_run(self, reason: str) -> None:
         """Say in the run that training waits; where it cannot be written only the prompt is left."""
         if self.run_folder is not None:
             mark = self.run_folder / PAUSED_FILE
@@ -77,7 +77,7 @@ class Pauser:
                 with os.fdopen(create_file(mark), "w", encoding="utf-8") as file:
                     file.write(printable(reason) + "\n")
 
-    def _unmark(self) -> None:
+    def _unmark_run(self) -> None:
         if self.run_folder is not None:
             with contextlib.suppress(OSError):
                 (self.run_folder / PAUSED_FILE).unlink(missing_ok=True)
@@ -91,7 +91,7 @@ class Pauser:
                 return "resumed at the prompt"
             if resume is not None and resume.exists():
                 resume.unlink(missing_ok=True)
-                self._say("stethoscope: training goes on")
+                self._print("stethoscope: training goes on")
                 return "resumed by the resume file"
 
     def _has_terminal(self) -> bool:
@@ -101,7 +101,7 @@ class Pauser:
         except ValueError:  # closed
             return False
 
-    def _say(self, text: str) -> None:
+    def _print(self, text: str) -> None:
         stream = self._output or sys.stderr
         stream.write(text + "\n")
         stream.flush()

@@ -30,7 +30,7 @@ def save_snapshot(path: Path, context: HookContext, hook: str) -> Path:
     """Writes the context's tensor and returns the path of the safetensors file; the JSON has the same
     stem."""
     tensor = context.tensor
-    target = path if path.suffix == ".safetensors" else path / f"{_stem(context)}.safetensors"
+    target = path if path.suffix == ".safetensors" else path / f"{_file_stem(context)}.safetensors"
     name = context.layer or "tensor"
     data, dtype = _to_bytes(name, tensor)
     make_durable_folder(target.parent)
@@ -72,7 +72,7 @@ def _to_bytes(name: str, tensor: Any) -> tuple[bytes, str]:
     return save_numpy({name: array}), str(array.dtype)
 
 
-def _stem(context: HookContext) -> str:
+def _file_stem(context: HookContext) -> str:
     """A file name for a step and a layer; a layer whose name had to be changed keeps a short hash of it."""
     layer = context.layer or "tensor"
     safe = re.sub(r"[^A-Za-z0-9._-]+", "_", layer).strip(".")[:80] or "layer"

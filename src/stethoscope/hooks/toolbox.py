@@ -63,7 +63,7 @@ class Inspector(Protocol):
         *,
         step: int | None = None,
     ) -> int:
-        """Looks at a tensor and returns the id of the look."""
+        """Inspects a tensor and returns the id of the inspection."""
 
 
 class GradientRecorder(Protocol):
@@ -114,18 +114,18 @@ class Toolbox:
         if kind is ConditionKind.STEP_RANGE:
             return condition.first_step <= context.step <= condition.last_step
         if kind is ConditionKind.CUSTOM:
-            return bool(self._named(condition.predicate, self._conditions, "condition")(context))
-        value = self._value(kind, context)
+            return bool(self._named_function(condition.predicate, self._conditions, "condition")(context))
+        value = self._condition_value(kind, context)
         return value is not None and condition.comparison.holds(value, condition.threshold)
 
     @staticmethod
-    def _value(kind: ConditionKind, context: HookContext) -> float | None:
+    def _condition_value(kind: ConditionKind, context: HookContext) -> float | None:
         if kind is ConditionKind.LOSS_THRESHOLD:
             return context.loss
         if kind is ConditionKind.GRADIENT_NORM_THRESHOLD:
             if context.gradient_norm is not None or context.is_forward or context.data is None:
                 return context.gradient_norm
-            stats = _statistics(context.data)
+            stats = _measure_tensor(context.data)
             bad = stats["num_nan"] + stats["num_posinf"] + stats["num_neginf"]
             return float("nan") if bad else stats["norm"]
         if context.memory_mb is not None:
@@ -134,7 +134,7 @@ class Toolbox:
         return None if used is None else used / 1e6
 
     @staticmethod
-    def _named(given: Any, known: dict[str, Any], what: str) -> Callable[[HookContext], Any]:
+    def _named_function(given: Any, known: dict[str, Any], what: str) -> Callable[[HookContext], Any]:
         if isinstance(given, str):
             if given not in known:
                 raise ConfigError(f"no {what} named {given!r}", do=f"Call register_{what}({given!r}, function) first")
@@ -168,31 +168,33 @@ class Toolbox:
                 raise CannotAct(f"{kind}: no tensor at hand")
             return self._on_tensor(action, hook, context)
         if kind is ActionKind.ALERT:
-            alert = Alert(_fill(action.message, context), action.severity, hook.name, context.layer, context.step)
+            alert = Alert(
+                _fill_message(action.message, context), action.severity, hook.name, context.layer, context.step
+            )
             self.tell(alert)
             return alert
         if kind is ActionKind.CUSTOM_CALLBACK:
-            return self._named(action.callback, self._callbacks, "callback")(context)
-        return self._pause(kind, hook, context)
+            return self._named_function(action.callback, self._callbacks, "callback")(context)
+        return self._pause_training(kind, hook, context)
 
     def _on_tensor(self, action: HookAction, hook: Hook, context: HookContext) -> Any:
         name, tensor = context.layer or hook.name, context.tensor
         if action.kind is ActionKind.INSPECT_TENSOR:
             if self.inspector is None:
-                return _keep(self.looks, name, tensor, context)
+                return _keep_statistics(self.looks, name, tensor, context)
             operation = "forward" if context.is_forward else "backward"
             return self.inspector.inspect_tensor(tensor, name, context.layer, operation, step=context.step)
         if action.kind is ActionKind.TRACK_GRADIENTS:
             if context.is_forward:
                 raise CannotAct("TrackGradients: this is a forward pass")
             if self.gradient_debugger is None:
-                return _keep(self.gradients, name, tensor, context)
+                return _keep_statistics(self.gradients, name, tensor, context)
             return self.gradient_debugger.record_gradient_flow(name, tensor, step=context.step)
         if action.kind is ActionKind.RECORD_ACTIVATIONS:
-            return _keep(self.activations, name, tensor, context)
+            return _keep_statistics(self.activations, name, tensor, context)
         return save_snapshot((self.folder or Path()) / (action.path or Path()), context, hook.name)
 
-    def _pause(self, kind: ActionKind, hook: Hook, context: HookContext) -> str:
+    def _pause_training(self, kind: ActionKind, hook: Hook, context: HookContext) -> str:
         reason = f"hook {hook.name!r} at step {context.step:,}"
         refusal = self.pauser.refusal(waits=kind is ActionKind.PAUSE_TRAINING)
         if refusal:
@@ -213,19 +215,21 @@ class Toolbox:
                 logger.debug("alert sink failed: %s", error)
 
 
-def _statistics(tensor: Any) -> dict[str, float]:
+def _measure_tensor(tensor: Any) -> dict[str, float]:
     return dict(zip(COLUMNS, measure([tensor])[0].tolist(), strict=True))
 
 
-def _keep(book: dict[str, deque[TensorRecord]], name: str, tensor: Any, context: HookContext) -> TensorRecord:
+def _keep_statistics(
+    book: dict[str, deque[TensorRecord]], name: str, tensor: Any, context: HookContext
+) -> TensorRecord:
     """Keeps the statistics of a tensor under its layer's name: the last hundred of each."""
     shape = context.shape if context.shape is not None else tuple(getattr(tensor, "shape", ()))
-    record = TensorRecord(context.step, context.is_forward, tuple(int(n) for n in shape), _statistics(tensor))
+    record = TensorRecord(context.step, context.is_forward, tuple(int(n) for n in shape), _measure_tensor(tensor))
     book.setdefault(name, deque(maxlen=MAX_RECORDS)).append(record)
     return record
 
 
-def _fill(message: str, context: HookContext) -> str:
+def _fill_message(message: str, context: HookContext) -> str:
     """The message with what is known filled in; braces that name nothing stay as they are."""
     known = {
         "step": context.step,

@@ -1,4 +1,4 @@
-"""What is wrong with the values of one array: NaN, infinities, extreme magnitudes; each with its place."""
+"""What is wrong with the values of one array: NaN, infinities, extreme magnitudes; each with its index."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stethoscope.instruments.distribution import index_of
-from stethoscope.instruments.wording import plural
-from stethoscope.record import Severity
+from stethoscope.record import Severity, plural
 
 EXTREME: Final = 1e10
 
@@ -48,7 +47,7 @@ def value_alerts(array: npt.NDArray[Any], name: str, *, extreme: float = EXTREME
         checks = [
             (
                 TensorAlertKind.EXTREME_VALUES,
-                _beyond(array, extreme),
+                _is_extreme(array, extreme),
                 Severity.WARNING,
                 (f"value beyond {extreme:g}", f"values beyond {extreme:g}"),
             )
@@ -60,7 +59,7 @@ def value_alerts(array: npt.NDArray[Any], name: str, *, extreme: float = EXTREME
             (TensorAlertKind.INFINITE_VALUES, infinite, Severity.CRITICAL, ("infinite value", "infinite values")),
             (
                 TensorAlertKind.EXTREME_VALUES,
-                _beyond(array, extreme) & ~infinite,
+                _is_extreme(array, extreme) & ~infinite,
                 Severity.WARNING,
                 (f"value beyond {extreme:g}", f"values beyond {extreme:g}"),
             ),
@@ -78,7 +77,7 @@ def value_alerts(array: npt.NDArray[Any], name: str, *, extreme: float = EXTREME
 
 
 def row_alerts(num_nan: int, num_inf: int, abs_max: float | None, count: int, name: str) -> list[TensorAlert]:
-    """The same from statistics alone: how many and how large, without a place."""
+    """The same from statistics alone: how many and how large, without an index."""
     found = []
     for kind, num, what in (
         (TensorAlertKind.NAN_VALUES, num_nan, ("NaN", "NaN")),
@@ -93,7 +92,7 @@ def row_alerts(num_nan: int, num_inf: int, abs_max: float | None, count: int, na
     return found
 
 
-def _beyond(array: npt.NDArray[Any], extreme: float) -> npt.NDArray[np.bool_]:
+def _is_extreme(array: npt.NDArray[Any], extreme: float) -> npt.NDArray[np.bool_]:
     if array.dtype.kind == "b":
         return np.zeros(array.shape, dtype=np.bool_)
     if array.dtype.kind == "f":

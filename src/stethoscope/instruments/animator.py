@@ -19,11 +19,11 @@ import numpy as np
 
 from stethoscope.instruments import animator_export
 from stethoscope.instruments.animator_grid import Grid, build_grid, draw_rows
-from stethoscope.instruments.intake import NonFinite, locate
+from stethoscope.instruments.array_input import NonFinite, locate
 from stethoscope.instruments.limits import own_limits
 from stethoscope.instruments.rows import measure_rows
 from stethoscope.kernels.columns import stat
-from stethoscope.record import ConfigError, FloatArray
+from stethoscope.record import ConfigError, FloatArray, name_list
 
 if TYPE_CHECKING:
     from stethoscope.instruments.animator_live import LiveView
@@ -108,7 +108,7 @@ class _Frame:
             self.vanishing.tolist(),
             self.exploding.tolist(),
             self.intensities().tolist(),
-            (self.non_finite.get(place) for place in range(len(self.names))),
+            (self.non_finite.get(index) for index in range(len(self.names))),
         )
         return zip(*columns, strict=True)
 
@@ -117,19 +117,19 @@ class _Frame:
 
 
 class Frames(Sequence[GradientFrame]):
-    """The retained frames, oldest first; each is built when looked at."""
+    """The retained frames, oldest first; each is built when read."""
 
     def __init__(self, kept: deque[_Frame]) -> None:
         self._kept = kept
 
     @overload
-    def __getitem__(self, place: int) -> GradientFrame: ...
+    def __getitem__(self, index: int) -> GradientFrame: ...
     @overload
-    def __getitem__(self, place: slice) -> list[GradientFrame]: ...
-    def __getitem__(self, place: int | slice) -> GradientFrame | list[GradientFrame]:
-        if isinstance(place, slice):
-            return [self._kept[i].public() for i in range(*place.indices(len(self._kept)))]
-        return self._kept[place].public()
+    def __getitem__(self, index: slice) -> list[GradientFrame]: ...
+    def __getitem__(self, index: int | slice) -> GradientFrame | list[GradientFrame]:
+        if isinstance(index, slice):
+            return [self._kept[i].public() for i in range(*index.indices(len(self._kept)))]
+        return self._kept[index].public()
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -177,15 +177,15 @@ class GradientFlowAnimator:
         found = RunGradients.read(run, first, last)
         paths = [info.site.path for info in found.sites]
         shared: dict[tuple[int, ...], tuple[str, ...]] = {}
-        for row, (step, places) in enumerate(found.frames()):
-            order = sorted(places)  # as the model has them; by name "layers.10" would come before "layers.2"
+        for row, (step, indices) in enumerate(found.frames()):
+            order = sorted(indices)  # as the model has them; by name "layers.10" would come before "layers.2"
             names = shared.setdefault(tuple(order), tuple(paths[i] for i in order))
             values = np.column_stack([found.mean_abs[row], found.abs_max[row], found.norm[row]])[order]
             nans, infs = found.num_nan[row, order], found.num_inf[row, order]
             broken = {
                 int(i): NonFinite(names[i], int(nans[i]), int(infs[i]), None, step) for i in np.flatnonzero(nans + infs)
             }
-            out._keep(step, names, np.nan_to_num(values, nan=0.0), broken, infs > 0)
+            out._keep_frame(step, names, np.nan_to_num(values, nan=0.0), broken, infs > 0)
         return out
 
     def record_step(self, step: int, gradients: Mapping[str, Any]) -> None:
@@ -203,11 +203,11 @@ class GradientFlowAnimator:
         broken = np.flatnonzero(stat(table, "num_nonfinite") > 0)
         found = {int(i): locate(arrays[i], names[i], step) for i in broken}
         located = {i: where for i, where in found.items() if where is not None}
-        self._keep(int(step), names, values, located, num_inf > 0)
+        self._keep_frame(int(step), names, values, located, num_inf > 0)
         for view in list(self._listeners):
-            self._show(view)
+            self._redraw(view)
 
-    def _keep(
+    def _keep_frame(
         self,
         step: int,
         names: tuple[str, ...],
@@ -221,7 +221,7 @@ class GradientFlowAnimator:
         exploding = (values[:, 1] > self.exploding_threshold) | infinite
         self._kept.append(_Frame(step, names, values, vanishing, exploding, broken))
 
-    def _show(self, view: LiveView) -> None:
+    def _redraw(self, view: LiveView) -> None:
         """Redraws; a terminal that fails is left alone from then on, because training must go on."""
         try:
             view.refresh()
@@ -253,14 +253,14 @@ class GradientFlowAnimator:
                 non_finite.setdefault(where.name, where)
             num_bad += bool(frame.vanishing.any() or frame.exploding.any() or frame.non_finite)
         share = num_bad / max(len(self._kept), 1)
-        health = _classify(bool(vanishing), bool(exploding), bool(non_finite), share)
+        health = _classify_health(bool(vanishing), bool(exploding), bool(non_finite), share)
         located = list(non_finite.values())
         return GradientFlowSummary(
             total_steps=self._kept[-1].step + 1 if self._kept else 0,
             layers_with_vanishing_grads=sorted(vanishing),
             layers_with_exploding_grads=sorted(exploding),
             overall_health=health,
-            recommendations=_advise(health, sorted(vanishing), sorted(exploding), located)
+            recommendations=_advice_for(health, sorted(vanishing), sorted(exploding), located)
             if self._kept
             else ["Nothing was recorded, so nothing is known: call record_step first."],
             non_finite=located,
@@ -346,7 +346,7 @@ class GradientFlowAnimator:
         play(self, console, frames_per_second)
 
 
-def _classify(vanishing: bool, exploding: bool, non_finite: bool, bad_share: float) -> GradientHealth:
+def _classify_health(vanishing: bool, exploding: bool, non_finite: bool, bad_share: float) -> GradientHealth:
     if non_finite or (exploding and bad_share > 0.5):
         return GradientHealth.CRITICAL
     if exploding or bad_share > 0.3:
@@ -364,7 +364,7 @@ _CLOSING = {
 }
 
 
-def _advise(
+def _advice_for(
     health: GradientHealth, vanishing: list[str], exploding: list[str], non_finite: list[NonFinite]
 ) -> list[str]:
     advice = [f"{where}. Find what produced it: replay the step before." for where in non_finite[:5]]
@@ -373,17 +373,12 @@ def _advise(
         advice.append(f"{more:,} more {'layer holds' if more == 1 else 'layers hold'} NaN or Inf.")
     if vanishing:
         advice.append(
-            f"Gradients vanish in {_listed(vanishing)}: a residual path or a normalisation layer before them "
+            f"Gradients vanish in {name_list(vanishing, 8)}: a residual path or a normalisation layer before them "
             "keeps the signal; check that their initial weights are scaled to fan-in (Kaiming, Xavier)."
         )
     if exploding:
         advice.append(
-            f"Gradients explode in {_listed(exploding)}: clip them with "
+            f"Gradients explode in {name_list(exploding, 8)}: clip them with "
             "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0), then try a smaller learning rate."
         )
     return [*advice, _CLOSING[health]]
-
-
-def _listed(names: list[str], limit: int = 8) -> str:
-    more = len(names) - limit
-    return ", ".join(names[:limit]) + (f" and {more} more" if more > 0 else "")

@@ -41,10 +41,10 @@ def export_json(animator: GradientFlowAnimator, path: str | Path) -> Path:
 
     def write(file: BinaryIO) -> None:
         file.write(b"[")
-        for place, (step, rows) in enumerate(animator.rows()):
+        for temporary, (step, rows) in enumerate(animator.rows()):
             layers = [dict(zip(JSON_FIELDS, (*row[:-1], plain(row[-1])), strict=True)) for row in rows]
             line = json.dumps({"step": step, "layers": layers}, allow_nan=False, ensure_ascii=False)
-            file.write(("\n" if place == 0 else ",\n").encode() + line.encode())
+            file.write(("\n" if temporary == 0 else ",\n").encode() + line.encode())
         file.write(b"\n]\n")
 
     return write_atomically(path, write)
@@ -59,7 +59,7 @@ def export_csv(animator: GradientFlowAnimator, path: str | Path) -> Path:
         name, mean, largest, norm, vanishing, exploding, _, where = row
         cell = quoted.get(name)
         if cell is None:
-            cell = quoted[name] = _quoted(name)
+            cell = quoted[name] = _csv_cell(name)
         if where is not None:
             mean = largest = norm = float("nan") if where.num_nan else float("inf")
         return f"{step},{cell},{mean:.8e},{largest:.8e},{norm:.8e},{vanishing:d},{exploding:d}\n"
@@ -72,7 +72,7 @@ def export_csv(animator: GradientFlowAnimator, path: str | Path) -> Path:
     return write_atomically(path, write)
 
 
-def _quoted(name: str) -> str:
+def _csv_cell(name: str) -> str:
     """A name as a cell, by the rules of the csv module."""
     text = io.StringIO()
     end = "\r\n"  # what it is told to end lines with is what it looks for in a name, besides commas and quotes
@@ -80,7 +80,7 @@ def _quoted(name: str) -> str:
     return text.getvalue().removesuffix(end)
 
 
-def _recorded(animator: GradientFlowAnimator) -> None:
+def _require_frames(animator: GradientFlowAnimator) -> None:
     """Pictures need at least one frame."""
     if not len(animator.frames):
         raise StethoscopeError("there is nothing to draw: no step was recorded", do="Call record_step first")
@@ -95,7 +95,7 @@ def export_text(animator: GradientFlowAnimator, path: str | Path) -> Path:
 
 def export_picture(animator: GradientFlowAnimator, path: str | Path, kind: str, *, dark: bool) -> Path:
     """The heatmap, each layer against its own median."""
-    _recorded(animator)
+    _require_frames(animator)
     from stethoscope.views.plots import figures as plots
 
     grid = animator.grid(max_rows=160, max_columns=800, natural=True)
@@ -105,7 +105,7 @@ def export_picture(animator: GradientFlowAnimator, path: str | Path, kind: str, 
 
 def export_gif(animator: GradientFlowAnimator, path: str | Path, fps: float, max_pictures: int, *, dark: bool) -> Path:
     """The cursor walks over the heatmap while bars show every layer's norm at it."""
-    _recorded(animator)
+    _require_frames(animator)
     from stethoscope.views.plots import moving as moving_plots
 
     grid = animator.grid(max_rows=64, max_columns=400, natural=True)
@@ -115,7 +115,7 @@ def export_gif(animator: GradientFlowAnimator, path: str | Path, fps: float, max
 
 def export_html(animator: GradientFlowAnimator, path: str | Path, title: str, fps: float) -> Path:
     """One page with its numbers, style and script inside."""
-    _recorded(animator)
+    _require_frames(animator)
     from stethoscope.views.motion import motion_html
 
     grid = animator.grid(max_rows=200, max_columns=1200, natural=True)
@@ -127,13 +127,13 @@ def export_html(animator: GradientFlowAnimator, path: str | Path, title: str, fp
 
 def export_mp4(animator: GradientFlowAnimator, path: str | Path, fps: float, max_pictures: int, *, dark: bool) -> Path:
     """The pictures of the GIF, more of them, as a film."""
-    _recorded(animator)
+    _require_frames(animator)
     from stethoscope.instruments.film import find_ffmpeg, write_mp4
     from stethoscope.views.plots import moving as moving_plots
 
     find_ffmpeg()
     grid = animator.grid(max_rows=64, max_columns=400, natural=True)
     pictures = moving_plots.flow_pictures(grid, max_pictures, dark=dark)
-    with placed_beside(path) as place:
-        write_mp4(pictures, place, fps)
+    with placed_beside(path) as temporary:
+        write_mp4(pictures, temporary, fps)
     return Path(path)

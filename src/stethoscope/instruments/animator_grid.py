@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from stethoscope.instruments.wording import plural
-from stethoscope.record import FloatArray, IntArray, printable
+from stethoscope.record import FloatArray, IntArray, plural, printable
+from stethoscope.views.common.styled_text import cut_middle
 
 GLYPHS = " ░▒▓█"
 NAN_GLYPH, INF_GLYPH = "╳", "∞"
@@ -63,16 +63,16 @@ def build_grid(
     known = dict.fromkeys(name for layer_names in kinds for name in layer_names)
     names = list(known) if as_given else sorted(known, key=natural_key) if natural else sorted(known)
     steps = np.array([step for step, *_ in columns], dtype=np.int64)
-    row_of = {name: place for place, name in enumerate(names)}
-    row_starts, col_starts = _row_starts(names, max_rows), _starts(len(columns), max_columns)
+    row_of = {name: index for index, name in enumerate(names)}
+    row_starts, col_starts = _row_starts(names, max_rows), _bin_starts(len(columns), max_columns)
     row_bin = _bin_of(row_starts, len(names))
     shape = (len(row_starts), len(col_starts))
     norms, intensities = np.full(shape, np.nan), np.full(shape, np.nan)
     state = np.full(shape, MISSING, dtype=np.uint8)
     seen: dict[tuple[str, ...], IntArray] = {}
     for col, block in enumerate(np.split(np.arange(len(columns)), col_starts[1:])):
-        for place in block:
-            _, layer_names, norm, intensity, broken = columns[place]
+        for index in block:
+            _, layer_names, norm, intensity, broken = columns[index]
             rows = seen.get(layer_names)
             if rows is None:
                 rows = row_bin[np.array([row_of[n] for n in layer_names], dtype=np.int64)]
@@ -84,7 +84,7 @@ def build_grid(
                 code = NAN if what == "NaN" else INF
                 state[rows[layer], col] = max(code, int(state[rows[layer], col]))
     return Grid(
-        labels=_labels(names, row_starts),
+        labels=_bin_labels(names, row_starts),
         first_steps=steps[col_starts] if len(steps) else steps,
         last_step=int(steps[-1]) if len(steps) else 0,
         norms=norms,
@@ -101,7 +101,7 @@ def natural_key(name: str) -> list[tuple[int, int, str]]:
     return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in parts]
 
 
-def _starts(count: int, limit: int | None) -> IntArray:
+def _bin_starts(count: int, limit: int | None) -> IntArray:
     """Where each bin begins; bins hold a power of two of cells so that two grids line up."""
     size = 1
     while limit is not None and -(-count // size) > max(limit, 1):
@@ -116,11 +116,11 @@ def _row_starts(names: Sequence[str], limit: int | None) -> IntArray:
     parts = [name.split(".") for name in names]
     for depth in range(max(map(len, parts)) - 1, 0, -1):
         heads = [tuple(part[:depth]) for part in parts]
-        starts = [place for place, head in enumerate(heads) if place == 0 or head != heads[place - 1]]
+        starts = [index for index, head in enumerate(heads) if index == 0 or head != heads[index - 1]]
         if len(starts) <= limit:
             # A model that is all one module would be one row, which says nothing.
-            return np.array(starts, dtype=np.int64) if len(starts) >= min(4, limit) else _starts(len(names), limit)
-    return _starts(len(names), limit)
+            return np.array(starts, dtype=np.int64) if len(starts) >= min(4, limit) else _bin_starts(len(names), limit)
+    return _bin_starts(len(names), limit)
 
 
 def _bin_of(starts: IntArray, count: int) -> IntArray:
@@ -128,9 +128,9 @@ def _bin_of(starts: IntArray, count: int) -> IntArray:
     return bins
 
 
-def _labels(names: Sequence[str], starts: IntArray) -> tuple[str, ...]:
+def _bin_labels(names: Sequence[str], starts: IntArray) -> tuple[str, ...]:
     ends = [*starts[1:].tolist(), len(names)]
-    homes = [_shared(names[start:end]) for start, end in zip(starts.tolist(), ends, strict=False)]
+    homes = [_shared_module(names[start:end]) for start, end in zip(starts.tolist(), ends, strict=False)]
     labels = []
     for start, end, home in zip(starts.tolist(), ends, homes, strict=False):
         first, last, count = names[start], names[end - 1], end - start
@@ -140,7 +140,7 @@ def _labels(names: Sequence[str], starts: IntArray) -> tuple[str, ...]:
     return tuple(labels)
 
 
-def _shared(names: Sequence[str]) -> str:
+def _shared_module(names: Sequence[str]) -> str:
     """The module that all of them are in, "" where there is none."""
     common: list[str] = []
     for parts in zip(*(name.split(".")[:-1] for name in names), strict=False):
@@ -152,7 +152,7 @@ def _shared(names: Sequence[str]) -> str:
 
 def draw_rows(grid: Grid, label_width: int | None = None) -> str:
     """Title, step axis, rule, then a line per row: name right-aligned, two spaces, a glyph per column."""
-    labels = [shorten(label, label_width) if label_width else label for label in grid.labels]
+    labels = [cut_middle(label, label_width) if label_width else label for label in grid.labels]
     width = max((len(label) for label in labels), default=5)
     num_columns = len(grid.first_steps)
     per = f", {-(-grid.num_steps // num_columns)} steps a column" if grid.num_steps > num_columns else ""
@@ -174,11 +174,3 @@ def row_glyphs(grid: Grid, row: int) -> list[str]:
     for col in np.flatnonzero(grid.state[row] >= INF):
         glyphs[col] = NAN_GLYPH if grid.state[row, col] == NAN else INF_GLYPH
     return glyphs
-
-
-def shorten(name: str, width: int) -> str:
-    """The name cut in the middle to `width` characters."""
-    if len(name) <= width:
-        return name
-    tail = (width - 1) // 2
-    return f"{name[: width - 1 - tail]}…{name[len(name) - tail :]}"

@@ -10,9 +10,10 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from stethoscope.instruments.animator_grid import INF, MISSING, NAN, Grid, shorten
+from stethoscope.instruments.animator_grid import INF, MISSING, NAN, Grid
 from stethoscope.record import FloatArray
 from stethoscope.views.common.style import USUAL, log_ratio
+from stethoscope.views.common.styled_text import cut_middle
 
 if TYPE_CHECKING:
     from stethoscope.instruments.animator import GradientFlowAnimator
@@ -23,7 +24,7 @@ LARGER, SMALLER, TROUBLE, QUIET = "yellow", "blue", "red", "bright_black"
 
 def render(grid: Grid, width: int, upto: int | None = None) -> Text:
     """The last steps that fit, each layer against its own median: larger yellow, smaller blue, NaN red."""
-    labels = [shorten(label, max(width // 3, 8)) for label in grid.labels]
+    labels = [cut_middle(label, max(width // 3, 8)) for label in grid.labels]
     label_width = max((len(label) for label in labels), default=5)
     room = max(width - label_width - 3, 4)
     end = len(grid.first_steps) if upto is None else upto

@@ -108,10 +108,10 @@ def analyze_architecture(model: torch.nn.Module, example: Any = None) -> Archite
         for name, module in model.named_modules()
         if parameters.get(name) or flops.get(name) or outputs.get(name)
     )
-    info = _info(model, total)
+    info = _parameter_info(model, total)
     weight_bytes = sum(p.numel() * p.element_size() for p in model.parameters())
     gradient_bytes = sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad)
-    bottlenecks = _bottlenecks(layers, info.total_parameters, total)
+    bottlenecks = _find_bottlenecks(layers, info.total_parameters, total)
     return ArchitectureAnalysis(
         info=info,
         layers=layers,
@@ -122,13 +122,13 @@ def analyze_architecture(model: torch.nn.Module, example: Any = None) -> Archite
         buffer_bytes=sum(b.numel() * b.element_size() for b in model.buffers()),
         activation_bytes=sum(outputs.values()) if example is not None else None,
         parameter_efficiency=total / info.total_parameters if total is not None and info.total_parameters else None,
-        shared_parameters=_shared(model),
+        shared_parameters=_shared_parameters(model),
         bottlenecks=tuple(bottlenecks),
         recommendations=tuple(_recommendations(info, layers, bottlenecks)),
     )
 
 
-def _info(model: torch.nn.Module, flops: int | None) -> ModelArchitectureInfo:
+def _parameter_info(model: torch.nn.Module, flops: int | None) -> ModelArchitectureInfo:
     leaves = [module for module in model.modules() if not any(True for _ in module.children())]
     sizes = [(p.numel(), p.numel() * p.element_size(), p.requires_grad) for p in model.parameters()]
     buffers = sum(b.numel() * b.element_size() for b in model.buffers())
@@ -155,7 +155,7 @@ def _own_parameters(model: torch.nn.Module) -> dict[str, int]:
     return out
 
 
-def _shared(model: torch.nn.Module) -> tuple[tuple[str, ...], ...]:
+def _shared_parameters(model: torch.nn.Module) -> tuple[tuple[str, ...], ...]:
     names: dict[int, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         names.setdefault(id(parameter), []).append(name)
@@ -176,8 +176,8 @@ def _count(model: torch.nn.Module, example: Any) -> tuple[int, dict[str, int], d
     handles = [module.register_forward_hook(note) for module in names]
     counter = FlopCounterMode(display=False, custom_mapping=_missing_formulas())
     try:
-        with _undisturbed(model), torch.no_grad(), counter:
-            _call(model, example)
+        with _in_evaluation(model), torch.no_grad(), counter:
+            _call_model(model, example)
     finally:
         for handle in handles:
             handle.remove()
@@ -226,7 +226,7 @@ def _is_child(name: str, parent: str, known: Mapping[str, int]) -> bool:
     return True
 
 
-def _call(model: torch.nn.Module, example: Any) -> Any:
+def _call_model(model: torch.nn.Module, example: Any) -> Any:
     if isinstance(example, Call):
         return model(*example.args, **example.kwargs)
     if isinstance(example, Mapping):
@@ -235,7 +235,7 @@ def _call(model: torch.nn.Module, example: Any) -> Any:
 
 
 @contextmanager
-def _undisturbed(model: torch.nn.Module) -> Iterator[None]:
+def _in_evaluation(model: torch.nn.Module) -> Iterator[None]:
     """Evaluation mode inside; mode of each module, buffers and random state as before outside."""
     import torch
 
@@ -273,7 +273,7 @@ def _tensor_bytes(value: Any) -> int:
     return value.numel() * value.element_size() if hasattr(value, "element_size") else 0
 
 
-def _bottlenecks(layers: tuple[LayerCost, ...], parameters: int, flops: int | None) -> list[str]:
+def _find_bottlenecks(layers: tuple[LayerCost, ...], parameters: int, flops: int | None) -> list[str]:
     found = []
     if len(layers) > 2:
         heaviest = max(layers, key=lambda layer: layer.parameters)

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from stethoscope.instruments.array_input import as_numpy, shape_of
 from stethoscope.instruments.distribution import index_of
-from stethoscope.instruments.intake import as_numpy, shape_of
-from stethoscope.record import FloatArray
+from stethoscope.record import FloatArray, plural
 
 if TYPE_CHECKING:
     from stethoscope.instruments.comparison_groups import GroupComparison
@@ -75,24 +75,25 @@ class TensorComparison:
 
     def __str__(self) -> str:
         if self.equal is None:
-            return f"{self.note}; KS distance {_show(self.ks_distance)}"
+            return f"{self.note}; KS distance {_number_text(self.ks_distance)}"
         if self.equal:
             return "equal" + (f" ({self.note})" if self.note else "")
         finite = [one for one in self.worst if np.isfinite(one.abs_error)]
-        place = f" at {list(finite[0].index)}" if finite else ""
+        where_largest = f" at {list(finite[0].index)}" if finite else ""
         broken = ""
         if self.num_nonfinite_mismatches:
             where = next((f", first {list(one.index)}" for one in self.worst if not np.isfinite(one.abs_error)), "")
             broken = f"; {self.num_nonfinite_mismatches:,} of them NaN or Inf on one side only{where}"
         ulps = "" if self.max_ulps is None else f", {self.max_ulps:,} ULPs of {self.ulp_dtype}"
+        largest = f"{_number_text(self.max_abs_error)}{where_largest} (relative {_number_text(self.max_relative_error)}{ulps})"
         return (
-            f"{self.num_different:,} {'element differs' if self.num_different == 1 else 'elements differ'}, finite ones by at most "
-            f"{_show(self.max_abs_error)}{place} (relative {_show(self.max_relative_error)}{ulps}){broken}, cosine {_show(self.cosine)}, "
-            f"KS distance {_show(self.ks_distance)}" + (f"; {self.note}" if self.note else "")
+            f"{plural(self.num_different or 0, 'element differs', 'elements differ')}, finite ones by at most {largest}{broken}, "
+            f"cosine {_number_text(self.cosine)}, KS distance {_number_text(self.ks_distance)}"
+            + (f"; {self.note}" if self.note else "")
         )
 
 
-def _show(value: float | None) -> str:
+def _number_text(value: float | None) -> str:
     return "unknown" if value is None else f"{value:.4g}"
 
 
@@ -122,22 +123,22 @@ def compare_arrays(first: Any, second: Any, *, num_worst: int = NUM_WORST) -> Te
     dtypes = _dtype_name(first, a), _dtype_name(second, b)
     shapes = shape_of(first), shape_of(second)
     whether = tuple(name.startswith("complex") for name in dtypes)
-    parts_a, parts_b = (_parts(x, pairs, any(whether)) for x, pairs in zip((a, b), whether, strict=True))
+    parts_a, parts_b = (_real_parts(x, pairs, any(whether)) for x, pairs in zip((a, b), whether, strict=True))
     ks = ks_distance(parts_a.reshape(-1), parts_b.reshape(-1))
     if shapes[0] != shapes[1]:
         note = f"shapes differ, {list(shapes[0])} against {list(shapes[1])}: compared as distributions only"
         return TensorComparison(*shapes, *dtypes, note=note, ks_distance=ks)
     note = "" if dtypes[0] == dtypes[1] else f"dtypes differ, {dtypes[0]} against {dtypes[1]}"
-    return _elementwise(parts_a, parts_b, shapes, dtypes, note, ks, num_worst)
+    return _compare_elements(parts_a, parts_b, shapes, dtypes, note, ks, num_worst)
 
 
-def _parts(array: npt.NDArray[Any], pairs: bool, wanted: bool) -> FloatArray:
+def _real_parts(array: npt.NDArray[Any], pairs: bool, wanted: bool) -> FloatArray:
     """One row an element: its value, or its real and imaginary part where either side is complex."""
     flat = np.asarray(array, dtype=np.float64).reshape(-1, 2 if pairs else 1)
     return np.pad(flat, ((0, 0), (0, 1))) if wanted and not pairs else flat
 
 
-def _elementwise(
+def _compare_elements(
     a: FloatArray,
     b: FloatArray,
     shapes: tuple[tuple[int, ...], tuple[int, ...]],
@@ -149,8 +150,8 @@ def _elementwise(
     same = ((a == b) | (np.isnan(a) & np.isnan(b))).all(1)
     both = (np.isfinite(a) & np.isfinite(b)).all(1)
     with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
-        error = np.where(both, _modulus(a - b), np.where(same, 0.0, np.inf))
-        size = _modulus(b)
+        error = np.where(both, _magnitudes(a - b), np.where(same, 0.0, np.inf))
+        size = _magnitudes(b)
         relative = np.where(both & (size != 0), error / size, 0.0)
     measured = error[both]
     ulp_dtype = coarser(*(PART_OF.get(name, name) for name in dtypes))
@@ -172,15 +173,15 @@ def _elementwise(
         max_ulps=int(counted.max()) if counted is not None and counted.size else None,
         ulp_dtype=ulp_dtype,
         cosine=cosine(a[both], b[both]),
-        worst=_worst(a, b, error, ulps, shapes[0], num_worst),
+        worst=_worst_elements(a, b, error, ulps, shapes[0], num_worst),
     )
 
 
-def _modulus(parts: FloatArray) -> FloatArray:
+def _magnitudes(parts: FloatArray) -> FloatArray:
     return np.abs(parts[:, 0]) if parts.shape[1] == 1 else np.hypot(parts[:, 0], parts[:, 1])
 
 
-def _worst(
+def _worst_elements(
     a: FloatArray,
     b: FloatArray,
     error: FloatArray,
@@ -191,22 +192,22 @@ def _worst(
     num = min(num, error.size)
     if not num:
         return ()
-    places = np.argpartition(-error, num - 1)[:num]
-    places = places[np.lexsort((places, -error[places]))]
+    indices = np.argpartition(-error, num - 1)[:num]
+    indices = indices[np.lexsort((indices, -error[indices]))]
     return tuple(
         ElementDifference(
             index_of(int(p), shape),
-            _number(a[p]),
-            _number(b[p]),
+            _element_value(a[p]),
+            _element_value(b[p]),
             float(error[p]),
             int(ulps[p]) if ulps is not None and np.isfinite(error[p]) else None,
         )
-        for p in places
+        for p in indices
         if error[p] > 0
     )
 
 
-def _number(parts: FloatArray) -> float | complex:
+def _element_value(parts: FloatArray) -> float | complex:
     return float(parts[0]) if len(parts) == 1 else complex(*parts.tolist())
 
 
@@ -235,9 +236,9 @@ def histogram_ks(
     counts_a: npt.NDArray[Any], edges_a: FloatArray, counts_b: npt.NDArray[Any], edges_b: FloatArray
 ) -> float:
     """The Kolmogorov-Smirnov distance of two histograms, values taken as spread evenly over their bins."""
-    places = np.union1d(edges_a, edges_b)
+    indices = np.union1d(edges_a, edges_b)
     share = [
-        np.interp(places, edges, np.concatenate([[0.0], np.cumsum(counts) / counts.sum()]), left=0.0, right=1.0)
+        np.interp(indices, edges, np.concatenate([[0.0], np.cumsum(counts) / counts.sum()]), left=0.0, right=1.0)
         for counts, edges in ((counts_a, edges_a), (counts_b, edges_b))
     ]
     return float(np.abs(share[0] - share[1]).max())
@@ -256,12 +257,12 @@ def ulp_distance(a: npt.NDArray[Any], b: npt.NDArray[Any], dtype: str) -> npt.ND
     Neighbouring floats have neighbouring bit patterns, so the distance is a difference of integers once the
     negative half is mirrored; +0 and -0 are the same number.
     """
-    x, y = _ordered(np.asarray(a), dtype), _ordered(np.asarray(b), dtype)
+    x, y = _ordered_integers(np.asarray(a), dtype), _ordered_integers(np.asarray(b), dtype)
     low, high = np.minimum(x, y), np.maximum(x, y)
     return high.astype(np.uint64) - low.astype(np.uint64)  # modulo 2**64, so the whole range of float64 fits
 
 
-def _ordered(values: npt.NDArray[Any], dtype: str) -> npt.NDArray[np.int64]:
+def _ordered_integers(values: npt.NDArray[Any], dtype: str) -> npt.NDArray[np.int64]:
     with np.errstate(over="ignore", invalid="ignore"):
         if dtype == "bfloat16":
             bits = values.astype(np.float32).view(np.uint32).astype(np.int64)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from stethoscope.instruments.array_input import ArrayError, named_arrays
 from stethoscope.instruments.comparison import TensorComparison, compare_arrays
-from stethoscope.instruments.intake import ArrayError, named_arrays
 from stethoscope.record import printable
 
 MAX_SHOWN: Final = 10
@@ -32,7 +32,7 @@ class GroupComparison:
     def different(self) -> dict[str, TensorComparison]:
         """The arrays that differ, the farthest apart first: other shapes, then by the norm of the difference."""
         found = {name: one for name, one in self.tensors.items() if not one.equal}
-        return dict(sorted(found.items(), key=lambda item: -_distance(item[1])))
+        return dict(sorted(found.items(), key=lambda item: -_sort_distance(item[1])))
 
     @property
     def max_abs_error(self) -> float | None:
@@ -56,7 +56,7 @@ class GroupComparison:
         return "\n".join(lines)
 
 
-def _distance(one: TensorComparison) -> float:
+def _sort_distance(one: TensorComparison) -> float:
     if one.equal is None or one.num_nonfinite_mismatches:
         return float("inf")
     if one.relative_error is not None:
@@ -75,7 +75,7 @@ def kind_of(value: Any) -> Literal["array", "group", "run"]:
 
 def compare_groups(first: Any, second: Any, *, num_worst: int) -> GroupComparison:
     """Every array that both have, and the names that only one has."""
-    sides = [_named(value, word) for value, word in ((first, "first"), (second, "second"))]
+    sides = [_named_arrays(value, word) for value, word in ((first, "first"), (second, "second"))]
     left, right = sides
     return GroupComparison(
         tensors={
@@ -88,7 +88,7 @@ def compare_groups(first: Any, second: Any, *, num_worst: int) -> GroupCompariso
     )
 
 
-def _named(value: Any, word: str) -> dict[str, Any]:
+def _named_arrays(value: Any, word: str) -> dict[str, Any]:
     if kind_of(value) != "group":
         raise ArrayError(
             f"the {word} side is a single array, the other one a set of named arrays",

@@ -14,9 +14,9 @@ from typing import Any, Final
 
 import numpy as np
 
+from stethoscope.instruments.array_input import ArrayError
 from stethoscope.instruments.comparison import cosine
-from stethoscope.instruments.intake import ArrayError
-from stethoscope.record import FloatArray, IntArray, Kind, Site
+from stethoscope.record import FloatArray, IntArray, Kind, Site, plural
 
 STATS: Final = ("norm", "mean", "min", "max", "num_nonfinite", "num_zero")
 """Tensors that differ anywhere differ in one of these, but for rare coincidences."""
@@ -103,40 +103,40 @@ class RunComparison:
 
 def compare_runs(first: Any, second: Any) -> RunComparison:
     """Runs, or the paths of their folders."""
-    a, b = _opened(first), _opened(second)
+    a, b = _opened_run(first), _opened_run(second)
     sites_a, sites_b = ({info.site: None for info in run.sites} for run in (a, b))
     shared = [site for site in sites_a if site in sites_b]
     steps: IntArray = np.intersect1d(a.steps, b.steps)
     found = {site: _Course() for site in shared}
-    for first_step, last_step in _stretches(steps):
+    for first_step, last_step in _step_ranges(steps):
         _compare_rows(a, b, first_step, last_step, found)
-    told = [_told(a, b, site, course) for site, course in found.items()]
-    told.sort(key=_place)
+    told = [_site_comparison(a, b, site, course) for site, course in found.items()]
+    told.sort(key=_by_distance)
     return RunComparison(
         sites=tuple(told),
         only_first=tuple(site for site in sites_a if site not in sites_b),
         only_second=tuple(site for site in sites_b if site not in sites_a),
         num_steps=len(steps),
-        note=_note(len(shared), len(steps)),
+        note=_scope_note(len(shared), len(steps)),
     )
 
 
-def _place(one: SiteComparison) -> tuple[float, int]:
+def _by_distance(one: SiteComparison) -> tuple[float, int]:
     """Earlier differences first; in one step as a step goes, so that the cause stands before what followed."""
     step = float("inf") if one.first_different_step is None else one.first_different_step
     return step, ORDER.index(one.site.kind)
 
 
-def _note(num_sites: int, num_steps: int) -> str:
+def _scope_note(num_sites: int, num_steps: int) -> str:
     if not num_sites or not num_steps:
         return "nothing to compare: the runs share no " + ("step" if num_sites else "site")
     return (
-        f"compared by the recorded statistics of {num_sites:,} {'site' if num_sites == 1 else 'sites'} "
-        f"at {num_steps:,} shared {'step' if num_steps == 1 else 'steps'}; single elements are not recorded"
+        f"compared by the recorded statistics of {plural(num_sites, 'site')} "
+        f"at {plural(num_steps, 'shared step')}; single elements are not recorded"
     )
 
 
-def _opened(value: Any) -> Any:
+def _opened_run(value: Any) -> Any:
     if isinstance(value, str | Path):
         from stethoscope.store import open_run
 
@@ -175,7 +175,7 @@ class _Course:
             self.max_norm_change = max(self.max_norm_change or 0.0, float(known.max()))
 
 
-def _stretches(steps: IntArray) -> Iterator[tuple[int, int]]:
+def _step_ranges(steps: IntArray) -> Iterator[tuple[int, int]]:
     for start in range(0, len(steps), STEPS_AT_ONCE):
         part = steps[start : start + STEPS_AT_ONCE]
         yield int(part[0]), int(part[-1])
@@ -185,17 +185,17 @@ def _compare_rows(a: Any, b: Any, first: int, last: int, found: dict[Site, _Cour
     read = [[run.matrix(None, stat, first=first, last=last) for stat in STATS] for run in (a, b)]
     steps: IntArray = np.intersect1d(read[0][0].steps, read[1][0].steps)
     rows = [np.searchsorted(matrices[0].steps, steps) for matrices in read]
-    places = [{info.site: i for i, info in enumerate(matrices[0].sites)} for matrices in read]
+    indices = [{info.site: i for i, info in enumerate(matrices[0].sites)} for matrices in read]
     for site, course in found.items():
-        if site in places[0] and site in places[1]:
+        if site in indices[0] and site in indices[1]:
             sides = [
-                np.column_stack([matrix.values[row, place[site]] for matrix in matrices])
-                for matrices, row, place in zip(read, rows, places, strict=True)
+                np.column_stack([matrix.values[row, index[site]] for matrix in matrices])
+                for matrices, row, index in zip(read, rows, indices, strict=True)
             ]
             course.add(steps, *sides)
 
 
-def _told(a: Any, b: Any, site: Site, course: _Course) -> SiteComparison:
+def _site_comparison(a: Any, b: Any, site: Site, course: _Course) -> SiteComparison:
     plain = SiteComparison(site, course.num_steps, course.first_different, course.max_norm_change)
     if course.first_different is None:
         return plain

@@ -36,8 +36,7 @@ from stethoscope.instruments.architecture import (
 )
 from stethoscope.instruments.limits import own_limits
 from stethoscope.instruments.source import Source
-from stethoscope.instruments.wording import plural
-from stethoscope.record import StethoscopeError
+from stethoscope.record import StethoscopeError, plural
 
 if TYPE_CHECKING:
     import torch
@@ -207,7 +206,7 @@ class ModelDiagnostics:
                 do="Give ModelPerformanceMetrics(training_step=..., loss=...)",
             )
         if self.enabled:
-            self._records.append(self._dated(metrics))
+            self._records.append(self._with_timestamp(metrics))
 
     def record_step(self, metrics: ModelPerformanceMetrics) -> None:
         """Keeps what a session knows of a step, instead of what it knew before; what a user recorded stays."""
@@ -216,7 +215,7 @@ class ModelDiagnostics:
         before = self._by_step.get(metrics.training_step)
         if before is not None and replace(before, timestamp=metrics.timestamp) == metrics:
             return
-        self._by_step[metrics.training_step] = self._dated(metrics)
+        self._by_step[metrics.training_step] = self._with_timestamp(metrics)
         while len(self._by_step) > self.max_records:
             del self._by_step[next(iter(self._by_step))]
 
@@ -230,7 +229,7 @@ class ModelDiagnostics:
         fed = [record for step, record in self._by_step.items() if step not in by_hand]
         return sorted([*fed, *self._records], key=lambda record: record.training_step)
 
-    def _dated(self, metrics: ModelPerformanceMetrics) -> ModelPerformanceMetrics:
+    def _with_timestamp(self, metrics: ModelPerformanceMetrics) -> ModelPerformanceMetrics:
         return metrics if metrics.timestamp is not None else replace(metrics, timestamp=self._clock())
 
     def curve(self, name: str) -> Curve:
@@ -247,7 +246,7 @@ class ModelDiagnostics:
             convergence_reason=course.reason,
             training_stability=TrainingStability(steady.status),
             stability_reason=steady.reason,
-            learning_efficiency=self._efficiency(loss),
+            learning_efficiency=self._learning_efficiency(loss),
             plateau=plateau(loss.steps, loss.values),
             overfitting=overfitting(loss, validation)
             or overfitting_by_accuracy(self.curve("accuracy"), self.curve("validation_accuracy")),
@@ -267,7 +266,7 @@ class ModelDiagnostics:
     def assess_health(self) -> ModelHealth:
         """The score, what it is made of, and why."""
         dynamics, anomalies = self.analyze_training_dynamics(), self.detect_performance_anomalies()
-        return self._health(dynamics, anomalies)
+        return self._model_health(dynamics, anomalies)
 
     def generate_report(self) -> DiagnosticsReport:
         """All of it at once."""
@@ -276,7 +275,7 @@ class ModelDiagnostics:
             num_records=len(self.records()),
             dynamics=dynamics,
             anomalies=tuple(anomalies),
-            health=self._health(dynamics, anomalies),
+            health=self._model_health(dynamics, anomalies),
             architecture=self.architecture,
             recommendations=tuple(_advice(dynamics, anomalies)),
         )
@@ -289,7 +288,7 @@ class ModelDiagnostics:
         self._by_step.clear()
         self.architecture = None
 
-    def _efficiency(self, loss: Curve) -> float | None:
+    def _learning_efficiency(self, loss: Curve) -> float | None:
         steps, values = loss.known()
         if len(values) < 5 or steps[-1] == steps[0]:
             return None
@@ -315,7 +314,7 @@ class ModelDiagnostics:
         reason = f"grew by {grown:.3g} MB since step {begin:,}, {trend.slope:.3g} MB a record"
         return Onset(begin, reason, {"grown_mb": grown, "slope_mb": trend.slope})
 
-    def _health(self, dynamics: TrainingDynamics, anomalies: list[PerformanceAnomaly]) -> ModelHealth:
+    def _model_health(self, dynamics: TrainingDynamics, anomalies: list[PerformanceAnomaly]) -> ModelHealth:
         parts = _dynamics_parts(dynamics)
         if max(len(self.curve(name).values) for name in ("validation_loss", "validation_accuracy")) >= 5:
             fit = dynamics.overfitting

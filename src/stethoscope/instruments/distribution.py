@@ -58,28 +58,28 @@ class TensorDistribution:
 def distribution(array: npt.NDArray[Any]) -> TensorDistribution | None:
     """The distribution of an array's finite values, or None where it has none."""
     flat = array.reshape(-1)
-    places = _sample(flat.size)
-    read = np.asarray(flat if places is None else flat[places], dtype=np.float64)
+    indices = _sample_indices(flat.size)
+    read = np.asarray(flat if indices is None else flat[indices], dtype=np.float64)
     kept = np.isfinite(read)
     values = read if kept.all() else read[kept]
     if not values.size:
         return None
     counts, edges = _histogram(values)
     percentiles = {f"p{q}": float(x) for q, x in zip(PERCENTILES, _percentiles(values), strict=True)}
-    outliers, num_outliers = _outliers(read, percentiles, array.shape, places)
+    outliers, num_outliers = _find_outliers(read, percentiles, array.shape, indices)
     return TensorDistribution(
         histogram=counts,
         bin_edges=edges,
         percentiles=percentiles,
         outliers=outliers,
-        num_outliers=num_outliers if places is None else round(num_outliers * flat.size / len(read)),
+        num_outliers=num_outliers if indices is None else round(num_outliers * flat.size / len(read)),
         entropy=entropy(counts),
-        num_sampled=None if places is None else len(read),
+        num_sampled=None if indices is None else len(read),
     )
 
 
-def _sample(size: int) -> npt.NDArray[np.int64] | None:
-    """One place at random from each of `MAX_EXACT` equal stretches; None where all are read.
+def _sample_indices(size: int) -> npt.NDArray[np.int64] | None:
+    """One index at random from each of `MAX_EXACT` equal stretches; None where all are read.
 
     At random within its stretch, because every n-th element of a matrix can be the same column again and
     again.
@@ -120,7 +120,7 @@ def entropy(counts: npt.NDArray[Any]) -> float:
     return float(-(share * np.log2(share)).sum()) + 0.0
 
 
-def _outliers(
+def _find_outliers(
     values: FloatArray,
     percentiles: dict[str, float],
     shape: tuple[int, ...],
@@ -130,16 +130,16 @@ def _outliers(
     with np.errstate(invalid="ignore", over="ignore"):
         reach = np.float64(OUTLIER_REACH) * (percentiles["p75"] - percentiles["p25"])
         low, high = percentiles["p25"] - reach, percentiles["p75"] + reach
-        places = np.flatnonzero(((values < low) | (values > high)) & np.isfinite(values))
-    num = len(places)
+        indices = np.flatnonzero(((values < low) | (values > high)) & np.isfinite(values))
+    num = len(indices)
     if num > MAX_OUTLIERS:
-        far = np.abs(values[places] / 2 - percentiles["p50"] / 2)
-        places = np.sort(places[np.argsort(-far, kind="stable")[:MAX_OUTLIERS]])
-    where = places if sampled is None else sampled[places]
-    kept = [TensorOutlier(index_of(int(w), shape), float(values[p])) for w, p in zip(where, places, strict=True)]
+        far = np.abs(values[indices] / 2 - percentiles["p50"] / 2)
+        indices = np.sort(indices[np.argsort(-far, kind="stable")[:MAX_OUTLIERS]])
+    where = indices if sampled is None else sampled[indices]
+    kept = [TensorOutlier(index_of(int(w), shape), float(values[p])) for w, p in zip(where, indices, strict=True)]
     return tuple(kept), num
 
 
 def index_of(flat: int, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The place of the flat-th element in an array of this shape."""
+    """The index of the flat-th element in an array of this shape."""
     return tuple(int(i) for i in np.unravel_index(flat, shape)) if shape else ()

@@ -19,16 +19,16 @@ def write_atomically(path: str | Path, write: Callable[[BinaryIO], None]) -> Pat
     """Calls `write` with a file beside `path`, then moves it there; on any failure `path` is as it was."""
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
-    place = target.parent / f".{target.name}.{secrets.token_hex(6)}"
-    handle = os.open(place, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
+    temporary = target.parent / f".{target.name}.{secrets.token_hex(6)}"
+    handle = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
     try:
         with os.fdopen(handle, "wb") as file:
             write(file)
             file.flush()
             os.fsync(file.fileno())
-        place.replace(target)
+        temporary.replace(target)
     except BaseException:
-        place.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
     return target
 
@@ -38,12 +38,12 @@ def placed_beside(path: str | Path) -> Iterator[Path]:
     """A name beside `path` for a program that writes files itself; moved there at the end, gone on any failure."""
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
-    place = target.parent / f".{target.name}.{secrets.token_hex(6)}"
+    temporary = target.parent / f".{target.name}.{secrets.token_hex(6)}"
     try:
-        yield place
-        place.replace(target)
+        yield temporary
+        temporary.replace(target)
     finally:
-        place.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
 
 
 def write_text(path: str | Path, text: str) -> Path:

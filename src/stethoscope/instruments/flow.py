@@ -149,12 +149,12 @@ def directions(history: GradientHistory, norms: FloatArray) -> list[GradientDire
     scores = [1.0, *steady.tolist()][: len(norms)]
     units = _unit_rows(history.sketches)
     out = []
-    for place, (step, norm) in enumerate(zip(history.step_numbers, norms.tolist(), strict=True)):
+    for index, (step, norm) in enumerate(zip(history.step_numbers, norms.tolist(), strict=True)):
         vector, cosine = [], None
         if units is not None:
-            vector = units[place].tolist()
-            cosine = float(units[place] @ units[place - 1]) if place else None
-        out.append(GradientDirection(step, vector, norm, scores[place], cosine))
+            vector = units[index].tolist()
+            cosine = float(units[index] @ units[index - 1]) if index else None
+        out.append(GradientDirection(step, vector, norm, scores[index], cosine))
     return out
 
 

@@ -15,10 +15,10 @@ MAX_EDGES: Final = 120
 CLEARANCE: Final = 0.36
 """How far a line must pass from the middle of a layer."""
 
-Place = tuple[float, float]
+Position = tuple[float, float]
 
 
-def place_nodes(shown: GradientFlowVisualization) -> dict[str, tuple[float, float]]:
+def node_positions(shown: GradientFlowVisualization) -> dict[str, tuple[float, float]]:
     """x is the longest way from an input, y spreads the layers that share it, centered on 0."""
     names = [node.layer_name for node in shown.flow_network.nodes]
     order = {name: i for i, name in enumerate(names)}
@@ -30,9 +30,9 @@ def place_nodes(shown: GradientFlowVisualization) -> dict[str, tuple[float, floa
     for name in names:
         lanes.setdefault(depth[name], []).append(name)
     return {
-        name: (float(level), (len(group) - 1) / 2.0 - place)
+        name: (float(level), (len(group) - 1) / 2.0 - position)
         for level, group in lanes.items()
-        for place, name in enumerate(group)
+        for position, name in enumerate(group)
     }
 
 
@@ -41,21 +41,21 @@ def edges_to_draw(shown: GradientFlowVisualization) -> tuple[list[FlowEdge], int
     edges = shown.flow_network.edges
     if len(edges) <= MAX_EDGES:
         return list(edges), 0
-    places = place_nodes(shown)
+    positions = node_positions(shown)
     critical = {pair for path in shown.critical_paths[:1] for pair in zip(path.layers, path.layers[1:], strict=False)}
 
     def worth(edge: FlowEdge) -> tuple[bool, bool, float]:
-        near = places[edge.to_layer][0] - places[edge.from_layer][0] <= 1
+        near = positions[edge.to_layer][0] - positions[edge.from_layer][0] <= 1
         return (edge.from_layer, edge.to_layer) in critical, near, edge.gradient
 
     kept = sorted(edges, key=worth, reverse=True)[:MAX_EDGES]
     return kept, len(edges) - len(kept)
 
 
-def apex(start: Place, end: Place, places: list[Place]) -> float | None:
+def apex(start: Position, end: Position, positions: list[Position]) -> float | None:
     """The height a connection must reach to pass the layers between its ends; None where a straight one passes."""
     span = end[0] - start[0]
-    between = [(x, y) for x, y in places if min(start[0], end[0]) < x < max(start[0], end[0])]
+    between = [(x, y) for x, y in positions if min(start[0], end[0]) < x < max(start[0], end[0])]
     if not between:
         return None
 
@@ -70,7 +70,7 @@ def apex(start: Place, end: Place, places: list[Place]) -> float | None:
     return over if over - middle <= middle - under else under
 
 
-def curve(start: Place, end: Place, height: float | None) -> list[Place]:
+def curve(start: Position, end: Position, height: float | None) -> list[Position]:
     """Two points of a straight connection, or the four of a cubic Bezier curve that reaches `height`."""
     if height is None:
         return [start, end]

@@ -35,8 +35,8 @@ def build_network(
     names = list(flows)
     pairs = list(itertools.pairwise(names)) if model is None else _ordered_edges(model)
     strength = {name: mean_finite(flow) for name, flow in flows.items()}
-    levels = strength if model is None else _levels(strength, model)
-    edges = [_edge(flows[a], flows[b], min(strength[a], strength[b]), (levels[a], levels[b])) for a, b in pairs]
+    levels = strength if model is None else _comparable_norms(strength, model)
+    edges = [_make_edge(flows[a], flows[b], min(strength[a], strength[b]), (levels[a], levels[b])) for a, b in pairs]
     largest = max((edge.gradient for edge in edges), default=0.0)
     edges = [_with_flow(edge, edge.gradient >= flow_threshold * largest and edge.gradient > 0) for edge in edges]
     gates, reach = ({}, {}) if model is None else _gates_and_reach(model)
@@ -62,10 +62,10 @@ def build_network(
                 is_narrow=None if model is None else is_narrow,
             )
         )
-    return GradientFlowNetwork(nodes, edges, _metrics(nodes, edges), from_model_graph=model is not None)
+    return GradientFlowNetwork(nodes, edges, _network_metrics(nodes, edges), from_model_graph=model is not None)
 
 
-def _levels(strength: Mapping[str, float], model: ModelGraph) -> Mapping[str, float]:
+def _comparable_norms(strength: Mapping[str, float], model: ModelGraph) -> Mapping[str, float]:
     """Norms of layers of different size made comparable: per root of the number of weights, where all are known."""
     counts = [model.parameters.get(name) for name in strength]
     if any(not count for count in counts):
@@ -98,11 +98,11 @@ def mean_in_order(values: FloatArray) -> float:
 
 
 def _ordered_edges(model: ModelGraph) -> list[tuple[str, str]]:
-    place = {name: i for i, name in enumerate(model.order)}
-    return sorted(model.digraph.edges, key=lambda edge: (place[edge[0]], place[edge[1]]))
+    index = {name: i for i, name in enumerate(model.order)}
+    return sorted(model.digraph.edges, key=lambda edge: (index[edge[0]], index[edge[1]]))
 
 
-def _edge(
+def _make_edge(
     source: GradientLayerFlow, target: GradientLayerFlow, gradient: float, levels: tuple[float, float]
 ) -> FlowEdge:
     g_source, g_target = levels
@@ -171,7 +171,7 @@ def _gates_and_reach(model: ModelGraph) -> tuple[dict[str, int], dict[str, float
     return gates, reach
 
 
-def _metrics(nodes: list[FlowNode], edges: list[FlowEdge]) -> NetworkMetrics:
+def _network_metrics(nodes: list[FlowNode], edges: list[FlowEdge]) -> NetworkMetrics:
     count = max(len(edges), 1)
     efficiency = sum_in_order([edge.flow_strength for edge in edges]) / count
     connectivity = len(edges) / (max(len(nodes), 1) * max(len(nodes) - 1, 1))

@@ -64,11 +64,11 @@ def find_critical_paths(network: GradientFlowNetwork, limit: int = 8) -> list[Cr
     for start in starts:
         route = best_route(start, ends, costs)
         if route is not None and len(route) > 1:
-            found.append(_describe(route, ends, costs, network))
+            found.append(_describe_path(route, ends, costs, network))
     found.sort(key=lambda path: (-whole(path_loss(path)), natural_key(path.layers[0])))
     named = []
-    for place, path in enumerate(found[:limit], start=1):
-        named.append(_named(path, "main_path" if place == 1 else f"path_{place}"))
+    for index, path in enumerate(found[:limit], start=1):
+        named.append(_with_id(path, "main_path" if index == 1 else f"path_{index}"))
     return named
 
 
@@ -119,7 +119,7 @@ def _starts_and_ends(order: list[str], edges: list[FlowEdge]) -> tuple[list[str]
     return starts, ends
 
 
-def _describe(
+def _describe_path(
     route: list[str], ends: set[str], costs: dict[tuple[str, str], float], network: GradientFlowNetwork
 ) -> CriticalGradientPath:
     edges = {(edge.from_layer, edge.to_layer): edge for edge in network.edges}
@@ -164,8 +164,8 @@ def best_skip(
     pairs = list(itertools.pairwise(route))
     present = {(edge.from_layer, edge.to_layer) for edge in network.edges}
     for length in (2, 3):
-        for place in range(len(pairs) - length + 1):
-            span = pairs[place : place + length]
+        for index in range(len(pairs) - length + 1):
+            span = pairs[index : index + length]
             source, target = span[0][0], span[-1][1]
             saved = sum(losses[pair] for pair in span)
             if saved > 0 and (source, target) not in present and (best is None or saved > best[0] * 1.05):
@@ -178,5 +178,5 @@ def best_skip(
     return SkipConnection(source, target, after, factor) if factor >= LEAST_FACTOR else None
 
 
-def _named(path: CriticalGradientPath, path_id: str) -> CriticalGradientPath:
+def _with_id(path: CriticalGradientPath, path_id: str) -> CriticalGradientPath:
     return dataclasses.replace(path, path_id=path_id)

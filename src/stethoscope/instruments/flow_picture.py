@@ -13,9 +13,8 @@ from typing import Any
 import numpy as np
 from rich.text import Text
 
-from stethoscope.instruments.animator_grid import shorten
 from stethoscope.instruments.files import write_atomically, write_json, write_text
-from stethoscope.instruments.flow_layout import Place, apex, curve, edges_to_draw, place_nodes
+from stethoscope.instruments.flow_layout import Position, apex, curve, edges_to_draw, node_positions
 from stethoscope.instruments.flow_types import (
     CriticalGradientPath,
     FlowNode,
@@ -33,6 +32,7 @@ from stethoscope.views.common.style import (
     monospace,
     tokens,
 )
+from stethoscope.views.common.styled_text import cut_middle
 
 NODE_MARKS = {
     NodeType.BOTTLENECK: "▸◂",
@@ -58,9 +58,9 @@ def to_text(shown: GradientFlowVisualization, width: int) -> Text:
     room = max(width - label_width - 18, 4)
     window = min(shown.visualization_config.temporal_window, room)
     for node in nodes:
-        style = _style(node.layer_name, broken | exploding, vanishing, palette)
+        style = _node_style(node.layer_name, broken | exploding, vanishing, palette)
         text.append(f"{NODE_MARKS[shown_type(node)]:>2} ", style=style)
-        text.append(f"{shorten(printable(node.layer_name), label_width):<{label_width}} ", style=style)
+        text.append(f"{cut_middle(printable(node.layer_name), label_width):<{label_width}} ", style=style)
         norms = norms_of(shown, node.layer_name)[-window:]
         text.append(f"{spark(norms):<{window}} ", style=style)
         text.append(f"{number(node.gradient_strength):>12}\n", style=style)
@@ -83,13 +83,13 @@ def norms_of(shown: GradientFlowVisualization, layer: str) -> list[float]:
 
 
 def shown_type(node: FlowNode) -> NodeType:
-    """On the model's graph a bottleneck is a place that others depend on; a norm that fell as training went is
+    """On the model's graph a bottleneck is a layer that others depend on; a norm that fell as training went is
     none."""
     fell = node.node_type is NodeType.BOTTLENECK and node.is_narrow is False
     return NodeType.NORMAL if fell else node.node_type
 
 
-def _style(name: str, larger: set[str], smaller: set[str], palette: FlowPalette) -> str:
+def _node_style(name: str, larger: set[str], smaller: set[str], palette: FlowPalette) -> str:
     if name in larger:
         return palette.terminal[2]
     return palette.terminal[1] if name in smaller else ""
@@ -121,17 +121,18 @@ def sentences(shown: GradientFlowVisualization) -> list[str]:
     ]
     for word, regions in (("explode", shown.exploding_regions), ("vanish", shown.vanishing_regions)):
         found += [
-            f"▲ Gradients {word} in {_span(region.affected_layers)}, {region.severity_level.lower()}"
+            f"▲ Gradients {word} in {_layer_range(region.affected_layers)}, {region.severity_level.lower()}"
             for region in regions
         ]
     found += [
-        f"▲ {_span(zone.affected_layers)}: no gradient at {zone.dead_duration:,} steps" for zone in shown.dead_zones
+        f"▲ {_layer_range(zone.affected_layers)}: no gradient at {zone.dead_duration:,} steps"
+        for zone in shown.dead_zones
     ]
     found += [_path_sentence(path) for path in shown.critical_paths[:1] if path.transmission < WORTH_SAYING]
     return found or ["✓ Nothing to report"]
 
 
-def _span(layers: list[str]) -> str:
+def _layer_range(layers: list[str]) -> str:
     ends = [printable(layers[0]), printable(layers[-1])]
     return ends[0] if len(layers) == 1 else f"{ends[0]} to {ends[1]} ({len(layers)} layers)"
 
@@ -170,21 +171,22 @@ def draw(shown: GradientFlowVisualization, dark: bool = False) -> Any:
 
     palette = flow_palette(shown.visualization_config.color_scheme, dark)
     look = tokens(dark)
-    places = place_nodes(shown)
+    positions = node_positions(shown)
     edges, num_hidden = edges_to_draw(shown)
     heights = {
-        (e.from_layer, e.to_layer): apex(places[e.from_layer], places[e.to_layer], list(places.values())) for e in edges
+        (e.from_layer, e.to_layer): apex(positions[e.from_layer], positions[e.to_layer], list(positions.values()))
+        for e in edges
     }
-    routes = {pair: curve(places[pair[0]], places[pair[1]], height) for pair, height in heights.items()}
-    reached = [y for _, y in places.values()] + [h for h in heights.values() if h is not None]
-    levels = max((x for x, _ in places.values()), default=0.0) + 1
+    routes = {pair: curve(positions[pair[0]], positions[pair[1]], height) for pair, height in heights.items()}
+    reached = [y for _, y in positions.values()] + [h for h in heights.values() if h is not None]
+    levels = max((x for x, _ in positions.values()), default=0.0) + 1
     low, high = min(reached, default=0.0) - 0.55, max(reached, default=0.0) + 0.55
     with figure_style(dark):
         figure = plots.new_figure(min(max(1.0 * levels + 1, 6.0), 24.0), min(max(0.9 * (high - low) + 0.9, 2.0), 14.0))
         axis = figure.subplots()
         axis.set_axis_off()
         _draw_edges(axis, shown, routes, palette, look.sheet)
-        _draw_nodes(axis, shown, places, palette, look)
+        _draw_nodes(axis, shown, positions, palette, look)
         axis.set_xlim(-0.7, levels - 0.3)
         axis.set_ylim(low, high)
         title = sentences(shown)[0].lstrip("◆▲●✓ ")
@@ -195,13 +197,13 @@ def draw(shown: GradientFlowVisualization, dark: bool = False) -> Any:
     return figure
 
 
-def _ramp(palette: FlowPalette) -> Any:
+def _color_map(palette: FlowPalette) -> Any:
     from matplotlib.colors import LinearSegmentedColormap
 
     return LinearSegmentedColormap.from_list("flow", list(palette.ramp))
 
 
-def _shares(shown: GradientFlowVisualization) -> dict[float, float]:
+def _log_shares(shown: GradientFlowVisualization) -> dict[float, float]:
     """Each distinct gradient as a share of the range from smallest to largest, on a log scale."""
     values = [edge.gradient for edge in shown.flow_network.edges]
     values += [node.gradient_strength for node in shown.flow_network.nodes]
@@ -216,14 +218,14 @@ def _shares(shown: GradientFlowVisualization) -> dict[float, float]:
 def _draw_edges(
     axis: Any,
     shown: GradientFlowVisualization,
-    routes: dict[tuple[str, str], list[Place]],
+    routes: dict[tuple[str, str], list[Position]],
     palette: FlowPalette,
     sheet: str,
 ) -> None:
     from matplotlib.patches import PathPatch
     from matplotlib.path import Path as Outline
 
-    ramp, shares = _ramp(palette), _shares(shown)
+    ramp, shares = _color_map(palette), _log_shares(shown)
     critical: set[tuple[str, str]] = set()
     for path in shown.critical_paths[:1]:
         critical.update(zip(path.layers, path.layers[1:], strict=False))
@@ -244,20 +246,20 @@ def _draw_edges(
 def _draw_nodes(
     axis: Any,
     shown: GradientFlowVisualization,
-    places: dict[str, Place],
+    positions: dict[str, Position],
     palette: FlowPalette,
     look: Tokens,
 ) -> None:
     """Boxes filled by the ramp; past 24 columns only every few, and those in trouble, carry their name."""
     from matplotlib.patches import FancyBboxPatch
 
-    ramp, shares = _ramp(palette), _shares(shown)
+    ramp, shares = _color_map(palette), _log_shares(shown)
     exploding = {name for region in shown.exploding_regions for name in region.affected_layers}
     vanishing = {name for region in shown.vanishing_regions for name in region.affected_layers}
-    columns = max((x for x, _ in places.values()), default=0.0) + 1
+    columns = max((x for x, _ in positions.values()), default=0.0) + 1
     every = math.ceil(columns / 24)
     for node in shown.flow_network.nodes:
-        name, (x, y) = node.layer_name, places[node.layer_name]
+        name, (x, y) = node.layer_name, positions[node.layer_name]
         bad, weak = name in exploding, name in vanishing
         edge = palette.exploding if bad else palette.vanishing if weak else palette.outline
         axis.add_patch(
@@ -277,11 +279,11 @@ def _draw_nodes(
             _label_node(axis, node, (x, y), look, ramp(shares[node.gradient_strength]))
 
 
-def _label_node(axis: Any, node: FlowNode, place: Place, look: Tokens, fill: Any) -> None:
+def _label_node(axis: Any, node: FlowNode, position: Position, look: Tokens, fill: Any) -> None:
     """The mean norm in the box, its mark over it, the name under it on a patch that keeps ribbons off."""
     from stethoscope.views.plots import figures as plots
 
-    x, y = place
+    x, y = position
     patch = {"facecolor": look.sheet, "edgecolor": "none", "pad": 0.6, "alpha": 0.85}
     settings: dict[str, Any] = {"ha": "center", "zorder": 5}
     is_dark = 0.299 * fill[0] + 0.587 * fill[1] + 0.114 * fill[2] < 0.55
@@ -297,7 +299,7 @@ def _label_node(axis: Any, node: FlowNode, place: Place, look: Tokens, fill: Any
         mark = NODE_MARKS[shown_type(node)]
         axis.annotate(mark, (x, y + 0.17), va="bottom", fontsize=7, color=look.ink, bbox=patch, **settings)
     axis.annotate(
-        plots.plain_text(shorten(printable(node.layer_name), 16)),
+        plots.plain_text(cut_middle(printable(node.layer_name), 16)),
         (x, y - 0.2),
         va="top",
         fontsize=6.5,

@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 
 from stethoscope.instruments.limits import own_limits
-from stethoscope.instruments.wording import plural
-from stethoscope.record import ConfigError
+from stethoscope.record import ConfigError, plural
 from stethoscope.views.common.style import ColorScheme as ColorScheme
 
 
@@ -270,7 +269,7 @@ class RegionExtent:
     start_layer: str
     end_layer: str
     affected_parameters: int | None
-    """None where nobody said how many there are."""
+    """None where their number is unknown."""
     duration_steps: int
 
 

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from stethoscope.instruments.array_input import ArrayError
 from stethoscope.instruments.comparison import cosine
 from stethoscope.instruments.gradient_health import (
     GradientConflict,
@@ -24,7 +25,6 @@ from stethoscope.instruments.gradient_health import (
     summarise,
 )
 from stethoscope.instruments.gradient_layers import EMPTY_LOOK, GradientLook, LayerGradients, direction_of
-from stethoscope.instruments.intake import ArrayError
 from stethoscope.instruments.source import Source
 from stethoscope.instruments.units import DeadUnits, UnitCounter
 from stethoscope.record import FloatArray, StethoscopeError
@@ -44,7 +44,7 @@ class GradientDebugger:
         source: Callable[[GradientDebugger], None] | None = None,
     ) -> None:
         """`source` is asked before every question, and hands in what a session measured since; where not
-        `enabled` nothing is looked at or kept."""
+        `enabled` nothing is measured or kept."""
         if max_history < 1:
             raise StethoscopeError("max_history must be at least 1", where=max_history)
         self.max_history = max_history
@@ -69,7 +69,7 @@ class GradientDebugger:
             return EMPTY_LOOK
         with self._lock:
             self.by_hand.add(layer)
-            history, step = self._history(layer, step)
+            history, step = self._history_of(layer, step)
             return history.add(step, values, weights=weights, update=update)
 
     def record_row(
@@ -86,10 +86,10 @@ class GradientDebugger:
             return EMPTY_LOOK
         direction = None if sketch is None else np.asarray(sketch, dtype=np.float64).reshape(-1)
         with self._lock:
-            history, step = self._history(layer, step)
+            history, step = self._history_of(layer, step)
             return history.add_row(step, row, direction=direction, update_ratio=update_ratio)
 
-    def _history(self, layer: str, step: int | None) -> tuple[LayerGradients, int]:
+    def _history_of(self, layer: str, step: int | None) -> tuple[LayerGradients, int]:
         history = self._layers.get(layer)
         if history is None:
             if len(self._layers) >= MAX_LAYERS:
@@ -137,18 +137,18 @@ class GradientDebugger:
 
     def layers(self) -> list[str]:
         """The layers that were recorded, in the order they came."""
-        self._pull()
+        self._take_in()
         return list(self._layers)
 
     def history(self, layer: str) -> list[GradientLook]:
         """The looks at one layer that are still kept, oldest first."""
-        self._pull()
+        self._take_in()
         known = self._layers.get(layer)
         return list(known.looks) if known else []
 
     def dead_units(self, layer: str, *, tolerance: float = 0.0) -> DeadUnits | None:
         """Which units of a layer never fired; None where no units were recorded."""
-        self._pull()
+        self._take_in()
         counter = self._units.get(layer)
         return None if counter is None else counter.dead(tolerance)
 
@@ -173,26 +173,26 @@ class GradientDebugger:
 
     def analyze_layer(self, layer: str) -> LayerGradientAnalysis | None:
         """What is known of one layer."""
-        self._pull()
+        self._take_in()
         known = self._layers.get(layer)
         return None if known is None or not known.looks else analyse_layer(known, self.dead_units(layer))
 
     def analyze_gradient_flow(self) -> GradientFlowAnalysis:
         """What is known of all of them: health, its reasons, and what to do."""
-        self._pull()
+        self._take_in()
         layers = {name: analyse_layer(known, self.dead_units(name)) for name, known in self._layers.items()}
         only_units = [c.dead() for name, c in self._units.items() if name not in self._layers]
         return summarise(layers, only_units, self.conflicts())
 
     def clear(self) -> None:
         """Forgets everything that was recorded."""
-        self._pull()
+        self._take_in()
         self.by_hand.clear()
         self._layers.clear()
         self._units.clear()
         self._conflicts.clear()
 
-    def _pull(self) -> None:
+    def _take_in(self) -> None:
         """Take in what came since the last question."""
         self._source.into(self)
 

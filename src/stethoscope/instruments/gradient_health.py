@@ -1,7 +1,7 @@
 """How healthy gradients are: each layer, all of them, and why.
 
 The bounds on norms are the seeds'. A layer is judged by the median of its last looks, so that one odd batch
-does not decide, except that a gradient which is not finite at the last look is Critical at once.
+does not decide, except that a gradient which is not finite at the last sample is Critical at once.
 """
 
 from __future__ import annotations
@@ -15,12 +15,11 @@ from typing import Final
 import numpy as np
 
 from stethoscope.analyse.trends import Oscillation, Trend, mann_kendall, oscillation
+from stethoscope.instruments.array_input import NonFinite
 from stethoscope.instruments.gradient_layers import LayerGradients
-from stethoscope.instruments.intake import NonFinite
 from stethoscope.instruments.limits import own_limits
 from stethoscope.instruments.units import DeadUnits
-from stethoscope.instruments.wording import plural
-from stethoscope.record import FloatArray
+from stethoscope.record import FloatArray, plural
 
 VANISHING: Final = 1e-7
 EXPLODING: Final = 10.0
@@ -101,7 +100,7 @@ class LayerGradientAnalysis:
     is_vanishing: bool
     is_exploding: bool
     has_no_gradient: bool
-    """No gradient to speak of for ten looks in a row."""
+    """No gradient to speak of for ten samples in a row."""
     num_looks: int
 
 
@@ -143,8 +142,8 @@ def analyse_layer(known: LayerGradients, dead: DeadUnits | None) -> LayerGradien
     norms = known.series("norm")
     recent = norms[-RECENT:][np.isfinite(norms[-RECENT:])]
     norm = float(np.median(recent)) if recent.size else None
-    swing = _swing(known, norms)
-    health, reasons = _judge(known, norm, dead, swing)
+    swing = _find_swing(known, norms)
+    health, reasons = _judge_layer(known, norm, dead, swing)
     return LayerGradientAnalysis(
         layer=known.name,
         health=health,
@@ -173,7 +172,7 @@ def _recent_mean(series: FloatArray) -> float | None:
     return float(recent.mean()) if recent.size else None
 
 
-def _swing(known: LayerGradients, norms: FloatArray) -> Oscillation:
+def _find_swing(known: LayerGradients, norms: FloatArray) -> Oscillation:
     """A norm that alternates more than chance allows, or gradients that turn around at every step."""
     level = float(np.nanmedian(norms)) if np.isfinite(norms).any() else 0.0
     found = oscillation(norms, amplitude=0.1 * level)
@@ -187,7 +186,7 @@ def _swing(known: LayerGradients, norms: FloatArray) -> Oscillation:
     return found
 
 
-def _judge(
+def _judge_layer(
     known: LayerGradients, norm: float | None, dead: DeadUnits | None, swing: Oscillation
 ) -> tuple[LayerHealth, list[str]]:
     last = known.looks[-1]
@@ -203,7 +202,7 @@ def _judge(
         side = f"under {bounds[0]:g}" if norm < bounds[0] else f"over {bounds[1]:g}"
         reasons.append(f"gradient norm {norm:.3g} is {side}")
     if dead is not None and dead.ratio > DEAD_RATIO:
-        reasons.append(f"{len(dead.dead):,} of {plural(dead.num_units, 'unit')} never fired in {_extent(dead)}")
+        reasons.append(f"{len(dead.dead):,} of {plural(dead.num_units, 'unit')} never fired in {_unit_extent(dead)}")
     if swing.found:
         reasons.append("the gradient swings back and forth")
     if reasons and worst is LayerHealth.HEALTHY:
@@ -227,10 +226,10 @@ def summarise(
     dead = tuple(units for units in counted if units.ratio > DEAD_RATIO)
     opposed = tuple(conflict for conflict in conflicts if conflict.is_conflict)
     exploding = tuple(name for name in named("is_exploding") if name not in nonfinite)
-    reasons = _reasons(layers, nonfinite, exploding, named("is_vanishing"), named("has_no_gradient"), swinging)
+    reasons = _health_reasons(layers, nonfinite, exploding, named("is_vanishing"), named("has_no_gradient"), swinging)
     reasons += _unit_reasons(dead, len(counted)) + _conflict_reasons(opposed)
     return GradientFlowAnalysis(
-        overall_health=_overall(layers, reasons),
+        overall_health=_overall_health(layers, reasons),
         health_score=max(0.0, 1.0 - sum(reason.penalty for reason in reasons)),
         reasons=tuple(sorted(reasons, key=lambda reason: -reason.penalty)),
         recommendations=tuple(dict.fromkeys(r.advice for r in reasons if r.advice)),
@@ -245,7 +244,7 @@ def summarise(
     )
 
 
-def _overall(layers: Mapping[str, LayerGradientAnalysis], reasons: Sequence[HealthReason]) -> LayerHealth:
+def _overall_health(layers: Mapping[str, LayerGradientAnalysis], reasons: Sequence[HealthReason]) -> LayerHealth:
     """The worst layer's health; Warning where only tasks or units are in trouble."""
     known = {layer.health for layer in layers.values()}
     for health in (LayerHealth.CRITICAL, LayerHealth.WARNING):
@@ -256,7 +255,7 @@ def _overall(layers: Mapping[str, LayerGradientAnalysis], reasons: Sequence[Heal
     return LayerHealth.HEALTHY if LayerHealth.HEALTHY in known else LayerHealth.UNKNOWN
 
 
-def _reasons(
+def _health_reasons(
     layers: Mapping[str, LayerGradientAnalysis],
     nonfinite: tuple[str, ...],
     exploding: tuple[str, ...],
@@ -285,7 +284,7 @@ def _reasons(
     return reasons
 
 
-def _extent(units: DeadUnits) -> str:
+def _unit_extent(units: DeadUnits) -> str:
     """A session knows of a batch which units fired in it, and not of how many rows it was."""
     return (
         plural(units.num_batches, "batch", "batches")
@@ -298,7 +297,7 @@ def _unit_reasons(dead: tuple[DeadUnits, ...], num_counted: int) -> list[HealthR
     if not dead:
         return []
     worst = max(dead, key=lambda units: units.ratio)
-    text = f"{len(worst.dead):,} of {plural(worst.num_units, 'unit')} of {worst.layer} never fired in {_extent(worst)}"
+    text = f"{len(worst.dead):,} of {plural(worst.num_units, 'unit')} of {worst.layer} never fired in {_unit_extent(worst)}"
     names = tuple(units.layer for units in dead)
     advice = "Lower the learning rate or use an activation with a slope on both sides"
     return [HealthReason(0.3 * (0.5 + 0.5 * len(dead) / num_counted), text, names, advice)]

@@ -13,8 +13,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from stethoscope.instruments.array_input import NonFinite, as_numpy, locate
 from stethoscope.instruments.comparison import cosine
-from stethoscope.instruments.intake import NonFinite, as_numpy, locate
 from stethoscope.instruments.rows import measure_rows
 from stethoscope.kernels import stat
 from stethoscope.kernels.columns import INDEX
@@ -76,7 +76,7 @@ class LayerGradients:
         self.looks: deque[GradientLook] = deque(maxlen=max_history)
         self.num_looks = 0
         self.steps_without_gradient = 0
-        """How many looks in a row, up to the last one, had a norm under 1e-8."""
+        """How many samples in a row, up to the last one, had a norm under 1e-8."""
         self._last: FloatArray | None = None
         self._mean: FloatArray | None = None
         self._num_directions = 0
@@ -130,7 +130,7 @@ class LayerGradients:
         return look
 
     def series(self, name: str) -> FloatArray:
-        """One number of every look kept, oldest first; NaN where it is unknown."""
+        """One number of every sample kept, oldest first; NaN where it is unknown."""
         values = [getattr(look, name) for look in self.looks]
         return np.array([np.nan if value is None else value for value in values], dtype=np.float64)
 
@@ -166,7 +166,7 @@ class LayerGradients:
         self._last = direction
 
     def _update_ratio(self, weights: Any, update: Any) -> float | None:
-        """From the update where it is given, else from how the weights changed since the last look."""
+        """From the update where it is given, else from how the weights changed since the last sample."""
         if weights is None:
             return None
         norm = float(measure_rows([weights], [self.name])[0][INDEX["norm"]])
@@ -193,15 +193,15 @@ def direction_of(values: Any) -> FloatArray:
     chunk = 64 * SKETCH_WIDTH
     for begin in range(0, flat.size, chunk):
         part = flat[begin : begin + chunk].astype(np.float64)
-        part[_negative(begin, part.size)] *= -1.0
+        part[_sign_bits(begin, part.size)] *= -1.0
         whole = part.size // SKETCH_WIDTH * SKETCH_WIDTH
         total += part[:whole].reshape(-1, SKETCH_WIDTH).sum(axis=0)
         total[: part.size - whole] += part[whole:]
     return total
 
 
-def _negative(begin: int, count: int) -> npt.NDArray[np.bool_]:
-    """A fixed random bit for each place: one scrambled word for every 64 of them."""
+def _sign_bits(begin: int, count: int) -> npt.NDArray[np.bool_]:
+    """A fixed random bit for each element: one scrambled word for every 64 of them."""
     first = begin // 64
     words = np.arange(first, first + -(-count // 64), dtype=np.uint64)
     scrambled = mix((words + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15))

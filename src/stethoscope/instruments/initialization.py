@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from stethoscope.instruments.intake import as_numpy, named_arrays
+from stethoscope.instruments.array_input import as_numpy, named_arrays
 
 
 class InitializationVerdict(StrEnum):

@@ -58,7 +58,7 @@ class TensorInspector:
         enabled: bool = True,
         source: Callable[[TensorInspector], None] | None = None,
     ) -> None:
-        """Where not `enabled`, nothing is looked at: every id is 0, which names no look. `source` is asked before
+        """Where not `enabled`, nothing is inspected: every id is 0, which names no inspection. `source` is asked before
         every question and hands in what a session measured since; what a user showed is never pushed out by it."""
         if max_tracked_tensors < 1:
             raise StethoscopeError("max_tracked_tensors must be at least 1", where=max_tracked_tensors)
@@ -75,7 +75,7 @@ class TensorInspector:
         """Layer and name of what a user showed: theirs alone, a session's looks at it are not kept."""
         self._recorded: OrderedDict[int, TensorInfo] = OrderedDict()
         self._shown: OrderedDict[int, weakref.ref[Any]] = OrderedDict()
-        """The tensors that were shown, as long as somebody else holds them: `compare` reads them again."""
+        """The tensors that were shown, as long as other code holds them: `compare` reads them again."""
         self._clock = clock
         self._lock = threading.Lock()
         self._ids = itertools.count(1)
@@ -97,8 +97,8 @@ class TensorInspector:
         stats, spread, array = tensor_stats(tensor, name)
         alerts = [] if unremarkable(stats) else value_alerts(array, name)
         with self._lock:
-            self._claim(layer, name)
-            info = self._remember(stats, spread, alerts, (name, layer, operation, step), self._infos)
+            self._claim_name(layer, name)
+            info = self._keep_info(stats, spread, alerts, (name, layer, operation, step), self._infos)
             self._memory.add(tensor, name, layer, stats.memory_usage_bytes, step)
             with contextlib.suppress(TypeError):  # lists and numbers cannot be held weakly
                 self._shown[info.id] = weakref.ref(tensor)
@@ -106,7 +106,7 @@ class TensorInspector:
                 self._shown.popitem(last=False)
         return info.id
 
-    def _claim(self, layer: str | None, name: str) -> None:
+    def _claim_name(self, layer: str | None, name: str) -> None:
         if (layer, name) not in self.by_hand:
             self.by_hand.add((layer, name))
             for key in [key for key, info in self._recorded.items() if (info.layer, info.name) == (layer, name)]:
@@ -122,11 +122,11 @@ class TensorInspector:
         step: int | None = None,
         alerts: Sequence[TensorAlert] = (),
     ) -> int:
-        """Keeps statistics that were measured elsewhere, as a session does; returns the look's id."""
+        """Keeps statistics that were measured elsewhere, as a session does; returns the inspection's id."""
         if not self.enabled or (layer, name) in self.by_hand:
             return 0
         with self._lock:
-            return self._remember(stats, None, list(alerts), (name, layer, operation, step), self._recorded).id
+            return self._keep_info(stats, None, list(alerts), (name, layer, operation, step), self._recorded).id
 
     def _take_in(self) -> None:
         """What a session measured since the last question."""
@@ -144,20 +144,20 @@ class TensorInspector:
         self._take_in()
         return self._num_inspected
 
-    def _remember(
+    def _keep_info(
         self,
         stats: TensorStats,
         spread: TensorDistribution | None,
         alerts: list[TensorAlert],
         what: tuple[str, str | None, str | None, int | None],
-        place: OrderedDict[int, TensorInfo],
+        table: OrderedDict[int, TensorInfo],
     ) -> TensorInfo:
         name, layer, operation, step = what
         tensor_id = next(self._ids)
-        course = self._course(layer, name, operation)
+        course = self._course_of(layer, name, operation)
         course.add(stats)
-        # What a session measures of a training is meant to move: `drift` tells how far, and nobody is alarmed.
-        drifted = self._drift_alert(course, name) if place is self._infos else None
+        # What a session measures of a training is meant to move: `drift` tells how far, and there is no alert.
+        drifted = self._drift_alert(course, name) if table is self._infos else None
         if drifted is not None:
             alerts.append(drifted)
         info = TensorInfo(
@@ -171,7 +171,7 @@ class TensorInspector:
             distribution=spread,
             alerts=tuple(replace(alert, tensor_id=tensor_id) for alert in alerts),
         )
-        place[tensor_id] = info
+        table[tensor_id] = info
         self._num_inspected += 1
         while len(self._infos) + len(self._recorded) > self.max_tracked_tensors:
             (self._recorded or self._infos).popitem(last=False)
@@ -183,7 +183,7 @@ class TensorInspector:
         self._take_in()
         return self._infos.get(tensor_id) or self._recorded.get(tensor_id)
 
-    def _looks(self) -> list[TensorInfo]:
+    def _all_infos(self) -> list[TensorInfo]:
         self._take_in()
         with self._lock:
             both = [*self._infos.values(), *self._recorded.values()]
@@ -199,16 +199,16 @@ class TensorInspector:
         """
         return [
             info
-            for info in self._looks()
+            for info in self._all_infos()
             if (name is None or info.name == name)
             and (layer is None or info.layer == layer)
             and (operation is None or info.operation == operation)
         ]
 
     def alerts(self, severity: Severity | str = Severity.INFO) -> list[TensorAlert]:
-        """Every alert of the remembered looks that matters at least this much."""
+        """Every alert of the remembered inspections that matters at least this much."""
         least = Severity(severity).rank
-        return [a for info in self._looks() for a in info.alerts if a.severity.rank >= least]
+        return [a for info in self._all_infos() for a in info.alerts if a.severity.rank >= least]
 
     def drift(self, name: str, *, layer: str | None = None, operation: str | None = None) -> float | None:
         """How far the mean has moved between the first five and the last five looks; None before ten.
@@ -231,11 +231,11 @@ class TensorInspector:
         if not (_is_id(first) and _is_id(second)):
             return compare(first, second)
         looks = self.compare_looks(first, second)
-        tensors = [self._unchanged(info) for info in (looks.first, looks.second)]
+        tensors = [self._unchanged_tensor(info) for info in (looks.first, looks.second)]
         return looks if any(tensor is None for tensor in tensors) else compare(*tensors)
 
-    def _unchanged(self, info: TensorInfo) -> Any:
-        """The tensor of a look, where somebody still holds it and it has not been changed since."""
+    def _unchanged_tensor(self, info: TensorInfo) -> Any:
+        """The tensor of an inspection, where other code still holds it and it has not been changed since."""
         reference = self._shown.get(info.id)
         tensor = None if reference is None else reference()
         if tensor is None:
@@ -264,9 +264,9 @@ class TensorInspector:
         self._num_inspected = self.num_forgotten = 0
 
     def __len__(self) -> int:
-        return len(self._looks())
+        return len(self._all_infos())
 
-    def _course(self, layer: str | None, name: str, operation: str | None) -> Course:
+    def _course_of(self, layer: str | None, name: str, operation: str | None) -> Course:
         key = layer, name, operation
         course = self._courses.setdefault(key, Course())
         self._courses.move_to_end(key)

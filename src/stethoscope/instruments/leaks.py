@@ -22,8 +22,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from stethoscope.instruments.memory import num_bytes
-from stethoscope.instruments.wording import plural
-from stethoscope.record import Severity, printable
+from stethoscope.record import Severity, plural, printable
 
 PATIENCE: Final = 5
 GRACE: Final = 1
@@ -33,7 +32,7 @@ SMALL_BYTES: Final = 1024
 
 _OWN_FOLDER: Final = str(Path(__file__).resolve().parents[1])
 
-Place = tuple[str, int, str]
+Location = tuple[str, int, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +115,8 @@ class LeakDetector:
         self._numbers = itertools.count()
         self._step = -1
         self._steps: list[int] = []
-        self._fresh: dict[int, tuple[Place, _Kept]] = {}
-        self._lines: dict[Place, _Line] = {}
+        self._fresh: dict[int, tuple[Location, _Kept]] = {}
+        self._lines: dict[Location, _Line] = {}
         self._open: ExitStack | None = None
         self._mode: Any = None
 
@@ -168,7 +167,7 @@ class LeakDetector:
     def track(self, value: Any) -> None:
         """Notes an array by hand, made at the caller's line: for arrays that are not torch's."""
         kept = _Kept(self._step, num_bytes(value), _Alive(value), weakref.ref(value))
-        self._note(id(kept), _user_place(sys._getframe(1)), kept)
+        self._note_tensor(id(kept), _user_location(sys._getframe(1)), kept)
 
     def leaks(self) -> list[Leak]:
         """The lines that leak, most bytes first; empty for a clean loop."""
@@ -178,10 +177,10 @@ class LeakDetector:
         if len(judged) < self.patience:
             return []
         found = []
-        for place, line in self._lines.items():
+        for location, line in self._lines.items():
             left = {kept.step for kept in line.kept}
             if line.num_released == 0 and all(step in left for step in judged):
-                found.append(self._leak(place, line))
+                found.append(self._make_leak(location, line))
         return sorted(found, key=lambda leak: -leak.bytes_alive)
 
     def saw(self, tensor: Any, frame: types.FrameType) -> None:
@@ -197,13 +196,13 @@ class LeakDetector:
         if key in self._fresh:
             return
         kept = _Kept(self._step, storage.nbytes(), _weak_storage(storage), weakref.ref(tensor))
-        self._note(key, _user_place(frame), kept)
+        self._note_tensor(key, _user_location(frame), kept)
 
-    def _note(self, key: int, place: Place, kept: _Kept) -> None:
+    def _note_tensor(self, key: int, location: Location, kept: _Kept) -> None:
         if len(self._fresh) >= self.max_watched:
             self.num_unwatched += 1
             return
-        self._fresh[key] = (place, kept)
+        self._fresh[key] = (location, kept)
 
     def _sort_out(self) -> None:
         """Drops what is gone; moves what outlived its grace to its line; counts what was given back late."""
@@ -212,17 +211,17 @@ class LeakDetector:
             line.kept = [kept for kept in line.kept if not kept.storage.expired()]
             line.num_released += before - len(line.kept)
         old = set(self._steps[: len(self._steps) - self.grace]) if self._open is None else set(self._steps[:-1])
-        for key, (place, kept) in list(self._fresh.items()):
+        for key, (location, kept) in list(self._fresh.items()):
             if kept.storage.expired():
                 del self._fresh[key]
             elif kept.step in old:
                 del self._fresh[key]
-                self._lines.setdefault(place, _Line()).kept.append(kept)
+                self._lines.setdefault(location, _Line()).kept.append(kept)
         if len(self._steps) > 4 * (self.patience + self.grace):
             del self._steps[: -2 * (self.patience + self.grace)]
 
-    def _leak(self, place: Place, line: _Line) -> Leak:
-        file, number, function = place
+    def _make_leak(self, location: Location, line: _Line) -> Leak:
+        file, number, function = location
         steps = {kept.step for kept in line.kept}
         total = sum(kept.size for kept in line.kept)
         each = total / len(steps)
@@ -240,11 +239,11 @@ class LeakDetector:
             last_step=max(steps),
             severity=Severity.WARNING if each >= SMALL_BYTES or keeps_graph else Severity.INFO,
             keeps_graph=keeps_graph,
-            held_by=_holder(newest),
+            held_by=_holder_text(newest),
         )
 
 
-def _user_place(frame: types.FrameType | None) -> Place:
+def _user_location(frame: types.FrameType | None) -> Location:
     """The innermost frame that is neither torch's nor ours."""
     last: types.FrameType | None = frame
     while frame is not None:
@@ -306,7 +305,7 @@ def _torch_watch(detector: LeakDetector) -> AbstractContextManager[Any]:
     return watch
 
 
-def _holder(value: Any) -> str:
+def _holder_text(value: Any) -> str:
     """What Python object refers to the value, in words; looked up once, for the report."""
     if value is None:
         return ""

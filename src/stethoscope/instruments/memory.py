@@ -77,25 +77,25 @@ class MemoryBook:
     def add(self, value: Any, name: str, layer: str | None, size: int, step: int | None = None) -> None:
         """Notes a tensor; objects that cannot be weakly referenced (lists, numbers) are not counted as
         alive."""
-        self._settle()
+        self._take_out_freed()
         self._looks += 1
-        place = self._looks
+        index = self._looks
         try:
-            reference: Any = weakref.ref(value, partial(_append, self._gone, place))
+            reference: Any = weakref.ref(value, partial(_append_index, self._gone, index))
         except TypeError:
             reference = None
         storage = _storage_of(value) if reference is not None else 0
-        self._entries[place] = (name, layer, size, step, reference, storage)
+        self._entries[index] = (name, layer, size, step, reference, storage)
         if reference is not None:
-            self._enter(storage, size)
+            self._add_storage(storage, size)
         while len(self._entries) > self._max_tensors:
             _, entry = self._entries.popitem(last=False)
             if entry[4] is not None and entry[4]() is not None:
-                self._leave(entry[5])
-        self._points.append(MemoryPoint(place, step, self._live_bytes + self._noted_bytes))
+                self._drop_storage(entry[5])
+        self._points.append(MemoryPoint(index, step, self._live_bytes + self._noted_bytes))
 
     def note(self, name: str, layer: str, kind: str, size: int, *, held: bool) -> None:
-        """Notes the size of a tensor that nobody shows: what a session measures."""
+        """Notes the size of a tensor that is not shown: what a session measures."""
         before, _ = self._sizes_known.get((layer, name, kind), (0, held))
         self._sizes_known[(layer, name, kind)] = size, held
         self._noted_bytes += (size - before) if held else 0
@@ -107,7 +107,7 @@ class MemoryBook:
 
     def by_tensor(self) -> list[TensorMemory]:
         """Every tensor in the book, oldest first."""
-        self._settle()
+        self._take_out_freed()
         shown = [
             TensorMemory(name, layer, size, step, reference is not None and reference() is not None)
             for name, layer, size, step, reference, _ in self._entries.values()
@@ -129,13 +129,13 @@ class MemoryBook:
         return dict(sorted(totals.items(), key=lambda item: -item[1]))
 
     def over_time(self) -> list[MemoryPoint]:
-        """Living bytes at each look."""
+        """Living bytes at each inspection."""
         return list(self._points)
 
     @property
     def live_bytes(self) -> int:
         """Bytes of the tensors in the book that still live; shared storage counts once."""
-        self._settle()
+        self._take_out_freed()
         return self._live_bytes + self._noted_bytes
 
     def clear(self) -> None:
@@ -148,19 +148,19 @@ class MemoryBook:
         self._sizes_known.clear()
         self._live_bytes = self._noted_bytes = 0
 
-    def _settle(self) -> None:
+    def _take_out_freed(self) -> None:
         while self._gone:
             entry = self._entries.get(self._gone.popleft())
             if entry is not None:
-                self._leave(entry[5])
+                self._drop_storage(entry[5])
 
-    def _enter(self, storage: int, size: int) -> None:
+    def _add_storage(self, storage: int, size: int) -> None:
         self._owners[storage] = self._owners.get(storage, 0) + 1
         known = self._sizes.get(storage, 0)
         self._sizes[storage] = max(known, size)
         self._live_bytes += max(0, size - known)
 
-    def _leave(self, storage: int) -> None:
+    def _drop_storage(self, storage: int) -> None:
         left = self._owners.get(storage, 0) - 1
         if left > 0:
             self._owners[storage] = left
@@ -169,9 +169,9 @@ class MemoryBook:
             self._live_bytes -= self._sizes.pop(storage)
 
 
-def _append(gone: deque[int], place: int, _: object) -> None:
+def _append_index(gone: deque[int], index: int, _: object) -> None:
     """What a weak reference calls; holds the queue, not the book."""
-    gone.append(place)
+    gone.append(index)
 
 
 def _storage_of(value: Any) -> int:

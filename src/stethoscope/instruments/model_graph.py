@@ -41,9 +41,9 @@ class ModelGraph:
         groups: dict[str, list[str]] = {}
         for name, node in owner.items():
             groups.setdefault(node or name, []).append(name)
-        reduced = _contract(nx, full, set(groups))
+        reduced = _contract_graph(nx, full, set(groups))
         order = _data_order(nx, reduced, list(groups))
-        merged = {layer: _merge([histories[name] for name in groups[layer]]) for layer in order}
+        merged = {layer: _merge_norms([histories[name] for name in groups[layer]]) for layer in order}
         known = {layer: _count(layer, counts, groups[layer], histories) for layer in order}
         return cls(reduced, order, merged, known)
 
@@ -66,7 +66,7 @@ def _as_digraph(nx: Any, graph: Any) -> tuple[Any, dict[str, int]]:
     elif isinstance(graph, Mapping):
         nodes, edges = list(graph), [(a, b) for a, after in graph.items() for b in after]
     elif hasattr(graph, "nodes") and hasattr(graph, "edges"):
-        nodes, edges = _called(graph.nodes), _called(graph.edges)
+        nodes, edges = _as_value(graph.nodes), _as_value(graph.edges)
     else:
         edges = graph
     for node in nodes:
@@ -76,13 +76,13 @@ def _as_digraph(nx: Any, graph: Any) -> tuple[Any, dict[str, int]]:
         if (count := _parameter_count(info)) is not None:
             counts[name] = count
     for edge in edges:
-        source, target = _ends(edge)
+        source, target = _edge_ends(edge)
         if source != target:
             out.add_edge(source, target)
     return out, counts
 
 
-def _called(value: Any) -> Any:
+def _as_value(value: Any) -> Any:
     """networkx views iterate as they are; a plain method is called."""
     return value if hasattr(value, "__iter__") else value()
 
@@ -103,21 +103,21 @@ def _parameter_count(info: Any) -> int | None:
     return None
 
 
-def _ends(edge: Any) -> tuple[str, str]:
+def _edge_ends(edge: Any) -> tuple[str, str]:
     pairs = (("source", "target"), ("from_layer", "to_layer"), ("producer", "consumer"))
     for first, second in pairs:
         if isinstance(edge, Mapping) and first in edge:
             return str(edge[first]), str(edge[second])
         if hasattr(edge, first):
-            return _end(getattr(edge, first)), _end(getattr(edge, second))
+            return _node_name(getattr(edge, first)), _node_name(getattr(edge, second))
     try:
         source, target = edge[0], edge[1]
     except (TypeError, IndexError, KeyError) as error:
         raise ConfigError("not an edge", where=repr(edge), do="Give pairs such as ('fc1', 'fc2')") from error
-    return _end(source), _end(target)
+    return _node_name(source), _node_name(target)
 
 
-def _end(value: Any) -> str:
+def _node_name(value: Any) -> str:
     return value if isinstance(value, str) else _name_of(value)
 
 
@@ -130,7 +130,7 @@ def _node_of(name: str, full: Any) -> str | None:
     return None
 
 
-def _contract(nx: Any, full: Any, measured: set[str]) -> Any:
+def _contract_graph(nx: Any, full: Any, measured: set[str]) -> Any:
     """Edges between measured layers that data reaches through unmeasured nodes only."""
     out = nx.DiGraph()
     out.add_nodes_from(node for node in full if node in measured)
@@ -153,9 +153,9 @@ def _contract(nx: Any, full: Any, measured: set[str]) -> Any:
 
 def _data_order(nx: Any, graph: Any, given: list[str]) -> tuple[str, ...]:
     """Topological, ties in the order given; a cycle (a recurrent model) keeps the order given."""
-    place = {name: i for i, name in enumerate(given)}
+    index = {name: i for i, name in enumerate(given)}
     if nx.is_directed_acyclic_graph(graph):
-        return tuple(nx.lexicographical_topological_sort(graph, key=lambda name: place[name]))
+        return tuple(nx.lexicographical_topological_sort(graph, key=lambda name: index[name]))
     return tuple(given)
 
 
@@ -168,7 +168,7 @@ def _count(
     return None if any(n is None for n in own) else sum(n for n in own if n is not None)
 
 
-def _merge(parts: list[GradientHistory]) -> GradientHistory:
+def _merge_norms(parts: list[GradientHistory]) -> GradientHistory:
     """Norms of one module's parameters together: squares add, step by step."""
     if len(parts) == 1:
         return parts[0]

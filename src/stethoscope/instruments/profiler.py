@@ -179,20 +179,20 @@ class Profiler:
 
     def start_timer(self, name: str, category: Category | str = Category.OPERATION) -> None:
         """Starts a timer; timers that start inside it are part of it."""
-        self._stack().append(_Running(name, Category(category), self._clock()))
+        self._thread_stack().append(_Running(name, Category(category), self._clock()))
 
     def end_timer(self, name: str) -> float:
         """Ends the newest timer of this name and returns how long it ran, in seconds."""
-        now, stack = self._clock(), self._stack()
-        place = next((i for i in range(len(stack) - 1, -1, -1) if stack[i].name == name), None)
-        if place is None:
+        now, stack = self._clock(), self._thread_stack()
+        index = next((i for i in range(len(stack) - 1, -1, -1) if stack[i].name == name), None)
+        if index is None:
             raise TimerError("no such timer is running in this thread", where=name, do="Call start_timer first")
-        running = stack.pop(place)
+        running = stack.pop(index)
         duration = max(0.0, now - running.start_s)
-        if place:
-            stack[place - 1].inside_s += duration
-        path = "/".join([*(outer.name for outer in stack[:place]), name])
-        self._add(ProfileEvent(name, running.category, running.start_s, duration, path), running.inside_s)
+        if index:
+            stack[index - 1].inside_s += duration
+        path = "/".join([*(outer.name for outer in stack[:index]), name])
+        self._add_event(ProfileEvent(name, running.category, running.start_s, duration, path), running.inside_s)
         return duration
 
     @contextmanager
@@ -223,9 +223,9 @@ class Profiler:
         self, name: str, duration: float | timedelta, category: Category | str = Category.OPERATION
     ) -> None:
         """Records something that was timed elsewhere; seconds or a timedelta."""
-        duration_s = _seconds(duration, name)
-        path = "/".join([*(outer.name for outer in self._stack()), name])
-        self._add(ProfileEvent(name, Category(category), self._clock() - duration_s, duration_s, path), 0.0)
+        duration_s = _checked_seconds(duration, name)
+        path = "/".join([*(outer.name for outer in self._thread_stack()), name])
+        self._add_event(ProfileEvent(name, Category(category), self._clock() - duration_s, duration_s, path), 0.0)
 
     def record_part(
         self,
@@ -237,10 +237,12 @@ class Profiler:
         *,
         inside_s: float = 0.0,
     ) -> None:
-        """Records something whose start and place are known: `path` names what it ran inside, `inside_s` is spent in its
+        """Records something whose start and path are known: `path` names what it ran inside, `inside_s` is spent in its
         own parts."""
         where = f"{path}/{name}" if path else name
-        self._add(ProfileEvent(name, Category(category), start_s, _seconds(duration_s, name), where), inside_s)
+        self._add_event(
+            ProfileEvent(name, Category(category), start_s, _checked_seconds(duration_s, name), where), inside_s
+        )
 
     def record_layer_execution(
         self,
@@ -252,8 +254,8 @@ class Profiler:
         parameter_count: int = 0,
     ) -> None:
         """Records one execution of a layer: times in seconds or as timedeltas, memory in bytes."""
-        forward_s = _seconds(forward_time, name)
-        backward_s = None if backward_time is None else _seconds(backward_time, name)
+        forward_s = _checked_seconds(forward_time, name)
+        backward_s = None if backward_time is None else _checked_seconds(backward_time, name)
         if not self.enabled:
             return
         with self._lock:
@@ -302,14 +304,14 @@ class Profiler:
             self._layers.clear()
             self._memory_used_bytes = self._memory_total_bytes = None
 
-    def _stack(self) -> list[_Running]:
+    def _thread_stack(self) -> list[_Running]:
         """The running timers of this thread, outermost first."""
         stack: list[_Running] | None = getattr(self._stacks, "running", None)
         if stack is None:
             stack = self._stacks.running = []
         return stack
 
-    def _add(self, event: ProfileEvent, inside_s: float) -> None:
+    def _add_event(self, event: ProfileEvent, inside_s: float) -> None:
         if not self.enabled:
             return
         with self._lock:
@@ -319,7 +321,7 @@ class Profiler:
             totals.add(event.duration_s, max(0.0, event.duration_s - inside_s))
 
 
-def _seconds(value: float | timedelta, name: str) -> float:
+def _checked_seconds(value: float | timedelta, name: str) -> float:
     seconds = value.total_seconds() if isinstance(value, timedelta) else float(value)
     if not math.isfinite(seconds) or seconds < 0:
         raise StethoscopeError(f"{seconds} is no duration", where=name, do="Give seconds, 0 or more")

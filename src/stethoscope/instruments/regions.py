@@ -48,12 +48,12 @@ def find_vanishing(histories: Mapping[str, GradientHistory], model: ModelGraph |
     """Regions whose mean norm is under the threshold, in the order of the layers."""
     levels: dict[str, RegionSeverity] = {}
     for name, history in histories.items():
-        norms = _finite(history)
+        norms = _finite_norms(history)
         mean = mean_in_order(norms)
         if len(norms) and mean < VANISHING:
-            depth = _depth(VANISHING, VANISHING_CRITICAL, mean)
-            levels[name] = _level(depth, mean < VANISHING_CRITICAL, model)
-    return _regions("vanishing", levels, histories, model, lambda norms: norms < VANISHING, VANISHING_ADVICE)
+            depth = _severity_depth(VANISHING, VANISHING_CRITICAL, mean)
+            levels[name] = _severity_level(depth, mean < VANISHING_CRITICAL, model)
+    return _find_regions("vanishing", levels, histories, model, lambda norms: norms < VANISHING, VANISHING_ADVICE)
 
 
 def find_exploding(histories: Mapping[str, GradientHistory], model: ModelGraph | None) -> list[GradientRegion]:
@@ -62,11 +62,11 @@ def find_exploding(histories: Mapping[str, GradientHistory], model: ModelGraph |
     for name, history in histories.items():
         norms = np.asarray(history.gradient_norms, dtype=np.float64)
         broken = not np.isfinite(norms).all()
-        largest = float(_finite(history).max(initial=0.0))
+        largest = float(_finite_norms(history).max(initial=0.0))
         if broken or largest > EXPLODING:
-            depth = _depth(EXPLODING, EXPLODING_CRITICAL, largest)
-            levels[name] = _level(depth, broken or largest > EXPLODING_CRITICAL, model)
-    regions = _regions("exploding", levels, histories, model, _is_exploding, EXPLODING_ADVICE)
+            depth = _severity_depth(EXPLODING, EXPLODING_CRITICAL, largest)
+            levels[name] = _severity_level(depth, broken or largest > EXPLODING_CRITICAL, model)
+    regions = _find_regions("exploding", levels, histories, model, _is_exploding, EXPLODING_ADVICE)
     return [_locate_non_finite(region, histories) for region in regions]
 
 
@@ -83,21 +83,21 @@ def find_dead_zones(histories: Mapping[str, GradientHistory], model: ModelGraph 
         if len(norms) and num_dead / len(norms) > 0.5:
             dead[name] = (num_dead, num_dead / len(norms))
     zones = []
-    for place, layers in enumerate(_groups(dead, model), start=1):
+    for index, layers in enumerate(_neighborhoods(dead, model), start=1):
         share = max(dead[name][1] for name in layers)
         zones.append(
             GradientDeadZone(
-                zone_id=f"dead_zone_{place}",
+                zone_id=f"dead_zone_{index}",
                 affected_layers=layers,
                 dead_duration=max(dead[name][0] for name in layers),
-                recovery_potential=_recovery(share, model),
+                recovery_potential=_recovery_level(share, model),
                 intervention_required=share > 0.8,
             )
         )
     return zones
 
 
-def _recovery(share: float, model: ModelGraph | None) -> RecoveryPotential:
+def _recovery_level(share: float, model: ModelGraph | None) -> RecoveryPotential:
     """By the share of dead steps; High (up to 70%) and None (all of them) are told apart with a graph."""
     if model is not None and share <= 0.7:
         return RecoveryPotential.HIGH
@@ -106,20 +106,20 @@ def _recovery(share: float, model: ModelGraph | None) -> RecoveryPotential:
     return RecoveryPotential.NONE if model is not None and share == 1.0 else RecoveryPotential.LOW
 
 
-def _finite(history: GradientHistory) -> FloatArray:
+def _finite_norms(history: GradientHistory) -> FloatArray:
     norms = np.asarray(history.gradient_norms, dtype=np.float64)
     finite: FloatArray = norms[np.isfinite(norms)]
     return finite
 
 
-def _depth(near: float, far: float, value: float) -> float:
+def _severity_depth(near: float, far: float, value: float) -> float:
     """0 at the threshold, 1 at the critical one, on a log scale."""
     if value <= 0.0:
         return 1.0
     return float(np.log(value / near) / np.log(far / near))
 
 
-def _level(depth: float, critical: bool, model: ModelGraph | None) -> RegionSeverity:
+def _severity_level(depth: float, critical: bool, model: ModelGraph | None) -> RegionSeverity:
     if critical:
         return RegionSeverity.CRITICAL
     if model is None:
@@ -127,7 +127,7 @@ def _level(depth: float, critical: bool, model: ModelGraph | None) -> RegionSeve
     return LEVELS[min(max(int(depth * 3), 0), 2)]
 
 
-def _regions(
+def _find_regions(
     kind: str,
     levels: Mapping[str, RegionSeverity],
     histories: Mapping[str, GradientHistory],
@@ -136,7 +136,7 @@ def _regions(
     advice: tuple[str, ...],
 ) -> list[GradientRegion]:
     regions = []
-    for place, layers in enumerate(_groups(levels, model), start=1):
+    for index, layers in enumerate(_neighborhoods(levels, model), start=1):
         bad_steps: set[int] = set()
         for name in layers:
             norms = np.asarray(histories[name].gradient_norms, dtype=np.float64)
@@ -144,10 +144,10 @@ def _regions(
         duration = len(bad_steps) if model is not None else len(histories[layers[0]].gradient_norms)
         regions.append(
             GradientRegion(
-                region_id=f"{kind}_{place}",
+                region_id=f"{kind}_{index}",
                 affected_layers=layers,
                 severity_level=max((levels[name] for name in layers), key=LEVELS.index),
-                extent=RegionExtent(layers[0], layers[-1], _parameters(layers, histories, model), duration),
+                extent=RegionExtent(layers[0], layers[-1], _parameter_count(layers, histories, model), duration),
                 mitigation_suggestions=list(advice),
                 since_step=min(bad_steps, default=None),
             )
@@ -155,18 +155,20 @@ def _regions(
     return regions
 
 
-def _groups(names: Iterable[str], model: ModelGraph | None) -> list[list[str]]:
+def _neighborhoods(names: Iterable[str], model: ModelGraph | None) -> list[list[str]]:
     """Each layer alone, or with a graph the connected neighbourhoods, all in the order of the layers."""
     wanted = list(names)
     if model is None:
         return [[name] for name in wanted]
-    place = {name: i for i, name in enumerate(model.order)}
+    index = {name: i for i, name in enumerate(model.order)}
     parts = networkx().weakly_connected_components(model.digraph.subgraph(wanted))
-    groups = [sorted(part, key=lambda name: place[name]) for part in parts]
-    return sorted(groups, key=lambda group: place[group[0]])
+    groups = [sorted(part, key=lambda name: index[name]) for part in parts]
+    return sorted(groups, key=lambda group: index[group[0]])
 
 
-def _parameters(layers: list[str], histories: Mapping[str, GradientHistory], model: ModelGraph | None) -> int | None:
+def _parameter_count(
+    layers: list[str], histories: Mapping[str, GradientHistory], model: ModelGraph | None
+) -> int | None:
     counts = [histories[n].num_parameters if model is None else model.parameters[n] for n in layers]
     return None if any(count is None for count in counts) else sum(c for c in counts if c is not None)
 

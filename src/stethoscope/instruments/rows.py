@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from stethoscope.instruments.intake import ArrayError, as_numpy
+from stethoscope.instruments.array_input import ArrayError, as_numpy
 from stethoscope.kernels import Table, UnsupportedArrayError, measure, stat
 from stethoscope.kernels.columns import INDEX, num_finite
 from stethoscope.kernels.tensors import is_tensor
@@ -26,7 +26,7 @@ _PLAIN_SQUARES = (1e-140, 1e140)
 def measure_rows(arrays: Sequence[Any], names: Sequence[str]) -> Table:
     """Rows in the order given, one per array; where one cannot be read the error names it."""
     try:
-        return _bounded(measure(arrays))
+        return _within_bounds(measure(arrays))
     except UnsupportedArrayError:
         for array, name in zip(arrays, names, strict=True):
             try:
@@ -36,7 +36,7 @@ def measure_rows(arrays: Sequence[Any], names: Sequence[str]) -> Table:
         raise
 
 
-def _bounded(table: Table) -> Table:
+def _within_bounds(table: Table) -> Table:
     """The rows with mean_abs and norm inside the bounds that the extremes and the counts of values set."""
     largest, smallest = stat(table, "abs_max"), stat(table, "abs_min")
     num_zero = stat(table, "num_zero")
@@ -65,15 +65,15 @@ def plain_norms(arrays: Sequence[Any], table: Table, names: Sequence[str]) -> Fl
     """
     norms: FloatArray = np.nan_to_num(stat(table, "norm"), nan=0.0)
     low, high = _PLAIN_SQUARES
-    for place, (array, name) in enumerate(zip(arrays, names, strict=True)):
-        largest = float(stat(table[place], "abs_max"))
+    for index, (array, name) in enumerate(zip(arrays, names, strict=True)):
+        largest = float(stat(table[index], "abs_max"))
         if low < largest < high and _is_plain(array):
-            norms[place] = _root_of_squares(array, name)
+            norms[index] = _root_of_squares(array, name)
     return norms
 
 
 def _is_plain(array: Any) -> bool:
-    """Whether all its elements lie in this machine's memory: an array, or a dense tensor that is nobody's subclass."""
+    """Whether all its elements lie in this machine's memory: an array, or a dense tensor of no subclass."""
     if not is_tensor(array):
         return True
     is_dense = str(array.layout) == "torch.strided" and array.device.type == "cpu"

@@ -58,29 +58,29 @@ class RunGradients:
         broken = np.where(self.num_nan > 0, np.nan, np.where(self.num_inf > 0, np.inf, 0.0))
         norms = np.where(self.present, np.nan_to_num(self.norm) + broken, 0.0)
         found = {}
-        for place, info in enumerate(self.sites):
-            there = self.present[:, place]
+        for index, info in enumerate(self.sites):
+            there = self.present[:, index]
             if not there.any():
                 continue
             steps = self.steps[there]
             found[info.site.path] = GradientHistory(
-                steps.tolist(), norms[there, place].tolist(), _sketches(run, info, steps), info.num_elements
+                steps.tolist(), norms[there, index].tolist(), _read_sketches(run, info, steps), info.num_elements
             )
         return found
 
     def frames(self) -> Iterator[tuple[int, list[int]]]:
-        """Each step with the places of the parameters that were measured in it."""
+        """Each step with the indices of the parameters that were measured in it."""
         for row, step in enumerate(self.steps.tolist()):
             yield step, np.flatnonzero(self.present[row]).tolist()
 
 
-def _sketches(run: Run, info: SiteInfo, steps: IntArray) -> Any:
+def _read_sketches(run: Run, info: SiteInfo, steps: IntArray) -> Any:
     """One sketch a step, where every step has one; sketches are taken more rarely than norms, most often."""
     known, vectors = run.vectors("sketch", info.site)
-    places = np.searchsorted(known, steps)
-    if not len(known) or (places >= len(known)).any() or (known[places] != steps).any():
+    indices = np.searchsorted(known, steps)
+    if not len(known) or (indices >= len(known)).any() or (known[indices] != steps).any():
         return None
-    return vectors[places]
+    return vectors[indices]
 
 
 def with_tied(histories: dict[str, GradientHistory], graph: Graph) -> dict[str, GradientHistory]:

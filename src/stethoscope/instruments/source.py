@@ -1,4 +1,4 @@
-"""Where an instrument of a session gets what the session measured: when somebody asks, and once at a time."""
+"""Where an instrument of a session gets what the session measured: when it is asked, and once at a time."""
 
 from __future__ import annotations
 

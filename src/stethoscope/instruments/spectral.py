@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from stethoscope.instruments.intake import as_numpy, named_arrays
+from stethoscope.instruments.array_input import as_numpy, named_arrays
 from stethoscope.record import FloatArray
 
 FULL_LIMIT = 1024
@@ -57,7 +57,7 @@ def analyze(arrays: Any, *, full: bool | None = None) -> list[SpectralAnalysis]:
             continue
         matrix = np.asarray(array, dtype=np.float64).reshape(array.shape[0], -1)
         if not np.isfinite(matrix).all():
-            found.append(_unknown(layer, matrix))
+            found.append(_unknown_spectrum(layer, matrix))
             continue
         everything = full if full is not None else min(matrix.shape) <= FULL_LIMIT
         found.append(_one(layer, matrix, everything))
@@ -86,7 +86,7 @@ def _one(layer: int | str, matrix: FloatArray, everything: bool) -> SpectralAnal
     )
 
 
-def _unknown(layer: int | str, matrix: FloatArray) -> SpectralAnalysis:
+def _unknown_spectrum(layer: int | str, matrix: FloatArray) -> SpectralAnalysis:
     nan = float("nan")
     return SpectralAnalysis(layer, (matrix.shape[0], matrix.shape[1]), nan, nan, nan, 0, False)
 

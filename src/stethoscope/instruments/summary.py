@@ -17,8 +17,8 @@ import numpy as np
 from stethoscope.instruments.alerts import TensorAlert, TensorAlertKind, value_alerts
 from stethoscope.instruments.distribution import TensorDistribution
 from stethoscope.instruments.inspector import TensorStats, tensor_stats
-from stethoscope.record import printable
-from stethoscope.views.common.numbers import number, percent, plural, size
+from stethoscope.record import plural, printable
+from stethoscope.views.common.numbers import number, percent, size
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -38,26 +38,26 @@ class TensorSummary:
     alerts: tuple[TensorAlert, ...]
 
     def __repr__(self) -> str:
-        return "  ".join(part for part in self._parts() if part)
+        return "  ".join(part for part in self._summary_parts() if part)
 
-    def _parts(self) -> list[str]:
+    def _summary_parts(self) -> list[str]:
         stats = self.stats
         where = "" if stats.device == "cpu" else f" {stats.device}"
         head = f"{stats.dtype}[{', '.join(map(str, stats.shape))}]{where} {size(stats.memory_usage_bytes)}"
         parts = [printable(self.name), head]
         if stats.total_elements == 1 and stats.mean is not None:
-            return [*parts, f"= {self._value(stats.mean)}"]
+            return [*parts, f"= {self._value_text(stats.mean)}"]
         if stats.mean is not None:
-            parts.append(f"{self._value(stats.min)} … {self._value(stats.max)}")
+            parts.append(f"{self._value_text(stats.min)} … {self._value_text(stats.max)}")
             parts.append(f"mean {number(stats.mean)} ± {number(stats.std)}")
             parts.append(self.spark)
         elif not stats.total_elements:
             parts.append("empty")
         if stats.sparsity and stats.sparsity >= 0.005:
             parts.append(f"{percent(stats.sparsity)} zero")
-        return [*parts, *(_short(alert) for alert in self.alerts)]
+        return [*parts, *(_alert_text(alert) for alert in self.alerts)]
 
-    def _value(self, value: float | None) -> str:
+    def _value_text(self, value: float | None) -> str:
         """One element's value: whole numbers of whole-number arrays stay whole."""
         whole = value is not None and not self.stats.dtype.startswith(("float", "bfloat", "complex", "q"))
         return f"{value:,.0f}" if whole else number(value)
@@ -143,25 +143,25 @@ class SummaryList:
                 return item
         raise KeyError(key)
 
-    def _more(self) -> list[str]:
+    def _more_text(self) -> list[str]:
         return [f"and {plural(self.num_hidden, 'more array')}"] if self.num_hidden else []
 
     def __repr__(self) -> str:
-        return "\n".join([*map(repr, self.items), *self._more()]) or "no arrays"
+        return "\n".join([*map(repr, self.items), *self._more_text()]) or "no arrays"
 
     def detail(self) -> str:
         """Everything known of each."""
-        return "\n\n".join([*(item.detail() for item in self.items), *self._more()])
+        return "\n\n".join([*(item.detail() for item in self.items), *self._more_text()])
 
     def rich(self) -> RenderableType:
         """Everything known of each, for rich."""
         from rich.console import Group
         from rich.text import Text
 
-        return Group(*(item.rich() for item in self.items), *map(Text, self._more()))
+        return Group(*(item.rich() for item in self.items), *map(Text, self._more_text()))
 
     def _repr_html_(self) -> str:
-        return "".join([*(item._repr_html_() for item in self.items), *map(html.escape, self._more())])
+        return "".join([*(item._repr_html_() for item in self.items), *map(html.escape, self._more_text())])
 
 
 def inspect(value: Any, name: str = "") -> TensorSummary | SummaryList:
@@ -170,17 +170,17 @@ def inspect(value: Any, name: str = "") -> TensorSummary | SummaryList:
         value = dict(value.named_parameters())
     if isinstance(value, Mapping):
         shown = list(value.items())[:MAX_LISTED]
-        items = tuple(_summary(item, f"{name}.{key}" if name else str(key)) for key, item in shown)
+        items = tuple(_summarize_array(item, f"{name}.{key}" if name else str(key)) for key, item in shown)
         return SummaryList(items, len(value) - len(items))
-    return _summary(value, name)
+    return _summarize_array(value, name)
 
 
-def _summary(value: Any, name: str) -> TensorSummary:
+def _summarize_array(value: Any, name: str) -> TensorSummary:
     stats, spread, array = tensor_stats(value, name or "array")
     return TensorSummary(name, stats, spread, tuple(value_alerts(array, name or "it")))
 
 
-def _short(alert: TensorAlert) -> str:
+def _alert_text(alert: TensorAlert) -> str:
     words = {
         TensorAlertKind.NAN_VALUES: "NaN",
         TensorAlertKind.INFINITE_VALUES: "Inf",

@@ -9,9 +9,9 @@ from typing import Any, Final
 import numpy as np
 
 from stethoscope.instruments.alerts import EXTREME, TensorAlert
+from stethoscope.instruments.array_input import as_numpy, shape_of
 from stethoscope.instruments.comparison import histogram_ks
 from stethoscope.instruments.distribution import TensorDistribution, distribution
-from stethoscope.instruments.intake import as_numpy, shape_of
 from stethoscope.instruments.memory import num_bytes
 from stethoscope.instruments.rows import measure_rows
 from stethoscope.kernels.columns import INDEX
@@ -189,7 +189,7 @@ def unremarkable(stats: TensorStats) -> bool:
 
 
 def mean_of(group: list[TensorStats] | deque[TensorStats], column: str = "mean") -> float:
-    """The mean of one statistic over the looks that know it."""
+    """The mean of one statistic over the inspections that know it."""
     values = [value for stats in group if (value := getattr(stats, column)) is not None]
     return float(np.mean(values)) if values else float("nan")
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from stethoscope.instruments.intake import ArrayError, as_numpy
+from stethoscope.instruments.array_input import ArrayError, as_numpy
 from stethoscope.record import FloatArray
 
 
@@ -65,5 +65,5 @@ class UnitCounter:
     def dead(self, tolerance: float = 0.0) -> DeadUnits:
         """The units whose magnitude never exceeded `tolerance`."""
         largest = np.zeros(0) if self._largest is None else self._largest
-        places = tuple(int(i) for i in np.flatnonzero(largest <= tolerance)) if self.num_rows else ()
-        return DeadUnits(self.layer, len(largest), places, self.num_batches, self.num_rows)
+        indices = tuple(int(i) for i in np.flatnonzero(largest <= tolerance)) if self.num_rows else ()
+        return DeadUnits(self.layer, len(largest), indices, self.num_batches, self.num_rows)

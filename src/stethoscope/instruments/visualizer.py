@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
+from stethoscope.instruments.array_input import as_floats
 from stethoscope.instruments.files import write_atomically, write_json, write_text
-from stethoscope.instruments.intake import as_floats
 from stethoscope.record import ConfigError, printable
 from stethoscope.views.common.plot_data import Heatmap, Histogram, Lines, Plot, number
 from stethoscope.views.common.style import Tokens, tokens
@@ -74,19 +74,19 @@ class DebugVisualizer:
     def plot_tensor_distribution(self, name: str, values: Any, bins: int = 50) -> Histogram:
         """A histogram of the values."""
         plot = Histogram.of(name, as_floats(values, name), bins)
-        return self._keep(f"{name}_distribution", plot)
+        return self._keep_plot(f"{name}_distribution", plot)
 
     def plot_gradient_flow(self, name: str, steps: Any, gradients: Any) -> Lines:
         """A layer's gradient over steps; a mapping of layers draws them together."""
         items = gradients if isinstance(gradients, Mapping) else {name: gradients}
         series = {str(layer): (steps, as_floats(values, str(layer))) for layer, values in items.items()}
-        return self._keep(f"{name}_gradient_flow", Lines.of(f"{name}: gradient", series))
+        return self._keep_plot(f"{name}_gradient_flow", Lines.of(f"{name}: gradient", series))
 
     def plot_lines(self, name: str, x: Any, series: Any, x_label: str = "step") -> Lines:
         """One line, or a mapping of label to values, over the same x."""
         items = series if isinstance(series, Mapping) else {name: series}
         drawn = {str(label): (as_floats(x), as_floats(y, str(label))) for label, y in items.items()}
-        return self._keep(name, Lines.of(name, drawn, x_label=x_label))
+        return self._keep_plot(name, Lines.of(name, drawn, x_label=x_label))
 
     def plot_heatmap(
         self,
@@ -98,9 +98,9 @@ class DebugVisualizer:
         history: bool = False,
     ) -> Heatmap:
         """Rows by columns; with `history` each row against its own median."""
-        return self._keep(name, Heatmap.of(name, values, labels, columns, history))
+        return self._keep_plot(name, Heatmap.of(name, values, labels, columns, history))
 
-    def _keep(self, name: str, plot: Kept) -> Kept:
+    def _keep_plot(self, name: str, plot: Kept) -> Kept:
         self._plots[name] = plot
         for kind in self.config.formats:
             self.save(name, kind)
@@ -126,7 +126,7 @@ class DebugVisualizer:
         plot = self.get_plot(name)
         path = Path(self.config.output_directory) / f"{file_name(name)}.{_check_format(kind)}"
         if kind in ("png", "svg"):
-            return write_atomically(path, lambda file: _draw([plot], file, kind, self.config.dark))
+            return write_atomically(path, lambda file: _draw_plots([plot], file, kind, self.config.dark))
         if kind == "json":
             return write_json(path, to_json(name, plot))
         if kind == "csv":
@@ -149,7 +149,7 @@ class DebugVisualizer:
         path = Path(self.config.output_directory) / f"{file_name(name)}.{_check_format(kind)}"
         title, dark = self.config.title, self.config.dark
         if kind in ("png", "svg"):
-            return write_atomically(path, lambda f: _draw(plots, f, kind, dark, title))
+            return write_atomically(path, lambda f: _draw_plots(plots, f, kind, dark, title))
         pairs = list(zip(chosen, plots, strict=True))
         if kind == "json":
             return write_json(path, {"title": title, "plots": [to_json(n, plot) for n, plot in pairs]})
@@ -166,7 +166,7 @@ def file_name(name: str) -> str:
     return clean or "plot"
 
 
-def _draw(plots: Sequence[Plot], file: BinaryIO, kind: str, dark: bool, title: str = "") -> None:
+def _draw_plots(plots: Sequence[Plot], file: BinaryIO, kind: str, dark: bool, title: str = "") -> None:
     from stethoscope.views.plots import figures as pictures
 
     pictures.save(pictures.draw(plots, dark=dark, title=title), file, kind)
@@ -197,8 +197,8 @@ def to_long_csv(plots: Sequence[tuple[str, Plot]]) -> str:
     for name, plot in plots:
         columns, rows = plot.table()
         writer.writerows(
-            (name, place, column, value)
-            for place, row in enumerate(rows)
+            (name, index, column, value)
+            for index, row in enumerate(rows)
             for column, value in zip(columns, row, strict=True)
         )
     return text.getvalue()
@@ -206,47 +206,47 @@ def to_long_csv(plots: Sequence[tuple[str, Plot]]) -> str:
 
 def to_html(title: str, plots: Sequence[tuple[str, Plot]], dark: bool) -> str:
     """A page of its own: no script, nothing from the network, pictures inside."""
-    figures = "\n".join(_figure(name, plot, dark) for name, plot in plots) or "<p>No plots.</p>"
+    figures = "\n".join(_figure_html(name, plot, dark) for name, plot in plots) or "<p>No plots.</p>"
     safe = html.escape(printable(title))
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; img-src data:; '
         "style-src 'unsafe-inline'\">\n"
-        f"<title>{safe}</title>\n<style>{_css(tokens(dark))}</style>\n</head>\n<body>\n"
+        f"<title>{safe}</title>\n<style>{_page_css(tokens(dark))}</style>\n</head>\n<body>\n"
         f"<h1>{safe}</h1>\n<main>\n{figures}\n</main>\n</body>\n</html>\n"
     )
 
 
-def _figure(name: str, plot: Plot, dark: bool) -> str:
+def _figure_html(name: str, plot: Plot, dark: bool) -> str:
     picture = io.BytesIO()
-    _draw([plot], picture, "svg", dark)
+    _draw_plots([plot], picture, "svg", dark)
     data = base64.b64encode(picture.getvalue()).decode()
     sentence = html.escape(plot.sentence)
     return (
         f'<figure id="{html.escape(file_name(name))}">\n'
         f'<img src="data:image/svg+xml;base64,{data}" alt="{sentence}">\n'
         f"<figcaption>{sentence}</figcaption>\n"
-        f"<details><summary>Table</summary>{_table(plot)}</details>\n</figure>"
+        f"<details><summary>Table</summary>{_table_html(plot)}</details>\n</figure>"
     )
 
 
-def _table(plot: Plot) -> str:
+def _table_html(plot: Plot) -> str:
     columns, rows = plot.table()
     head = "".join(f"<th>{html.escape(printable(column))}</th>" for column in columns)
-    body = "".join("<tr>" + "".join(_cell(value) for value in row) + "</tr>" for row in rows[:MAX_TABLE_ROWS])
+    body = "".join("<tr>" + "".join(_cell_html(value) for value in row) + "</tr>" for row in rows[:MAX_TABLE_ROWS])
     more = len(rows) - MAX_TABLE_ROWS
     note = f"<p>{more:,} more rows are in the CSV file.</p>" if more > 0 else ""
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{note}"
 
 
-def _cell(value: Any) -> str:
+def _cell_html(value: Any) -> str:
     if isinstance(value, float):
         return f'<td class="n">{number(value)}</td>'
     return f"<td>{html.escape(printable(str(value)))}</td>"
 
 
-def _css(look: Tokens) -> str:
+def _page_css(look: Tokens) -> str:
     return (
         f"body{{margin:24px 16px;background:{look.sheet};color:{look.ink2};"
         'font:13px/20px system-ui,-apple-system,"Segoe UI",Roboto,Inter,"Noto Sans",sans-serif;'

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from stethoscope.instruments.intake import NonFinite, as_floats, locate, named_arrays, shape_of
+from stethoscope.instruments.array_input import NonFinite, as_floats, locate, named_arrays, shape_of
 from stethoscope.instruments.rows import mean_within
 from stethoscope.instruments.weight_types import LayerDrift, WeightDriftAnalysis, WeightDriftSeverity
 from stethoscope.record import FloatArray
@@ -24,7 +24,7 @@ LEVELS = (
 
 def analyze(before: Any, after: Any) -> WeightDriftAnalysis:
     """The drift of every layer both sides have, and of all of them together."""
-    pairs, unmatched = _join(named_arrays(before), named_arrays(after))
+    pairs, unmatched = _matched_layers(named_arrays(before), named_arrays(after))
     layers: list[LayerDrift] = []
     non_finite: list[NonFinite] = []
     for layer, first, second in pairs:
@@ -32,11 +32,11 @@ def analyze(before: Any, after: Any) -> WeightDriftAnalysis:
         for value, when in ((first, "before"), (second, "after")):
             if (where := locate(value, f"{label} ({when})")) is not None:
                 non_finite.append(where)
-        layers.append(_layer(layer, as_floats(first, label), as_floats(second, label)))
+        layers.append(_layer_drift(layer, as_floats(first, label), as_floats(second, label)))
     if not layers:
         nothing = float("nan")
         return WeightDriftAnalysis(
-            nothing, nothing, WeightDriftSeverity.UNKNOWN, [], unmatched=unmatched, note=_note(0, unmatched)
+            nothing, nothing, WeightDriftSeverity.UNKNOWN, [], unmatched=unmatched, note=_unmatched_note(0, unmatched)
         )
     drifts = np.array([layer.drift for layer in layers])
     mean = mean_within(drifts)
@@ -49,11 +49,11 @@ def analyze(before: Any, after: Any) -> WeightDriftAnalysis:
         layers=layers,
         unmatched=unmatched,
         non_finite=non_finite,
-        note=_note(len(layers), unmatched),
+        note=_unmatched_note(len(layers), unmatched),
     )
 
 
-def _note(num_compared: int, unmatched: list[str]) -> str:
+def _unmatched_note(num_compared: int, unmatched: list[str]) -> str:
     if not unmatched:
         return "" if num_compared else "nothing was given to compare"
     shown = ", ".join(unmatched[:5]) + (f" and {len(unmatched) - 5:,} more" if len(unmatched) > 5 else "")
@@ -65,7 +65,7 @@ def _note(num_compared: int, unmatched: list[str]) -> str:
 Named = tuple[list[str] | None, list[Any]]
 
 
-def _join(before: Named, after: Named) -> tuple[list[tuple[int | str, Any, Any]], list[str]]:
+def _matched_layers(before: Named, after: Named) -> tuple[list[tuple[int | str, Any, Any]], list[str]]:
     names_before, values_before = before
     names_after, values_after = after
     keys: list[int | str]
@@ -87,7 +87,7 @@ def _join(before: Named, after: Named) -> tuple[list[tuple[int | str, Any, Any]]
     return pairs, unmatched
 
 
-def _layer(layer: int | str, before: FloatArray, after: FloatArray) -> LayerDrift:
+def _layer_drift(layer: int | str, before: FloatArray, after: FloatArray) -> LayerDrift:
     both = np.isfinite(before) & np.isfinite(after)
     change = after[both] - before[both]
     size = float(np.linalg.norm(before[both]))

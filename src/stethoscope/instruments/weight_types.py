@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from stethoscope.instruments.intake import NonFinite
+from stethoscope.instruments.array_input import NonFinite
 
 
 class ExplosionSeverity(StrEnum):
@@ -26,7 +26,7 @@ class DistributionHealthStatus(StrEnum):
     POOR = "Poor"
     CRITICAL = "Critical"
     UNKNOWN = "Unknown"
-    """There was nothing to look at."""
+    """There was nothing to analyze."""
 
 
 class OutlierSeverity(StrEnum):
@@ -163,7 +163,7 @@ class DistributionHealth:
     """All layers together."""
 
     score: float
-    """From 0 to 100; NaN where there was nothing to look at."""
+    """From 0 to 100; NaN where there was nothing to analyze."""
     status: DistributionHealthStatus
 
 

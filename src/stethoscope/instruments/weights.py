@@ -2,7 +2,7 @@
 checkpoint.
 
 Promises: names are used wherever they are known; statistics are over finite values and exact, or where it makes no
-difference to anybody the ancestor's to the last digit; a NaN or an infinity is Critical and located; no `.pt` file is
+difference the ancestor's to the last digit; a NaN or an infinity is Critical and located; no `.pt` file is
 ever opened.
 """
 
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from stethoscope.instruments import initialization, spectral, weight_drift
-from stethoscope.instruments.intake import NonFinite, as_floats, locate, named_arrays
+from stethoscope.instruments.array_input import NonFinite, as_floats, locate, named_arrays
 from stethoscope.instruments.rows import measure_rows, plain_norms
 from stethoscope.instruments.weight_float32 import Moments, ancestral
 from stethoscope.instruments.weight_types import (
@@ -176,7 +176,7 @@ def _action(norm: float, broken: NonFinite | None) -> str:
 
 def _mitigations(share: float, largest: float, located: list[NonFinite], num_layers: int) -> list[str]:
     if num_layers == 0:
-        return ["No gradients were given: nothing was looked at"]
+        return ["No gradients were given: nothing was analyzed"]
     advice = [str(where) for where in located[:5]]
     if share > 0.3:
         advice.append(f"{share:.0%} of the layers are over the threshold: lower the learning rate by a lot")
@@ -244,10 +244,10 @@ def _outliers(
         return [], 0
     with np.errstate(invalid="ignore"):
         z = np.abs((flat - stats.mean) / stats.std_dev)
-    places = np.flatnonzero(np.isfinite(z) & (z > 3.0))
-    count = len(places)
+    indices = np.flatnonzero(np.isfinite(z) & (z > 3.0))
+    count = len(indices)
     if count > MAX_OUTLIERS:
-        places = np.sort(places[np.argsort(-z[places], kind="stable")[:MAX_OUTLIERS]])
+        indices = np.sort(indices[np.argsort(-z[indices], kind="stable")[:MAX_OUTLIERS]])
     found = [
         WeightOutlier(
             index,
@@ -257,7 +257,7 @@ def _outliers(
             OutlierSeverity.HIGH if z[i] > 5.0 else OutlierSeverity.MEDIUM,
             name,
         )
-        for i in places
+        for i in indices
     ]
     return found, count
 

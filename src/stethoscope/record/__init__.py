@@ -24,6 +24,12 @@ from stethoscope.record.findings import (
     Evidence,
     Finding,
 )
+from stethoscope.record.kinds import (
+    OUTPUT_KINDS,
+    ROOT_NAME,
+    Kind,
+    Severity,
+)
 from stethoscope.record.series import (
     FloatArray,
     IntArray,
@@ -39,13 +45,10 @@ from stethoscope.record.sites import (
 from stethoscope.record.text import (
     BIDI_CONTROLS,
     did_you_mean,
+    name_list,
+    plural,
     printable,
-)
-from stethoscope.record.words import (
-    OUTPUT_KINDS,
-    ROOT_NAME,
-    Kind,
-    Severity,
+    spreadsheet_text,
 )
 
 __all__ = [
@@ -76,6 +79,9 @@ __all__ = [
     "StopTraining",
     "WatchError",
     "did_you_mean",
+    "name_list",
+    "plural",
     "printable",
     "select",
+    "spreadsheet_text",
 ]

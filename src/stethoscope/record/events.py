@@ -158,7 +158,7 @@ class Batch(EventBody):
     num_constant: Count = 0
     """Features that have one value in the whole batch."""
     constant: tuple[tuple[int, float], ...] | None = None
-    """The first of them with their values; None where features were not looked at."""
+    """The first of them with their values; None where features were not measured."""
     feature_rms: FeatureSizes | None = None
     nonfinite_features: tuple[int, ...] = ()
     """Features without any finite value."""
@@ -277,7 +277,7 @@ class GradientsKept(EventBody):
 
 @declared
 class UndoneUpdates(EventBody):
-    """Parameters that somebody puts back after every step."""
+    """Parameters that other code puts back after every step."""
 
     KIND: ClassVar[str] = "undone_updates"
     sites: tuple[str, ...]

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from stethoscope.record.words import Severity
+from stethoscope.record.kinds import Severity
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -31,10 +31,16 @@ class Series:
 
     def at(self, step: int) -> float | None:
         """The value at exactly this step, or None where nothing was recorded."""
-        place = int(np.searchsorted(self.steps, step))
-        if place < len(self.steps) and self.steps[place] == step:
-            return float(self.values[place])
+        index = int(np.searchsorted(self.steps, step))
+        if index < len(self.steps) and self.steps[index] == step:
+            return float(self.values[index])
         return None
+
+    def between(self, first: int | None = None, last: int | None = None) -> Series:
+        """The part from `first` to `last`, both included; None is as far as it goes."""
+        begin = 0 if first is None else int(np.searchsorted(self.steps, first))
+        end = len(self) if last is None else int(np.searchsorted(self.steps, last, side="right"))
+        return Series(self.steps[begin:end], self.values[begin:end])
 
 
 class SeriesMap(Mapping[Site, Series]):

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
-from stethoscope.record.words import OUTPUT_KINDS, ROOT_NAME, Kind
+from stethoscope.record.kinds import OUTPUT_KINDS, ROOT_NAME, Kind
 
 
 @dataclasses.dataclass(frozen=True, order=True, slots=True)

@@ -1,9 +1,9 @@
-"""Text that came from elsewhere, made safe to print; and what a misspelled name may have meant."""
+"""Words for sentences and tables: text from elsewhere made safe to print, counts, lists of names, what a misspelled name may have meant."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 BIDI_CONTROLS = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 
@@ -17,6 +17,23 @@ def printable(text: str, limit: int = 400) -> str:
         char if char.isprintable() and char not in BIDI_CONTROLS else char.encode("unicode_escape").decode()
         for char in text
     )
+
+
+def spreadsheet_text(text: str, limit: int) -> str:
+    """Printable text that a spreadsheet will not take for a formula."""
+    safe = printable(text, limit)
+    return f"'{safe}" if safe[:1] in ("=", "+", "-", "@") else safe
+
+
+def plural(amount: int, word: str, words: str = "") -> str:
+    """1 tensor, 3 tensors, 1,204 losses."""
+    return f"{amount:,} {word if amount == 1 else words or word + 's'}"
+
+
+def name_list(names: Sequence[str], most: int = 3) -> str:
+    """Names for a sentence: the first few, then how many more."""
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more:,} more" if more > 0 else "")
 
 
 def did_you_mean(word: str, known: Iterable[str], limit: int = 3) -> str:

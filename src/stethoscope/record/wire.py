@@ -3,7 +3,7 @@
 A record is a frozen dataclass. A field without a default is always written; one with a default is left out where it has that
 value, unless it is declared by `always`. To read never raises: a field that is missing, or is not of its declared type, is
 what the default says, or the empty value of its type, a number that is NaN. So a body of an older version, a newer one or
-nobody's version gives a record all the same, and what it does not say is told from what it says.
+no known version gives a record all the same: what it lacks takes its default.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class WireRecord:
         """As plain JSON values; `from_body` gives an equal record back."""
         kind: Any = type(self)
         body: dict[str, Any] = {}
-        for field in _plan(kind):
+        for field in _plan_fields(kind):
             value = getattr(self, field.name)
             if field.default is _WRONG or value != field.default:
                 body[field.name] = value if field.write is None else field.write(value)
@@ -63,7 +63,7 @@ class WireRecord:
         kind: Any = cls
         given: Mapping[Any, Any] = body if isinstance(body, Mapping) else {}
         values = {}
-        for field in _plan(kind):
+        for field in _plan_fields(kind):
             found = given.get(field.name, _WRONG)
             if found is _WRONG and field.formerly:
                 found = given.get(field.formerly, _WRONG)
@@ -95,7 +95,7 @@ class _Field:
 
 
 @functools.cache
-def _plan(kind: Any) -> tuple[_Field, ...]:
+def _plan_fields(kind: Any) -> tuple[_Field, ...]:
     hints = typing.get_type_hints(kind, include_extras=True)
     found = []
     for field in dataclasses.fields(kind):
@@ -103,25 +103,25 @@ def _plan(kind: Any) -> tuple[_Field, ...]:
         default = _WRONG if field.default is dataclasses.MISSING else field.default
         if field.default_factory is not dataclasses.MISSING:
             default = field.default_factory()
-        missing = _empty(hint) if default is _WRONG else default
+        missing = _empty_value(hint) if default is _WRONG else default
         if field.metadata.get(_ALWAYS):
             default = _WRONG
         former = field.metadata.get(_FORMERLY, "")
-        found.append(_Field(field.name, former, _reader(hint), _writer(hint), default, missing))
+        found.append(_Field(field.name, former, _reader_of(hint), _writer(hint), default, missing))
     return tuple(found)
 
 
 # ---- types: each has an empty value, a reader that tests, and a writer where JSON has no such type ----
 
 
-def _empty(hint: Any) -> Any:
+def _empty_value(hint: Any) -> Any:
     origin, given = _taken_apart(hint)
     if origin is Annotated:
-        return _empty(given[0])
+        return _empty_value(given[0])
     if origin is Union:
         return None
     if origin is tuple:
-        return () if given[-1] is Ellipsis else tuple(map(_empty, given))
+        return () if given[-1] is Ellipsis else tuple(map(_empty_value, given))
     if origin is Mapping:
         return {}
     if isinstance(hint, type) and issubclass(hint, WireRecord):
@@ -130,19 +130,19 @@ def _empty(hint: Any) -> Any:
     return empties[hint]
 
 
-def _reader(hint: Any) -> Reader:
+def _reader_of(hint: Any) -> Reader:
     origin, given = _taken_apart(hint)
     if origin is Annotated:
-        return functools.partial(_read_tested, _reader(given[0]), given[1])
+        return functools.partial(_read_tested, _reader_of(given[0]), given[1])
     if origin is Union:
         (one,) = [part for part in given if part is not type(None)]
-        return functools.partial(_read_optional, _reader(one))
+        return functools.partial(_read_optional, _reader_of(one))
     if origin is tuple and given[-1] is Ellipsis:
-        return functools.partial(_read_list, _reader(given[0]))
+        return functools.partial(_read_list, _reader_of(given[0]))
     if origin is tuple:
-        return functools.partial(_read_fixed, tuple(map(_reader, given)))
+        return functools.partial(_read_fixed, tuple(map(_reader_of, given)))
     if origin is Mapping:
-        return functools.partial(_read_mapping, _reader(given[1]))
+        return functools.partial(_read_mapping, _reader_of(given[1]))
     if origin is Literal:
         return functools.partial(_read_choice, given)
     if isinstance(hint, type) and issubclass(hint, WireRecord):

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stethoscope.instruments.wording import plural
+from stethoscope.record import plural
 from stethoscope.session import messages
 from stethoscope.session.deadline import Deadline
 from stethoscope.store.locate import is_run

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stethoscope.instruments.wording import plural
-from stethoscope.record import Finding, Severity, printable
+from stethoscope.record import Finding, Severity, plural, printable
 from stethoscope.store.losses import lost_steps_text
 
 if TYPE_CHECKING:

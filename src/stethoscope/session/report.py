@@ -7,8 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stethoscope.instruments.wording import plural
-from stethoscope.record import Severity
+from stethoscope.record import Severity, plural
 from stethoscope.session.agreement import differences
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""The writer's own guard over the disk budget, for when nobody seals and thins the run.
+"""The writer's own guard over the disk budget, for when no companion seals and thins the run.
 
 Sealing and thinning keep a run well inside its budget while a companion process lives. Where none does, the writer stops
 recording rows and vectors at the rank's share, counts them as dropped, and goes on when there is room again; scalars and

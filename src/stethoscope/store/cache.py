@@ -19,7 +19,7 @@ class ByteCache(Generic[_V]):
     def __init__(self, limit_bytes: int = MEMORY_BYTES) -> None:
         self._limit_bytes = limit_bytes
         self.is_small = limit_bytes < MEMORY_BYTES
-        """Whether whoever reads wants little memory more than quick answers."""
+        """Whether the reader prefers little memory to quick answers."""
         self._num_bytes = 0
         self._items: OrderedDict[tuple[str, int | str], _V] = OrderedDict()
 

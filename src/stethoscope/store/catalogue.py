@@ -2,7 +2,7 @@
 
 Promises a consistent view: a row is read from its journal or from the segment that replaced it, never from
 both and never from neither, also while another process seals. Journals are listed before the manifest is
-read, so one that was sealed in between is found in the manifest; where one goes later, the look is repeated.
+read, so one that was sealed in between is found in the manifest; where one goes later, the reading is repeated.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Catalogue:
     def __init__(self, folder: Path, *, only_rank: int | None = None, memory_bytes: int = MEMORY_BYTES) -> None:
         self.folder = folder
         self.lock = threading.RLock()
-        """Held by whoever reads or updates: a run may be shared by the threads of a server."""
+        """Held while reading or updating: a run may be shared by the threads of a server."""
         self.sites = SiteTable()
         self.cache = ByteCache[bytes](memory_bytes)
         self.columns = ByteCache[npt.NDArray[Any]](memory_bytes)
@@ -78,7 +78,7 @@ class Catalogue:
                 except FileNotFoundError:
                     raise
                 except OSError as error:
-                    self._miss(folder.name, error)
+                    self._note_unreadable(folder.name, error)
             self.generation += changed
             self.starts = self._list_starts()
             return changed
@@ -90,7 +90,7 @@ class Catalogue:
         try:
             entries = list_folder(self.folder)
         except OSError as error:
-            self._miss(".", error)
+            self._note_unreadable(".", error)
             return {}
         for entry in entries:
             if is_rank(entry.name) and not entry.is_folder:
@@ -99,7 +99,7 @@ class Catalogue:
                 )
         return rank_folders(self.folder)
 
-    def _miss(self, label: str, error: OSError) -> None:
+    def _note_unreadable(self, label: str, error: OSError) -> None:
         self._unreadable[label] = Problem(label, 0, f"cannot be read: {error.strerror}")
 
     def _update_rank(self, rank: int, folder: Path) -> bool:
@@ -136,7 +136,7 @@ class Catalogue:
         except FileNotFoundError:
             stamp = ()  # none yet
         except OSError as error:
-            self._miss(label, error)
+            self._note_unreadable(label, error)
             return False
         if stamp == mine.stamp:
             return False
@@ -192,7 +192,7 @@ class Catalogue:
             except FileNotFoundError:
                 raise
             except OSError as error:
-                self._miss(label, error)
+                self._note_unreadable(label, error)
         return changed
 
     def journals(self) -> list[JournalPiece]:
@@ -223,7 +223,7 @@ class Catalogue:
     def losses(self) -> dict[str, int]:
         """What the writers say they lost, added up over process starts."""
         with self.lock:
-            notes = self._notes()
+            notes = self._process_notes()
         return add_up(note.losses for note in notes.values())
 
     def problems(self) -> list[Problem]:
@@ -268,7 +268,7 @@ class Catalogue:
                     )
         return found[:MOST_PROBLEMS]
 
-    def _notes(self) -> dict[StartKey, StartNote]:
+    def _process_notes(self) -> dict[StartKey, StartNote]:
         """What is known about each process start, from manifests and journals."""
         notes: dict[StartKey, StartNote] = {}
         for rank in self._ranks.values():
@@ -286,14 +286,14 @@ class Catalogue:
         steps: dict[StartKey, list[Any]] = {}
         for piece in self.pieces():
             steps.setdefault(piece.key, []).append(piece.steps())
-        return [_start(key, note, steps.get(key, [])) for key, note in sorted(self._notes().items())]
+        return [_make_start(key, note, steps.get(key, [])) for key, note in sorted(self._process_notes().items())]
 
 
 def _is_journal(name: str) -> bool:
     return name.startswith("journal-") and name.endswith(".stj")
 
 
-def _start(key: StartKey, note: StartNote, steps: list[Any]) -> Start:
+def _make_start(key: StartKey, note: StartNote, steps: list[Any]) -> Start:
     who = note.head.get("process", {})
     return Start(
         rank=key.rank,

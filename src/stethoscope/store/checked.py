@@ -1,4 +1,4 @@
-"""JSON of a run folder taken apart with its types tested: an error names the field, nothing is trusted by its place."""
+"""JSON of a run folder taken apart with its types tested: an error names the field, nothing is trusted by its position."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ class Fields:
 
     def __init__(self, body: Any, what: str) -> None:
         if not isinstance(body, dict):
-            raise EncodingError(f"{what} is {_kind(body)}, not an object")
+            raise EncodingError(f"{what} is {_type_word(body)}, not an object")
         self._body, self._what = body, what
 
     def whole(self, name: str, low: int = 0, high: int = 2**53, default: Any = _NEEDED) -> Any:
         """A whole number from `low` to `high`."""
-        value = self._get(name, default)
+        value = self._get_field(name, default)
         if value is default:
             return value
         if not isinstance(value, int) or isinstance(value, bool):
-            raise self._wrong(name, value, "a whole number")
+            raise self._type_error(name, value, "a whole number")
         if not low <= value <= high:
             raise EncodingError(f"{name} of {self._what} is {value}, outside of {low} to {high}")
         return value
 
     def number(self, name: str, default: Any = _NEEDED, most: float = 2.0**36) -> Any:
         """A finite number, by default one that can be a time."""
-        value = self._get(name, default)
+        value = self._get_field(name, default)
         if value is default:
             return value
         if (
@@ -43,49 +43,49 @@ class Fields:
             or not math.isfinite(value)
             or abs(value) > most
         ):
-            raise self._wrong(name, value, "a finite number")
+            raise self._type_error(name, value, "a finite number")
         return value
 
     def text(self, name: str, default: Any = _NEEDED, most: int = MOST_TEXT) -> Any:
         """A text of a bounded length."""
-        value = self._get(name, default)
+        value = self._get_field(name, default)
         if value is default:
             return value
         if not isinstance(value, str) or len(value) > most:
-            raise self._wrong(name, value, f"a text of at most {most} characters")
+            raise self._type_error(name, value, f"a text of at most {most} characters")
         return value
 
     def flag(self, name: str, default: Any = _NEEDED) -> Any:
         """True or false."""
-        value = self._get(name, default)
+        value = self._get_field(name, default)
         if not isinstance(value, bool):
-            raise self._wrong(name, value, "true or false")
+            raise self._type_error(name, value, "true or false")
         return value
 
     def items(self, name: str, kind: type = object, default: Any = _NEEDED) -> Any:
         """A list, all of one type."""
-        value = self._get(name, default)
+        value = self._get_field(name, default)
         if value is default:
             return value
         if not isinstance(value, list) or not all(isinstance(item, kind) for item in value):
-            raise self._wrong(name, value, "a list" if kind is object else f"a list of {kind.__name__}")
+            raise self._type_error(name, value, "a list" if kind is object else f"a list of {kind.__name__}")
         return value
 
     def object(self, name: str, default: Any = _NEEDED) -> Any:
         """An object of any fields."""
-        value = self._get(name, default)
+        value = self._get_field(name, default)
         if value is not default and not isinstance(value, dict):
-            raise self._wrong(name, value, "an object")
+            raise self._type_error(name, value, "an object")
         return value
 
-    def _get(self, name: str, default: Any) -> Any:
+    def _get_field(self, name: str, default: Any) -> Any:
         value = self._body.get(name, default)
         if value is _NEEDED:
             raise EncodingError(f"{self._what} lacks {name}")
         return value
 
-    def _wrong(self, name: str, value: Any, wanted: str) -> EncodingError:
-        return EncodingError(f"{name} of {self._what} is {_kind(value)}, not {wanted}")
+    def _type_error(self, name: str, value: Any, wanted: str) -> EncodingError:
+        return EncodingError(f"{name} of {self._what} is {_type_word(value)}, not {wanted}")
 
 
 def checked_head(body: Any) -> dict[str, Any]:
@@ -159,7 +159,7 @@ _INFO: Final[dict[str, Callable[[Fields], object]]] = {
 }
 
 
-def _kind(value: Any) -> str:
+def _type_word(value: Any) -> str:
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return f"{value:.17g}" if isinstance(value, float) else str(value)
     return _WORDS.get(type(value), type(value).__name__)

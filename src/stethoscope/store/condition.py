@@ -73,7 +73,7 @@ class Condition:
         return was_writing != succeeded
 
     def wait_s(self, poll_s: float) -> float:
-        """How long to wait before the next write, unless somebody asks for one."""
+        """How long to wait before the next write, unless a flush is requested."""
         return poll_s if self.is_writing else max(self._retry_at - time.monotonic(), 0.0)
 
     def begin(self) -> None:

@@ -79,8 +79,8 @@ def round_to_24_bits(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]
 def stored_floats(table: Table) -> Table:
     """The table as a reader will get it back: what storing changes, and nothing else."""
     out = np.array(table, np.float64)
-    for place in _ROUNDED:
-        out[:, place] = _narrow_float(out[:, place])[1].astype(np.float64)
+    for column in _ROUNDED:
+        out[:, column] = _narrow_float(out[:, column])[1].astype(np.float64)
     return out
 
 
@@ -125,32 +125,32 @@ def encode_rows(index: U32Array, table: Table, calls: U32Array | None = None) ->
     constant = (bits == bits[:, :1]).all(axis=1) if num_rows else np.zeros(len(columns), bool)
     tags = bytearray()
     parts: list[bytes] = []
-    _add(tags, parts, *_encode_index(index))
-    _add(tags, parts, *_encode_calls(calls))
+    _add_column(tags, parts, *_encode_index(index))
+    _add_column(tags, parts, *_encode_calls(calls))
     # All float columns at once: one call instead of nine is most of what an append costs.
     singles, fits = _to_singles(columns[_ROUNDED])
     planes = np.ascontiguousarray(singles.view(np.uint8).reshape(len(singles), num_rows, 4).transpose(0, 2, 1))
-    place_of = {place: k for k, place in enumerate(_ROUNDED)}
-    three = [place_of[place] for place in (_MIN, _MAX, _MAX_ABS)]
+    row_of = {number: k for k, number in enumerate(_ROUNDED)}
+    three = [row_of[number] for number in (_MIN, _MAX, _MAX_ABS)]
     follows = bool(fits[three].all()) and _abs_max_follows(*singles[three])
-    for place, column in enumerate(columns):
-        k = place_of.get(place)
-        if constant[place]:
+    for number, column in enumerate(columns):
+        k = row_of.get(number)
+        if constant[number]:
             value = column[0] if k is None else _narrow_float(column[:1])[1][0]
-            _add(tags, parts, _CONSTANT, struct.pack("<d", value))
-        elif place == _MAX_ABS and follows:
-            _add(tags, parts, _ABS_MAX, b"")
+            _add_column(tags, parts, _CONSTANT, struct.pack("<d", value))
+        elif number == _MAX_ABS and follows:
+            _add_column(tags, parts, _ABS_MAX, b"")
         elif k is not None and fits[k]:
-            _add(tags, parts, _F32, planes[k].tobytes())
+            _add_column(tags, parts, _F32, planes[k].tobytes())
         elif k is not None:
-            _add(tags, parts, _F64, shuffle(round_to_24_bits(column)))
+            _add_column(tags, parts, _F64, shuffle(round_to_24_bits(column)))
         else:
-            tag, values = (_F64, column) if place == _MEAN else _narrow_count(column)
-            _add(tags, parts, tag, shuffle(values))
+            tag, values = (_F64, column) if number == _MEAN else _narrow_count(column)
+            _add_column(tags, parts, tag, shuffle(values))
     return b"".join([_ROWS_HEAD.pack(num_rows, len(columns), 1, 0), bytes(tags), *parts])
 
 
-def _add(tags: bytearray, parts: list[bytes], tag: int, data: bytes) -> None:
+def _add_column(tags: bytearray, parts: list[bytes], tag: int, data: bytes) -> None:
     tags.append(tag)
     parts.append(data)
 
@@ -209,9 +209,9 @@ class Rows:
         """How often each site fired."""
         return _decode_column(self._raw, self._tags[1], self._offsets[1], self.num_rows).astype(np.uint32)
 
-    def column(self, place: int) -> npt.NDArray[np.float64]:
+    def column(self, index: int) -> npt.NDArray[np.float64]:
         """One statistic of every row."""
-        tag, offset = self._tags[place + 2], self._offsets[place + 2]
+        tag, offset = self._tags[index + 2], self._offsets[index + 2]
         if tag == _ABS_MAX:
             larger: npt.NDArray[np.float64] = np.maximum(np.abs(self.column(_MIN)), np.abs(self.column(_MAX)))
             return larger
@@ -220,8 +220,8 @@ class Rows:
     def table(self) -> Table:
         """All statistics of every row."""
         out = np.empty((self.num_rows, self.num_columns))
-        for place in range(self.num_columns):
-            out[:, place] = self.column(place)
+        for column in range(self.num_columns):
+            out[:, column] = self.column(column)
         return out
 
 
@@ -243,7 +243,7 @@ def decode_rows(raw: bytes) -> Rows:
         if len(tags) != num_columns + 2 or not num_columns:
             raise EncodingError("these are not rows")
         _check_tags(tags)
-        *offsets, end = _layout(tags, num_rows)
+        *offsets, end = _column_offsets(tags, num_rows)
     except (struct.error, KeyError) as error:
         raise EncodingError(f"these are not rows: {error}") from error
     if end != len(raw):
@@ -255,17 +255,17 @@ def decode_rows(raw: bytes) -> Rows:
 
 @functools.lru_cache(maxsize=512)
 def _check_tags(tags: bytes) -> None:
-    """EncodingError for a form that a column cannot have at its place: columns are unpacked long after this."""
+    """EncodingError for a form that a column cannot have at its position: columns are unpacked long after this."""
     if tags[0] not in (_RANGE, _U32) or tags[1] not in (_CONSTANT, _U8, _U16, _U32):
         raise EncodingError("these are not rows")
-    for place, tag in enumerate(tags[2:]):
-        follows = tag == _ABS_MAX and place == _MAX_ABS and _ABS_MAX not in (tags[_MIN + 2], tags[_MAX + 2])
+    for column, tag in enumerate(tags[2:]):
+        follows = tag == _ABS_MAX and column == _MAX_ABS and _ABS_MAX not in (tags[_MIN + 2], tags[_MAX + 2])
         if tag != _CONSTANT and tag not in _DTYPES and not follows:
             raise EncodingError(f"a column of form {tag} is not known here")
 
 
 @functools.lru_cache(maxsize=512)
-def _layout(tags: bytes, num_rows: int) -> tuple[int, ...]:
+def _column_offsets(tags: bytes, num_rows: int) -> tuple[int, ...]:
     """Where each column begins, and where the last one ends: the same for most frames of a run."""
     offsets = [_ROWS_HEAD.size + len(tags)]
     for tag in tags:
@@ -325,9 +325,9 @@ def encode_vectors(name: str, index: U32Array, values: npt.NDArray[Any]) -> byte
 def decode_vectors(raw: bytes) -> tuple[str, U32Array, npt.NDArray[Any]]:
     """The inverse of `encode_vectors`: name, site indices, values [n, k]."""
     try:
-        count, width, tag, name, dtype, place = _vectors_layout(raw)
-        index = _decode_index(raw, tag, place, count)
-        values = unshuffle(raw, place + _column_bytes(tag, count), count * width, dtype)
+        count, width, tag, name, dtype, column = _vectors_layout(raw)
+        index = _decode_index(raw, tag, column, count)
+        values = unshuffle(raw, column + _column_bytes(tag, count), count * width, dtype)
         return name, index, values.reshape(count, width)
     except (struct.error, ValueError, KeyError, TypeError) as error:
         raise EncodingError(f"these are not vectors: {error}") from error
@@ -344,18 +344,18 @@ def vectors_name(raw: bytes) -> str:
 def _vectors_layout(raw: bytes) -> tuple[int, int, int, str, str, int]:
     """Count, width, tag of the index, name, dtype and where the index begins, tested against the payload's size."""
     count, width, label_bytes, tag = _VECTORS_HEAD.unpack_from(raw)
-    place = _VECTORS_HEAD.size + label_bytes
-    name, dtype = decode_json(raw[_VECTORS_HEAD.size : place])
+    column = _VECTORS_HEAD.size + label_bytes
+    name, dtype = decode_json(raw[_VECTORS_HEAD.size : column])
     if dtype not in _VECTOR_DTYPES or not isinstance(name, str):
         raise EncodingError(f"vectors {name!r:.40} of dtype {dtype!r:.40} are not known here")
     if tag not in (_RANGE, _U32):
         raise EncodingError(f"an index of form {tag} is not known here")
-    end = place + _column_bytes(tag, count) + count * width * np.dtype(dtype).itemsize
+    end = column + _column_bytes(tag, count) + count * width * np.dtype(dtype).itemsize
     if end != len(raw):
         raise EncodingError("the payload's size does not match its vectors")
     if not width and count:
         raise EncodingError("vectors without elements")
-    return count, width, tag, name, dtype, place
+    return count, width, tag, name, dtype, column
 
 
 def encode_json(body: object) -> bytes:
@@ -378,7 +378,7 @@ def decode_json(raw: bytes) -> Any:
     return found
 
 
-def _int64(text: str) -> int:
+def _parse_int64(text: str) -> int:
     """A whole number that fits in 64 bits: larger ones would break whatever puts them in an array."""
     number = int(text) if len(text) <= 20 else 2**64
     if not -(2**63) <= number < 2**63:
@@ -386,7 +386,7 @@ def _int64(text: str) -> int:
     return number
 
 
-_DECODER: Final = json.JSONDecoder(parse_int=_int64)
+_DECODER: Final = json.JSONDecoder(parse_int=_parse_int64)
 _SHORT_DECODER: Final = json.JSONDecoder()
 """For JSON without a number of 19 digits, as nearly all is: it does not call Python for each of them."""
 _LONG_NUMBER: Final = re.compile(rb"[0-9]{19}")

@@ -32,7 +32,7 @@ _MOST_ERROR: Final = 1000
 FILES: Final = "findings-*.stf"
 _NAME: Final = re.compile(r"findings-(\d{4,6})-", re.ASCII)
 _MOST_FINDINGS: Final = 1000
-"""Handed out at most: whoever ranks them compares each with each."""
+"""Handed out at most: ranking compares each with each."""
 _HALF_WRITTEN_S: Final = 0.002
 _Key = tuple[str, int | None, int, str]
 
@@ -59,7 +59,7 @@ class FindingsWriter:
         if full is not None:
             self._journal = None
         for is_last in (False, True):
-            journal = self._open()
+            journal = self._open_journal()
             try:
                 journal.append(frame)
                 journal.sync()
@@ -81,7 +81,7 @@ class FindingsWriter:
             self._journal.close()
             self._journal = None
 
-    def _open(self) -> Journal:
+    def _open_journal(self) -> Journal:
         if self._journal is None:
             refuse_links(self._folder.parent, FOLDER)
             create_folder(self._folder)  # not those above it: a run folder that someone deleted is not made again
@@ -109,9 +109,9 @@ class FindingsReader:
     def update(self) -> bool:
         """Reads what came since; True where that is anything."""
         with self._lock:
-            return self._update()
+            return self._read_new()
 
-    def _update(self) -> bool:
+    def _read_new(self) -> bool:
         changed = False
         self._problems = []
         try:
@@ -130,24 +130,24 @@ class FindingsReader:
         for label, mtime in there.items():
             file = self._files.setdefault(label, FrameFile(self._run, label, self._allowance))
             try:
-                changed |= self._take(file)
+                changed |= self._take_frames(file)
                 if file.tail is not None and time.time() - mtime < 1.0:
                     time.sleep(_HALF_WRITTEN_S)  # perhaps caught in the middle of a write; look once more
-                    changed |= self._take(file)
+                    changed |= self._take_frames(file)
             except FileNotFoundError:
                 continue  # replaced by a newer one just now
             except OSError as error:
                 self._problems.append(Problem(label, 0, f"cannot be read: {error.strerror}"))
         return changed
 
-    def _take(self, file: FrameFile) -> bool:
+    def _take_frames(self, file: FrameFile) -> bool:
         """Takes up a file's new frames; True where there are any."""
         changed = False
         for frame, payload in file.stream():
             if frame.header.kind != FrameKind.FINDINGS:
                 continue
             try:
-                replace, findings, self._failures[file.label] = _decode(payload)
+                replace, findings, self._failures[file.label] = _decode_findings(payload)
             except EncodingError as error:
                 file.damage.append(Problem(file.label, frame.offset, f"a frame cannot be understood: {error}", 1))
                 continue
@@ -160,10 +160,10 @@ class FindingsReader:
 
     def findings(self) -> list[Finding]:
         """The latest version of each, in order of first step; of too many the most severe, and `problems` says so."""
-        worst_first = sorted(self._latest(), key=lambda f: (-f.severity.rank, f.first_step, f.code))
+        worst_first = sorted(self._latest_findings(), key=lambda f: (-f.severity.rank, f.first_step, f.code))
         return sorted(worst_first[:_MOST_FINDINGS], key=lambda f: (f.first_step, -f.severity.rank, f.code))
 
-    def _latest(self) -> list[Finding]:
+    def _latest_findings(self) -> list[Finding]:
         latest: dict[_Key, Finding] = {}
         for label in sorted(self._batches):
             for replace, findings in list(self._batches[label]):
@@ -186,7 +186,7 @@ class FindingsReader:
         found = list(self._problems)
         for file in list(self._files.values()):
             found += file.damage + ([file.tail] if file.tail else [])
-        num_left_out = len(self._latest()) - _MOST_FINDINGS
+        num_left_out = len(self._latest_findings()) - _MOST_FINDINGS
         if num_left_out > 0:
             found.append(
                 Problem(
@@ -201,15 +201,15 @@ def is_findings(name: str) -> bool:
     return name.startswith("findings-") and name.endswith(".stf")
 
 
-def _decode(payload: bytes) -> tuple[bool, list[Finding], dict[str, str]]:
+def _decode_findings(payload: bytes) -> tuple[bool, list[Finding], dict[str, str]]:
     fields = Fields(decode_json(payload), "the findings")
     told = fields.object("failures", {})
     names = Fields(told, "the failures")
     failures = {name: names.text(name, most=10_000) for name in told}
-    return fields.flag("replace"), [_checked(finding) for finding in fields.items("findings", dict)], failures
+    return fields.flag("replace"), [_checked_finding(finding) for finding in fields.items("findings", dict)], failures
 
 
-def _checked(body: dict[str, Any]) -> Finding:
+def _checked_finding(body: dict[str, Any]) -> Finding:
     """A finding whose every field is of its type."""
     fields = Fields(body, "a finding")
     fields.text("code", most=1000)

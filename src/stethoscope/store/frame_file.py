@@ -1,7 +1,7 @@
 """Reading a file of frames, as far as it goes, with an account of what is wrong with it.
 
 Promises: bytes are trusted only where their checksums match; damage in the middle is stepped over to the next
-true frame and reported with its place and the number of frames lost; whatever cannot be read at the end is
+true frame and reported with its offset and the number of frames lost; whatever cannot be read at the end is
 the tail. A file that still grows is read on from where the last reading stopped.
 """
 
@@ -32,7 +32,7 @@ from stethoscope.store.frames import (
 from stethoscope.store.inside import Entry, open_file, read_fully
 
 _MOST_TRIES: Final = 100_000
-"""Places in one file at which a frame after damage is looked for."""
+"""Offsets in one file at which a frame after damage is looked for."""
 _MOST_DAMAGE: Final = 1000
 """Problems told of one file."""
 _LAST_KINDS: Final = frozenset({int(FrameKind.NEXT), int(FrameKind.END)})
@@ -113,27 +113,27 @@ class FrameFile:
         self.num_bytes = self._position + len(raw)
         data = memoryview(raw)
         self._allowance.earn(len(raw))
-        start, place = self._position, 0
+        start, offset = self._position, 0
         self.tail = None
-        while place < len(data):
-            taken = self._frame_at(data, place, start)
+        while offset < len(data):
+            taken = self._frame_at(data, offset, start)
             if self.is_given_up:
                 break
             if taken is None:
-                after = self._next_frame(raw, place + 1)
+                after = self._next_frame(raw, offset + 1)
                 if after is None:
-                    self.tail = None if self.is_given_up else self._describe_tail(data, place, start)
+                    self.tail = None if self.is_given_up else self._describe_tail(data, offset, start)
                     break
                 lost = max(after[1].sequence - self._last_sequence - 1, 0)
-                self._report(start + place, f"{after[0] - place} bytes are damaged", lost)
-                place = after[0]
+                self._report_damage(start + offset, f"{after[0] - offset} bytes are damaged", lost)
+                offset = after[0]
                 self._last_sequence = after[1].sequence - 1
                 continue
-            place += taken[0]
-            self._position = start + place
+            offset += taken[0]
+            self._position = start + offset
             if taken[1] is not None:
                 yield taken[1]
-        self._position = start + place
+        self._position = start + offset
 
     def is_read_to(self, entry: Entry) -> bool:
         """Whether nothing came since the last reading, by the file's size: files of frames only grow."""
@@ -146,35 +146,35 @@ class FrameFile:
             header = read_header(read_fully(file, HEADER_BYTES))
             return unpack(header, read_fully(file, header.stored_bytes))
 
-    def _frame_at(self, data: memoryview, place: int, start: int) -> tuple[int, tuple[FrameAt, bytes] | None] | None:
+    def _frame_at(self, data: memoryview, offset: int, start: int) -> tuple[int, tuple[FrameAt, bytes] | None] | None:
         """Bytes used and the frame, if its payload is good; None where no trusted header begins here."""
-        header = self._trusted_header(data, place)
-        if header is None or place + header.frame_bytes > len(data):
+        header = self._trusted_header(data, offset)
+        if header is None or offset + header.frame_bytes > len(data):
             return None
-        end = place + header.frame_bytes
+        end = offset + header.frame_bytes
         if not self._allowance.spend(header):
             self._give_up(
-                start + place, "the rest is not read: more is packed into it than a run of this size can hold"
+                start + offset, "the rest is not read: more is packed into it than a run of this size can hold"
             )
             return None
         try:
-            payload = unpack(header, data[place + HEADER_BYTES : end])
-            self._begin(header, payload)
+            payload = unpack(header, data[offset + HEADER_BYTES : end])
+            self._note_header(header, payload)
         except (FrameError, EncodingError) as error:
             if end == len(data):
                 return None
-            self._report(
-                start + place,
+            self._report_damage(
+                start + offset,
                 f"{name_of(header.kind)} frame: {error}",
                 1,
             )
             self._last_sequence = header.sequence
             return header.frame_bytes, None
         self._last_sequence = header.sequence
-        frame = FrameAt(header, start + place + HEADER_BYTES)
+        frame = FrameAt(header, start + offset + HEADER_BYTES)
         return header.frame_bytes, (frame, payload)
 
-    def _begin(self, header: Header, payload: bytes) -> None:
+    def _note_header(self, header: Header, payload: bytes) -> None:
         self._file_id = header.file_id
         if header.kind == FrameKind.FILE:
             head = checked_head(decode_json(payload))
@@ -188,40 +188,40 @@ class FrameFile:
         if header.kind in _LAST_KINDS:
             self.is_closed = True
 
-    def _trusted_header(self, data: bytes | memoryview, place: int) -> Header | None:
+    def _trusted_header(self, data: bytes | memoryview, offset: int) -> Header | None:
         try:
-            header = read_header(data, place)
+            header = read_header(data, offset)
         except FrameError:
             return None
         if self._file_id is not None and header.file_id != self._file_id:
             return None
         return header if header.sequence > self._last_sequence else None
 
-    def _next_frame(self, raw: bytes, place: int) -> tuple[int, Header] | None:
-        while (place := raw.find(MAGIC, place)) >= 0:
+    def _next_frame(self, raw: bytes, offset: int) -> tuple[int, Header] | None:
+        while (offset := raw.find(MAGIC, offset)) >= 0:
             self._tries_left -= 1
             if self._tries_left < 0:
                 self._give_up(self._position, "the rest is not read: it is damaged in too many places")
                 return None
-            header = self._trusted_header(raw, place)
-            if header is not None and place + header.frame_bytes <= len(raw):
-                return place, header
-            place += 1
+            header = self._trusted_header(raw, offset)
+            if header is not None and offset + header.frame_bytes <= len(raw):
+                return offset, header
+            offset += 1
         return None
 
     def _give_up(self, offset: int, why: str) -> None:
         self.is_given_up = True
         self.damage.append(Problem(self.label, offset, why))
 
-    def _describe_tail(self, data: memoryview, place: int, start: int) -> Problem:
-        left = len(data) - place
-        rest = bytes(data[place:])
+    def _describe_tail(self, data: memoryview, offset: int, start: int) -> Problem:
+        left = len(data) - offset
+        rest = bytes(data[offset:])
         if self.is_closed:
-            return Problem(self.label, start + place, f"{left} bytes after the end of the file", 0)
+            return Problem(self.label, start + offset, f"{left} bytes after the end of the file", 0)
         what = f"the last {left} bytes are not a whole frame" if rest.strip(b"\0") else f"the file ends in {left} zeros"
-        return Problem(self.label, start + place, what, None, is_torn_tail=True)
+        return Problem(self.label, start + offset, what, None, is_torn_tail=True)
 
-    def _report(self, offset: int, what: str, lost: int) -> None:
+    def _report_damage(self, offset: int, what: str, lost: int) -> None:
         if len(self.damage) >= _MOST_DAMAGE:
             self._give_up(offset, "the rest is not read: it is damaged in too many places")
         else:

@@ -2,7 +2,7 @@
 
 A frame is an 80-byte header and a payload. The header carries a checksum of itself and one of the payload,
 both 64 bits, so a single flipped bit anywhere is seen. It names the file it belongs to (a random
-id) and its place in it (a sequence without gaps), so that after damage the next true frame can be found and
+id) and its position in it (a sequence without gaps), so that after damage the next true frame can be found and
 the number of lost ones is known; a stray copy of another file's bytes is never taken for a frame. `serial`
 counts frames over all files of a process start: one written twice (after a failed fsync) is read once.
 """
@@ -91,7 +91,7 @@ class Allowance:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Frame:
-    """A frame that is not yet in a file: its payload is packed, its place not known."""
+    """A frame that is not yet in a file: its payload is packed, its offset not known."""
 
     kind: int
     step: int
@@ -104,7 +104,7 @@ class Frame:
     """How many rows it holds; not written, for the account of what could not be."""
 
     def pack(self, file_id: bytes, sequence: int) -> bytes:
-        """The frame's bytes at a place in a file."""
+        """The frame's bytes at an offset in a file."""
         fields = _FIELDS.pack(
             MAGIC,
             self.kind,
@@ -188,7 +188,7 @@ def read_header(data: bytes | memoryview, offset: int = 0) -> Header:
     return Header(kind, bool(flags & _ZSTD), file_id, sequence, serial, step, time, stored, raw_bytes, payload)
 
 
-def _decompressor() -> zstandard.ZstdDecompressor:
+def _thread_decompressor() -> zstandard.ZstdDecompressor:
     """One for each thread: making one costs more than using it on a small frame."""
     found = getattr(_per_thread, "decompressor", None)
     if found is None:
@@ -207,6 +207,6 @@ def unpack(header: Header, stored: bytes | memoryview) -> bytes:
     try:
         if zstandard.frame_content_size(stored) != header.raw_bytes:
             raise FrameError("the payload's size does not match its header")
-        return _decompressor().decompress(stored, max_output_size=header.raw_bytes, allow_extra_data=False)
+        return _thread_decompressor().decompress(stored, max_output_size=header.raw_bytes, allow_extra_data=False)
     except zstandard.ZstdError as error:
         raise FrameError(f"the payload cannot be decompressed: {error}") from error

@@ -1,9 +1,9 @@
 """The only way to the files of a run folder: nothing in it is followed out of it.
 
-A run folder may come from anybody. What lies in it is opened component by component below the run's own folder, never through a
+A run folder may come from anywhere. What lies in it is opened component by component below the run's own folder, never through a
 symbolic link; only plain files are read, up to a size that its kind can have; listings are bounded; removing takes a name away and never
 what a link points to. The run folder itself may be reached through a link: that is what the user typed.
-Refusals are OSError with the name and the reason, so whoever can live with an unreadable file can live with these.
+Refusals are OSError with the name and the reason, so code that handles an unreadable file handles these too.
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ def read_fully(file: io.FileIO, most_bytes: int) -> bytes:
 
 def stat_file(run: Path, label: str) -> os.stat_result:
     """Size and times of a plain file of the run."""
-    with _parent(run, label) as (place, name):
-        found = _stat(place, name)
+    with _parent(run, label) as (parent, name):
+        found = _stat(parent, name)
     _require_plain(found, run, label)
     return found
 
@@ -100,7 +100,7 @@ def list_folder(run: Path, label: str = "") -> list[Entry]:
                 if len(entries) >= MOST_ENTRIES:
                     raise _refusal(run, label, f"holds more than {MOST_ENTRIES:,} names")
                 with contextlib.suppress(FileNotFoundError):  # sealed or swept away meanwhile
-                    entries.append(_entry(item))
+                    entries.append(_make_entry(item))
     finally:
         os.close(descriptor)
     return sorted(entries, key=lambda entry: entry.name)
@@ -113,11 +113,11 @@ def folder_bytes(run: Path) -> int:
 
 def remove_file(run: Path, label: str) -> None:
     """Takes one name away: a file, or a link itself. OSError where it is a folder."""
-    with _parent(run, label) as (place, name):
-        if isinstance(place, int):
-            os.unlink(name, dir_fd=place)
+    with _parent(run, label) as (parent, name):
+        if isinstance(parent, int):
+            os.unlink(name, dir_fd=parent)
         else:
-            (place / name).unlink()
+            (parent / name).unlink()
 
 
 def remove_run(folder: Path) -> None:
@@ -127,24 +127,24 @@ def remove_run(folder: Path) -> None:
 
 def refuse_links(run: Path, label: str) -> None:
     """OSError where a component of a path that is about to be written is there and is not a folder of the run."""
-    place = run
-    for part in _parts(label):
-        place /= part
+    parent = run
+    for part in _path_parts(label):
+        parent /= part
         try:
-            found = place.lstat()
+            found = parent.lstat()
         except FileNotFoundError:
             return
         if not stat.S_ISDIR(found.st_mode):
-            raise _refusal(run, label, f"{_what(found.st_mode)} lies in its way")
+            raise _refusal(run, label, f"{_file_kind(found.st_mode)} lies in its way")
 
 
 def _open(run: Path, label: str, flags: int) -> int:
-    with _parent(run, label) as (place, name):
+    with _parent(run, label) as (parent, name):
         try:
-            if isinstance(place, int):
-                return _system_open(name, flags, dir_fd=place)
-            _refuse_link_itself(place / name, run, label)
-            return _system_open(place / name, flags)
+            if isinstance(parent, int):
+                return _system_open(name, flags, dir_fd=parent)
+            _refuse_link_itself(parent / name, run, label)
+            return _system_open(parent / name, flags)
         except OSError as error:
             raise _named(error, run, label) from error
 
@@ -152,36 +152,36 @@ def _open(run: Path, label: str, flags: int) -> int:
 @contextlib.contextmanager
 def _parent(run: Path, label: str) -> Iterator[tuple[int | Path, str]]:
     """The open folder that holds a name, reached without a link; where the system has no openat, its path, tested."""
-    *folders, name = _parts(label)
+    *folders, name = _path_parts(label)
     if not _HAS_OPENAT:
         if folders:
             refuse_links(run, "/".join(folders))
         yield run.joinpath(*folders), name
         return
     try:
-        place = _system_open(run, _FOLDER)
+        parent = _system_open(run, _FOLDER)
         for folder in folders:
-            outer = place
+            outer = parent
             try:
-                place = _system_open(folder, _FOLDER | _NO_LINK, dir_fd=outer)
+                parent = _system_open(folder, _FOLDER | _NO_LINK, dir_fd=outer)
             finally:
                 os.close(outer)
     except OSError as error:
         raise _named(error, run, label) from error
     try:
-        yield place, name
+        yield parent, name
     finally:
-        os.close(place)
+        os.close(parent)
 
 
-def _parts(label: str) -> list[str]:
+def _path_parts(label: str) -> list[str]:
     parts = label.split("/")
     if any(part in ("", ".", "..") or "\0" in part or "\\" in part for part in parts):
         raise RefusedFileError(errno.EINVAL, "is no name inside of a run folder", label)
     return parts
 
 
-def _entry(item: os.DirEntry[str]) -> Entry:
+def _make_entry(item: os.DirEntry[str]) -> Entry:
     found = item.stat(follow_symlinks=False)
     is_file = stat.S_ISREG(found.st_mode)
     return Entry(item.name, is_file, stat.S_ISDIR(found.st_mode), found.st_size if is_file else 0, found.st_mtime)
@@ -197,15 +197,15 @@ def _folder_bytes(run: Path, label: str, depth: int) -> int:
     return total
 
 
-def _stat(place: int | Path, name: str) -> os.stat_result:
-    if isinstance(place, int):
-        return os.stat(name, dir_fd=place, follow_symlinks=False)
-    return (place / name).lstat()
+def _stat(parent: int | Path, name: str) -> os.stat_result:
+    if isinstance(parent, int):
+        return os.stat(name, dir_fd=parent, follow_symlinks=False)
+    return (parent / name).lstat()
 
 
 def _require_plain(found: os.stat_result, run: Path, label: str) -> None:
     if not stat.S_ISREG(found.st_mode):
-        raise _refusal(run, label, f"is {_what(found.st_mode)}, not a plain file")
+        raise _refusal(run, label, f"is {_file_kind(found.st_mode)}, not a plain file")
 
 
 def _refuse_link_itself(path: Path, run: Path, label: str) -> None:
@@ -213,7 +213,7 @@ def _refuse_link_itself(path: Path, run: Path, label: str) -> None:
         raise _refusal(run, label, "is a symbolic link, which is not followed")
 
 
-def _what(mode: int) -> str:
+def _file_kind(mode: int) -> str:
     kinds = {
         stat.S_IFLNK: "a symbolic link",
         stat.S_IFIFO: "a FIFO",

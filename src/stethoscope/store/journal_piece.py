@@ -58,11 +58,11 @@ class JournalPiece:
         self._scalars = FrameIndex()
         self._by_name: dict[str, tuple[array[int], array[float]]] = {}
         self._last_told = FIRST_STEP
-        """The latest step of any scalar or event: whoever wants later ones need not look."""
+        """The latest step of any scalar or event: a reader of later ones need not open the piece."""
         self._told = FrameIndex()
         self._told_serials, self._told_times = array("Q"), array("d")
         self._events: list[Event] = []
-        """The events at the places of `_told`; none where memory is short, and they are read again."""
+        """The events at the offsets of `_told`; none where memory is short, and they are read again."""
         self._vectors: dict[str, FrameIndex] = {}
 
     @property
@@ -82,7 +82,7 @@ class JournalPiece:
             has_new = True
             self.last_time = max(self.last_time, frame.header.time)
             try:
-                self._take(frame, payload)
+                self._take_frame(frame, payload)
             except EncodingError as error:
                 if len(self.problems) < MOST_PROBLEMS:
                     self.problems.append(
@@ -96,7 +96,7 @@ class JournalPiece:
         found = self.file.damage + self.problems
         return found if tail is None or (is_live and tail.is_torn_tail) else [*found, tail]
 
-    def _take(self, frame: FrameAt, payload: bytes) -> None:
+    def _take_frame(self, frame: FrameAt, payload: bytes) -> None:
         kind, step = frame.header.kind, frame.header.step
         if kind == FrameKind.ROWS:
             rows = decode_rows(payload)
@@ -110,7 +110,7 @@ class JournalPiece:
         elif kind == FrameKind.SCALARS:
             self._take_scalars(frame, decode_scalars(payload))
         elif kind == FrameKind.EVENT:
-            event = self._event(step, frame.header.time, payload)
+            event = self._decode_event(step, frame.header.time, payload)
             if not self._cache.is_small:
                 self._events.append(event)
             self._told.add(frame)
@@ -126,7 +126,7 @@ class JournalPiece:
         elif kind == FrameKind.END:
             self.ended, self.losses = checked_end(decode_json(payload))
 
-    def _event(self, step: int, time: float, payload: bytes) -> Event:
+    def _decode_event(self, step: int, time: float, payload: bytes) -> Event:
         return decode_event(payload, step, self.key.rank, time)
 
     def _take_scalars(self, frame: FrameAt, values: dict[str, float]) -> None:
@@ -179,10 +179,10 @@ class JournalPiece:
     def _site_numbers(self, index: npt.NDArray[np.uint32]) -> IntArray:
         if not len(self._numbers):
             return np.full(len(index), -1, np.int64)
-        places = np.minimum(index, len(self._numbers) - 1)
-        return np.where(index < len(self._numbers), self._numbers[places], -1)
+        inside = np.minimum(index, len(self._numbers) - 1)
+        return np.where(index < len(self._numbers), self._numbers[inside], -1)
 
-    def _payload(self, offset: int) -> bytes:
+    def _read_payload(self, offset: int) -> bytes:
         """The payload that lies there, from memory or from the file."""
         found = self._cache.get(self.file.label, offset)
         if found is None:
@@ -197,7 +197,7 @@ class JournalPiece:
             self._known_steps = len(self._rows), found
         return self._known_steps[1]
 
-    def chunks(self, places: tuple[int, ...], wanted: npt.NDArray[np.bool_], first: int, last: int) -> Iterator[Chunk]:
+    def chunks(self, columns: tuple[int, ...], wanted: npt.NDArray[np.bool_], first: int, last: int) -> Iterator[Chunk]:
         """The rows of the wanted sites and steps, with these columns."""
         if not len(wanted):
             return
@@ -206,7 +206,7 @@ class JournalPiece:
             if not first <= step <= last:
                 continue
             try:
-                rows = decode_rows(self._payload(offset))
+                rows = decode_rows(self._read_payload(offset))
             except (FrameError, EncodingError) as error:
                 problem = Problem(self.file.label, offset, f"{error}, since it was first read", 1)
                 if problem not in self.problems:
@@ -217,33 +217,33 @@ class JournalPiece:
                 before, kept = numbers, np.flatnonzero((numbers >= 0) & wanted[np.maximum(numbers, 0)])
                 sites = numbers[kept]
             if len(kept):
-                yield self._chunk(step, rows, sites, kept, places)
+                yield self._make_chunk(step, rows, sites, kept, columns)
 
-    def _chunk(self, step: int, rows: Rows, sites: IntArray, kept: IntArray, places: tuple[int, ...]) -> Chunk:
+    def _make_chunk(self, step: int, rows: Rows, sites: IntArray, kept: IntArray, columns: tuple[int, ...]) -> Chunk:
         calls = rows.calls[kept].astype(np.int64)
         if self._has_twins and len(np.unique(sites)) < len(sites):
-            table = self._columns(rows, ALL_COLUMNS)[kept]
+            table = self._select_columns(rows, ALL_COLUMNS)[kept]
             sites, table, calls = merge_twins(sites, table, calls)
-            return Chunk(step, sites, table[:, list(places)], calls)
-        return Chunk(step, sites, self._columns(rows, places)[kept], calls)
+            return Chunk(step, sites, table[:, list(columns)], calls)
+        return Chunk(step, sites, self._select_columns(rows, columns)[kept], calls)
 
-    def _columns(self, rows: Rows, places: tuple[int, ...]) -> Table:
+    def _select_columns(self, rows: Rows, columns: tuple[int, ...]) -> Table:
         """The asked columns by name: a file written with other columns still gives those it has."""
         names = (self.file.head or {}).get("columns") or list(COLUMNS)
-        out = np.empty((len(rows), len(places)))
-        for k, place in enumerate(places):
+        out = np.empty((len(rows), len(columns)))
+        for k, column in enumerate(columns):
             if names == list(COLUMNS):
-                out[:, k] = rows.column(place)
-            elif COLUMNS[place] in names:
-                out[:, k] = rows.column(names.index(COLUMNS[place]))
+                out[:, k] = rows.column(column)
+            elif COLUMNS[column] in names:
+                out[:, k] = rows.column(names.index(COLUMNS[column]))
             else:
-                out[:, k] = 0.0 if place < NUM_COUNTS and place != INDEX["count"] else np.nan
+                out[:, k] = 0.0 if column < NUM_COUNTS and column != INDEX["count"] else np.nan
         return out
 
     def scalars(self) -> Iterator[tuple[int, dict[str, float]]]:
         """Steps and their named numbers, in order."""
         for step, offset in self._scalars:
-            yield step, decode_scalars(self._payload(offset))
+            yield step, decode_scalars(self._read_payload(offset))
 
     def metric_names(self) -> set[str]:
         """The names of the scalars."""
@@ -258,41 +258,41 @@ class JournalPiece:
 
     def events(self, first: int = FIRST_STEP, kind: str | None = None) -> Iterator[tuple[int, Event]]:
         """Serials and events in order, from `first` on, of one kind or all."""
-        for place, (step, offset) in enumerate(self._told if self._last_told >= first else ()):
+        for number, (step, offset) in enumerate(self._told if self._last_told >= first else ()):
             if step < first:
                 continue
             if self._cache.is_small:
-                event = self._event(step, self._told_times[place], self._payload(offset))
+                event = self._decode_event(step, self._told_times[number], self._read_payload(offset))
             else:
-                event = self._events[place]
+                event = self._events[number]
             if kind in (None, event.kind):
-                yield self._told_serials[place], event
+                yield self._told_serials[number], event
 
     def vectors(self, name: str, site: int) -> Iterator[tuple[int, npt.NDArray[Any]]]:
         """Steps and vectors of one site, in order."""
         for step, offset in self._vectors.get(name, ()):
-            _, index, values = decode_vectors(self._payload(offset))
-            for place in np.flatnonzero(self._site_numbers(index) == site):
-                yield step, values[place]
+            _, index, values = decode_vectors(self._read_payload(offset))
+            for row in np.flatnonzero(self._site_numbers(index) == site):
+                yield step, values[row]
 
     def vectors_from(self, name: str, first: int) -> Iterator[tuple[int, IntArray, Sequence[npt.NDArray[Any]]]]:
         """Step, sites and values of the vectors from a step on, in order of writing."""
         for step, offset in self._vectors.get(name, ()):
             if step >= first:
-                _, index, values = decode_vectors(self._payload(offset))
+                _, index, values = decode_vectors(self._read_payload(offset))
                 numbers = self._site_numbers(index)
                 yield step, numbers[numbers >= 0], list(values[numbers >= 0])
 
     def all_vectors(self) -> Iterator[tuple[str, int, IntArray, npt.NDArray[Any]]]:
         """Name, step, sites and values of every vectors frame, in order of writing."""
-        frames = sorted((offset, step) for places in self._vectors.values() for step, offset in places)
+        frames = sorted((offset, step) for found in self._vectors.values() for step, offset in found)
         for offset, step in frames:
-            name, index, values = decode_vectors(self._payload(offset))
+            name, index, values = decode_vectors(self._read_payload(offset))
             numbers = self._site_numbers(index)
             yield name, step, numbers[numbers >= 0], values[numbers >= 0]
 
     def site_buckets(self, site: int, stat: str) -> None:  # noqa: ARG002 - a journal stores none
-        """None: a journal's rows are folded by whoever asks."""
+        """None: a journal holds no buckets, its rows are folded by the caller."""
         return
 
 
@@ -302,12 +302,12 @@ def merge_twins(sites: IntArray, table: Table, calls: IntArray) -> tuple[IntArra
     kept_sites: list[int] = []
     kept_rows: list[npt.NDArray[np.float64]] = []
     kept_calls: list[int] = []
-    for place in order:
-        if kept_sites and kept_sites[-1] == sites[place]:
-            kept_rows[-1] = merge(kept_rows[-1], table[place])
-            kept_calls[-1] += int(calls[place])
+    for row in order:
+        if kept_sites and kept_sites[-1] == sites[row]:
+            kept_rows[-1] = merge(kept_rows[-1], table[row])
+            kept_calls[-1] += int(calls[row])
         else:
-            kept_sites.append(int(sites[place]))
-            kept_rows.append(table[place])
-            kept_calls.append(int(calls[place]))
+            kept_sites.append(int(sites[row]))
+            kept_rows.append(table[row])
+            kept_calls.append(int(calls[row]))
     return np.array(kept_sites, np.int64), np.array(kept_rows), np.array(kept_calls, np.int64)

@@ -10,8 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stethoscope.kernels.columns import COLUMNS, INDEX, Table, merge
-from stethoscope.kernels.statistics import derive
-from stethoscope.kernels.statistics import statistic as declared
+from stethoscope.kernels.statistics import derive, statistic
 from stethoscope.record import FloatArray, IntArray, SiteInfo
 from stethoscope.store.pieces import Chunk
 
@@ -51,25 +50,25 @@ class Grid:
 
 def columns_of(name: str) -> tuple[int, ...]:
     """The columns that a statistic is read from; KeyError with the known names where there is none such."""
-    return tuple(INDEX[column] for column in declared(name).inputs or (name,))
+    return tuple(INDEX[column] for column in statistic(name).inputs or (name,))
 
 
-def statistic(values: Table, name: str, places: tuple[int, ...]) -> FloatArray:
-    """A statistic of rows that hold only the columns `places`."""
-    return derive(name, {COLUMNS[place]: values[..., at] for at, place in enumerate(places)})
+def derive_statistic(values: Table, name: str, columns: tuple[int, ...]) -> FloatArray:
+    """A statistic of rows that hold only these columns."""
+    return derive(name, {COLUMNS[column]: values[..., at] for at, column in enumerate(columns)})
 
 
 def lay_out(chunks: Iterable[Chunk], sites: IntArray, num_sites: int, width: int) -> Grid:
     """Chunks in order of writing as one grid: a later row replaces an earlier one of its step and site."""
-    kept = list(_gathered(chunks))
+    kept = list(_join_steps(chunks))
     steps = _all_steps(kept)
     column = np.full(num_sites, -1, np.int64)
     column[sites] = np.arange(len(sites))
-    grid = _empty(steps, len(sites), width)
+    grid = _empty_grid(steps, len(sites), width)
     for chunk in kept:
         rows, columns = np.searchsorted(steps, chunk.steps), column[chunk.sites]
         if chunk.is_dense:
-            where = _region(rows, columns)
+            where = _region_index(rows, columns)
             grid.values[where] = chunk.values.transpose(1, 0, 2)
             grid.present[where] = True
             grid.calls[where] = chunk.calls.T
@@ -80,7 +79,7 @@ def lay_out(chunks: Iterable[Chunk], sites: IntArray, num_sites: int, width: int
     return grid
 
 
-def _gathered(chunks: Iterable[Chunk]) -> Iterator[Chunk]:
+def _join_steps(chunks: Iterable[Chunk]) -> Iterator[Chunk]:
     """Single steps of the same sites taken together: a step alone would be spread over the whole grid's memory."""
     some: list[Chunk] = []
     for chunk in chunks:
@@ -88,17 +87,17 @@ def _gathered(chunks: Iterable[Chunk]) -> Iterator[Chunk]:
         if some and not (
             is_single and chunk.sites is some[0].sites and chunk.steps > some[-1].steps and len(some) < _TOGETHER
         ):
-            yield _together(some)
+            yield _stack_chunks(some)
             some = []
         if is_single:
             some.append(chunk)
         else:
             yield chunk
     if some:
-        yield _together(some)
+        yield _stack_chunks(some)
 
 
-def _together(some: list[Chunk]) -> Chunk:
+def _stack_chunks(some: list[Chunk]) -> Chunk:
     if len(some) == 1:
         return some[0]
     values = np.stack([chunk.values for chunk in some], axis=1)
@@ -106,7 +105,7 @@ def _together(some: list[Chunk]) -> Chunk:
     return Chunk(np.array([chunk.steps for chunk in some], np.int64), some[0].sites, values, calls, is_dense=True)
 
 
-def _empty(steps: IntArray, num_sites: int, width: int) -> Grid:
+def _empty_grid(steps: IntArray, num_sites: int, width: int) -> Grid:
     """A grid without values. A site's steps lie side by side in memory, as in the segments."""
     return Grid(
         steps,
@@ -116,7 +115,7 @@ def _empty(steps: IntArray, num_sites: int, width: int) -> Grid:
     )
 
 
-def _region(rows: IntArray, columns: IntArray) -> Any:
+def _region_index(rows: IntArray, columns: IntArray) -> Any:
     """The index of a rectangle of the grid, by slices where it can be: those copy several times as fast."""
     parts = [
         slice(int(part[0]), int(part[0]) + len(part)) if bool((np.diff(part) == 1).all()) else part
@@ -143,10 +142,10 @@ def merge_ranks(grids: Sequence[Grid], is_shard: npt.NDArray[np.bool_]) -> Grid:
     site `is_shard`.
     """
     steps = np.unique(np.concatenate([grid.steps for grid in grids]))
-    total = _spread(grids[0], steps)
+    total = _spread_grid(grids[0], steps)
     first = total.values.copy()
     for grid in grids[1:]:
-        other = _spread(grid, steps)
+        other = _spread_grid(grid, steps)
         is_copy = ((first == other.values) | (np.isnan(first) & np.isnan(other.values))).all(axis=2) & ~is_shard
         both = total.present & other.present & ~is_copy
         only = other.present & ~total.present
@@ -157,10 +156,10 @@ def merge_ranks(grids: Sequence[Grid], is_shard: npt.NDArray[np.bool_]) -> Grid:
     return total
 
 
-def _spread(grid: Grid, steps: IntArray) -> Grid:
+def _spread_grid(grid: Grid, steps: IntArray) -> Grid:
     if len(grid.steps) == len(steps):
         return grid
-    out = _empty(steps, *grid.values.shape[1:])
-    places = np.searchsorted(steps, grid.steps)
-    out.values[places], out.present[places], out.calls[places] = grid.values, grid.present, grid.calls
+    out = _empty_grid(steps, *grid.values.shape[1:])
+    columns = np.searchsorted(steps, grid.steps)
+    out.values[columns], out.present[columns], out.calls[columns] = grid.values, grid.present, grid.calls
     return out

@@ -31,7 +31,7 @@ def base_folder() -> Path:
 
 
 def new_run_folder(base: Path | None = None, name: str = "run", *, now: float | None = None) -> Path:
-    """A path nobody has used, `<time>-<name>-<id>`; nothing is created. Sorting by name sorts by time."""
+    """An unused path, `<time>-<name>-<id>`; nothing is created. Sorting by name sorts by time."""
     stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(now))
     plain = re.sub(r"[^A-Za-z0-9._]+", "-", name).strip("-._")[:48] or "run"
     return (base_folder() if base is None else base) / f"{stamp}-{plain}-{secrets.token_hex(3)}"
@@ -60,8 +60,8 @@ def is_run(folder: Path) -> bool:
         names = {entry.name for entry in list_folder(folder)}
         return RUN_FILE in names or any(
             entry.name.endswith(".stj")
-            for place in rank_folders(folder).values()
-            for entry in list_folder(folder, place.name)
+            for rank_folder in rank_folders(folder).values()
+            for entry in list_folder(folder, rank_folder.name)
         )
     except OSError:
         return False
@@ -99,7 +99,7 @@ def is_rank(name: str) -> bool:
 
 
 def journal_name(ordinal: int, token: str, part: int) -> str:
-    """A journal's name: which process start it is of, and its place among that start's files."""
+    """A journal's name: which process start it is of, and its number among that start's files."""
     return f"journal-{ordinal:04d}-{token}-{part:06d}.stj"
 
 

@@ -43,20 +43,20 @@ class StepRanges:
 
     def add(self, step: int) -> None:
         """Takes in a step, in any order; one that is there already changes nothing."""
-        place = bisect_right(self._firsts, step) - 1
-        if place >= 0 and step <= self._lasts[place]:
+        index = bisect_right(self._firsts, step) - 1
+        if index >= 0 and step <= self._lasts[index]:
             return
-        joins_next = place + 1 < len(self._firsts) and self._firsts[place + 1] == step + 1
-        if place >= 0 and self._lasts[place] == step - 1:
-            self._lasts[place] = step
+        joins_next = index + 1 < len(self._firsts) and self._firsts[index + 1] == step + 1
+        if index >= 0 and self._lasts[index] == step - 1:
+            self._lasts[index] = step
             if joins_next:
-                self._lasts[place] = self._lasts.pop(place + 1)
-                del self._firsts[place + 1]
+                self._lasts[index] = self._lasts.pop(index + 1)
+                del self._firsts[index + 1]
         elif joins_next:
-            self._firsts[place + 1] = step
+            self._firsts[index + 1] = step
         else:
-            self._firsts.insert(place + 1, step)
-            self._lasts.insert(place + 1, step)
+            self._firsts.insert(index + 1, step)
+            self._lasts.insert(index + 1, step)
 
     def copy(self) -> StepRanges:
         """The same steps in a set of their own."""

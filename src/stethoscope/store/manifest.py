@@ -53,7 +53,7 @@ class Segment:
     sites: Runs
     num_rows: int
     is_dense: bool
-    """Whether every one of `sites` has every one of `steps`: then a row's place follows from both."""
+    """Whether every one of `sites` has every one of `steps`: then a row's index follows from both."""
     files: dict[str, Sealed]
     thinned: int = 0
     """Steps per bucket of which only the last row is kept (outside the steps kept whole); 0: all rows."""
@@ -225,14 +225,14 @@ def pack_runs(values: Iterable[int] | IntArray) -> Runs:
     strides = np.diff(numbers)
     changes = np.append(np.flatnonzero(strides[1:] != strides[:-1]) + 1, len(strides))
     runs: Runs = []
-    place = 0
-    while place < len(numbers):
-        if place + 1 == len(numbers):
-            runs.append([int(numbers[place]), 1, 1])
+    index = 0
+    while index < len(numbers):
+        if index + 1 == len(numbers):
+            runs.append([int(numbers[index]), 1, 1])
             break
-        count = int(changes[np.searchsorted(changes, place, side="right")]) - place + 1
-        runs.append([int(numbers[place]), count, int(strides[place])])
-        place += count
+        count = int(changes[np.searchsorted(changes, index, side="right")]) - index + 1
+        runs.append([int(numbers[index]), count, int(strides[index])])
+        index += count
     return runs
 
 

@@ -1,6 +1,6 @@
 """How files and folders of a run are created: for the user who trains alone, 0600 and 0700, whatever the umask.
 
-A run holds the names of layers, losses, samples and perhaps a command line: on a shared machine they are nobody else's business.
+A run holds the names of layers, losses, samples and perhaps a command line: on a shared machine others must not read them.
 """
 
 from __future__ import annotations

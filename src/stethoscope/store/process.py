@@ -18,7 +18,7 @@ def describe() -> dict[str, Any]:
         "pid": pid,
         "host": socket.gethostname(),
         "boot": _first_line(_PROC / "sys/kernel/random/boot_id"),
-        "pid_namespace": _link(_PROC / "self/ns/pid"),
+        "pid_namespace": _read_link(_PROC / "self/ns/pid"),
         "ticks": _start_ticks(pid),
     }
 
@@ -63,7 +63,7 @@ def _first_line(path: Path) -> str:
         return ""
 
 
-def _link(path: Path) -> str:
+def _read_link(path: Path) -> str:
     try:
         return str(path.readlink())
     except OSError:

@@ -22,7 +22,7 @@ from stethoscope.store.catalogue import Catalogue
 from stethoscope.store.downsample.buckets import BASE_LEVEL, SiteBuckets, fold_series, join
 from stethoscope.store.downsample.dense import STATS
 from stethoscope.store.downsample.reading import DERIVED, BucketMatrix, read_buckets
-from stethoscope.store.layout import Grid, columns_of, lay_out, merge_ranks, statistic
+from stethoscope.store.layout import Grid, columns_of, derive_statistic, lay_out, merge_ranks
 from stethoscope.store.pieces import ALL_COLUMNS, FIRST_STEP, LAST_STEP, Chunk, Event
 
 _MOST_LOOKS: Final = 5
@@ -55,13 +55,13 @@ class Queries:
         self, stat: str | None, numbers: IntArray, first: int, last: int, rank: int | None
     ) -> tuple[Grid, FloatArray]:
         """Rows of these sites and, of them, one statistic (all columns where `stat` is None)."""
-        places = ALL_COLUMNS if stat is None else columns_of(stat)
+        columns = ALL_COLUMNS if stat is None else columns_of(stat)
         ranks = self._catalogue.ranks() if rank is None else (rank,)
         if len(ranks) > 1:
-            return self._merged(stat, numbers, first, last, ranks)
-        return self._plain(stat, places, numbers, first, last, ranks)
+            return self._merged_grid(stat, numbers, first, last, ranks)
+        return self._plain(stat, columns, numbers, first, last, ranks)
 
-    def _merged(
+    def _merged_grid(
         self, stat: str | None, numbers: IntArray, first: int, last: int, ranks: tuple[int, ...]
     ) -> tuple[Grid, FloatArray]:
         """Several ranks: merging two rows needs all their columns, so a few steps at a time."""
@@ -70,8 +70,8 @@ class Queries:
         steps = steps[(steps >= first) & (steps <= last)]
         window = max(1, _WINDOW_VALUES // max(1, len(numbers) * len(ALL_COLUMNS)))
         parts = []
-        for place in range(0, max(len(steps), 1), window):
-            some = steps[place : place + window]
+        for start in range(0, max(len(steps), 1), window):
+            some = steps[start : start + window]
             span = (int(some[0]), int(some[-1])) if len(some) else (first, last)
             grid, values = self._plain(stat, ALL_COLUMNS, numbers, *span, ranks)
             if stat is not None:
@@ -88,7 +88,7 @@ class Queries:
     def _plain(
         self,
         stat: str | None,
-        places: tuple[int, ...],
+        columns: tuple[int, ...],
         numbers: IntArray,
         first: int,
         last: int,
@@ -99,22 +99,23 @@ class Queries:
         wanted[numbers] = True
         grids = self.ask(
             lambda: [
-                lay_out(self._chunks(places, wanted, first, last, one), numbers, total, len(places)) for one in ranks
+                lay_out(self._read_chunks(columns, wanted, first, last, one), numbers, total, len(columns))
+                for one in ranks
             ]
         )
         if not grids:
-            grids = [lay_out((), numbers, total, len(places))]
+            grids = [lay_out((), numbers, total, len(columns))]
         if len(grids) > 1:
             infos = self._catalogue.sites.infos
             grids = [merge_ranks(grids, np.array([infos[n].measured == "shard" for n in numbers], bool))]
         grid = grids[0]
-        return grid, grid.values if stat is None else statistic(grid.values, stat, places)
+        return grid, grid.values if stat is None else derive_statistic(grid.values, stat, columns)
 
-    def _chunks(
-        self, places: tuple[int, ...], wanted: npt.NDArray[np.bool_], first: int, last: int, rank: int
+    def _read_chunks(
+        self, columns: tuple[int, ...], wanted: npt.NDArray[np.bool_], first: int, last: int, rank: int
     ) -> Iterator[Chunk]:
         for piece in self._catalogue.pieces(rank):
-            yield from piece.chunks(places, wanted, first, last)
+            yield from piece.chunks(columns, wanted, first, last)
 
     def metric_names(self, rank: int | None = None) -> set[str]:
         """The names of all scalars, or of one rank's."""

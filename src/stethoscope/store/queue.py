@@ -106,9 +106,9 @@ class ByteQueue:
             lane.num_bytes += item.num_bytes
             self.num_put += 1
             while lane.num_bytes > self._limit_bytes and len(lane.items) > 1:
-                self._drop(lane, lane.items.popleft())
+                self._drop_item(lane, lane.items.popleft())
 
-    def _drop(self, lane: _Lane, item: Item) -> None:
+    def _drop_item(self, lane: _Lane, item: Item) -> None:
         item.content = None
         lane.num_bytes -= item.num_bytes
         self.count_dropped(item)

@@ -71,7 +71,7 @@ class Run(Drawn):
     def __init__(self, path: Path, *, trust_description: bool = True, memory_bytes: int = MEMORY_BYTES) -> None:
         self.path = path
         self._own_problems: list[Problem] = []
-        body = self._describe(trust_description)
+        body = self._read_description(trust_description)
         self.id = str(body.get("id", path.name.rpartition("-")[2]))
         self.name = str(body.get("name", path.name))
         self.info: dict[str, Any] = body
@@ -81,8 +81,8 @@ class Run(Drawn):
         self._steps: tuple[int, IntArray] = -1, np.empty(0, np.int64)
         self.refresh()
 
-    def _describe(self, trust: bool) -> dict[str, Any]:
-        is_there = any(entry.name == RUN_FILE for entry in self._entries())
+    def _read_description(self, trust: bool) -> dict[str, Any]:
+        is_there = any(entry.name == RUN_FILE for entry in self._folder_entries())
         if is_there and trust:
             body = load(self.path)
             own = body.pop("info", {})
@@ -94,7 +94,7 @@ class Run(Drawn):
         self._own_problems.append(Problem(RUN_FILE, 0, "was not trusted, as asked" if is_there else "is missing"))
         return {}
 
-    def _entries(self) -> list[Entry]:
+    def _folder_entries(self) -> list[Entry]:
         try:
             return list_folder(self.path)
         except OSError as error:
@@ -232,7 +232,7 @@ class Run(Drawn):
     ) -> Matrix:
         """One statistic as steps by sites, for the steps first..last inclusive."""
         numbers = self._catalogue.sites.select(pattern, kind)
-        grid, values = self._queries.grid(stat, numbers, *_bounds(first, last), rank)
+        grid, values = self._queries.grid(stat, numbers, *_step_bounds(first, last), rank)
         return Matrix(grid.steps, self._catalogue.sites.of(numbers), values, ~grid.present)
 
     def block(self, first: int, last: int, *, kinds: Collection[Kind] | None = None, rank: int | None = None) -> Block:
@@ -246,7 +246,7 @@ class Run(Drawn):
 
     def record(self, site: Site | str, step: int) -> Record | None:
         """The row of one site at one step, None where there is none."""
-        number = self._number(site)
+        number = self._site_number(site)
         if number is None:
             return None
         grid, _ = self._queries.grid(None, np.array([number]), step, step, None)
@@ -261,7 +261,7 @@ class Run(Drawn):
 
     def metric(self, name: str, *, rank: int | None = None, first: int | None = None) -> Series:
         """One scalar over steps, from `first` on; without a rank, of the lowest rank that has it."""
-        low, _ = _bounds(first, None)
+        low, _ = _step_bounds(first, None)
         for one in self.ranks if rank is None else (rank,):
             if len(self.ranks) == 1 or name in self._queries.metric_names(one):
                 return self._queries.metric(name, one, low)
@@ -269,7 +269,7 @@ class Run(Drawn):
 
     def events(self, kind: str | None = None, *, first: int | None = None, last: int | None = None) -> list[Event]:
         """Discrete facts in order of step, then of writing."""
-        low, high = _bounds(first, last)
+        low, high = _step_bounds(first, last)
         return self._queries.events(kind, low, high)
 
     def events_of(self, kind: type[Said]) -> list[tuple[Event, Said]]:
@@ -278,7 +278,7 @@ class Run(Drawn):
 
     def vectors(self, name: str, site: Site | str, *, rank: int | None = None) -> tuple[IntArray, npt.NDArray[Any]]:
         """One site's vectors: steps [S], values [S, k]; without a rank, of the lowest that has them."""
-        number = self._number(site)
+        number = self._site_number(site)
         for one in self.ranks if rank is None else (rank,):
             found = {} if number is None else self._queries.vectors(name, number, one)
             if found:
@@ -299,7 +299,7 @@ class Run(Drawn):
         self, site: Site | str, stat: str = "norm", level: int = BASE_LEVEL, *, rank: int | None = None
     ) -> SiteBuckets:
         """One statistic of one site in buckets of 2**level steps, also of rows thinned out since."""
-        number = self._number(site)
+        number = self._site_number(site)
         return join((), level) if number is None else self._queries.site_buckets(number, stat, level, rank)
 
     def buckets(
@@ -322,8 +322,8 @@ class Run(Drawn):
 
     @property
     def was_examined(self) -> bool:
-        """Whether somebody has looked for findings while the run was written."""
-        return any(entry.name == "findings" and entry.is_folder for entry in self._entries())
+        """Whether detectors read the run while it was written."""
+        return any(entry.name == "findings" and entry.is_folder for entry in self._folder_entries())
 
     def verify(self) -> list[Problem]:
         """Tests every byte of the run, also those that no question has touched yet; returns `problems`."""
@@ -353,7 +353,7 @@ class Run(Drawn):
 
         return sql.answer(self, query)
 
-    def _number(self, site: Site | str) -> int | None:
+    def _site_number(self, site: Site | str) -> int | None:
         if isinstance(site, Site):
             return self._catalogue.sites.number(site)
         named = [n for n, info in enumerate(self._catalogue.sites.infos) if info.site.path == site]
@@ -362,5 +362,5 @@ class Run(Drawn):
         return named[0] if named else None
 
 
-def _bounds(first: int | None, last: int | None) -> tuple[int, int]:
+def _step_bounds(first: int | None, last: int | None) -> tuple[int, int]:
     return FIRST_STEP if first is None else first, LAST_STEP if last is None else last

@@ -32,14 +32,14 @@ class SegmentScalars:
         """The names of the scalars."""
         if self._names is None and self._table is not None:
             if self._cache.is_small:
-                read = self._read(["name"], FIRST_STEP)
+                read = self._read_columns(["name"], FIRST_STEP)
                 self._names = set() if read is None else self._taken_apart(_names, read) or set()
             else:
-                self._everything()
+                self._read_all()
         return self._names or set()
 
     def metric(self, name: str, first: int) -> tuple[IntArray, FloatArray]:
-        """Steps and values of one scalar; of whoever wants the latest steps only those are read and none kept."""
+        """Steps and values of one scalar; where only the latest steps are asked for, only those are read and none kept."""
         nothing = np.empty(0, np.int64), np.empty(0)
         if self._table is None or name not in self.names():
             return nothing
@@ -48,13 +48,13 @@ class SegmentScalars:
         if steps is not None and values is not None:
             return steps, values
         if first == FIRST_STEP:
-            return self._everything().get(name, nothing)
-        read = self._read(["step", "name", "value"], first)
+            return self._read_all().get(name, nothing)
+        read = self._read_columns(["step", "name", "value"], first)
         return nothing if read is None else (self._taken_apart(_by_name, read) or {}).get(name, nothing)
 
-    def _everything(self) -> dict[str, tuple[IntArray, FloatArray]]:
+    def _read_all(self) -> dict[str, tuple[IntArray, FloatArray]]:
         """All of them, kept as far as there is room: who wants one mostly wants the others too."""
-        read = self._read(["step", "name", "value"], FIRST_STEP)
+        read = self._read_columns(["step", "name", "value"], FIRST_STEP)
         found = {} if read is None else self._taken_apart(_by_name, read) or {}
         if read is not None:
             self._names = set(found)
@@ -73,7 +73,7 @@ class SegmentScalars:
             self._table.refuse(error)
             return None
 
-    def _read(self, columns: list[str], first: int) -> Any | None:
+    def _read_columns(self, columns: list[str], first: int) -> Any | None:
         groups = self._table.groups_since(first) if self._table is not None else []
         read = self._table.read(groups, columns) if self._table is not None and groups else None
         return read if read is not None and read.num_rows else None

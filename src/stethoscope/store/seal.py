@@ -71,27 +71,27 @@ def seal(folder: Path, *, final: bool = False, at_bytes: int | None = None) -> S
     """Seals what is closed, at least `at_bytes` or a few files at a time; with `final`, all of processes that have ended."""
     report = SealReport()
     run, at_bytes = Path(folder), SEAL_BYTES if at_bytes is None else at_bytes
-    for rank, place in rank_folders(run).items():
-        if is_bare(place) or (not final and not _has_enough(place, at_bytes)):
+    for rank, rank_folder in rank_folders(run).items():
+        if is_bare(rank_folder) or (not final and not _has_enough(rank_folder, at_bytes)):
             continue
-        with only_one(place) as is_mine:
+        with only_one(rank_folder) as is_mine:
             if not is_mine:
                 report.is_busy = True
                 continue
-            _seal_rank(run, rank, place, final, report, at_bytes)
+            _seal_rank(run, rank, rank_folder, final, report, at_bytes)
     return report
 
 
-def is_bare(place: Path) -> bool:
+def is_bare(rank_folder: Path) -> bool:
     """Whether a rank's folder holds neither journals nor a manifest: nothing to be done, and no lock to be left in it."""
-    names = [entry.name for entry in list_folder(place.parent, place.name)]
+    names = [entry.name for entry in list_folder(rank_folder.parent, rank_folder.name)]
     return MANIFEST not in names and not any(name.endswith(".stj") for name in names)
 
 
-def _has_enough(place: Path, at_bytes: int) -> bool:
+def _has_enough(rank_folder: Path, at_bytes: int) -> bool:
     """Whether a process start could have closed files enough, by their names and sizes alone."""
     found: dict[tuple[int, str], list[int]] = {}
-    for entry in list_folder(place.parent, place.name):
+    for entry in list_folder(rank_folder.parent, rank_folder.name):
         named = parse_journal_name(entry.name)
         if named is not None and entry.is_file:
             found.setdefault(named[:2], []).append(entry.num_bytes)
@@ -115,12 +115,12 @@ def only_one(folder: Path) -> Iterator[bool]:
         os.close(descriptor)
 
 
-def _seal_rank(run: Path, rank: int, place: Path, final: bool, report: SealReport, at_bytes: int) -> None:
-    manifest = Manifest.load(place)
-    sweep(run, rank, place, manifest)
+def _seal_rank(run: Path, rank: int, rank_folder: Path, final: bool, report: SealReport, at_bytes: int) -> None:
+    manifest = Manifest.load(rank_folder)
+    sweep(run, rank, rank_folder, manifest)
     catalogue = Catalogue(run, only_rank=rank, memory_bytes=_MEMORY_BYTES)
     catalogue.update()
-    for group in _groups(catalogue, final, report, at_bytes):
+    for group in _sealable_groups(catalogue, final, report, at_bytes):
         table = SiteTable()
         for info in manifest.sites:
             table.add(info)
@@ -128,19 +128,21 @@ def _seal_rank(run: Path, rank: int, place: Path, final: bool, report: SealRepor
         manifest.sites = sites
         manifest.segments.append(segment)
         _note_start(manifest, group)
-        manifest.save(place)
+        manifest.save(rank_folder)
         for piece in group:
             report.bytes_before += piece.file.num_bytes
             remove_file(run, piece.file.label)
-        sync_folder(place)
+        sync_folder(rank_folder)
         report.journals += len(group)
         report.segments += 1
         report.rows += segment.num_rows
         report.bytes_after += segment.num_bytes
-    build_rollups(run, rank, place, manifest)
+    build_rollups(run, rank, rank_folder, manifest)
 
 
-def _groups(catalogue: Catalogue, final: bool, report: SealReport, at_bytes: int) -> Iterator[list[JournalPiece]]:
+def _sealable_groups(
+    catalogue: Catalogue, final: bool, report: SealReport, at_bytes: int
+) -> Iterator[list[JournalPiece]]:
     """Journals of one process start that can be sealed together, in order."""
     alive = {StartKey(s.rank, s.ordinal, s.token) for s in catalogue.starts if s.how in ("live", "stale")}
     by_start: dict[StartKey, list[JournalPiece]] = {}
@@ -215,8 +217,8 @@ def _write_segment(
     for label, table_of in (("scalars", scalars), ("events", events)):
         if table_of.num_rows:
             write(label, "", table_of)
-    for place, (name, entries) in enumerate(sorted(_gather_vectors(group, numbers).items())):
-        write(f"vectors:{place}:{name[0]}", f"-{place}", vectors_table(entries, infos, key.ordinal))
+    for rank_folder, (name, entries) in enumerate(sorted(_gather_vectors(group, numbers).items())):
+        write(f"vectors:{rank_folder}:{name[0]}", f"-{rank_folder}", vectors_table(entries, infos, key.ordinal))
     return describe_segment(key, parts, rows, files), infos
 
 
@@ -252,8 +254,8 @@ def _regular_rows(chunks: list[Chunk], numbers: npt.NDArray[np.int64]) -> Sorted
     order = np.argsort(sites)
     table = np.empty((len(sites), len(steps), NUM_COLUMNS))
     calls = np.empty((len(sites), len(steps)), np.int64)
-    for place, chunk in enumerate(chunks):
-        table[:, place], calls[:, place] = chunk.values[order], chunk.calls[order]
+    for rank_folder, chunk in enumerate(chunks):
+        table[:, rank_folder], calls[:, rank_folder] = chunk.values[order], chunk.calls[order]
     return SortedRows(
         np.tile(steps, len(sites)),
         np.repeat(sites[order], len(steps)),
@@ -276,7 +278,7 @@ def _gather_vectors(group: list[JournalPiece], numbers: npt.NDArray[np.int64]) -
     return {key: [(step, site, kept[site, step]) for site, step in sorted(kept)] for key, kept in latest.items()}
 
 
-def sweep(run: Path, rank: int, place: Path, manifest: Manifest) -> None:
+def sweep(run: Path, rank: int, rank_folder: Path, manifest: Manifest) -> None:
     """Removes what the manifest does not name (an unfinished seal's files) and journals it has replaced."""
     named = {file.path for segment in manifest.segments for file in segment.files.values()}
     named |= {rollup.file.path for rollup in manifest.rollups}
@@ -285,10 +287,12 @@ def sweep(run: Path, rank: int, place: Path, manifest: Manifest) -> None:
         folder = f"{table}/rank={rank}"
         labels = [f"{folder}/{entry.name}" for entry in list_folder(run, folder) if not entry.is_folder]
         gone += [label for label in labels if label.removesuffix(SUFFIX) not in named]
-    names = [entry.name for entry in list_folder(run, place.name) if not entry.is_folder]
-    gone += [f"{place.name}/{name}" for name in names if name.startswith(".manifest.json.") and name.endswith(".new")]
+    names = [entry.name for entry in list_folder(run, rank_folder.name) if not entry.is_folder]
+    gone += [
+        f"{rank_folder.name}/{name}" for name in names if name.startswith(".manifest.json.") and name.endswith(".new")
+    ]
     journals = [name for name in names if parse_journal_name(name) is not None]
     sealed = {(key.ordinal, key.token, part) for key, part in manifest.sealed_parts()} if journals else set()
-    gone += [f"{place.name}/{name}" for name in journals if parse_journal_name(name) in sealed]
+    gone += [f"{rank_folder.name}/{name}" for name in journals if parse_journal_name(name) in sealed]
     for label in gone:
         remove_file(run, label)

@@ -59,18 +59,18 @@ def block_sums(data: bytes) -> bytes:
     """The hashes of all blocks, one after the other."""
     view = memoryview(data)
     return b"".join(
-        hashlib.sha256(view[place : place + BLOCK_BYTES]).digest() for place in range(0, len(data), BLOCK_BYTES)
+        hashlib.sha256(view[offset : offset + BLOCK_BYTES]).digest() for offset in range(0, len(data), BLOCK_BYTES)
     )
 
 
 def write_sealed(run: Path, path: str, data: bytes) -> Sealed:
     """Writes a file and its hashes durably. They are of what was meant, not of what the disk made of it."""
-    place = run / path
+    offset = run / path
     refuse_links(run, path.rpartition("/")[0])
-    make_durable_folder(place.parent)
+    make_durable_folder(offset.parent)
     sums = block_sums(data)
-    write_durably(place, data)
-    write_durably(place.with_name(place.name + SUFFIX), sums)
+    write_durably(offset, data)
+    write_durably(offset.with_name(offset.name + SUFFIX), sums)
     return Sealed(path, len(data), hashlib.sha256(data).hexdigest(), hashlib.sha256(sums).hexdigest())
 
 
@@ -82,7 +82,7 @@ class VerifiedFile(io.RawIOBase):
         self.path = run / sealed.path
         self.damage: list[BlockDamagedError] = []
         self._run, self._size = run, sealed.num_bytes
-        self._place = 0
+        self._position = 0
         self._file = open_file(run, sealed.path, MAX_FILE)
         try:
             self._sums = self._load_sums(sealed)
@@ -123,36 +123,36 @@ class VerifiedFile(io.RawIOBase):
 
     def tell(self) -> int:
         """Where the next read begins."""
-        return self._place
+        return self._position
 
     def size(self) -> int:
         """The file's size as it was sealed."""
         return self._size
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Moves to a place."""
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._place, io.SEEK_END: self._size}[whence]
-        self._place = max(base + offset, 0)
-        return self._place
+        """Moves to an offset."""
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
+        self._position = max(base + offset, 0)
+        return self._position
 
     def read(self, size: int = -1) -> bytes:
         """Bytes from here on, all tested; BlockDamagedError where one block is not what was sealed."""
-        end = self._size if size is None or size < 0 else min(self._place + size, self._size)
-        if end <= self._place:
+        end = self._size if size is None or size < 0 else min(self._position + size, self._size)
+        if end <= self._position:
             return b""
-        first = self._place // BLOCK_BYTES
+        first = self._position // BLOCK_BYTES
         start = first * BLOCK_BYTES
         stop = min(-(-end // BLOCK_BYTES) * BLOCK_BYTES, self._size)
         self._file.seek(start)
         data = memoryview(read_fully(self._file, stop - start))
         for number in range(first, -(-stop // BLOCK_BYTES)):
             offset = number * BLOCK_BYTES - start
-            self._test(number, data[offset : min(offset + BLOCK_BYTES, stop - start)])
-        found = bytes(data[self._place - start : end - start])
-        self._place = end
+            self._check_block(number, data[offset : min(offset + BLOCK_BYTES, stop - start)])
+        found = bytes(data[self._position - start : end - start])
+        self._position = end
         return found
 
-    def _test(self, number: int, block: memoryview) -> None:
+    def _check_block(self, number: int, block: memoryview) -> None:
         known = self._sums[number * _DIGEST_BYTES : (number + 1) * _DIGEST_BYTES]
         if hashlib.sha256(block).digest() != known:
             error = BlockDamagedError(self.path, number * BLOCK_BYTES, "a block does not match its hash")
@@ -161,8 +161,8 @@ class VerifiedFile(io.RawIOBase):
 
     def verify(self) -> None:
         """Tests every block, noting the bad ones in `damage`."""
-        for place in range(0, self._size, BLOCK_BYTES):
-            self.seek(place)
+        for offset in range(0, self._size, BLOCK_BYTES):
+            self.seek(offset)
             try:
                 self.read(BLOCK_BYTES)
             except BlockDamagedError:

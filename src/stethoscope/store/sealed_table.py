@@ -57,7 +57,7 @@ class SealedTable:
         """The row groups that may hold sites low..high."""
         found = []
         for group in range(self.num_groups()):
-            span = self._span(group, "site")
+            span = self._value_range(group, "site")
             if span is None or (span[0] <= high and span[1] >= low):
                 found.append(group)
         return found
@@ -65,10 +65,10 @@ class SealedTable:
     def groups_since(self, first: int) -> Groups:
         """The row groups that may hold steps from `first` on."""
         if self._last_step is not None and self._last_step < first:
-            return []  # as whoever follows a run is told by nearly every segment at every look
+            return []  # as a reader that follows a run is told by nearly every segment each time
         latest = []
         for group in range(self.num_groups()):
-            span = self._span(group, "step")
+            span = self._value_range(group, "step")
             latest.append(span[1] if span is not None else _EVERY_STEP)
         self._last_step = max(latest, default=None)
         self._let_go()
@@ -79,7 +79,7 @@ class SealedTable:
         if not self._keeps_footer:
             self._metadata = None
 
-    def _span(self, group: int, name: str) -> tuple[int, int] | None:
+    def _value_range(self, group: int, name: str) -> tuple[int, int] | None:
         """The lowest and highest value of a column in a group, None where the footer does not say."""
         names = list(self._metadata.schema.names)
         if name not in names:
@@ -111,7 +111,7 @@ class SealedTable:
                     _check_types(found, names)
                     return found
                 finally:
-                    self._note(file.damage)
+                    self._note_damage(file.damage)
                     self._let_go()
         except FileNotFoundError:
             raise
@@ -128,11 +128,11 @@ class SealedTable:
         try:
             with VerifiedFile(self._run, self.sealed) as file:
                 try:
-                    metadata = pq.read_metadata(pa.BufferReader(_footer(file)))
+                    metadata = pq.read_metadata(pa.BufferReader(_open_footer(file)))
                     _check_metadata(metadata, self._most_rows)
                     self._metadata = metadata
                 finally:
-                    self._note(file.damage)
+                    self._note_damage(file.damage)
         except FileNotFoundError:
             raise
         except (OSError, pa.ArrowException, UnfitTableError) as error:
@@ -143,7 +143,7 @@ class SealedTable:
         try:
             with VerifiedFile(self._run, self.sealed) as file:
                 file.verify()
-                self._note(file.damage)
+                self._note_damage(file.damage)
         except FileNotFoundError:
             raise
         except OSError as error:
@@ -152,14 +152,14 @@ class SealedTable:
     def refuse(self, error: Exception) -> None:
         """Notes why this file is not read."""
         if isinstance(error, BlockDamagedError):
-            self._note([error])
+            self._note_damage([error])
             return
         why = getattr(error, "strerror", None) or str(error)
         problem = Problem(self.sealed.path, 0, f"cannot be read: {why:.300}")
         if problem not in self.problems:
             self.problems.append(problem)
 
-    def _note(self, damage: Sequence[BlockDamagedError]) -> None:
+    def _note_damage(self, damage: Sequence[BlockDamagedError]) -> None:
         for error in damage:
             label = error.path.relative_to(self._run).as_posix()
             problem = Problem(label, error.offset, error.what)
@@ -167,7 +167,7 @@ class SealedTable:
                 self.problems.append(problem)
 
 
-def _footer(file: VerifiedFile) -> bytes:
+def _open_footer(file: VerifiedFile) -> bytes:
     """The footer alone, as a file of its own: Arrow would read 64 kB before it too, damaged or not."""
     file.seek(-8, os.SEEK_END)
     tail = file.read(8)
@@ -193,15 +193,15 @@ def _check_request(metadata: Any, groups: Groups, names: Sequence[str]) -> None:
     """UnfitTableError where the columns are not there, or are more than can be held."""
     if any(not 0 <= group < metadata.num_row_groups for group in groups):
         raise UnfitTableError("it has fewer row groups than its manifest says")
-    places = {metadata.schema.column(n).path.partition(".")[0]: n for n in range(metadata.num_columns)}
-    missing = [name for name in names if name not in places]
+    indices = {metadata.schema.column(n).path.partition(".")[0]: n for n in range(metadata.num_columns)}
+    missing = [name for name in names if name not in indices]
     if missing:
         raise UnfitTableError(f"it lacks the column {missing[0]}")
     total = 0
     for group in groups:
         table = metadata.row_group(group)
         for name in names:
-            chunk = table.column(places[name])
+            chunk = table.column(indices[name])
             # Equal values are stored once and unpacked to many: it is their number that counts, not their bytes.
             total += max(chunk.total_uncompressed_size, 8 * chunk.num_values, 8 * table.num_rows)
     if total > MOST_READ_BYTES:

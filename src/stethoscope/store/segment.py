@@ -60,27 +60,27 @@ class SegmentPiece:
         for table in self._tables.values():
             table.verify()
 
-    def chunks(self, places: tuple[int, ...], wanted: npt.NDArray[np.bool_], first: int, last: int) -> Iterator[Chunk]:
+    def chunks(self, columns: tuple[int, ...], wanted: npt.NDArray[np.bool_], first: int, last: int) -> Iterator[Chunk]:
         """The rows of the wanted sites and steps, with these columns."""
         if "rows" not in self._tables or not len(self._steps) or self._steps[0] > last or self._steps[-1] < first:
             return
         here = wanted[self.numbers[self._sites]]
         if not here.any() or not ((self._steps >= first) & (self._steps <= last)).any():
             return
-        names = [COLUMNS[place] for place in places] + (["calls"] if places == ALL_COLUMNS else [])
+        names = [COLUMNS[column] for column in columns] + (["calls"] if columns == ALL_COLUMNS else [])
         if not self.segment.is_dense:
             names += ["step", "site"]
-        groups = self._groups(np.flatnonzero(here))
-        read = self._columns(groups, names)
+        groups = self._row_groups(np.flatnonzero(here))
+        read = self._read_columns(groups, names)
         if read is not None:
-            yield from self._chunk(groups, read, places, wanted, first, last)
+            yield from self._sparse_chunks(groups, read, columns, wanted, first, last)
             return
         for group in groups:  # something is damaged: save what is not
-            read = self._columns([group], names)
+            read = self._read_columns([group], names)
             if read is not None:
-                yield from self._chunk([group], read, places, wanted, first, last)
+                yield from self._sparse_chunks([group], read, columns, wanted, first, last)
 
-    def _groups(self, sites: IntArray) -> Groups:
+    def _row_groups(self, sites: IntArray) -> Groups:
         """The row groups that hold these of the segment's sites."""
         if not self.segment.is_dense:
             low, high = int(self._sites[sites[0]]), int(self._sites[sites[-1]])
@@ -89,7 +89,7 @@ class SegmentPiece:
         first, last = sites * size // ROW_GROUP_ROWS, ((sites + 1) * size - 1) // ROW_GROUP_ROWS
         return sorted({g for a, b in zip(first.tolist(), last.tolist(), strict=True) for g in range(a, b + 1)})
 
-    def _columns(self, groups: Groups, names: list[str]) -> dict[str, npt.NDArray[Any]] | None:
+    def _read_columns(self, groups: Groups, names: list[str]) -> dict[str, npt.NDArray[Any]] | None:
         """Columns of row groups; whole ones are kept for the next question."""
         table = self._tables["rows"]
         is_whole = len(groups) == -(-self.segment.num_rows // ROW_GROUP_ROWS)
@@ -124,11 +124,11 @@ class SegmentPiece:
             return True
         return False
 
-    def _chunk(
+    def _sparse_chunks(
         self,
         groups: Groups,
         read: dict[str, npt.NDArray[Any]],
-        places: tuple[int, ...],
+        columns: tuple[int, ...],
         wanted: npt.NDArray[np.bool_],
         first: int,
         last: int,
@@ -136,23 +136,23 @@ class SegmentPiece:
         if self.segment.is_dense:
             rows = _row_numbers(groups, self.segment.num_rows)
             if len(rows) == self.segment.num_rows:
-                yield self._dense(read, places, wanted, first, last)
+                yield self._dense_chunk(read, columns, wanted, first, last)
                 return
             sites, steps = self._sites[rows // len(self._steps)], self._steps[rows % len(self._steps)]
         else:
             sites, steps = read["site"].astype(np.int64), read["step"]
         numbers = self.numbers[sites]
         kept = np.flatnonzero(wanted[numbers] & (steps >= first) & (steps <= last))
-        values = np.empty((len(kept), len(places)))
-        for k, place in enumerate(places):
-            values[:, k] = read[COLUMNS[place]][kept]
+        values = np.empty((len(kept), len(columns)))
+        for k, column in enumerate(columns):
+            values[:, k] = read[COLUMNS[column]][kept]
         calls = read["calls"][kept].astype(np.int64) if "calls" in read else np.ones(len(kept), np.int64)
         yield Chunk(steps[kept], numbers[kept], values, calls)
 
-    def _dense(
+    def _dense_chunk(
         self,
         read: dict[str, npt.NDArray[Any]],
-        places: tuple[int, ...],
+        columns: tuple[int, ...],
         wanted: npt.NDArray[np.bool_],
         first: int,
         last: int,
@@ -165,9 +165,9 @@ class SegmentPiece:
         kept = wanted[numbers]
         kept_rows = slice(None) if kept.all() else kept
         steps = self._steps[rows]
-        values = np.empty((int(kept.sum()), len(steps), len(places)))
-        for k, place in enumerate(places):
-            values[:, :, k] = read[COLUMNS[place]].reshape(shape)[kept_rows, rows]
+        values = np.empty((int(kept.sum()), len(steps), len(columns)))
+        for k, column in enumerate(columns):
+            values[:, :, k] = read[COLUMNS[column]].reshape(shape)[kept_rows, rows]
         calls = np.ones(values.shape[:2], np.int64)
         if "calls" in read:
             calls = read["calls"].reshape(shape)[kept_rows, rows].astype(np.int64)
@@ -192,7 +192,7 @@ class SegmentPiece:
         if table is None or read is None:
             return
         try:
-            found = list(self._unpacked(read, kind))
+            found = list(self._unpack_events(read, kind))
         except (EncodingError, UnfitTableError) as error:
             table.refuse(error)
             return
@@ -200,16 +200,19 @@ class SegmentPiece:
             self._events = found
         yield from found
 
-    def _unpacked(self, read: Any, kind: str | None) -> Iterator[tuple[int, Event]]:
+    def _unpack_events(self, read: Any, kind: str | None) -> Iterator[tuple[int, Event]]:
         steps, serials, times = (read.column(name).to_pylist() for name in ("step", "serial", "time"))
         kinds, bodies = texts_of(read.column("kind")), texts_of(read.column("json"))
         total = 0
-        for place, name in enumerate(kinds):
+        for number, name in enumerate(kinds):
             if kind in (None, name):
-                total += len(bodies[place])
-                if total > _MOST_EVENT_BYTES or not abs(times[place]) < 2.0**36:
+                total += len(bodies[number])
+                if total > _MOST_EVENT_BYTES or not abs(times[number]) < 2.0**36:
                     raise UnfitTableError("its events are larger than a run's can be, or of no time")
-                yield serials[place], decode_event(bodies[place].encode(), steps[place], self.key.rank, times[place])
+                yield (
+                    serials[number],
+                    decode_event(bodies[number].encode(), steps[number], self.key.rank, times[number]),
+                )
 
     def vectors(self, name: str, site: int) -> Iterator[tuple[int, npt.NDArray[Any]]]:
         """Steps and vectors of one site, in order."""
@@ -221,10 +224,10 @@ class SegmentPiece:
             if read is None:
                 continue
             steps, sites = read.column("step").to_numpy(), read.column("site").to_numpy()
-            for place in np.flatnonzero(sites == mine[0]):
+            for row in np.flatnonzero(sites == mine[0]):
                 yield (
-                    int(steps[place]),
-                    read.column("values")[int(place)].values.to_numpy(zero_copy_only=False),
+                    int(steps[row]),
+                    read.column("values")[int(row)].values.to_numpy(zero_copy_only=False),
                 )
 
     def vectors_from(self, name: str, first: int) -> Iterator[tuple[int, IntArray, Sequence[npt.NDArray[Any]]]]:
@@ -292,7 +295,7 @@ def _most_rows(segment: Segment, name: str) -> int:
 
 
 def _row_numbers(groups: Groups, num_rows: int) -> IntArray:
-    """The places in the file of the rows of these groups."""
+    """The indices in the file of the rows of these groups."""
     return np.concatenate(
         [np.arange(g * ROW_GROUP_ROWS, min((g + 1) * ROW_GROUP_ROWS, num_rows), dtype=np.int64) for g in groups]
     )

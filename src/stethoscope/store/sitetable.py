@@ -26,7 +26,7 @@ class SiteTable:
         self._numbers: dict[Site, int] = {}
         self._by_path: dict[str, list[int]] = {}
         self._num_by_path = 0
-        """Sites whose names are in there: they are put in when somebody asks by name."""
+        """Sites whose names are in there: they are put in at the first question by name."""
         self._descriptions: dict[bytes, tuple[int, list[int]]] = {}
 
     def described(self, checksum: bytes) -> tuple[int, list[int]] | None:
@@ -58,12 +58,12 @@ class SiteTable:
         if pattern == "*" and kind is None:
             return np.arange(len(self.infos))
         if _WILD.isdisjoint(pattern):
-            near = {n for n in self._named(pattern) if kind is None or self.infos[n].site.kind == Kind(kind)}
+            near = {n for n in self._numbers_named(pattern) if kind is None or self.infos[n].site.kind == Kind(kind)}
             return np.array(sorted(near), np.int64)
         chosen = [self._numbers[info.site] for info in select(self.infos, pattern, kind)]
         return np.array(chosen, np.int64)
 
-    def _named(self, name: str) -> Sequence[int]:
+    def _numbers_named(self, name: str) -> Sequence[int]:
         """The numbers of the sites that this names; one may come twice where two threads ask at once."""
         for number in range(self._num_by_path, len(self.infos)):
             for path in self.infos[number].site.names:
@@ -78,7 +78,7 @@ class SiteTable:
 
 def site_info(body: Any) -> SiteInfo:
     """What a run says of a site, its types tested."""
-    # All fields in one go: 10,000 layers have 70,000 sites, and somebody waits for the run to open.
+    # All fields in one go: 10,000 layers have 70,000 sites, and the user waits for the run to open.
     try:
         module, kind, name, shape = body["module"], _KINDS[body["kind"]], body["name"], body["shape"]
         dtype, count, measured = body["dtype"], body["num_elements"], body["measured"]

@@ -87,19 +87,19 @@ class Spool:
 
     def open(self) -> bool:
         """Begins the first file now, so that a folder that cannot be written is known at once."""
-        return self._journal is not None or self._begin()
+        return self._journal is not None or self._begin_file()
 
     def say_that_it_is_full(self, frame: Frame) -> None:
         """Writes a frame into the reserve where the disk is full, and takes as much of the room again as it left."""
         if not self._is_disk_full:
             return
         self._reserve.free()
-        if (self._journal is not None or self._begin()) and self._write(frame):
+        if (self._journal is not None or self._begin_file()) and self._write(frame):
             try:
                 self._journal.sync()  # type: ignore[union-attr]
             except OSError as error:
                 self._counters["fsync_errors"] += 1
-                self._abandon(error)
+                self._abandon_file(error)
             else:
                 self._forget_unsynced()
         self._reserve.take()
@@ -112,12 +112,12 @@ class Spool:
         """Writes every waiting frame; False where some still wait, with `trouble` saying why."""
         attempts = 0
         while self._waiting:
-            if self._journal is None and not self._begin():
+            if self._journal is None and not self._begin_file():
                 return False
             if self._write(self._waiting[0]):
-                self._note(self._waiting.popleft())
+                self._note_written(self._waiting.popleft())
                 attempts = 0
-                if self._is_full() and not self._rotate():
+                if self._is_full() and not self._rotate_file():
                     return False
                 continue
             attempts += 1
@@ -137,7 +137,7 @@ class Spool:
                 self._journal.sync()
             except OSError as error:
                 self._counters["fsync_errors"] += 1
-                self._abandon(error)
+                self._abandon_file(error)
                 continue
             self._forget_unsynced()
             if self._is_disk_full:  # there is room again
@@ -165,7 +165,7 @@ class Spool:
             self._journal.close()
             self._journal = None
 
-    def _begin(self) -> bool:
+    def _begin_file(self) -> bool:
         """The next file, opened with its head and the sites so far: each file can be read alone."""
         journal = None
         try:
@@ -183,7 +183,7 @@ class Spool:
             self.trouble = str(error)
             return False
         except OSError as error:
-            self._failed(error)
+            self._report_failure(error)
             if journal is not None:
                 journal.discard()
             if isinstance(error, FileExistsError) and str(error.filename).endswith(".stj"):
@@ -207,16 +207,16 @@ class Spool:
         try:
             journal.append(frame)
         except OSError as error:
-            self._failed(error)
+            self._report_failure(error)
             if error.errno == errno.EFBIG and not journal.is_broken:
-                self._leave()  # nothing is wrong with the file, it just may not grow
+                self._leave_file()  # nothing is wrong with the file, it just may not grow
             elif journal.is_broken or error.errno not in _WAITS_FOR_ROOM:
-                self._abandon(error)
+                self._abandon_file(error)
             return False
         self._counters["bytes_written"] += len(frame.payload)
         return True
 
-    def _note(self, frame: Frame) -> None:
+    def _note_written(self, frame: Frame) -> None:
         self._unsynced.append(frame)
         self._unsynced_bytes += len(frame.payload)
         if frame.kind == FrameKind.SITES:
@@ -229,13 +229,13 @@ class Spool:
         most = min(ROTATE_BYTES, self._most_bytes)
         return journal is not None and (journal.num_bytes >= most or len(self._steps) >= ROTATE_STEPS)
 
-    def _rotate(self) -> bool:
+    def _rotate_file(self) -> bool:
         """Closes a full file with a frame that says so."""
         if self._write(build(FrameKind.NEXT, 0, time.time(), b"{}")):
-            self._leave()
+            self._leave_file()
         return self._journal is None
 
-    def _leave(self) -> None:
+    def _leave_file(self) -> None:
         """Makes a file durable and goes on to the next."""
         if self._journal is None:
             return
@@ -243,14 +243,14 @@ class Spool:
             self._journal.sync()
         except OSError as error:
             self._counters["fsync_errors"] += 1
-            self._abandon(error)
+            self._abandon_file(error)
         else:
             self._forget_unsynced()
             self.close()
 
-    def _abandon(self, error: OSError) -> None:
+    def _abandon_file(self, error: OSError) -> None:
         """Leaves a file that can no longer be trusted; what it was not known to hold is written again."""
-        self._say(error)
+        self._set_trouble(error)
         self.close()
         again = [frame for frame in self._unsynced if frame.kind != FrameKind.SITES]
         self._waiting.extendleft(reversed(again))
@@ -260,11 +260,11 @@ class Spool:
         self._unsynced.clear()
         self._unsynced_bytes = 0
 
-    def _failed(self, error: OSError) -> None:
+    def _report_failure(self, error: OSError) -> None:
         self._counters["write_errors"] += 1
-        self._say(error)
+        self._set_trouble(error)
 
-    def _say(self, error: OSError) -> None:
+    def _set_trouble(self, error: OSError) -> None:
         self._is_disk_full = error.errno in _WAITS_FOR_ROOM
         run = self.folder.parent
         if isinstance(error, FileNotFoundError) and not run.exists():

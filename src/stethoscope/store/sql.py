@@ -35,7 +35,7 @@ def arrow_table(run: Run, name: str) -> Any:
 
     _check_name(name)
     if name == "sites":
-        return _sites(run)
+        return _site_table(run)
     if name == "findings":
         bodies = [finding.to_json() for finding in run.findings()]
         kinds = {"first_step": pa.int64(), "last_step": pa.int64(), "confidence": pa.float64(), "rank": pa.int32()}
@@ -55,9 +55,9 @@ def arrow_table(run: Run, name: str) -> Any:
                 "body": pa.array([json.dumps(e.body) for e in events], pa.string()),
             }
         )
-    with _damage_named(), _parts(run, name) as parts:
+    with _damage_named(), _table_parts(run, name) as parts:
         tables = [_with_rank(part.to_table() if hasattr(part, "to_table") else part, rank) for rank, part in parts]
-        return pa.concat_tables([table.cast(_schema(name, rank=True)) for table in tables])
+        return pa.concat_tables([table.cast(_arrow_schema(name, rank=True)) for table in tables])
 
 
 def arrow_batches(run: Run, name: str) -> Iterator[Any]:
@@ -68,8 +68,8 @@ def arrow_batches(run: Run, name: str) -> Iterator[Any]:
         return
     import pyarrow as pa
 
-    schema = _schema(name, rank=True)
-    with _damage_named(), _parts(run, name) as parts:
+    schema = _arrow_schema(name, rank=True)
+    with _damage_named(), _table_parts(run, name) as parts:
         for rank, part in parts:
             for batch in part.to_batches():
                 yield _with_rank(pa.Table.from_batches([batch]), rank).cast(schema)
@@ -92,12 +92,12 @@ def answer(run: Run, query: str) -> Any:
         for name in ("sites", "findings", "events"):
             connection.register(name, arrow_table(run, name))
         for name in ("rows", "scalars"):
-            parts = opened.enter_context(_parts(run, name))
-            for place, (_, part) in enumerate(parts):
-                connection.register(f"{name}_{place}", part)
+            parts = opened.enter_context(_table_parts(run, name))
+            for index, (_, part) in enumerate(parts):
+                connection.register(f"{name}_{index}", part)
             union = " UNION ALL BY NAME ".join(
-                f"SELECT *, {rank}::INTEGER AS rank FROM {name}_{place}"  # noqa: S608 - our own names
-                for place, (rank, _) in enumerate(parts)
+                f"SELECT *, {rank}::INTEGER AS rank FROM {name}_{index}"  # noqa: S608 - our own names
+                for index, (rank, _) in enumerate(parts)
             )
             connection.execute(f"CREATE VIEW {name} AS {union}")
         connection.execute("SET enable_external_access = false")
@@ -127,7 +127,7 @@ def _damage_named() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _parts(run: Run, name: str) -> Iterator[list[tuple[int, Any]]]:
+def _table_parts(run: Run, name: str) -> Iterator[list[tuple[int, Any]]]:
     """A table's parts with their ranks: a dataset for what is sealed, a table for what is not."""
     import pyarrow as pa
     import pyarrow.dataset as ds
@@ -150,15 +150,15 @@ def _parts(run: Run, name: str) -> Iterator[list[tuple[int, Any]]]:
                 fragment = layout.make_fragment(native)
                 sealed.setdefault(piece.key.rank, []).append(fragment)
         parts: list[tuple[int, Any]] = [
-            (rank, ds.FileSystemDataset(fragments, _schema(name), layout)) for rank, fragments in sealed.items()
+            (rank, ds.FileSystemDataset(fragments, _arrow_schema(name), layout)) for rank, fragments in sealed.items()
         ]
         parts += [(piece_rank, table) for piece_rank, table in _open_tables(catalogue, name)]
-        yield parts or [(0, _schema(name).empty_table())]
+        yield parts or [(0, _arrow_schema(name).empty_table())]
 
 
 def _open_tables(catalogue: Catalogue, name: str) -> Iterator[tuple[int, Any]]:
     """The rows or scalars of the journals that are not sealed yet."""
-    schema = _schema(name)
+    schema = _arrow_schema(name)
     for piece in catalogue.journals():
         if isinstance(piece, SegmentPiece):
             continue
@@ -171,7 +171,7 @@ def _open_tables(catalogue: Catalogue, name: str) -> Iterator[tuple[int, Any]]:
             yield piece.key.rank, found.select(schema.names).cast(schema)
 
 
-def _schema(name: str, *, rank: bool = False) -> Any:
+def _arrow_schema(name: str, *, rank: bool = False) -> Any:
     import pyarrow as pa
 
     fields = [("step", pa.int64())]
@@ -190,7 +190,7 @@ def _with_rank(table: Any, rank: int) -> Any:
     return table.append_column("rank", pa.array(np.full(table.num_rows, rank, np.int32)))
 
 
-def _sites(run: Run) -> Any:
+def _site_table(run: Run) -> Any:
     import pyarrow as pa
 
     infos = run.sites

@@ -97,14 +97,14 @@ def site_strings(sites: IntArray, infos: Sequence[SiteInfo]) -> dict[str, Any]:
     """The readable columns of a site, dictionary-encoded."""
     import pyarrow as pa
 
-    present, places = np.unique(sites, return_inverse=True)
+    present, inverse = np.unique(sites, return_inverse=True)
     found = {}
     for part in _NAMED:
         words = [text(str(getattr(infos[int(number)].site, part))) for number in present]
         unique = sorted(set(words))
-        where = {word: place for place, word in enumerate(unique)}
+        where = {word: index for index, word in enumerate(unique)}
         codes = np.array([where[word] for word in words], np.int32)
-        indices = codes[places] if len(codes) else np.empty(0, np.int32)
+        indices = codes[inverse] if len(codes) else np.empty(0, np.int32)
         found[part] = pa.DictionaryArray.from_arrays(pa.array(indices), pa.array(unique, pa.string()))
     return found
 
@@ -120,8 +120,8 @@ def rows_table(rows: SortedRows, infos: Sequence[SiteInfo], ordinal: int) -> Any
         "start": pa.array(np.full(len(rows), ordinal, np.int32)),
         "calls": pa.array(rows.calls.astype(np.uint32)),
     }
-    for place, name in enumerate(COLUMNS):
-        values = np.ascontiguousarray(rows.table[:, place])
+    for index, name in enumerate(COLUMNS):
+        values = np.ascontiguousarray(rows.table[:, index])
         columns[name] = pa.array(count_column(values) if name in COUNTS else float_column(values))
     return pa.table(columns)
 

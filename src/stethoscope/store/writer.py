@@ -163,49 +163,49 @@ class RunWriter:
     def sites(self, infos: Sequence[SiteInfo]) -> None:
         """Registers sites; a site's index is its order of registration in this process start."""
         first, self._num_sites = self._num_sites, self._num_sites + len(infos)
-        self._put(FrameKind.SITES, 0, (first, tuple(infos)), 200 * len(infos) + 100)
+        self._put_item(FrameKind.SITES, 0, (first, tuple(infos)), 200 * len(infos) + 100)
 
     def rows(self, step: int, index: U32Array, table: Table, calls: U32Array | None = None) -> None:
         """One row for each site in `index`, at this step."""
         try:
-            places = np.array(index, np.uint32)
+            indices = np.array(index, np.uint32)
             values = np.array(table, np.float64)
             times = None if calls is None else np.array(calls, np.uint32)
         except (TypeError, ValueError, OverflowError) as error:
-            self._reject(f"rows of step {step}: {error}")
+            self._reject_input(f"rows of step {step}: {error}")
             return
-        if values.shape != (len(places), NUM_COLUMNS) or (times is not None and times.shape != places.shape):
-            self._reject(f"rows of step {step}: a table {values.shape} for {places.shape} sites")
+        if values.shape != (len(indices), NUM_COLUMNS) or (times is not None and times.shape != indices.shape):
+            self._reject_input(f"rows of step {step}: a table {values.shape} for {indices.shape} sites")
             return
-        self._put(FrameKind.ROWS, step, (places, values, times), values.nbytes + 200, len(places))
+        self._put_item(FrameKind.ROWS, step, (indices, values, times), values.nbytes + 200, len(indices))
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
         """Named numbers of this step."""
         try:
             numbers = {str(name): float(value) for name, value in values.items()}
         except (TypeError, ValueError) as error:
-            self._reject(f"scalars of step {step}: {error}")
+            self._reject_input(f"scalars of step {step}: {error}")
             return
-        self._put(FrameKind.SCALARS, step, (numbers,), 100 * len(numbers) + 100)
+        self._put_item(FrameKind.SCALARS, step, (numbers,), 100 * len(numbers) + 100)
 
     def vectors(self, step: int, name: str, index: U32Array, values: npt.NDArray[Any]) -> None:
         """One vector for each site in `index`, at this step."""
         try:
-            places, matrix = np.array(index, np.uint32), np.array(values)
+            indices, matrix = np.array(index, np.uint32), np.array(values)
         except (TypeError, ValueError, OverflowError) as error:
-            self._reject(f"{name} of step {step}: {error}")
+            self._reject_input(f"{name} of step {step}: {error}")
             return
-        if matrix.ndim != 2 or len(matrix) != len(places):
-            self._reject(f"{name} of step {step}: values {matrix.shape} for {places.shape} sites")
+        if matrix.ndim != 2 or len(matrix) != len(indices):
+            self._reject_input(f"{name} of step {step}: values {matrix.shape} for {indices.shape} sites")
             return
-        self._put(FrameKind.VECTORS, step, (str(name), places, matrix), matrix.nbytes + 200, len(places))
+        self._put_item(FrameKind.VECTORS, step, (str(name), indices, matrix), matrix.nbytes + 200, len(indices))
 
     def tell(self, step: int, said: EventBody) -> None:
         """A discrete fact, as `record.events` declares it."""
         try:
             body = said.to_body()
         except (TypeError, ValueError, AttributeError) as error:
-            self._reject(f"event {said.KIND} of step {step}: {error}")
+            self._reject_input(f"event {said.KIND} of step {step}: {error}")
             return
         self.event(step, said.KIND, body)
 
@@ -214,9 +214,9 @@ class RunWriter:
         try:
             raw = encode_json({"kind": str(kind), "body": body})
         except (TypeError, ValueError, RecursionError) as error:
-            self._reject(f"event {kind} of step {step}: {error}")
+            self._reject_input(f"event {kind} of step {step}: {error}")
             return
-        self._put(FrameKind.EVENT, step, (raw,), len(raw) + 100)
+        self._put_item(FrameKind.EVENT, step, (raw,), len(raw) + 100)
 
     def flush(self, timeout: float = 10.0) -> bool:
         """True when everything handed in before the call is on disk and fsynced."""
@@ -238,22 +238,24 @@ class RunWriter:
         if threading.current_thread() is not self._thread:
             self._thread.join(timeout)
 
-    def _put(self, kind: FrameKind, step: int, content: tuple[Any, ...], num_bytes: int, num_rows: int = 0) -> None:
+    def _put_item(
+        self, kind: FrameKind, step: int, content: tuple[Any, ...], num_bytes: int, num_rows: int = 0
+    ) -> None:
         if self._is_inert or self._is_closed or self._end is not None:
             return
         try:
-            place = int(step)
-            if not -(2**63) <= place < 2**63:
+            number = int(step)
+            if not -(2**63) <= number < 2**63:
                 raise OverflowError("a step has 64 bits")
         except (TypeError, ValueError, OverflowError) as error:
-            self._reject(f"step {step!r}: {error}")
+            self._reject_input(f"step {step!r}: {error}")
             return
         self.counters["queued"] += 1
-        self._queue.put(Item(kind, place, time.time(), content, num_bytes, num_rows))
+        self._queue.put(Item(kind, number, time.time(), content, num_bytes, num_rows))
         if self._condition.is_writing and self._queue.num_bytes > _BATCH_BYTES:
             self._bell.ring()  # while writing fails its next try has its time
 
-    def _reject(self, why: str) -> None:
+    def _reject_input(self, why: str) -> None:
         self.counters["rejected"] += 1
         _log.warning("not recorded: %s", why)
 
@@ -265,27 +267,27 @@ class RunWriter:
             self._condition.begin()
             asked = list(self._requests)  # who asks later has not been failed by this turn
             try:
-                last_sync = self._turn(last_sync, asked)
+                last_sync = self._write_queued(last_sync, asked)
             except Exception:
                 _log.exception("the writer thread failed once and goes on")
                 self.counters["write_errors"] += 1
                 self._condition.note(False)
-                self._settle(asked, succeeded=False)
+                self._settle_requests(asked, succeeded=False)
             self._condition.end()
             if self._end is not None and (
                 not self._condition.is_writing or not self._queue.num_put - self._queue.num_taken
             ):
-                self._finish()
+                self._finish_run()
                 return
 
-    def _turn(self, last_sync: float, asked: list[FlushRequest]) -> float:
+    def _write_queued(self, last_sync: float, asked: list[FlushRequest]) -> float:
         """Takes, encodes and writes until the queue is empty; syncs when due. Returns when it last did."""
         # After a failure a file has to be open: with nothing to write, nothing would show that writing still fails.
         succeeded = (self._condition.is_writing or self._spool.open()) and self._spool.drain()
         while succeeded and not self._is_inert:
             batch = self._queue.take(_BATCH_BYTES)
             for item in joined_sites(batch):
-                self._encode(item)
+                self._encode_item(item)
             succeeded = self._spool.drain()
             if not batch or self._spool.unsynced_bytes > _MOST_UNSYNCED_BYTES:
                 break
@@ -299,7 +301,7 @@ class RunWriter:
             succeeded = self._spool.sync()
             last_sync = now
         self._note_state(succeeded)
-        self._settle(reached if succeeded else asked, succeeded)
+        self._settle_requests(reached if succeeded else asked, succeeded)
         return last_sync
 
     def _note_state(self, succeeded: bool) -> None:
@@ -334,7 +336,7 @@ class RunWriter:
         self._losses_said = last_word
         self._spool.say_that_it_is_full(build(FrameKind.HEALTH, 0, time.time(), encode_json(last_word)))
 
-    def _encode(self, item: Item) -> None:
+    def _encode_item(self, item: Item) -> None:
         content = item.content
         if content is None:
             return
@@ -353,7 +355,7 @@ class RunWriter:
                 num_rows=item.num_rows,
             )
         except (EncodingError, FrameError, TypeError, ValueError, RecursionError) as error:
-            self._reject(f"{item.kind.name.lower()} of step {item.step}: {error}")
+            self._reject_input(f"{item.kind.name.lower()} of step {item.step}: {error}")
             return
         self._serial += 1
         self._spool.push(frame)
@@ -365,13 +367,13 @@ class RunWriter:
             self._losses_said = losses
             self._spool.push(build(FrameKind.HEALTH, 0, time.time(), encode_json(losses)))
 
-    def _settle(self, requests: list[FlushRequest], succeeded: bool) -> None:
+    def _settle_requests(self, requests: list[FlushRequest], succeeded: bool) -> None:
         for request in requests:
             if request in self._requests:
                 self._requests.remove(request)
                 request.settle(succeeded)
 
-    def _finish(self) -> None:
+    def _finish_run(self) -> None:
         """Everything that is left is written now or lost; the last frame says how much was, and how the run ended."""
         if not self._spool.sync():
             for frame in self._spool.waiting:
@@ -388,7 +390,7 @@ class RunWriter:
             raw = encode_json({"ended": ended, "body": {}, **said})
         is_durable = self._spool.finish(build(FrameKind.END, 0, time.time(), raw))
         self._condition.note(is_durable)
-        self._settle(list(self._requests), is_durable)
+        self._settle_requests(list(self._requests), is_durable)
         self._is_closed = True
 
     def _go_inert(self) -> None:

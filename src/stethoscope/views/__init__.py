@@ -1,1 +1,1 @@
-"""A Run or a Diagnosis into something to look at: one view a package, none of which imports another."""
+"""A Run or a Diagnosis drawn: one view a package, none of which imports another."""

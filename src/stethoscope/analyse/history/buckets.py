@@ -22,7 +22,7 @@ from stethoscope.store import BucketMatrix
 
 BASE_LEVEL: Final = 6
 MAX_BUCKETS: Final = 1024
-"""A whole run is looked at in so many buckets, where nobody asks for another number."""
+"""The default number of buckets of a whole run."""
 _MOST_KEPT: Final = 4
 
 
@@ -62,7 +62,7 @@ class BucketHistories:
         keys = [(before, node.depth, node.path) for node in nodes]
         new = [node for node, key in zip(nodes, keys, strict=True) if key not in whole.usual]
         if new:
-            seen = _history(whole.found, kind, stat, new)
+            seen = _bucket_history(whole.found, kind, stat, new)
             found = usual_before(seen.steps, seen.values, seen.marks, before).tolist()
             whole.usual.update(zip([(before, node.depth, node.path) for node in new], found, strict=True))
         return np.array([whole.usual[key] for key in keys])
@@ -76,7 +76,7 @@ class BucketHistories:
             found: BucketMatrix | None = whole.found.coarsened(first, last, level)
         else:
             found = self._run.buckets(kind, stat, first, last, level)
-        return None if found is None else _history(found, kind, stat, nodes)
+        return None if found is None else _bucket_history(found, kind, stat, nodes)
 
     def _brought_up(self, kind: Kind, stat: str, span: tuple[int, int]) -> _Whole | None:
         first, last = span
@@ -95,7 +95,7 @@ class BucketHistories:
         return whole.num_sites == len(self._run.sites)
 
 
-def _history(source: BucketMatrix, kind: Kind, stat: str, nodes: Sequence[Node]) -> History:
+def _bucket_history(source: BucketMatrix, kind: Kind, stat: str, nodes: Sequence[Node]) -> History:
     """The sites' buckets put together for each node; what is usual is not known."""
     sites, across = sites_by_bucket(source), statistic(stat).across
     members = members_of(nodes, [info.site for info in source.sites])

@@ -22,11 +22,11 @@ from stethoscope.analyse.tree import Node
 from stethoscope.record import ROOT_NAME, Kind
 
 LARGE_VALUES: Final = 4_000_000
-"""Values of one statistic (sites times steps) from which on a run is looked at through its buckets."""
+"""Values of one statistic (sites times steps) from which on a run is read through its buckets."""
 MAX_EXACT_VALUES: Final = 2_500_000
-"""Values read from the rows of a long run for one answer, where whoever asked has time."""
+"""Values read from the rows of a long run for one answer that may take its time."""
 AT_ONCE_VALUES: Final = 600_000
-"""The same, where whoever asked has none."""
+"""The same for one that may not."""
 
 
 class HistoryReader:

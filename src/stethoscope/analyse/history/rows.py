@@ -32,7 +32,7 @@ from stethoscope.store import Start
 PART_VALUES: Final = 8_000_000
 """Values of one statistic read at a time."""
 _REREAD_STEPS: Final = 4
-"""The last steps of whoever writes are read again: rows of one step come in several frames."""
+"""The last steps of each writer are read again: rows of one step come in several frames."""
 
 
 class Groups(NamedTuple):
@@ -147,11 +147,11 @@ class RowHistories:
             self._members = num_sites, {}
         known, key = self._members[1], groups._replace(stat="")
         if key not in known:
-            known[key] = _grouped(self._run, groups, source)
+            known[key] = _group_rows(self._run, groups, source)
         return known[key]
 
 
-def _grouped(run: Recorded, groups: Groups, source: SiteValues) -> tuple[tuple[Row, ...], list[IntArray]]:
+def _group_rows(run: Recorded, groups: Groups, source: SiteValues) -> tuple[tuple[Row, ...], list[IntArray]]:
     frozen = frozen_sites(run.sites, groups.kind, groups.pattern) if source.sites else []
     rows, members = group_rows([info.site for info in source.sites], frozen, groups.depth, groups.max_rows)
     is_frozen = np.array([info.measured == "frozen" for info in source.sites], dtype=bool)

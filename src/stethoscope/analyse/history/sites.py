@@ -88,20 +88,20 @@ def _root_sum_squares(values: Floats) -> FloatArray:
     return np.asarray(np.hypot.reduce(values, axis=1))
 
 
-def _sum(values: Floats) -> FloatArray:
+def _nan_sum(values: Floats) -> FloatArray:
     return np.asarray(np.nansum(values, axis=1, dtype=np.float64))
 
 
-def _mean(values: Floats) -> FloatArray:
-    return np.asarray(_sum(values) / np.maximum((~np.isnan(values)).sum(axis=1), 1))
+def _nan_mean(values: Floats) -> FloatArray:
+    return np.asarray(_nan_sum(values) / np.maximum((~np.isnan(values)).sum(axis=1), 1))
 
 
 _TOGETHER: Final[Mapping[Across, Callable[[Floats], FloatArray]]] = {
     Across.ROOT_SUM_SQUARES: _root_sum_squares,
     Across.LARGEST: lambda values: np.fmax.reduce(values, axis=1),
     Across.SMALLEST: lambda values: np.fmin.reduce(values, axis=1),
-    Across.SUM: _sum,
-    Across.MERGED: _mean,
+    Across.SUM: _nan_sum,
+    Across.MERGED: _nan_mean,
 }
 
 

@@ -36,7 +36,7 @@ class History:
     """[S, R]; the lowest and highest value of each bucket."""
     bucket_steps: int = 1
     can_be_refined: bool = False
-    """Whether the rows would show more, and are few enough for whoever has time."""
+    """Whether the rows would show more, and are few enough for a reader that can wait."""
 
     @property
     def is_exact(self) -> bool:

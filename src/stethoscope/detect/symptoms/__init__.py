@@ -1,7 +1,7 @@
 """Symptoms: a small set that any training has which is worse than it should be, whatever the reason.
 
 Each has a measure, a beginning, a size and a baseline that the run itself gives. They say that something is wrong, and
-detectors say why; where nobody says why, the verdict is "trouble, cause unknown" and not silence.
+detectors say why; where none does, the verdict is "trouble, cause unknown" and not silence.
 """
 
 from __future__ import annotations

@@ -33,12 +33,12 @@ def not_a_number(progress: Progress) -> Symptom | None:
     if not len(values) or not bad[-1]:
         return None
     good = np.flatnonzero(~bad)
-    place = int(good[-1]) + 1 if len(good) else 0
+    index = int(good[-1]) + 1 if len(good) else 0
     # The last loss alone may be of a step that a gradient scaler skips.
-    if len(values) - place < 2 and len(values) > 2 and progress.is_live:
+    if len(values) - index < 2 and len(values) > 2 and progress.is_live:
         return None
-    word = "NaN" if np.isnan(values[place]) else "Inf"
-    step = int(steps[place])
+    word = "NaN" if np.isnan(values[index]) else "Inf"
+    step = int(steps[index])
     since = "from the first step on" if not len(good) else f"from step {step:,} on"
     before = float(values[good[-1]]) if len(good) else None
     return Symptom(
@@ -46,7 +46,7 @@ def not_a_number(progress: Progress) -> Symptom | None:
         f"The loss is {word} {since}.",
         step,
         int(steps[-1]),
-        (Evidence("loss", float(values[place]), before, stat="loss"),),
+        (Evidence("loss", float(values[index]), before, stat="loss"),),
         Severity.CRITICAL,
     )
 
@@ -84,7 +84,7 @@ def diverges(progress: Progress) -> Symptom | None:
     if len(values) < LOSSES_NEEDED or not kind.measures_error or progress.is_mixed or progress.num_losses > 1:
         return None
     first, level = progress.first or 0.0, progress.level or 0.0
-    best, place = _best(values)
+    best, index = _lowest_level(values)
     if first <= 0 or best <= 0:
         return None
     # Without the targets a growing distance may be that of targets that grow, as returns do while an agent learns.
@@ -95,9 +95,9 @@ def diverges(progress: Progress) -> Symptom | None:
         return None
     if progress.chance is not None and level < 0.9 * progress.chance:
         return None  # a pretrained model that is taught something harder
-    after = values[place:]
+    after = values[index:]
     risen = np.flatnonzero(after <= best + SHARE * (level - best))
-    began = int(steps[place + (int(risen[-1]) if len(risen) else 0)])
+    began = int(steps[index + (int(risen[-1]) if len(risen) else 0)])
     was_lower = best < 0.9 * first
     told = (
         f"more than the {first:.3g} of the first steps, after {best:.3g} at best"
@@ -124,18 +124,18 @@ def swings(progress: Progress) -> Symptom | None:
     if progress.kind.family is LossFamily.DISTANCE and progress.target_variance is None:
         return None
     first = progress.first or 0.0
-    best, _ = _best(values)
+    best, _ = _lowest_level(values)
     if first <= 0 or not best < 0.5 * first:
         return None
     is_high, was_low, began, num_thrown = False, False, None, 0
     late = len(values) // 2
-    for place, value in enumerate(values):
+    for index, value in enumerate(values):
         if value < 0.5 * first:
             was_low, is_high = True, False
         elif value > LOST * first + SURE * noise(values) and was_low and not is_high:
             is_high = True
-            num_thrown += place >= late
-            began = began if began is not None else int(steps[place])
+            num_thrown += index >= late
+            began = began if began is not None else int(steps[index])
     if num_thrown < 3 or began is None:
         return None
     highest = float(values[late:].max())
@@ -149,16 +149,16 @@ def swings(progress: Progress) -> Symptom | None:
     )
 
 
-def _best(values: FloatArray) -> tuple[float, int]:
+def _lowest_level(values: FloatArray) -> tuple[float, int]:
     """The lowest level, as a median over a tenth of the run, and where it ends."""
     width = max(int(SHARE * len(values)), FIRST)
     medians = [
         float(np.median(values[at : at + width])) for at in range(0, len(values) - width + 1, max(width // 2, 1))
     ]
-    place = int(np.argmin(medians))
-    return medians[place], min(place * max(width // 2, 1) + width, len(values)) - 1
+    index = int(np.argmin(medians))
+    return medians[index], min(index * max(width // 2, 1) + width, len(values)) - 1
 
 
 def best_level(values: FloatArray) -> float:
     """The lowest level of a loss."""
-    return _best(values)[0]
+    return _lowest_level(values)[0]

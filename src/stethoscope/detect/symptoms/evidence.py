@@ -17,7 +17,7 @@ from stethoscope.detect.symptoms.learning import AT_CHANCE, guessing
 from stethoscope.detect.symptoms.loss_kind import LossFamily
 from stethoscope.detect.symptoms.progress import FIRST, Progress
 from stethoscope.detect.symptoms.validation import improved, late
-from stethoscope.record import Evidence
+from stethoscope.record import Evidence, plural
 
 LOSSES_NEEDED: Final = 20
 SURE: Final = 4.0
@@ -63,7 +63,7 @@ class Learning:
 
 def learning(progress: Progress) -> Learning:
     """The evidence that a run without symptoms gives."""
-    scores = _scores(progress)
+    scores = _score_courses(progress)
     better = [e for e, is_better in scores if is_better]
     much = [e for e in better if _by_much(e)]
     values = progress.finite[1]
@@ -76,12 +76,14 @@ def learning(progress: Progress) -> Learning:
         return Learning(False, "No loss was seen.", line=LOG_LOSS)
     if not progress.kind.measures_error or progress.num_losses > 1:
         if better:
-            return Learning(True, f"{_told(better)}.", tuple(better))
+            return Learning(True, f"{_improvement_text(better)}.", tuple(better))
         return _no_measure(progress, tuple(e for e, _ in scores))
     if len(values) < LOSSES_NEEDED and not better:
         yet = " yet" if progress.is_live else ""
         line = "" if progress.is_live else f"train for {LOSSES_NEEDED} steps or more"
-        return Learning(False, f"{_count(len(values))}{yet}: too few to tell.", _loss(progress), line)
+        return Learning(
+            False, f"{plural(len(values), 'loss', 'losses')}{yet}: too few to tell.", _loss_evidence(progress), line
+        )
     return _by_error(progress, scores, better, much)
 
 
@@ -90,10 +92,10 @@ def _by_error(
 ) -> Learning:
     """A loss that measures errors, with enough values."""
     first, level = progress.first or 0.0, progress.level or 0.0
-    evidence = (*_loss(progress), *(e for e, _ in scores))
-    doubt = _doubt(progress, first, level)
+    evidence = (*_loss_evidence(progress), *(e for e, _ in scores))
+    doubt = _reason_to_doubt(progress, first, level)
     if much or (better and doubt is None):
-        told = f"The training loss went from {first:.3g} to {level:.3g}, and {_told(much or better)}."
+        told = f"The training loss went from {first:.3g} to {level:.3g}, and {_improvement_text(much or better)}."
         return Learning(True, told, evidence)
     if doubt is not None:
         return Learning(False, doubt[0], evidence, doubt[1])
@@ -109,14 +111,14 @@ def _by_error(
         )
     return Learning(
         True,
-        f"The training loss fell from {first:.3g} to {level:.3g}{_against(progress)}.",
+        f"The training loss fell from {first:.3g} to {level:.3g}{_chance_text(progress)}.",
         evidence,
         VALIDATE,
         "Nothing was validated: how it does on other data is not known.",
     )
 
 
-def _doubt(progress: Progress, first: float, level: float) -> tuple[str, str] | None:
+def _reason_to_doubt(progress: Progress, first: float, level: float) -> tuple[str, str] | None:
     """Why the loss alone does not show that it learns well, and the line that would tell."""
     values = progress.finite[1]
     chance, best = progress.chance, best_level(values)
@@ -200,10 +202,10 @@ def _no_measure(progress: Progress, evidence: tuple[Evidence, ...]) -> Learning:
     if evidence:
         shown = evidence[0]
         why += f" {shown.label} went from {shown.before:.3g} to {shown.value:.3g}, which is within its jitter."
-    return Learning(False, why, (*_loss(progress), *evidence), "" if evidence else LOG_SCORE)
+    return Learning(False, why, (*_loss_evidence(progress), *evidence), "" if evidence else LOG_SCORE)
 
 
-def _scores(progress: Progress) -> list[tuple[Evidence, bool]]:
+def _score_courses(progress: Progress) -> list[tuple[Evidence, bool]]:
     """Each score with where it began and where it stands, and whether it got better beyond doubt."""
     out = []
     for name, series in progress.validation.items():
@@ -223,7 +225,7 @@ def _by_much(score: Evidence) -> bool:
     return not is_share or end - start > (1.0 - BETTER) * (1.0 - start)
 
 
-def _told(better: list[Evidence]) -> str:
+def _improvement_text(better: list[Evidence]) -> str:
     said = []
     for e in better[:2]:
         word = "rose" if direction(e.label) > 0 else "fell"
@@ -231,7 +233,7 @@ def _told(better: list[Evidence]) -> str:
     return " and ".join(said)
 
 
-def _loss(progress: Progress) -> tuple[Evidence, ...]:
+def _loss_evidence(progress: Progress) -> tuple[Evidence, ...]:
     values = progress.finite[1]
     if not len(values):
         return ()
@@ -244,9 +246,5 @@ def _made_by(progress: Progress) -> str:
     return f" (its last operations are {', '.join(made)})" if made else ""
 
 
-def _against(progress: Progress) -> str:
+def _chance_text(progress: Progress) -> str:
     return "" if progress.chance is None else f", where {guessing(progress)} gives {progress.chance:.3g}"
-
-
-def _count(num: int) -> str:
-    return "1 loss" if num == 1 else f"{num:,} losses"

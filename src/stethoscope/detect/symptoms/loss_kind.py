@@ -86,33 +86,33 @@ def loss_kind(graph: LossGraph, backward: Backward | None) -> LossKind:
     names = [name for name, _ in graph.operations[:_LOOKED_AT]]
     if not names:
         return LossKind(LossFamily.OPAQUE)
-    family, place = _family(names)
+    family, index = _loss_family(names)
     if family is LossFamily.UNKNOWN:
         return LossKind(family, operations=tuple(names[:3]))
-    before = names[:place]
+    before = names[:index]
     has_terms = "Add" in before or "Sub" in before
     return LossKind(
         family,
-        names[place],
+        names[index],
         graph.num_classes,
         has_terms,
         is_mean="Sum" not in before and ("Mean" in before or (backward is not None and backward.num_targets > 0)),
     )
 
 
-def _family(names: Sequence[str]) -> tuple[LossFamily, int]:
+def _loss_family(names: Sequence[str]) -> tuple[LossFamily, int]:
     """The loss function nearest to `backward`, and where it stands; none where something unknown comes before it."""
-    for place, name in enumerate(names):
+    for index, name in enumerate(names):
         if name in CLASSES or "CrossEntropyFunction" in name:
-            return LossFamily.CLASSES, place
+            return LossFamily.CLASSES, index
         if name.startswith(COMPILED):
-            return LossFamily.OPAQUE, place
+            return LossFamily.OPAQUE, index
         if name in BINARY:
-            return LossFamily.BINARY, place
-        if name in DISTANCES or (name in WRITTEN_OUT and "Sub" in names[place + 1 : place + 3] and "Mean" in names):
-            return LossFamily.DISTANCE, place
+            return LossFamily.BINARY, index
+        if name in DISTANCES or (name in WRITTEN_OUT and "Sub" in names[index + 1 : index + 3] and "Mean" in names):
+            return LossFamily.DISTANCE, index
         if name in OTHERS:
-            return LossFamily.OTHER, place
+            return LossFamily.OTHER, index
         if name not in WRAPPING:
             break
     return LossFamily.UNKNOWN, 0

@@ -1,6 +1,6 @@
 """What a run says of its progress: the loss and what kind it is, validation, what knowing nothing would give.
 
-Read from the run alone, so that a live run and a finished one, and whoever looks, see the same.
+Read from the run alone, so that a live run and a finished one give the same, on every face.
 """
 
 from __future__ import annotations
@@ -21,8 +21,6 @@ from stethoscope.store import Run
 
 FIRST: Final = 5
 """The first losses, whose median is where training began."""
-SETTLING: Final = 0.1
-"""The first share of the run, in which a rate that warms up is still small."""
 BATCHES_READ: Final = 64
 TARGET_ROWS: Final = 64
 LABELS_NEEDED: Final = 100
@@ -50,7 +48,6 @@ class Progress:
     is_live: bool = False
     is_mixed: bool = False
     """Several trainings in one folder."""
-    is_resumed: bool = False
     first_step: int = 0
     last_step: int = 0
     warm_up_ends: int = 0
@@ -64,7 +61,7 @@ class Progress:
 
     @property
     def chance(self) -> float | None:
-        """The loss of whoever knows the targets' distribution and nothing of the inputs; None where that is not known."""
+        """The loss of always predicting the targets' distribution; None where that is not known."""
         if self.kind.has_terms:
             return None
         if self.label_entropy is not None and self.kind.family in (LossFamily.CLASSES, LossFamily.BINARY):
@@ -123,7 +120,6 @@ def progress_of(run: Run) -> Progress:
         num_losses=1 + sum(name.startswith("loss.") and name[5:].isdigit() for name in known),
         is_live=run.state == "live",
         is_mixed=any(how in ("beside", "fresh") for how in continuations),
-        is_resumed=bool(continuations),
         first_step=int(loss.steps[0]) if len(loss) else 0,
         last_step=int(loss.steps[-1]) if len(loss) else run.last_step or 0,
         warm_up_ends=_warm_up_ends(run),

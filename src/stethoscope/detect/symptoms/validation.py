@@ -27,12 +27,12 @@ AT_CHANCE: Final = 0.85
 LEARNED_THERE: Final = 0.6
 """Of what guessing gives: a training loss above the one, and a validation loss below the other."""
 DROP: Final = 0.15
-"""Of a score between 0 and 1: a fall that nobody takes for noise."""
+"""Of a score between 0 and 1: a fall that is larger than noise."""
 
 
 def parts_from_training(progress: Progress) -> Symptom | None:
     """The training loss falls, and what it learns does not hold in validation."""
-    for name, series in _looks(progress):
+    for name, series in _validation_series(progress):
         found = (
             _never_better(progress, name, series) or _left_behind(name, series) or _far_better(progress, name, series)
         )
@@ -41,7 +41,7 @@ def parts_from_training(progress: Progress) -> Symptom | None:
     return None
 
 
-def _looks(progress: Progress) -> list[tuple[str, Series]]:
+def _validation_series(progress: Progress) -> list[tuple[str, Series]]:
     out = []
     for name, series in progress.validation.items():
         keep = np.isfinite(series.values)
@@ -51,11 +51,11 @@ def _looks(progress: Progress) -> list[tuple[str, Series]]:
 
 
 def improved(name: str, values: FloatArray) -> bool | None:
-    """Whether a score got better than its first value by more than jitter; None where it was looked at too seldom."""
+    """Whether a score got better than its first value by more than jitter; None where there are too few values."""
     if len(values) < 2:
         return None
     sign, start, end = direction(name), float(values[0]), late(values)
-    return bool(sign * (end - start) > max(SURE * _unsure(values), 0.05 * max(abs(start), abs(end))))
+    return bool(sign * (end - start) > max(SURE * _uncertainty(values), 0.05 * max(abs(start), abs(end))))
 
 
 def late(values: FloatArray) -> float:
@@ -63,7 +63,7 @@ def late(values: FloatArray) -> float:
     return float(np.median(values[-max(len(values) // 3, 1) :]))
 
 
-def _unsure(values: FloatArray) -> float:
+def _uncertainty(values: FloatArray) -> float:
     return 1.25 * noise(values) / math.sqrt(max(len(values) // 3, 1))
 
 
@@ -89,7 +89,7 @@ def _never_better(progress: Progress, name: str, series: Series) -> Symptom | No
         return None
     return Symptom(
         "parts_from_training",
-        f"The training loss falls from {fell[0]:.3g} to {fell[1]:.3g}, but {name} was never better than at its first look: "
+        f"The training loss falls from {fell[0]:.3g} to {fell[1]:.3g}, but {name} was never better than its first value: "
         f"{end:.3g}, after {start:.3g}. What is learned does not hold in validation.",
         int(series.steps[0]),
         int(series.steps[-1]),
@@ -100,20 +100,20 @@ def _never_better(progress: Progress, name: str, series: Series) -> Symptom | No
 def _left_behind(name: str, series: Series) -> Symptom | None:
     values, sign = series.values, direction(name)
     start, end = float(values[0]), late(values)
-    place = int(np.argmax(sign * values))
-    best = float(values[place])
+    index = int(np.argmax(sign * values))
+    best = float(values[index])
     if sign < 0:
         lost = best > 0 and end > max(GROWN * best, WORSE * start) and end - best > SURE * noise(values)
     else:
         lost = _is_share(values) and best - end > DROP and best - end > SURE * noise(values)
         lost = lost and best - end > 0.5 * (best - start)
-    if not lost or not place < len(values) - LOOKS_NEEDED // 2:
+    if not lost or not index < len(values) - LOOKS_NEEDED // 2:
         return None
-    step = int(series.steps[place])
+    step = int(series.steps[index])
     return Symptom(
         "parts_from_training",
         f"{name} was best at step {step:,} with {best:.3g} and has worsened to {end:.3g} since"
-        + (f", {_than(end, start)} at its first look ({start:.3g})." if sign < 0 else "."),
+        + (f", {_comparison_text(end, start)} its first value ({start:.3g})." if sign < 0 else "."),
         step,
         int(series.steps[-1]),
         (Evidence(name, end, best, stat=name),),
@@ -127,7 +127,7 @@ def _far_better(progress: Progress, name: str, series: Series) -> Symptom | None
         return None
     if (
         level - SURE * progress.unsure < AT_CHANCE * chance
-        or end + SURE * _unsure(series.values) > LEARNED_THERE * chance
+        or end + SURE * _uncertainty(series.values) > LEARNED_THERE * chance
     ):
         return None
     return Symptom(
@@ -140,7 +140,7 @@ def _far_better(progress: Progress, name: str, series: Series) -> Symptom | None
     )
 
 
-def _than(end: float, start: float) -> str:
+def _comparison_text(end: float, start: float) -> str:
     return "worse than" if end > start else "about as bad as"
 
 

@@ -1,6 +1,6 @@
 """How the instruments of a session read its run: when they are asked, what was recorded since they were asked last.
 
-Nothing here runs while nobody asks. A session's instruments read what its own process recorded, of its own rank.
+Nothing here runs before an instrument is asked. A session's instruments read what its own process recorded, of its own rank.
 """
 
 from __future__ import annotations

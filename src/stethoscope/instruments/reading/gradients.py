@@ -39,9 +39,9 @@ class GradientReading:
         tables = list(itertools.islice(with_gradients, debugger.max_history))[::-1]
         if not tables:
             return
-        directions = self._directions(run, tables)
+        directions = self._read_sketches(run, tables)
         for table in tables:
-            _record(debugger, table, directions)
+            _record_gradients(debugger, table, directions)
         self._next_step = tables[-1].step + 1
 
     def _take_units(self, run: Run, debugger: GradientDebugger) -> None:
@@ -51,14 +51,14 @@ class GradientReading:
         if found:
             self._next_units = max(step for step, _, _ in found) + 1
 
-    def _directions(self, run: Run, tables: list[StepTable]) -> dict[tuple[int, str], Any]:
+    def _read_sketches(self, run: Run, tables: list[StepTable]) -> dict[tuple[int, str], Any]:
         """The sketches of the gradients of these steps, by step and path."""
         most = len(tables) * len(run.sites)
         found = run.latest_vectors("sketch", most, first=tables[0].step, rank=self._recorded.rank)
         return {(step, site.path): sketch for step, site, sketch in found if site.kind is Kind.GRADIENT}
 
 
-def _record(debugger: GradientDebugger, table: StepTable, directions: dict[tuple[int, str], Any]) -> None:
+def _record_gradients(debugger: GradientDebugger, table: StepTable, directions: dict[tuple[int, str], Any]) -> None:
     paths, ratios = table.paths, update_ratios(table)
     for row in table.of_kind(Kind.GRADIENT).tolist():
         path = paths[row]

@@ -43,14 +43,14 @@ class TensorReading:
         note_sizes(inspector, sites[self._num_sized :])
         self._num_sized = len(sites)
         self._take_memory(run, inspector)
-        tables = self._latest(run, inspector.max_tracked_tensors)
+        tables = self._latest_steps(run, inspector.max_tracked_tensors)
         for table in tables:
             for info, row in zip(table.sites, table.rows, strict=True):
                 hand_over(inspector, info, row, table.step)
         if tables:
             self._next_step = tables[-1].step + 1
 
-    def _latest(self, run: Run, most_rows: int) -> list[StepTable]:
+    def _latest_steps(self, run: Run, most_rows: int) -> list[StepTable]:
         """The newest steps in order, as many as have that many rows; the newest in any case."""
         found: list[StepTable] = []
         num_rows = 0

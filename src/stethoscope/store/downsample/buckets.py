@@ -51,11 +51,11 @@ class BucketTable:
     count: IntArray
 
 
-def fold_rows(rows: SortedRows, level: int = BASE_LEVEL) -> BucketTable:
-    """Rows sorted by site, then step, in buckets."""
+def fold_rows(rows: SortedRows) -> BucketTable:
+    """Rows sorted by site, then step, in buckets of the smallest size."""
     there = (~np.isnan(rows.table)).astype(np.int64)
     table = rows.table
-    return refold(BucketTable(rows.sites, rows.steps, table, table, table, table, there), level)
+    return refold(BucketTable(rows.sites, rows.steps, table, table, table, table, there), BASE_LEVEL)
 
 
 def refold(given: BucketTable, level: int) -> BucketTable:

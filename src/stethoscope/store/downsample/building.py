@@ -41,7 +41,7 @@ def build_rollups(run: Path, rank: int, folder: Path, manifest: Manifest) -> Non
             last = max((one.parts[1] for one in done), default=-1)
             waiting = sorted((one for one in sources if one.parts[0] > last), key=lambda one: one.parts)
             for begin in range(0, len(waiting) - TOGETHER + 1, TOGETHER):
-                rollup = _build(run, rank, key, height, len(numbers), waiting[begin : begin + TOGETHER])
+                rollup = _build_rollup(run, rank, key, height, len(numbers), waiting[begin : begin + TOGETHER])
                 if rollup is None:
                     return  # a source is damaged
                 manifest.rollups.append(rollup)
@@ -53,7 +53,7 @@ def build_rollups(run: Path, rank: int, folder: Path, manifest: Manifest) -> Non
             ]
 
 
-def _build(
+def _build_rollup(
     run: Path, rank: int, key: StartKey, height: int, num_sites: int, sources: Sequence[Source]
 ) -> Rollup | None:
     """One rollup, written; None where a source cannot be trusted."""

@@ -68,7 +68,7 @@ class DenseBuckets:
         target = target[inside]
         edges = np.flatnonzero(np.diff(target, prepend=target[0] - 1))
         cut, at = slice(int(inside[0]), int(inside[-1]) + 1), slice(int(target[0]), int(target[-1]) + 1)
-        sums, weights = _weighted(other.mean[:, cut], other.rows[:, cut], edges)
+        sums, weights = _weighted_sums(other.mean[:, cut], other.rows[:, cut], edges)
         low = np.fmin.reduceat(other.low[:, cut], edges, axis=1)
         high = np.fmax.reduceat(other.high[:, cut], edges, axis=1)
         broken = np.maximum.reduceat(other.broken[:, cut], edges, axis=1)
@@ -83,7 +83,7 @@ class DenseBuckets:
         self.rows[sites, at] += np.add.reduceat(other.rows[:, cut], edges, axis=1)
 
 
-def _weighted(mean: Single, rows: npt.NDArray[np.uint32], edges: IntArray) -> tuple[Any, Any]:
+def _weighted_sums(mean: Single, rows: npt.NDArray[np.uint32], edges: IntArray) -> tuple[Any, Any]:
     """Sums and weights of means over buckets that are taken together; what is no number has no weight."""
     there = ~np.isnan(mean)
     weights = np.where(there, rows[..., None], 0).astype(np.float64)

@@ -1,7 +1,7 @@
 """What stays of a segment's tables when old steps are thinned out.
 
 Rows: the last of each site's bucket, exact as it was. Vectors: of each site every so many-th. Scalars, once rows are far apart: the
-least, the largest and the last of each bucket, and what is not finite. Events: facts stay; looks that are taken again and again
+least, the largest and the last of each bucket, and what is not finite. Events: facts stay; samples that are taken again and again
 thin out with the rows. Steps to keep whole are kept in every table.
 """
 
@@ -30,7 +30,7 @@ REPEATED_LOOKS: Final = frozenset(
         events.Units,
     )
 )
-"""Kinds of events of which there is one every few steps, each a look at the same thing."""
+"""Kinds of events of which there is one every few steps, each a sample of the same thing."""
 SCALARS_FROM: Final = 64
 """Steps per bucket of rows from which on scalars thin out too."""
 _SCALARS_FINER: Final = 4
@@ -42,7 +42,7 @@ def kept_rows(rows: SortedRows, bucket: int, kept: Kept) -> Mask:
     starts = rows.steps // bucket
     mask = np.ones(len(rows), bool)
     mask[:-1] = (starts[1:] != starts[:-1]) | (rows.sites[1:] != rows.sites[:-1])
-    return mask | _inside(rows.steps, kept)
+    return mask | _within_ranges(rows.steps, kept)
 
 
 def slim_vectors(table: Any, factor: int, kept: Kept) -> Any:
@@ -54,10 +54,10 @@ def slim_vectors(table: Any, factor: int, kept: Kept) -> Any:
     edge[1:] = sites[1:] != sites[:-1]
     first = np.flatnonzero(edge)
     counts = np.diff(np.append(first, len(sites)))
-    place = np.arange(len(sites)) - np.repeat(first, counts)
+    index = np.arange(len(sites)) - np.repeat(first, counts)
     # Counted from the last one: the newest of a segment always stays.
-    mask = (np.repeat(counts, counts) - 1 - place) % factor == 0
-    return _filtered(table, mask | _inside(steps, kept))
+    mask = (np.repeat(counts, counts) - 1 - index) % factor == 0
+    return _filter_table(table, mask | _within_ranges(steps, kept))
 
 
 def slim_scalars(table: Any, bucket: int, kept: Kept) -> Any:
@@ -69,16 +69,16 @@ def slim_scalars(table: Any, bucket: int, kept: Kept) -> Any:
     names = table.column("name").combine_chunks()
     codes = (names if hasattr(names, "indices") else names.dictionary_encode()).indices.to_numpy()
     buckets = steps // size
-    mask = _inside(steps, kept)
-    last = _firsts(codes, buckets, -np.arange(len(steps)))
+    mask = _within_ranges(steps, kept)
+    last = _smallest_of_each(codes, buckets, -np.arange(len(steps)))
     mask[last] = True
     finite = np.isfinite(values)
     for sign in (1.0, -1.0):
-        extreme = _firsts(codes, buckets, np.where(finite, sign * values, np.inf))
+        extreme = _smallest_of_each(codes, buckets, np.where(finite, sign * values, np.inf))
         mask[extreme[sign * values[extreme] < sign * values[last]]] = True
-    odd = _firsts(codes, buckets, finite)
+    odd = _smallest_of_each(codes, buckets, finite)
     mask[odd[~finite[odd]]] = True
-    return _filtered(table, mask)
+    return _filter_table(table, mask)
 
 
 def slim_events(table: Any, bucket: int, kept: Kept) -> Any:
@@ -86,33 +86,33 @@ def slim_events(table: Any, bucket: int, kept: Kept) -> Any:
     if not len(table):
         return table
     steps, kinds = table.column("step").to_numpy(), table.column("kind").to_pylist()
-    mask = _inside(steps, kept)
+    mask = _within_ranges(steps, kept)
     seen: set[tuple[str, int]] = set()
-    for place in range(len(kinds) - 1, -1, -1):
-        kind = kinds[place]
-        where = kind, int(steps[place]) // bucket
+    for index in range(len(kinds) - 1, -1, -1):
+        kind = kinds[index]
+        where = kind, int(steps[index]) // bucket
         if kind not in REPEATED_LOOKS or where not in seen:
-            mask[place] = True
+            mask[index] = True
         seen.add(where)
-    return _filtered(table, mask)
+    return _filter_table(table, mask)
 
 
-def _firsts(codes: IntArray, buckets: IntArray, values: npt.NDArray[Any]) -> IntArray:
-    """Of each code and bucket the place of the smallest value; always in the same order of code and bucket."""
+def _smallest_of_each(codes: IntArray, buckets: IntArray, values: npt.NDArray[Any]) -> IntArray:
+    """Of each code and bucket the index of the smallest value; always in the same order of code and bucket."""
     order = np.lexsort((values, buckets, codes))
     edge = np.ones(len(order), bool)
     edge[1:] = (codes[order][1:] != codes[order][:-1]) | (buckets[order][1:] != buckets[order][:-1])
     return order[edge]
 
 
-def _inside(steps: IntArray, kept: Kept) -> Mask:
+def _within_ranges(steps: IntArray, kept: Kept) -> Mask:
     mask = np.zeros(len(steps), bool)
     for first, last in kept:
         mask |= (steps >= first) & (steps <= last)
     return mask
 
 
-def _filtered(table: Any, mask: Mask) -> Any:
+def _filter_table(table: Any, mask: Mask) -> Any:
     import pyarrow as pa
 
     return table if mask.all() else table.filter(pa.array(mask))

@@ -68,21 +68,21 @@ def thin(
 ) -> ThinReport:
     """Thins old segments until the run fits in `disk_bytes`; `keep_steps` (first, last) stay whole.
 
-    Segments that reach beyond `upto` are left alone: somebody has yet to read them.
+    Segments that reach beyond `upto` are left alone: they are yet to be read.
     """
     run, kept = Path(folder), list(keep_steps)
     report = ThinReport(bytes_before=folder_bytes(run))
     report.bytes_after = report.bytes_before
-    folders = {rank: place for rank, place in rank_folders(run).items() if not is_bare(place)}
+    folders = {rank: rank_folder for rank, rank_folder in rank_folders(run).items() if not is_bare(rank_folder)}
     damaged: set[str] = set()
     while report.bytes_after > disk_bytes:
         progress = False
-        for rank, place in folders.items():
+        for rank, rank_folder in folders.items():
             too_much = report.bytes_after - disk_bytes
             if too_much <= 0:
                 break
-            one = _Pass(run, rank, place, kept, upto, damaged, disk_bytes // len(folders) // _ROLLUP_SHARE)
-            with only_one(place) as is_mine:
+            one = _Pass(run, rank, rank_folder, kept, upto, damaged, disk_bytes // len(folders) // _ROLLUP_SHARE)
+            with only_one(rank_folder) as is_mine:
                 if is_mine and one.run_once(too_much, report):
                     progress = True
                     report.bytes_after = folder_bytes(run)
@@ -98,7 +98,7 @@ class _Pass:
 
     run: Path
     rank: int
-    place: Path
+    rank_folder: Path
     kept: Kept
     upto: int | None
     damaged: set[str]
@@ -106,20 +106,20 @@ class _Pass:
 
     def run_once(self, too_much: int, report: ThinReport) -> bool:
         """Thins some segments. False where nothing is left to thin."""
-        manifest = Manifest.load(self.place)
-        sweep(self.run, self.rank, self.place, manifest)
+        manifest = Manifest.load(self.rank_folder)
+        sweep(self.run, self.rank, self.rank_folder, manifest)
         if self._drop_rollup(manifest):
             return True
-        for group in _candidates(manifest, too_much, self._is_ready):
+        for group in _groups_to_thin(manifest, too_much, self._is_ready):
             try:
-                new = _thinner(self.run, group, manifest.sites, self.kept)
+                new = _write_thinned(self.run, group, manifest.sites, self.kept)
             except _DamagedError:
                 self.damaged |= {segment.files["rows"].path for segment in group}
                 continue
             at = manifest.segments.index(group[0])
             manifest.segments[at : at + len(group)] = [new]
-            manifest.save(self.place)
-            sweep(self.run, self.rank, self.place, manifest)
+            manifest.save(self.rank_folder)
+            sweep(self.run, self.rank, self.rank_folder, manifest)
             report.segments += len(group)
             report.rows_dropped += new.rows_dropped - sum(old.rows_dropped for old in group)
             return True
@@ -135,8 +135,8 @@ class _Pass:
                 (o.key, o.height) == (rollup.key, rollup.height) and o.parts > rollup.parts for o in manifest.rollups
             ):
                 manifest.rollups.remove(rollup)
-                manifest.save(self.place)
-                sweep(self.run, self.rank, self.place, manifest)
+                manifest.save(self.rank_folder)
+                sweep(self.run, self.rank, self.rank_folder, manifest)
                 return True
         return False
 
@@ -153,7 +153,7 @@ def _rollups_over(manifest: Manifest, segment: Segment) -> list[list[int]]:
     return [one.parts for one in manifest.rollups if one.stands_for(segment.key, segment.parts[0])]
 
 
-def _candidates(manifest: Manifest, too_much: int, is_ready: Callable[[Segment], bool]) -> Iterator[list[Segment]]:
+def _groups_to_thin(manifest: Manifest, too_much: int, is_ready: Callable[[Segment], bool]) -> Iterator[list[Segment]]:
     """Groups to thin, the best first: of the bucket size that takes up most room, the oldest neighbours."""
     segments = manifest.segments
     sizes: dict[int, int] = {}
@@ -179,7 +179,7 @@ def _candidates(manifest: Manifest, too_much: int, is_ready: Callable[[Segment],
         yield group
 
 
-def _thinner(run: Path, group: list[Segment], infos: list[SiteInfo], kept: Kept) -> Segment:
+def _write_thinned(run: Path, group: list[Segment], infos: list[SiteInfo], kept: Kept) -> Segment:
     """The segments as one with larger buckets, written beside the old ones."""
     first, level = group[0], group[0].thinned
     bucket = max(level * _FACTOR, FIRST_BUCKET)
@@ -197,12 +197,12 @@ def _thinner(run: Path, group: list[Segment], infos: list[SiteInfo], kept: Kept)
     buckets = refold(_joined_buckets(run, group), max(BASE_LEVEL, bucket.bit_length() - 1))
     write("pyramid", buckets_table(buckets, infos, first.key.ordinal), row_group_rows=BUCKET_GROUP_ROWS)
     for name in ("scalars", "events"):
-        tables = [_read(run, one.files[name], _COLUMNS[name]) for one in group if name in one.files]
+        tables = [_read_table(run, one.files[name], _COLUMNS[name]) for one in group if name in one.files]
         if tables:
             cut = slim_scalars if name == "scalars" else slim_events
             write(name, cut(_joined(tables), bucket, kept))
     factor = FIRST_BUCKET if level == 0 else _FACTOR
-    for number, (name, table) in enumerate(_vectors(run, group, factor, kept)):
+    for number, (name, table) in enumerate(_thin_vectors(run, group, factor, kept)):
         write(f"vectors:{number}:{name}", table, f"-{number}")
     new = describe_segment(first.key, parts, slim, files)
     new.thinned, new.version = bucket, version
@@ -218,7 +218,7 @@ def _slim_rows(
     for segment in group:
         piece = SegmentPiece(run, segment, np.arange(len(infos)), ByteCache(0))
         for chunk in piece.chunks(ALL_COLUMNS, np.ones(len(infos), bool), FIRST_STEP, LAST_STEP):
-            rows = _flat(chunk)
+            rows = _flatten_rows(chunk)
             total += len(rows)
             parts.append(rows.keep(kept_rows(rows, bucket, kept)))
         if piece.problems:
@@ -234,7 +234,7 @@ def _slim_rows(
     return rows.keep(kept_rows(rows, bucket, kept)), total
 
 
-def _flat(chunk: Chunk) -> SortedRows:
+def _flatten_rows(chunk: Chunk) -> SortedRows:
     """A segment's rows, which lie sorted by site, then step."""
     steps, sites = np.asarray(chunk.steps), chunk.sites
     if chunk.is_dense:
@@ -258,7 +258,7 @@ def _joined_buckets(run: Path, group: list[Segment]) -> BucketTable:
 
 def _read_buckets(run: Path, segment: Segment) -> BucketTable:
     names = [f"{column}_{part}" for part in ("min", "max", "mean", "last", "count") for column in COLUMNS]
-    read = _read(run, segment.files["pyramid"], ("site", "step", *names))
+    read = _read_table(run, segment.files["pyramid"], ("site", "step", *names))
     columns = [read.column(name).to_numpy() for name in names]
     stacked = [np.stack(columns[k : k + NUM_COLUMNS], 1) for k in range(0, len(names), NUM_COLUMNS)]
     sites, steps = read.column("site").to_numpy().astype(np.int64), read.column("step").to_numpy()
@@ -266,7 +266,7 @@ def _read_buckets(run: Path, segment: Segment) -> BucketTable:
     return BucketTable(sites, steps, low, high, mean, last, stacked[4].astype(np.int64))
 
 
-def _read(run: Path, sealed: Sealed, columns: tuple[str, ...]) -> Any:
+def _read_table(run: Path, sealed: Sealed, columns: tuple[str, ...]) -> Any:
     """A whole sealed table, or _DamagedError."""
     problems: list[Problem] = []
     table = SealedTable(run, sealed, problems)
@@ -282,13 +282,13 @@ def _joined(tables: list[Any]) -> Any:
     return tables[0] if len(tables) == 1 else pa.concat_tables(tables).unify_dictionaries().combine_chunks()
 
 
-def _vectors(run: Path, group: list[Segment], factor: int, kept: Kept) -> Iterator[tuple[str, Any]]:
+def _thin_vectors(run: Path, group: list[Segment], factor: int, kept: Kept) -> Iterator[tuple[str, Any]]:
     """The vectors of the segments by name and type of number, thinned, sorted by site, then step."""
     found: dict[tuple[str, str], list[Any]] = {}
     for segment in group:
         for label in sorted(segment.files):
             if label.startswith("vectors:"):
-                table = slim_vectors(_read(run, segment.files[label], _COLUMNS["vectors"]), factor, kept)
+                table = slim_vectors(_read_table(run, segment.files[label], _COLUMNS["vectors"]), factor, kept)
                 found.setdefault((label.split(":", 2)[2], str(table.schema.field("values").type)), []).append(table)
     for (name, _), tables in sorted(found.items()):
         table = _joined(tables)

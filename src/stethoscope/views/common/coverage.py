@@ -1,4 +1,4 @@
-"""Which sites have reported, kept as a run grows: a look at the new steps, not at all of them again."""
+"""Which sites have reported, kept as a run grows: only new steps are read, not all of them again."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy.typing as npt
 from stethoscope.store import Run
 
 MAX_VALUES: Final = 4_000_000
-"""Of a longer run, its first and last steps are looked at, up to this many rows together."""
+"""Of a longer run, its first and last steps are read, up to this many rows together."""
 
 
 class Coverage:
@@ -22,7 +22,7 @@ class Coverage:
         self._upto: int | None = None
 
     def has_rows(self) -> npt.NDArray[np.bool_]:
-        """For each site whether it has reported, after a look at the steps that came since."""
+        """For each site whether it has reported, after reading the steps that came since."""
         steps = self._run.steps
         new = steps if self._upto is None else steps[steps >= self._upto]
         num_sites = len(self._run.sites)

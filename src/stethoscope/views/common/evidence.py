@@ -1,4 +1,4 @@
-"""The series behind a number that a finding rests on."""
+"""The series behind a number that a finding rests on, and the steps to show of it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import contextlib
 
 from stethoscope.analyse.eventseries import entropy
 from stethoscope.analyse.history import site_series
-from stethoscope.explain.meanwhile import metric_series
+from stethoscope.explain.context_evidence import LEAD_STEPS, metric_series
 from stethoscope.explain.state import Suspect
 from stethoscope.record import Evidence, Finding, Kind, Series, StethoscopeError
 from stethoscope.store import Run
@@ -30,6 +30,12 @@ def evidence_trend(evidence: Evidence, cause: Finding, run: Run) -> Series | Non
     if series is None and "entropy" in evidence.label.lower() and cause.sites:
         series = entropy(run, cause.sites[0])
     return series if series is not None and len(series) else None
+
+
+def window_from(step: int, begin: int, end: int) -> tuple[int, int]:
+    """Of begin..end the steps to show for what started at `step`: enough of what came before it, and all that came after."""
+    lead = max(LEAD_STEPS, (end - step) // 2)
+    return max(begin, min(step - lead, end - LEAD_STEPS)), end
 
 
 def suspect_figure(suspect: Suspect, *, ascii: bool = False) -> str:  # noqa: A002 - what the option is called

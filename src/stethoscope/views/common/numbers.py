@@ -32,11 +32,18 @@ def number(value: float | None, *, ascii: bool = False) -> str:  # noqa: A002 - 
         return "0"
     size = abs(float(f"{value:.2e}"))
     if size < 1e-3 or size >= 1e6:
-        return _power(value, ascii=ascii)
+        return _power_text(value, ascii=ascii)
     if size >= 1000:
         return f"{value:,.0f}"
     decimals = 2 - math.floor(math.log10(size))
     return f"{value:.{decimals}f}"
+
+
+def json_number(value: float) -> float | str:
+    """A float as JSON can hold it: NaN and infinities by name."""
+    if math.isfinite(value):
+        return value
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
 def quantity(value: float | None, other: float | None = None, *, unit: str = "", ascii: bool = False) -> str:  # noqa: A002
@@ -51,7 +58,7 @@ def quantity(value: float | None, other: float | None = None, *, unit: str = "",
     return number(value, ascii=ascii)
 
 
-def _power(value: float, *, ascii: bool) -> str:  # noqa: A002
+def _power_text(value: float, *, ascii: bool) -> str:  # noqa: A002
     mantissa, exponent = f"{value:.2e}".split("e")
     power = str(int(exponent))
     return f"{mantissa}e{power}" if ascii else f"{mantissa} × 10{power.translate(_SUPERSCRIPTS)}"
@@ -69,13 +76,13 @@ def ratio(value: float | None, *, ascii: bool = False) -> str:  # noqa: A002
     if math.isinf(value):
         return f"{times}Inf"
     if value >= USUAL:
-        return times + _factor(value, ascii=ascii)
+        return times + _factor_text(value, ascii=ascii)
     if value <= 1 / USUAL:
-        return "1/" + _factor(1 / value, ascii=ascii)
+        return "1/" + _factor_text(1 / value, ascii=ascii)
     return "usual"
 
 
-def _factor(value: float, *, ascii: bool) -> str:  # noqa: A002
+def _factor_text(value: float, *, ascii: bool) -> str:  # noqa: A002
     if not math.isfinite(value) or value >= 1e6:
         power = str(math.floor(math.log10(value))) if math.isfinite(value) else "308"
         return f"1e{power}" if ascii else f"10{power.translate(_SUPERSCRIPTS)}"
@@ -111,8 +118,3 @@ def duration(seconds: float) -> str:
     if days:
         return f"{days} d {hours} h"
     return f"{hours} h {minutes} min" if hours else f"{minutes} min {whole % 60} s"
-
-
-def plural(amount: int, word: str, words: str = "") -> str:
-    """1 run, 3 runs, 1,204 frames."""
-    return f"{count(amount)} {word if amount == 1 else words or word + 's'}"

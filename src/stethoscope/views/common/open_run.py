@@ -1,6 +1,6 @@
 """One open run with what is worked out of it: diagnosis, tree, histories, each made once and kept up to date.
 
-Everything that draws a run asks a OpenRun. It is not safe for threads by itself: whoever shares one holds its `lock`.
+Everything that draws a run asks an OpenRun. It is not safe for threads by itself: threads that share one hold its `lock`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from stethoscope.store import Run, open_run
 from stethoscope.views.common.coverage import Coverage
 
 REFRESH_S: Final = 0.25
-"""A live run is looked at again no more often than this."""
+"""A live run is read again no more often than this."""
 HEAT_KINDS: Final = (
     Kind.GRADIENT,
     Kind.WEIGHT,
@@ -58,7 +58,7 @@ class OpenRun:
 
     @classmethod
     def of(cls, run: Run) -> OpenRun:
-        """A run that somebody has opened already, as it stands."""
+        """A run that is open already, as it stands."""
         return cls(run.path, run)
 
     def refresh(self) -> int:
@@ -80,7 +80,7 @@ class OpenRun:
 
     @property
     def diagnosis(self) -> Diagnosis:
-        """What was found while it ran; where nobody looked, what an examination found since."""
+        """What was found while it ran; without a companion, what an examination found since."""
         if self._diagnosis is None or self._diagnosis[0] != self.version:
             own = self._examined
             broken = broken_detectors(self.run.failures()) if own is None else own.looked_at.broken_detectors
@@ -97,7 +97,7 @@ class OpenRun:
         return self._examined is not None or self.run.was_examined
 
     def examine(self) -> None:
-        """Looks for findings now, and returns when that is done."""
+        """Searches for findings now, and returns when that is done."""
         with open_run(self.path) as own:
             found = diagnose(own)
         with self.lock:
@@ -105,7 +105,7 @@ class OpenRun:
             self.version += 1
 
     def examine_later(self) -> bool:
-        """Looks for findings beside whatever else goes on, where nobody has; True while that is under way."""
+        """Starts a search for findings in a thread, where there was none; True while that is under way."""
         if self.was_examined or self.run.state == "live":
             return False
         if self._examination is None:

@@ -75,13 +75,13 @@ class Histogram:
         """What the picture shows, in words."""
         total = int(self.counts.sum())
         if not total:
-            return f"{printable(self.name)}: no finite values{self._broken()}"
+            return f"{printable(self.name)}: no finite values{self._left_out_text()}"
         peak = int(np.argmax(self.counts))
         span = f"{number(float(self.edges[0]))} to {number(float(self.edges[-1]))}"
         most = f"{number(float(self.edges[peak]))} to {number(float(self.edges[peak + 1]))}"
-        return f"{printable(self.name)}: {total:,} values from {span}, most from {most}{self._broken()}"
+        return f"{printable(self.name)}: {total:,} values from {span}, most from {most}{self._left_out_text()}"
 
-    def _broken(self) -> str:
+    def _left_out_text(self) -> str:
         parts = [f"{n:,} {word}" for n, word in ((self.num_nan, "NaN"), (self.num_inf, "Inf")) if n]
         return f"; {' and '.join(parts)} left out" if parts else ""
 
@@ -161,14 +161,14 @@ class Heatmap:
         if grid.ndim != 2:
             raise ConfigError("a heatmap needs rows by columns", where=f"shape {grid.shape}", do="Reshape it")
         rows = tuple(labels) if labels is not None else tuple(str(i) for i in range(grid.shape[0]))
-        places = np.arange(grid.shape[1]) if columns is None else np.asarray(columns)
-        if len(rows) != grid.shape[0] or len(places) != grid.shape[1]:
+        indices = np.arange(grid.shape[1]) if columns is None else np.asarray(columns)
+        if len(rows) != grid.shape[0] or len(indices) != grid.shape[1]:
             raise ConfigError(
-                f"{len(rows)} labels and {len(places)} columns for shape {grid.shape}",
+                f"{len(rows)} labels and {len(indices)} columns for shape {grid.shape}",
                 where=name,
                 do="Give one label a row and one number a column",
             )
-        return cls(name, rows, places.astype(np.float64), grid, history)
+        return cls(name, rows, indices.astype(np.float64), grid, history)
 
     @property
     def sentence(self) -> str:

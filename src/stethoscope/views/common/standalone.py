@@ -31,11 +31,11 @@ def one_file(title: str, body: str, *, style: str, script: str, images: str = ""
     script, style = script.strip(), style.strip()
     if "</script" in script.lower() or "<!--" in script or "</style" in style.lower():
         raise StethoscopeError("The page's own script cannot be put into a file", do="Install Stethoscope again")
-    policy = f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; "
+    policy = f"default-src 'none'; script-src '{_policy_hash(script)}'; style-src '{_policy_hash(style)}'; "
     policy += f"img-src {images}; " if images else ""
     policy += "base-uri 'none'; form-action 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
     return _PAGE.format(policy=policy, title=html.escape(title), style=style, body=body, script=script)
 
 
-def _hash(text: str) -> str:
+def _policy_hash(text: str) -> str:
     return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode('ascii')}"

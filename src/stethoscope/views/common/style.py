@@ -255,8 +255,8 @@ def style_settings(dark: bool = False) -> dict[str, Any]:
         "axes.titlesize": 10,
         "axes.titleweight": HEADING_WEIGHT,
         "axes.titlelocation": "left",
-        "font.family": _installed(SANS),
-        "font.sans-serif": _installed(SANS),
+        "font.family": _installed_fonts(SANS),
+        "font.sans-serif": _installed_fonts(SANS),
         "font.monospace": monospace(),
         "axes.spines.top": False,
         "axes.spines.right": False,
@@ -283,10 +283,10 @@ def style_settings(dark: bool = False) -> dict[str, Any]:
 
 def monospace() -> list[str]:
     """The families for code and names, in the order in which a letter is looked for."""
-    return _installed(MONO)
+    return _installed_fonts(MONO)
 
 
-def _installed(families: list[str]) -> list[str]:
+def _installed_fonts(families: list[str]) -> list[str]:
     """Those of the families that this machine has, so that matplotlib does not warn about the rest.
 
     DejaVu, which comes with matplotlib, ends both lists: it has the letters that others lack, a raised minus for one. Only

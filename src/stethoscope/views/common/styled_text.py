@@ -55,10 +55,10 @@ def cell_width(text: str) -> int:
     """How many terminal cells the text takes: two for wide characters, none for combining marks."""
     if text.isascii():
         return len(text)
-    return sum(map(_cells, text))
+    return sum(map(_char_width, text))
 
 
-def _cells(char: str) -> int:
+def _char_width(char: str) -> int:
     if unicodedata.category(char) in ("Mn", "Me", "Cf"):
         return 0
     return 2 if unicodedata.east_asian_width(char) in "WF" else 1
@@ -84,17 +84,17 @@ def cut_middle(text: str, width: int, *, ascii: bool = False) -> str:  # noqa: A
     mark = ".." if ascii else ELLIPSIS
     room = width - len(mark)
     if room < 2:
-        return _take(text, max(0, width))
+        return _take_cells(text, max(0, width))
     tail = room // 2
-    return _take(text, room - tail) + mark + _take(text[::-1], tail)[::-1]
+    return _take_cells(text, room - tail) + mark + _take_cells(text[::-1], tail)[::-1]
 
 
-def _take(text: str, width: int) -> str:
+def _take_cells(text: str, width: int) -> str:
     used = 0
-    for place, char in enumerate(text):
-        used += _cells(char)
+    for index, char in enumerate(text):
+        used += _char_width(char)
         if used > width:
-            return text[:place]
+            return text[:index]
     return text
 
 
@@ -116,7 +116,7 @@ def wrap(text: str, width: int) -> list[str]:
         if current:
             lines.append(current)
         while cell_width(word) > width:
-            piece = _take(word, width)
+            piece = _take_cells(word, width)
             lines.append(piece)
             word = word[len(piece) :]
         current = word
@@ -133,7 +133,7 @@ def fit_line(line: Line, width: int) -> Line:
     out: Line = []
     room = width
     for text, style in line:
-        piece = _take(text, room)
+        piece = _take_cells(text, room)
         if piece:
             out.append((piece, style))
         room -= cell_width(piece)
@@ -168,14 +168,14 @@ def join_runs(spans: Iterable[Span]) -> Line:
 
 def to_text(lines: Sequence[Line], *, color: bool = False) -> str:
     """The lines as one string ending in a newline; without color there is no escape code in it."""
-    return "".join(_plain(line) if not color else _painted(line) for line in lines)
+    return "".join(_plain(line) if not color else _painted_line(line) for line in lines)
 
 
 def _plain(line: Line) -> str:
     return "".join(text for text, _ in line).rstrip() + "\n"
 
 
-def _painted(line: Line) -> str:
+def _painted_line(line: Line) -> str:
     parts = []
     for text, style in line:
         codes = ";".join(_CODES[word] for word in style.split())

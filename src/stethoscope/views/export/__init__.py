@@ -41,18 +41,18 @@ def export_run(
     if form == "tensorboard":
         from stethoscope.views.export.tensorboard import write_events
 
-        with _folder(path) as place:
-            num_events, name = write_events(run, place, stats)
+        with _folder(path) as temporary:
+            num_events, name = write_events(run, temporary, stats)
         return [Written(path / name, "scalars, histograms, findings", num_events)]
     from stethoscope.views.export.tables import WRITERS
 
     write = WRITERS[form]
     if path.suffix.lower() == SUFFIXES[form]:
         table = tables[0] if tables else "rows"
-        return [_file(run, table, path, write)]
+        return [_write_file(run, table, path, write)]
     chosen = tables or TABLES
-    with _folder(path) as place:
-        counts = [write(run, table, place / f"{table}{SUFFIXES[form]}") for table in chosen]
+    with _folder(path) as temporary:
+        counts = [write(run, table, temporary / f"{table}{SUFFIXES[form]}") for table in chosen]
     return [Written(path / f"{t}{SUFFIXES[form]}", t, n) for t, n in zip(chosen, counts, strict=True)]
 
 
@@ -76,39 +76,39 @@ def check(form: str, path: Path, tables: Sequence[str]) -> None:
         raise ExportError("One file holds one table", where=path, do="Name a folder instead, or one --table")
 
 
-def _file(run: Run, table: str, path: Path, write: Callable[[Run, str, Path], int]) -> Written:
-    with _beside(path) as place:
-        count = write(run, table, place)
+def _write_file(run: Run, table: str, path: Path, write: Callable[[Run, str, Path], int]) -> Written:
+    with _temporary_beside(path) as temporary:
+        count = write(run, table, temporary)
     return Written(path, table, count)
 
 
 @contextmanager
 def _folder(path: Path) -> Iterator[Path]:
     """A folder that takes its place when all in it is written."""
-    with _beside(path) as place:
-        place.mkdir()
-        yield place
+    with _temporary_beside(path) as temporary:
+        temporary.mkdir()
+        yield temporary
 
 
 @contextmanager
-def _beside(path: Path) -> Iterator[Path]:
+def _temporary_beside(path: Path) -> Iterator[Path]:
     """A name beside the path, moved there at the end, gone where that fails."""
-    place = path.parent / f".{path.name}.{secrets.token_hex(4)}"
+    temporary = path.parent / f".{path.name}.{secrets.token_hex(4)}"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        yield place
+        yield temporary
         if path.exists():
             raise ExportError(
                 "There is something at this path already", where=path, do="Choose another, or remove it first"
             )
-        place.rename(path)
+        temporary.rename(path)
     except OSError as error:
         if isinstance(error, StethoscopeError):
             raise
         raise ExportError(f"It cannot be written there ({error.strerror or error})", where=path) from error
     finally:
-        if place.is_dir():
-            shutil.rmtree(place, ignore_errors=True)
+        if temporary.is_dir():
+            shutil.rmtree(temporary, ignore_errors=True)
         else:
             with suppress(OSError):
-                place.unlink()
+                temporary.unlink()

@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
-from stethoscope.record import printable
+from stethoscope.record import spreadsheet_text
 from stethoscope.store import Run
+from stethoscope.views.common.numbers import json_number
 
 _BATCH: Final = 32 << 10
-_FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
 
 
 def write_parquet(run: Run, table: str, path: Path) -> int:
     """Parquet, zstd; numbers to the bit."""
     import pyarrow.parquet as pq
 
-    return _streamed(run, table, lambda schema: pq.ParquetWriter(str(path), schema, compression="zstd"))
+    return _stream_parts(run, table, lambda schema: pq.ParquetWriter(str(path), schema, compression="zstd"))
 
 
 def write_arrow(run: Run, table: str, path: Path) -> int:
@@ -29,21 +28,21 @@ def write_arrow(run: Run, table: str, path: Path) -> int:
     import pyarrow as pa
 
     with pa.OSFile(str(path), "wb") as file:
-        return _streamed(run, table, lambda schema: pa.ipc.new_file(file, schema))
+        return _stream_parts(run, table, lambda schema: pa.ipc.new_file(file, schema))
 
 
 def write_csv(run: Run, table: str, path: Path) -> int:
     """CSV with a head; text that a spreadsheet would take for a formula is quoted, lists are JSON."""
     import pyarrow.csv as pc
 
-    return _streamed(run, table, lambda schema: pc.CSVWriter(str(path), schema), _as_cells)
+    return _stream_parts(run, table, lambda schema: pc.CSVWriter(str(path), schema), _as_cells)
 
 
 def write_jsonl(run: Run, table: str, path: Path) -> int:
     """A JSON object a line; NaN and infinities by name; bodies of events and findings as objects."""
     count = 0
     with path.open("w", encoding="utf-8", newline="\n") as file:
-        for body in _objects(run, table):
+        for body in _json_rows(run, table):
             file.write(json.dumps(body, allow_nan=False, ensure_ascii=False) + "\n")
             count += 1
     return count
@@ -57,7 +56,7 @@ WRITERS: Final[dict[str, Callable[[Run, str, Path], int]]] = {
 }
 
 
-def _streamed(
+def _stream_parts(
     run: Run, table: str, open_writer: Callable[[Any], Any], change: Callable[[Any], Any] = lambda part: part
 ) -> int:
     """Every part through one writer; the number of rows."""
@@ -78,14 +77,14 @@ def _streamed(
 
 
 def _as_cells(part: Any) -> Any:
-    """Columns that CSV can hold: text made safe, lists as JSON. Each distinct text is looked at once."""
+    """Columns that CSV can hold: text made safe, lists as JSON. Each distinct text is checked once."""
     import pyarrow as pa
 
     columns = {}
     for name, column in zip(part.column_names, part.columns, strict=True):
         if pa.types.is_string(column.type):
             coded = column.combine_chunks().dictionary_encode()
-            safe = pa.array([_cell(value) for value in coded.dictionary.to_pylist()], pa.string())
+            safe = pa.array([_safe_cell(value) for value in coded.dictionary.to_pylist()], pa.string())
             column = safe.take(coded.indices)
         elif pa.types.is_list(column.type):
             column = pa.array(
@@ -97,14 +96,13 @@ def _as_cells(part: Any) -> Any:
     return pa.table(columns)
 
 
-def _cell(value: str | None) -> str | None:
+def _safe_cell(value: str | None) -> str | None:
     if value is None:
         return None
-    safe = printable(value, limit=1 << 20)
-    return f"'{safe}" if safe[:1] in _FORMULA else safe
+    return spreadsheet_text(value, 1 << 20)
 
 
-def _objects(run: Run, table: str) -> Iterator[Mapping[str, Any]]:
+def _json_rows(run: Run, table: str) -> Iterator[Mapping[str, Any]]:
     """The table's rows as strict JSON values."""
     if table == "findings":
         yield from (_plain(finding.to_json()) for finding in run.findings())
@@ -126,26 +124,26 @@ def _values(column: Any) -> list[Any]:
 
     values: list[Any] = column.to_pylist()
     if pa.types.is_floating(column.type):
-        for place in np.flatnonzero(~np.isfinite(np.asarray(column, dtype=np.float64))):
-            values[place] = _plain(values[place])
+        for index in np.flatnonzero(~np.isfinite(np.asarray(column, dtype=np.float64))):
+            values[index] = _plain(values[index])
     elif pa.types.is_string(column.type):
-        return [None if value is None else _text(value) for value in values]
+        return [None if value is None else _utf8_text(value) for value in values]
     return values
 
 
 def _plain(value: Any) -> Any:
     """Strict JSON values."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, float):
+        return json_number(value)
     if isinstance(value, Mapping):
-        return {_text(str(key)): _plain(item) for key, item in value.items()}
+        return {_utf8_text(str(key)): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
     if isinstance(value, str):
-        return _text(value)
-    return value if isinstance(value, int | float | bool | None) else _text(str(value))
+        return _utf8_text(value)
+    return value if isinstance(value, int | bool | None) else _utf8_text(str(value))
 
 
-def _text(value: str) -> str:
+def _utf8_text(value: str) -> str:
     """What UTF-8 can hold: half a surrogate pair cannot be written."""
     return value.encode("utf-8", "backslashreplace").decode("utf-8")

@@ -19,7 +19,7 @@ from stethoscope.kernels import histogram
 from stethoscope.kernels.statistics import STATISTICS
 from stethoscope.record import Finding, Series, Site, StethoscopeError, metrics, printable
 from stethoscope.store import Run
-from stethoscope.views.common.words import started_at
+from stethoscope.views.common.run_status import started_at
 
 _POLYNOMIAL: Final = 0x82F63B78
 """CRC-32C (Castagnoli), reflected, as the TFRecord framing asks for."""
@@ -37,8 +37,8 @@ def write_events(run: Run, folder: Path, stats: Sequence[str] = ("norm",)) -> tu
     clock = Clock(run, begun)
     count = 0
     with (folder / name).open("wb") as file:
-        kept: list[bytes] = [_event(begun, 0, file_version=b"brain.Event:2")]
-        for record in _records(run, clock, stats):
+        kept: list[bytes] = [_encode_event(begun, 0, file_version=b"brain.Event:2")]
+        for record in _all_records(run, clock, stats):
             kept.append(record)
             count += 1
             if len(kept) >= _CHUNK:
@@ -64,37 +64,39 @@ class Clock:
         return self._begun + (float(self._passed[at]) if at >= 0 else 0.0)
 
 
-def _records(run: Run, clock: Clock, stats: Sequence[str]) -> Iterator[bytes]:
+def _all_records(run: Run, clock: Clock, stats: Sequence[str]) -> Iterator[bytes]:
     for metric in run.metrics():
-        yield from _curve(_tag(metric), run.metric(metric), clock)
+        yield from _scalar_events(_tag_bytes(metric), run.metric(metric), clock)
     for kind in dict.fromkeys(info.site.kind for info in run.sites):
         for stat in stats:
             for site, series in run.series("*", kind, stat).items():
-                yield from _curve(_tag(f"{kind}_{stat}/{site.path}"), series, clock)
+                yield from _scalar_events(_tag_bytes(f"{kind}_{stat}/{site.path}"), series, clock)
     for info in run.sites:
-        yield from _histograms(run, info.site, clock)
+        yield from _histogram_events(run, info.site, clock)
     for finding in run.findings():
         yield _text_event(finding, clock)
 
 
-def _tag(name: str) -> bytes:
+def _tag_bytes(name: str) -> bytes:
     return printable(name, 1000).encode("utf-8", "replace")
 
 
-def _curve(tag: bytes, series: Series, clock: Clock) -> Iterator[bytes]:
+def _scalar_events(tag: bytes, series: Series, clock: Clock) -> Iterator[bytes]:
     with np.errstate(over="ignore"):
         values = series.values.astype(np.float32)
     for step, value in zip(series.steps.tolist(), values.tolist(), strict=True):
-        yield _event(clock.at(step), step, value=_field(1, tag) + _key(2, 5) + struct.pack("<f", value))
+        yield _encode_event(
+            clock.at(step), step, value=_encode_field(1, tag) + _field_key(2, 5) + struct.pack("<f", value)
+        )
 
 
-def _histograms(run: Run, site: Site, clock: Clock) -> Iterator[bytes]:
+def _histogram_events(run: Run, site: Site, clock: Clock) -> Iterator[bytes]:
     """The exponent histograms, bin by bin as they are: only the edges of neighbors that hold anything."""
     steps, table = run.vectors("histogram", site)
     if not len(steps):
         return
     lows, highs = (np.clip(edge, -np.finfo(np.float64).max, np.finfo(np.float64).max) for edge in histogram.edges())
-    tag = _tag(f"{site.kind}/{site.path}")
+    tag = _tag_bytes(f"{site.kind}/{site.path}")
     for step, row in zip(steps.tolist(), np.asarray(table, dtype=np.float64), strict=True):
         used = np.flatnonzero(row)
         if not len(used):
@@ -103,7 +105,7 @@ def _histograms(run: Run, site: Site, clock: Clock) -> Iterator[bytes]:
         counts, ends = row[first : last + 1], highs[first : last + 1]
         middles = (lows[first : last + 1] + ends) / 2
         body = b"".join(
-            _key(field, 1) + struct.pack("<d", value)
+            _field_key(field, 1) + struct.pack("<d", value)
             for field, value in (
                 (1, float(lows[first])),
                 (2, float(highs[last])),
@@ -113,13 +115,13 @@ def _histograms(run: Run, site: Site, clock: Clock) -> Iterator[bytes]:
             )
         )
         # A bucket's limit must rise strictly: zero's own bin ends where the smallest positive one begins.
-        body += _field(6, np.maximum.accumulate(_rising(ends)).astype("<f8").tobytes()) + _field(
+        body += _encode_field(6, np.maximum.accumulate(_rising_ends(ends)).astype("<f8").tobytes()) + _encode_field(
             7, counts.astype("<f8").tobytes()
         )
-        yield _event(clock.at(step), step, value=_field(1, tag) + _field(5, body))
+        yield _encode_event(clock.at(step), step, value=_encode_field(1, tag) + _encode_field(5, body))
 
 
-def _rising(ends: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+def _rising_ends(ends: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     out = ends.copy()
     for at in range(1, len(out)):
         if out[at] <= out[at - 1]:
@@ -133,26 +135,33 @@ def _text_event(finding: Finding, clock: Clock) -> bytes:
     words += [f"{e.label}: {e.before} to {e.value} {e.unit}".rstrip() for e in finding.evidence]
     words += [f"Try: {finding.remedy}"] if finding.remedy else []
     text = "  \n".join(html.escape(printable(word, 2000)) for word in words).encode("utf-8", "replace")
-    tensor = _key(1, 0) + _varint(7) + _field(2, _field(2, _key(1, 0) + _varint(1))) + _field(8, text)
-    metadata = _field(1, _field(1, b"text"))
-    value = _field(1, _tag(f"findings/{finding.code}")) + _field(9, metadata) + _field(8, tensor)
-    return _event(clock.at(finding.first_step), finding.first_step, value=value)
+    tensor = (
+        _field_key(1, 0)
+        + _varint(7)
+        + _encode_field(2, _encode_field(2, _field_key(1, 0) + _varint(1)))
+        + _encode_field(8, text)
+    )
+    metadata = _encode_field(1, _encode_field(1, b"text"))
+    value = (
+        _encode_field(1, _tag_bytes(f"findings/{finding.code}")) + _encode_field(9, metadata) + _encode_field(8, tensor)
+    )
+    return _encode_event(clock.at(finding.first_step), finding.first_step, value=value)
 
 
 # ---- protobuf, as far as it is needed ----
 
 
-def _event(time: float, step: int, *, value: bytes = b"", file_version: bytes = b"") -> bytes:
-    out = _key(1, 1) + struct.pack("<d", time) + _key(2, 0) + _varint(step)
-    return out + (_field(3, file_version) if file_version else _field(5, _field(1, value)))
+def _encode_event(time: float, step: int, *, value: bytes = b"", file_version: bytes = b"") -> bytes:
+    out = _field_key(1, 1) + struct.pack("<d", time) + _field_key(2, 0) + _varint(step)
+    return out + (_encode_field(3, file_version) if file_version else _encode_field(5, _encode_field(1, value)))
 
 
-def _key(field: int, wire: int) -> bytes:
+def _field_key(field: int, wire: int) -> bytes:
     return _varint(field << 3 | wire)
 
 
-def _field(field: int, body: bytes) -> bytes:
-    return _key(field, 2) + _varint(len(body)) + body
+def _encode_field(field: int, body: bytes) -> bytes:
+    return _field_key(field, 2) + _varint(len(body)) + body
 
 
 def _varint(value: int) -> bytes:
@@ -192,8 +201,8 @@ def masked_crcs(records: Sequence[bytes]) -> list[int]:
     order = np.argsort(-sizes, kind="stable")
     longest = int(sizes.max(initial=0))
     padded = np.zeros((longest, len(records)), dtype=np.uint8)
-    for place, at in enumerate(order):
-        padded[: sizes[at], place] = np.frombuffer(records[at], dtype=np.uint8)
+    for index, at in enumerate(order):
+        padded[: sizes[at], index] = np.frombuffer(records[at], dtype=np.uint8)
     crc = np.full(len(records), 0xFFFFFFFF, dtype=np.uint32)
     # Sorted by length: at byte n the records that are longer than n are the first ones.
     num_longer = np.searchsorted(-sizes[order], -np.arange(longest), side="left")

@@ -34,8 +34,8 @@ def flags(bins: Bins, events: Sequence[int], glyphs: Glyphs) -> Line:
     """The number of each event over its column; where several meet, the first; empty where none shows."""
     cells = [" "] * len(bins)
     for step, sign in zip(events, glyphs.numbers, strict=False):
-        place = bins.column(step)
-        if place is not None and cells[place] == " ":
-            cells[place] = sign
+        index = bins.column(step)
+        if index is not None and cells[index] == " ":
+            cells[index] = sign
     text = "".join(cells).rstrip()
     return [(text, STRONG)] if text else []

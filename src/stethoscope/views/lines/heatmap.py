@@ -9,7 +9,7 @@ import numpy as np
 
 from stethoscope.analyse.bins import Mark
 from stethoscope.analyse.history import Grid, History, grid
-from stethoscope.record import FloatArray, Severity
+from stethoscope.record import FloatArray, Severity, plural
 from stethoscope.views.common import numbers
 from stethoscope.views.common.glyphs import SEVERITY_STYLE, Screen
 from stethoscope.views.common.styled_text import (
@@ -57,13 +57,13 @@ def heatmap_lines(
     gutter = gutter or name_width(names, screen.width, heading=kind_text(history))
     room = screen.width - _GUTTER - gutter - 2 - (2 if screen.glyphs.marks_direction else 0)
     cells = grid(history, max(room, 8), raw=picture.raw)
-    lines = _head(history, cells, gutter, screen, picture)
+    lines = _heading_lines(history, cells, gutter, screen, picture)
     levels = cell_levels(cells, raw=picture.raw)
-    for place, row in enumerate(history.rows):
+    for index, row in enumerate(history.rows):
         severity = picture.troubled.get(row.name)
         line = _name_spans(row.label, severity, gutter, screen)
-        line += join_runs(cell_spans(cells, levels, place, screen, raw=picture.raw))
-        lines.append(line + ([] if picture.raw else direction(cells, levels, place, screen)))
+        line += join_runs(cell_spans(cells, levels, index, screen, raw=picture.raw))
+        lines.append(line + ([] if picture.raw else direction(cells, levels, index, screen)))
     if num_hidden:
         lines.append(hidden_line(num_hidden))
     lines += [[], *flow_parts(key_parts(cells, screen, raw=picture.raw), screen.width, indent="  ")]
@@ -72,7 +72,7 @@ def heatmap_lines(
 
 def hidden_line(num_rows: int, how: str = "") -> Line:
     """What is not shown, and how to see it."""
-    note = f"and {numbers.plural(num_rows, 'row')} more, nearer to usual"
+    note = f"and {plural(num_rows, 'row')} more, nearer to usual"
     return [("  ", ""), (f"{note}; {how}" if how else note, NOTE)]
 
 
@@ -88,7 +88,7 @@ def kind_text(history: History) -> str:
     return kind if history.stat == "norm" else f"{kind} {history.stat}"
 
 
-def _head(history: History, cells: Grid, gutter: int, screen: Screen, picture: Picture) -> list[Line]:
+def _heading_lines(history: History, cells: Grid, gutter: int, screen: Screen, picture: Picture) -> list[Line]:
     left = " " * (_GUTTER + gutter + 2)
     lines: list[Line] = []
     marks = axis.flags(cells.bins, picture.events, screen.glyphs)
@@ -112,18 +112,18 @@ def cell_levels(cells: Grid, *, raw: bool) -> FloatArray:
     return _value_levels(cells) if raw else ratio_levels(cells.levels)
 
 
-def cell_spans(cells: Grid, levels: FloatArray, place: int, screen: Screen, *, raw: bool) -> list[Span]:
+def cell_spans(cells: Grid, levels: FloatArray, index: int, screen: Screen, *, raw: bool) -> list[Span]:
     """One row of the picture, a sign for each cell."""
-    marks = cells.marks[place]
-    spans = [cell_sign(int(mark), float(level), screen) for mark, level in zip(marks, levels[place], strict=True)]
+    marks = cells.marks[index]
+    spans = [cell_sign(int(mark), float(level), screen) for mark, level in zip(marks, levels[index], strict=True)]
     if raw:
         return [(sign, "" if style in (LARGER, SMALLER) else style) for sign, style in spans]
     return spans
 
 
-def direction(cells: Grid, levels: FloatArray, place: int, screen: Screen) -> Line:
+def direction(cells: Grid, levels: FloatArray, index: int, screen: Screen) -> Line:
     """Which way the farthest cell of a row lies, where the signs alone cannot say it."""
-    plain = levels[place][(cells.marks[place] == Mark.PLAIN) & (levels[place] != 0)]
+    plain = levels[index][(cells.marks[index] == Mark.PLAIN) & (levels[index] != 0)]
     if not screen.glyphs.marks_direction or not len(plain):
         return []
     return [(" ^", LARGER)] if plain[int(np.abs(plain).argmax())] > 0 else [(" v", SMALLER)]

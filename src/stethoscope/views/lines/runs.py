@@ -7,10 +7,11 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from stethoscope.explain import conclude
+from stethoscope.explain import Verdict, conclude
 from stethoscope.record import Finding, Series, metrics
 from stethoscope.views.common import numbers
 from stethoscope.views.common.glyphs import SEVERITY_STYLE, STATE_STYLE, Screen
+from stethoscope.views.common.run_status import started_at
 from stethoscope.views.common.styled_text import (
     BROKEN,
     NOTE,
@@ -22,8 +23,8 @@ from stethoscope.views.common.styled_text import (
     line_width,
     pad,
 )
-from stethoscope.views.common.words import started_at
 from stethoscope.views.lines.sparkline import sparkline
+from stethoscope.views.lines.verdict import state_sign, state_style
 
 if TYPE_CHECKING:
     from stethoscope.store import Run
@@ -43,13 +44,13 @@ class RunRow:
     """The first cause of what was found while it ran, as everything else that shows the run names it."""
     trouble: str = ""
     """Why it cannot be read, where it cannot."""
-    was_examined: bool = False
-    """Whether anything looked for findings while it ran."""
+    verdict: Verdict | None = None
+    """None where nothing searched for findings while it ran."""
 
 
 def run_row(run: Run) -> RunRow:
     """What the list needs of a run."""
-    causes = conclude(run, run.findings()).causes
+    diagnosis = conclude(run, run.findings())
     loss = run.metric(metrics.LOSS) if metrics.LOSS in run.metrics() else None
     return RunRow(
         run.id,
@@ -58,8 +59,8 @@ def run_row(run: Run) -> RunRow:
         started_at(run),
         run.last_step,
         loss,
-        causes[0] if causes else None,
-        was_examined=run.was_examined,
+        diagnosis.causes[0] if diagnosis.causes else None,
+        verdict=diagnosis.verdict if run.was_examined else None,
     )
 
 
@@ -75,7 +76,7 @@ def runs_lines(rows: Sequence[RunRow], screen: Screen) -> list[Line]:
     begun = 16 if fixed + name_cells + codes <= screen.width else 11
     fixed -= 16 - begun
     name_cells = max(8, min(name_cells, screen.width - fixed - 16, 40))
-    lines: list[Line] = [_head(name_cells, id_cells, begun, trend)]
+    lines: list[Line] = [_heading(name_cells, id_cells, begun, trend)]
     for row in rows:
         state: Line = [
             (pad(screen.glyphs.state.get(row.state, "?"), 2), STATE_STYLE.get(row.state, "")),
@@ -86,15 +87,15 @@ def runs_lines(rows: Sequence[RunRow], screen: Screen) -> list[Line]:
             lines.append(fit_line([*state, (screen.text(row.trouble), WARNING)], screen.width))
             continue
         line = state + _numbers(row, begun, trend, screen)
-        lines.append(fit_line(line + _verdict(row, screen, screen.width - line_width(line)), screen.width))
+        lines.append(fit_line(line + _finding_line(row, screen, screen.width - line_width(line)), screen.width))
     return lines
 
 
-def _head(name_cells: int, id_cells: int, begun: int, trend: int) -> Line:
+def _heading(name_cells: int, id_cells: int, begun: int, trend: int) -> Line:
     cells = [
         "  " + pad("run", name_cells),
         pad("id", id_cells),
-        pad("begun", begun),
+        pad("started", begun),
         pad("step", 7, right=True),
         pad("loss", 8, right=True),
     ]
@@ -123,9 +124,11 @@ def _numbers(row: RunRow, begun: int, trend: int, screen: Screen) -> Line:
     return line
 
 
-def _verdict(row: RunRow, screen: Screen, room: int) -> Line:
-    if row.finding is None and row.was_examined:
-        return [(screen.glyphs.clear if row.state in ("live", "finished") else "no cause found", NOTE)]
+def _finding_line(row: RunRow, screen: Screen, room: int) -> Line:
+    if row.finding is None and row.verdict is not None:
+        return [
+            (f"{state_sign(row.verdict, screen.glyphs)} {row.verdict.state.label}", state_style(row.verdict) or NOTE)
+        ]
     if row.finding is None:
         return [("not diagnosed yet", NOTE)]
     sign = screen.glyphs.severity[row.finding.severity]

@@ -27,11 +27,11 @@ def bars(values: FloatArray, marks: MarkArray, glyphs: Glyphs, *, usual: float =
     `usual` keeps the scale from being finer than this factor either way of the median: what stays well within
     it is drawn as the steady thing it is.
     """
-    heights = _heights(np.where(marks == Mark.PLAIN, values, np.nan), len(glyphs.spark), usual)
-    return join_runs(_cell(int(h), int(m), glyphs) for h, m in zip(heights, marks, strict=True))
+    heights = _bar_heights(np.where(marks == Mark.PLAIN, values, np.nan), len(glyphs.spark), usual)
+    return join_runs(_cell_span(int(h), int(m), glyphs) for h, m in zip(heights, marks, strict=True))
 
 
-def _cell(height: int, mark: int, glyphs: Glyphs) -> Span:
+def _cell_span(height: int, mark: int, glyphs: Glyphs) -> Span:
     if mark == Mark.NAN:
         return glyphs.nan, BROKEN
     if mark == Mark.INF:
@@ -41,7 +41,7 @@ def _cell(height: int, mark: int, glyphs: Glyphs) -> Span:
     return glyphs.missing, PLAIN
 
 
-def _heights(values: FloatArray, num_levels: int, usual: float) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+def _bar_heights(values: FloatArray, num_levels: int, usual: float) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     """0 to num_levels - 1 for each value; log where all are positive and pass two decades."""
     out = np.zeros(len(values), dtype=np.int64)
     finite = np.isfinite(values)

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from stethoscope.explain.context_evidence import context_evidence
 from stethoscope.explain.diagnosis import Diagnosis, LookedAt
-from stethoscope.explain.meanwhile import meanwhile
 from stethoscope.explain.state import State, Suspect, Verdict
-from stethoscope.record import Evidence, Finding, Series, StethoscopeError
+from stethoscope.record import Evidence, Finding, StethoscopeError, plural
 from stethoscope.views.common import numbers
-from stethoscope.views.common.evidence import evidence_series, evidence_trend, suspect_figure
-from stethoscope.views.common.glyphs import SEVERITY_STYLE, Screen
+from stethoscope.views.common.evidence import evidence_series, evidence_trend, suspect_figure, window_from
+from stethoscope.views.common.glyphs import SEVERITY_STYLE, Glyphs, Screen
 from stethoscope.views.common.styled_text import (
     CRITICAL,
     NOTE,
@@ -38,14 +38,12 @@ Trends = Callable[[Evidence, int, Screen], Line]
 """The small trend beside a number, in the room there is."""
 
 READING_WIDTH = 96
-_TREND = 32
 """Sentences are not set wider than this, however wide the screen is."""
+_TREND = 32
 
 _FIGURES = 3
 """Numbers that a verdict rests on, at least: where the detector names fewer, what else moved stands beside them."""
 _MAX_FOLLOWED = 8
-_LEAD = 48
-"""Steps shown before a fault begins, at least: enough to see what was usual."""
 
 
 def verdict_lines(diagnosis: Diagnosis, run: Run | None, screen: Screen, *, full: bool = False) -> list[Line]:
@@ -71,7 +69,7 @@ def state_lines(diagnosis: Diagnosis, run: Run | None, screen: Screen) -> list[L
     verdict, extent = diagnosis.verdict, extent_text(diagnosis.looked_at)
     lines = [*state_head(verdict, screen)]
     rest = " ".join(filter(None, (verdict.limits, *verdict.reservations)))
-    lines += [[(piece, NOTE)] for piece in wrap(screen.text(rest), _reading(screen))] if rest else []
+    lines += [[(piece, NOTE)] for piece in wrap(screen.text(rest), _reading_width(screen))] if rest else []
     if figures := figure_lines(verdict.evidence, _plain_trends(run), screen):
         lines += [[], *figures]
     for head, found in verdict.weighed:
@@ -79,22 +77,22 @@ def state_lines(diagnosis: Diagnosis, run: Run | None, screen: Screen) -> list[L
     if verdict.line:
         lines += [[], *code_lines(verdict.purpose, verdict.line, screen)]
     if diagnosis.looked_at.num_detectors:
-        extent = f"{numbers.plural(diagnosis.looked_at.num_detectors, 'detector')} found no cause in {extent}"
+        extent = f"{plural(diagnosis.looked_at.num_detectors, 'detector')} found no cause in {extent}"
     return [*lines, [], [(piece, NOTE) for piece in (extent,)]]
 
 
 def state_head(verdict: Verdict, screen: Screen) -> list[Line]:
     """The state over its sentence."""
-    sign = state_sign(verdict, screen)
+    sign = state_sign(verdict, screen.glyphs)
     head: Line = [(f"{sign} {verdict.state.label}", state_style(verdict))]
-    return [head, *([(piece, STRONG)] for piece in wrap(screen.text(verdict.message), _reading(screen)))]
+    return [head, *([(piece, STRONG)] for piece in wrap(screen.text(verdict.message), _reading_width(screen)))]
 
 
-def state_sign(verdict: Verdict, screen: Screen) -> str:
+def state_sign(verdict: Verdict, glyphs: Glyphs) -> str:
     """The tick is for what learns alone."""
     if verdict.state is State.LEARNS:
-        return screen.glyphs.clear
-    return screen.glyphs.severity[verdict.severity] if verdict.state.is_trouble else screen.glyphs.unknown
+        return glyphs.clear
+    return glyphs.severity[verdict.severity] if verdict.state.is_trouble else glyphs.unknown
 
 
 def state_style(verdict: Verdict) -> str:
@@ -106,7 +104,7 @@ def suspect_lines(head: str, found: Sequence[Suspect], screen: Screen) -> list[L
     """What could be behind it, each with the number that speaks for it or against it."""
     lines: list[Line] = [[("  ", ""), (head, NOTE)]]
     for one in found:
-        pieces = wrap(screen.text(f"{one.text} {suspect_figure(one, ascii=screen.ascii)}"), _reading(screen) - 4)
+        pieces = wrap(screen.text(f"{one.text} {suspect_figure(one, ascii=screen.ascii)}"), _reading_width(screen) - 4)
         lines += [[("  " if at == 0 else "    ", ""), (piece, PLAIN)] for at, piece in enumerate(pieces)]
     return lines
 
@@ -116,13 +114,13 @@ def unexplained_lines(verdict: Verdict, screen: Screen) -> list[Line]:
     lines: list[Line] = []
     for symptom in verdict.unexplained:
         sign = pad(screen.glyphs.severity[symptom.severity], 2)
-        pieces = wrap(screen.text(f"Not explained by this: {symptom.message}"), _reading(screen) - 2)
+        pieces = wrap(screen.text(f"Not explained by this: {symptom.message}"), _reading_width(screen) - 2)
         lines += [[], [(sign, SEVERITY_STYLE[symptom.severity]), (pieces[0], PLAIN)]]
         lines += [[("  ", ""), (piece, PLAIN)] for piece in pieces[1:]]
     return lines
 
 
-def _reading(screen: Screen) -> int:
+def _reading_width(screen: Screen) -> int:
     return min(screen.width, READING_WIDTH)
 
 
@@ -137,12 +135,12 @@ def _plain_trends(run: Run | None) -> Trends:
 
 
 def extent_text(looked_at: LookedAt) -> str:
-    """How much was looked at."""
+    """How much was examined."""
     expected = looked_at.num_sites_expected or looked_at.num_sites
-    text = f"{numbers.count(looked_at.num_sites)} of {numbers.plural(expected, 'tensor')}, "
-    text += f"{numbers.plural(looked_at.num_steps, 'step')}."
+    text = f"{numbers.count(looked_at.num_sites)} of {plural(expected, 'tensor')}, "
+    text += f"{plural(looked_at.num_steps, 'step')}."
     if looked_at.num_rows_lost:
-        text += f" {numbers.plural(looked_at.num_rows_lost, 'row')} lost."
+        text += f" {plural(looked_at.num_rows_lost, 'row')} lost."
     return text
 
 
@@ -256,7 +254,7 @@ def figure_lines(figures: Sequence[Evidence], trend: Trends, screen: Screen) -> 
 def beside(cause: Finding, run: Run, room: int) -> list[Evidence]:
     """What else moved meanwhile; nothing where that cannot be read."""
     try:
-        return meanwhile(run, cause, room)
+        return context_evidence(run, cause, room)
     except (StethoscopeError, KeyError, ValueError):
         return []
 
@@ -271,18 +269,14 @@ def _evidence_trend(evidence: Evidence, cause: Finding, run: Run | None, room: i
     series = evidence_trend(evidence, cause, run) if run is not None and room >= 8 else None
     if series is None or len(series) < 2:
         return []
-    first, last = window_around(cause, series.steps)
-    keep = (series.steps >= first) & (series.steps <= last)
-    return sparkline(Series(series.steps[keep], series.values[keep]), room, screen.glyphs)
+    return sparkline(series.between(*finding_window(cause, series.steps)), room, screen.glyphs)
 
 
-def window_around(cause: Finding, steps: np.ndarray[tuple[int], np.dtype[np.int64]]) -> tuple[int, int]:
+def finding_window(cause: Finding, steps: np.ndarray[tuple[int], np.dtype[np.int64]]) -> tuple[int, int]:
     """The steps to show for a finding: what came before it, and all that came after."""
     if not len(steps):
         return cause.first_step, cause.last_step
-    begin, end = int(steps[0]), int(steps[-1])
-    lead = max(_LEAD, (end - cause.first_step) // 2)
-    return max(begin, min(cause.first_step - lead, end - _LEAD)), end
+    return window_from(cause.first_step, int(steps[0]), int(steps[-1]))
 
 
 def remedy_lines(remedy: str, screen: Screen) -> list[Line]:
@@ -330,15 +324,15 @@ def rows_lines(
     `numbered` puts the numbers of the flags over the picture before the steps.
     """
     lines: list[Line] = []
-    for place, finding in enumerate(findings):
+    for index, finding in enumerate(findings):
         sign = pad(screen.glyphs.severity[finding.severity], 2)
         pieces = wrap(screen.text(finding.message), min(screen.width, READING_WIDTH) - 2)
         lines.append([(sign, SEVERITY_STYLE[finding.severity]), (pieces[0], PLAIN)])
         lines += [[("  ", ""), (piece, PLAIN)] for piece in pieces[1:]]
-        sign = screen.glyphs.numbers[place] + " " if numbered and place < len(screen.glyphs.numbers) else ""
+        sign = screen.glyphs.numbers[index] + " " if numbered and index < len(screen.glyphs.numbers) else ""
         note = f"{sign}{screen.text(finding.code)}  {since(finding)}"
         num_followed = len(diagnosis.followed.get(finding.code, ()))
         if num_followed:
-            note += f"  {numbers.plural(num_followed, 'consequence')}"
+            note += f"  {plural(num_followed, 'consequence')}"
         lines.append([("  ", ""), (note, NOTE)])
     return lines

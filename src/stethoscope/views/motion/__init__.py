@@ -18,6 +18,7 @@ from stethoscope.record import FloatArray
 from stethoscope.views.common.plot_data import HeatGrid
 from stethoscope.views.common.standalone import one_file
 from stethoscope.views.common.style import Tokens, log_ratio, tokens
+from stethoscope.views.pagedata.packing import floats
 
 _HERE: Final = Path(__file__).parent
 SPEEDS: Final = (2, 4, 8, 16, 30)
@@ -76,9 +77,9 @@ def motion_data(grid: HeatGrid, last_step: int, speed: float) -> dict[str, Any]:
         "labels": list(grid.labels),
         "steps": [int(step) for step in grid.first_steps],
         "lastStep": int(last_step),
-        "values": _floats(norms),
-        "ratios": _floats(ratios),
-        "usual": _floats(usual),
+        "values": floats(norms),
+        "ratios": floats(ratios),
+        "usual": floats(usual),
         "state": base64.b64encode(np.asarray(grid.state, dtype=np.uint8).tobytes()).decode("ascii"),
         "range": [max(low, high * 1e-12), high],
         "column": column,
@@ -98,11 +99,6 @@ def _first_seen(ratios: FloatArray, state: Any) -> tuple[int, int]:
         row, column = np.unravel_index(int(far.argmax()), far.shape)
         return int(column), int(row)
     return max(0, ratios.shape[1] - 1), 0
-
-
-def _floats(values: FloatArray) -> str:
-    with np.errstate(over="ignore"):
-        return base64.b64encode(values.astype("<f4").tobytes()).decode("ascii")
 
 
 def _look(look: Tokens) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Runs, diagnoses and sessions as a notebook shows them: static HTML, nothing that runs, every name escaped.
 
 The paper is the notebook's own: text takes its color, marks have one that reads on light and dark alike. Objects of the
-rooms below find `html` and `bundle` by name (`record.Drawn`), so that nobody imports upwards.
+rooms below find `html` and `bundle` by name (`record.Drawn`), so that no room imports upwards.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def plain(value: Any) -> str:
 
 
 def bundle(value: Any) -> dict[str, str]:
-    """Both forms, for whoever shows it to choose."""
+    """Both forms; the notebook chooses."""
     return {"text/plain": plain(value), "text/html": value._repr_html_()}
 
 

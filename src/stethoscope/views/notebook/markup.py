@@ -23,6 +23,7 @@ SANS: Final = 'system-ui,-apple-system,"Segoe UI",Roboto,"Noto Sans",sans-serif'
 MONO: Final = 'ui-monospace,"SF Mono","Cascadia Mono","DejaVu Sans Mono",monospace'
 OPACITY: Final = (0.0, 0.3, 0.5, 0.72, 0.95)
 """How strong a cell is, from usual to far from usual."""
+_ROW_HEIGHT = 14
 
 
 def escaped(text: str, limit: int = 400) -> str:
@@ -61,7 +62,7 @@ def line_svg(series: Series, label: str, width: int = 72, height: int = 20, firs
     bins = bins_over(series.steps, max(8, width // 3))
     values, marks = trend(series.steps, series.values, bins)
     x, y = _places(values, marks, width, height)
-    parts = [f'<path d="{_path(x, y)}" fill="none" stroke="currentColor" stroke-width="1.25" opacity=".8"/>']
+    parts = [f'<path d="{_path_data(x, y)}" fill="none" stroke="currentColor" stroke-width="1.25" opacity=".8"/>']
     broken = np.flatnonzero((marks == Mark.NAN) | (marks == Mark.INF))
     if len(broken):
         step = (width - 4) / max(1, len(values) - 1)
@@ -103,7 +104,7 @@ def _places(values: FloatArray, marks: MarkArray, width: int, height: int) -> tu
     return x, y if high > low else np.where(np.isfinite(shown), height / 2, np.nan)
 
 
-def _path(x: FloatArray, y: FloatArray) -> str:
+def _path_data(x: FloatArray, y: FloatArray) -> str:
     """The line, broken where there is no number."""
     out, is_drawing = [], False
     for at in range(len(x)):
@@ -122,17 +123,16 @@ def cells_svg(
     label: str,
     *,
     cell: float,
-    row: int = 14,
     event: int | None = None,
 ) -> str:
     """Rows of cells: stronger is farther from usual, orange larger, blue smaller; NaN, Inf and zeros have their own marks."""
-    width, height = round(cell * len(bins)), row * len(levels)
+    width, height = round(cell * len(bins)), _ROW_HEIGHT * len(levels)
     paths: dict[tuple[str, float], list[str]] = {}
     strokes: list[str] = []
     for at in range(len(levels)):
-        for first, last, level, kind in _runs(levels[at], marks[at]):
+        for first, last, level, kind in _equal_runs(levels[at], marks[at]):
             left, span = cell * first, cell * (last - first + 1)
-            _add_cells(paths, strokes, (left, at * row, span, row - 1), level, kind)
+            _add_cells(paths, strokes, (left, at * _ROW_HEIGHT, span, _ROW_HEIGHT - 1), level, kind)
     parts = [
         f'<path d="{"".join(found)}" fill="{color}" fill-opacity="{opacity:g}"/>'
         for (color, opacity), found in paths.items()
@@ -147,7 +147,7 @@ def cells_svg(
     return svg(width, height, label, parts)
 
 
-def _runs(levels: Sequence[float] | FloatArray, marks: MarkArray) -> list[tuple[int, int, int, int]]:
+def _equal_runs(levels: Sequence[float] | FloatArray, marks: MarkArray) -> list[tuple[int, int, int, int]]:
     """Neighbors that look alike: first, last, level, mark."""
     out: list[tuple[int, int, int, int]] = []
     for at, (level, kind) in enumerate(zip(levels, marks, strict=True)):
@@ -170,7 +170,7 @@ def _add_cells(
     if kind == Mark.MISSING:
         return
     if kind in (Mark.NAN, Mark.INF):
-        paths.setdefault((CRITICAL, 0.18), []).append(_rect(*box))
+        paths.setdefault((CRITICAL, 0.18), []).append(_rect_path(*box))
         # Slanted for NaN, upright for Inf: shape says it without the color.
         slant = height if kind == Mark.NAN else 0.0
         at = left
@@ -181,16 +181,16 @@ def _add_cells(
             at += 6.0
         return
     if kind == Mark.DEAD:
-        paths.setdefault(("currentColor", 0.5), []).append(_rect(left, top + height / 2 - 1, width, 2))
+        paths.setdefault(("currentColor", 0.5), []).append(_rect_path(left, top + height / 2 - 1, width, 2))
         return
     if kind in (Mark.FROZEN, Mark.SKIPPED):
-        paths.setdefault(("currentColor", 0.15), []).append(_rect(left, top + height / 2 - 3, width, 6))
+        paths.setdefault(("currentColor", 0.15), []).append(_rect_path(left, top + height / 2 - 3, width, 6))
         return
-    paths.setdefault(("currentColor", 0.07), []).append(_rect(*box))
+    paths.setdefault(("currentColor", 0.07), []).append(_rect_path(*box))
     if level:
         color = LARGER if level > 0 else SMALLER
-        paths.setdefault((color, OPACITY[min(4, abs(level))]), []).append(_rect(*box))
+        paths.setdefault((color, OPACITY[min(4, abs(level))]), []).append(_rect_path(*box))
 
 
-def _rect(left: float, top: float, width: float, height: float) -> str:
+def _rect_path(left: float, top: float, width: float, height: float) -> str:
     return f"M{left:.1f} {top:g}h{width:.1f}v{height:g}h{-width:.1f}z"

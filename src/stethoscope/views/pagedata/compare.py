@@ -11,7 +11,7 @@ import numpy as np
 from stethoscope.analyse.bins import Mark, bins_over
 from stethoscope.analyse.history import History
 from stethoscope.analyse.tree import Node
-from stethoscope.explain.meanwhile import CLIP, metric_series
+from stethoscope.explain.context_evidence import CLIP, metric_series
 from stethoscope.kernels.statistics import statistic
 from stethoscope.record import Kind, Series, metrics
 from stethoscope.record.events import Ownership
@@ -150,25 +150,27 @@ def compare_data(
     is_examining = [viewed.examine_later() for viewed in (a, b)]
     tree = a.tree(kind)
     there = {node.path for node in b.tree(kind)}
-    places = list(opened_rows(a, tree)) if rows is None else [at for at in rows if 0 <= at < len(tree)]
-    places = places[:MAX_ROWS]
+    indices = list(opened_rows(a, tree)) if rows is None else [at for at in rows if 0 <= at < len(tree)]
+    indices = indices[:MAX_ROWS]
     shared = [at for at, node in enumerate(tree) if node.path in there]
-    all_pairs = _pairs(a, b, kind, stat, [tree[at] for at in shared])
+    all_pairs = _both_histories(a, b, kind, stat, [tree[at] for at in shared])
     differs = dict(zip(shared, _first_difference(*all_pairs), strict=True))
     leaves = [at for at in shared if not tree[at].num_children]
     parted = [(step, at) for at in leaves if (step := differs[at]) is not None]
     first = min(parted, key=lambda pair: (pair[0], pair[1]), default=None)
-    parted_pair = None if first is None else _parted(tree[first[1]].path, kind, stat, all_pairs, shared.index(first[1]))
-    cells = _cells(a, b, kind, stat, [tree[at] for at in places], view)
+    parted_pair = (
+        None if first is None else _parted_row(tree[first[1]].path, kind, stat, all_pairs, shared.index(first[1]))
+    )
+    cells = _ratio_cells(a, b, kind, stat, [tree[at] for at in indices], view)
     return {
         "version": a.version + b.version,
         "isExamining": any(is_examining),
-        "a": _side(a),
-        "b": _side(b),
+        "a": _side_data(a),
+        "b": _side_data(b),
         "kind": str(kind),
         "stat": stat,
         "span": common_span(a, b),
-        "window": _window(a, b, first[0] if first else None),
+        "window": _window_of_both(a, b, first[0] if first else None),
         "kinds": [str(one) for one in a.kinds() if one in b.kinds()],
         "first": None
         if first is None
@@ -181,12 +183,12 @@ def compare_data(
         "numShared": len(shared),
         "numRows": len(tree),
         "tree": tree_data(tree, troubled(tree, a.diagnosis.causes)),
-        "rows": places,
-        "differs": [differs.get(at) for at in places],
-        "common": [at in differs for at in places],
-        "tracks": _tracks(a, b, view, parted_pair),
-        "outcome": _outcome(a.run, b.run, parted_pair),
-        "settings": _settings(a.run, b.run),
+        "rows": indices,
+        "differs": [differs.get(at) for at in indices],
+        "common": [at in differs for at in indices],
+        "tracks": _pair_tracks(a, b, view, parted_pair),
+        "outcome": _outcome_rows(a.run, b.run, parted_pair),
+        "settings": _settings_data(a.run, b.run),
         "nan": {"a": nan_at(a.run), "b": nan_at(b.run)},
         **cells,
     }
@@ -201,7 +203,7 @@ class Parted:
     series: tuple[Series, Series]
 
 
-def _parted(path: str, kind: Kind, stat: str, pair: tuple[History, History], row: int) -> Parted:
+def _parted_row(path: str, kind: Kind, stat: str, pair: tuple[History, History], row: int) -> Parted:
     words = (
         f"{_KIND_WORDS.get(kind, str(kind).replace('_', ' '))} {statistic(stat).short or statistic(stat).label.lower()}"
     )
@@ -224,12 +226,12 @@ def angles_data(
     found = sketches_of(a, b, kind, lambda: both_locks(a, b), is_unwanted)
     with both_locks(a, b):
         tree = a.tree(kind)
-        places = list(opened_rows(a, tree)) if rows is None else [at for at in rows if 0 <= at < len(tree)]
-        places = places[:MAX_ROWS]
-        return {"kind": str(kind), "rows": places, "cosine": cosine_data(found, [tree[at] for at in places], window)}
+        indices = list(opened_rows(a, tree)) if rows is None else [at for at in rows if 0 <= at < len(tree)]
+        indices = indices[:MAX_ROWS]
+        return {"kind": str(kind), "rows": indices, "cosine": cosine_data(found, [tree[at] for at in indices], window)}
 
 
-def _side(viewed: OpenRun) -> Side:
+def _side_data(viewed: OpenRun) -> Side:
     causes = viewed.diagnosis.causes
     if not causes and not viewed.was_examined and viewed.run.state != "live":
         words = viewed.trouble or "Nobody has examined this run yet; it is being looked through"
@@ -242,7 +244,7 @@ def _side(viewed: OpenRun) -> Side:
     }
 
 
-def _window(a: OpenRun, b: OpenRun, parted: int | None) -> tuple[int, int]:
+def _window_of_both(a: OpenRun, b: OpenRun, parted: int | None) -> tuple[int, int]:
     begin, end = common_span(a, b)
     ends = sorted((a.span[1], b.span[1]))
     if parted is None:
@@ -251,7 +253,7 @@ def _window(a: OpenRun, b: OpenRun, parted: int | None) -> tuple[int, int]:
     return max(begin, parted - lead), min(end, ends[0] + max(16, (ends[0] - parted) // 4))
 
 
-def _pairs(a: OpenRun, b: OpenRun, kind: Kind, stat: str, nodes: Sequence[Node]) -> tuple[History, History]:
+def _both_histories(a: OpenRun, b: OpenRun, kind: Kind, stat: str, nodes: Sequence[Node]) -> tuple[History, History]:
     return a.history(kind, stat, nodes), b.history(kind, stat, nodes)
 
 
@@ -266,24 +268,24 @@ def _first_difference(a: History, b: History) -> list[int | None]:
     return [int(steps[found[row]]) if len(steps) and differs[found[row], row] else None for row in range(left.shape[1])]
 
 
-def _cells(
+def _ratio_cells(
     a: OpenRun, b: OpenRun, kind: Kind, stat: str, nodes: Sequence[Node], view: tuple[int, int, int]
 ) -> PairCells:
     """A over B in bins: the ratio farthest from one, and what is no number."""
     first, last, width = view
-    left, right = (one.window(first, last) for one in _pairs(a, b, kind, stat, nodes))
+    left, right = (one.window(first, last) for one in _both_histories(a, b, kind, stat, nodes))
     steps, at_a, at_b = np.intersect1d(left.steps, right.steps, assume_unique=True, return_indices=True)
     bins = bins_over(np.union1d(left.steps, right.steps), max(8, min(width, MAX_CELLS // max(1, len(nodes)))))
     shape = (len(nodes), len(bins))
     levels, marks = np.full(shape, np.nan), np.full(shape, Mark.MISSING, dtype=np.uint8)
     values_a, values_b = np.full(shape, np.nan), np.full(shape, np.nan)
-    place = bins.index(steps)
+    index = bins.index(steps)
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = np.log2(np.abs(left.values[at_a])) - np.log2(np.abs(right.values[at_b]))
     worst = np.maximum(left.marks[at_a], right.marks[at_b])
     equal = (left.values[at_a] == right.values[at_b]) & (worst < Mark.INF)
-    for column in np.unique(place):
-        inside = np.flatnonzero(place == column)
+    for column in np.unique(index):
+        inside = np.flatnonzero(index == column)
         far = np.abs(np.nan_to_num(ratio[inside], nan=0.0, posinf=64, neginf=64)).argmax(axis=0)
         pick = inside[far], np.arange(len(nodes))
         levels[:, column], values_a[:, column] = ratio[pick], left.values[at_a][pick]
@@ -303,9 +305,9 @@ def _cells(
     }
 
 
-def _tracks(a: OpenRun, b: OpenRun, view: tuple[int, int, int], parted: Parted | None) -> list[PairTrack]:
+def _pair_tracks(a: OpenRun, b: OpenRun, view: tuple[int, int, int], parted: Parted | None) -> list[PairTrack]:
     """Loss of both, the quantity in which they part, gradient norm and learning rate."""
-    told = [(name, label, "", [_metric(viewed, name) for viewed in (a, b)]) for name, label in _TRACKS]
+    told = [(name, label, "", [_metric_or_empty(viewed, name) for viewed in (a, b)]) for name, label in _TRACKS]
     if parted is not None:
         told.insert(1, ("parted", parted.label[:1].upper() + parted.label[1:], parted.path, list(parted.series)))
     out: list[PairTrack] = []
@@ -329,13 +331,13 @@ def _tracks(a: OpenRun, b: OpenRun, view: tuple[int, int, int], parted: Parted |
     return out
 
 
-def _metric(viewed: OpenRun, name: str) -> Series:
+def _metric_or_empty(viewed: OpenRun, name: str) -> Series:
     if name == metrics.GRADIENT_NORM:
         return overview.gradient_norm(viewed)[0]
     return viewed.run.metric(name) if name in viewed.run.metrics() else Series(np.empty(0, np.int64), np.empty(0))
 
 
-def _outcome(a: Run, b: Run, parted: Parted | None) -> list[OutcomeRow]:
+def _outcome_rows(a: Run, b: Run, parted: Parted | None) -> list[OutcomeRow]:
     """A few numbers of both: loss at the last common step, last loss, what parted them, clipping, speed."""
     out: list[OutcomeRow] = []
     step = None
@@ -373,9 +375,9 @@ def _num_clipped(run: Run) -> int | None:
     return None if series is None else int((series.values < 1.0).sum())
 
 
-def _settings(a: Run, b: Run) -> Settings:
+def _settings_data(a: Run, b: Run) -> Settings:
     """Settings that differ first, then those that do not."""
-    left, right = _flat(a), _flat(b)
+    left, right = _flat_settings(a), _flat_settings(b)
     names = [name for name in dict.fromkeys([*left, *right]) if name.rpartition(".")[2] not in _NO_SETTING]
     rows: list[SettingRow] = [
         {"name": text(name, 80), "a": left.get(name, ""), "b": right.get(name, "")} for name in names
@@ -385,7 +387,7 @@ def _settings(a: Run, b: Run) -> Settings:
     return {"rows": rows[:_MAX_SETTINGS], "numDiffer": differ, "num": len(rows)}
 
 
-def _flat(run: Run) -> dict[str, str]:
+def _flat_settings(run: Run) -> dict[str, str]:
     """Model, optimizer settings, versions and our own settings as words."""
     info, out = run.info, {}
     model: Any = info.get("model")
@@ -395,14 +397,16 @@ def _flat(run: Run) -> dict[str, str]:
         for number_, group in enumerate(ownership.groups[:4]):
             where = "optimizer" if number_ == 0 else f"optimizer.{number_}"
             out[where] = text(group.optimizer, 40)
-            out |= {f"{where}.{key}": _words(value) for key, value in list(group.settings.items())[:24]}
+            out |= {f"{where}.{key}": _setting_text(value) for key, value in list(group.settings.items())[:24]}
     for part in ("versions", "config"):
         found = plain(info.get(part, {}), 60)
         if isinstance(found, Mapping):
-            out |= {(key if part == "versions" else f"watch.{key}"): _words(value) for key, value in found.items()}
+            out |= {
+                (key if part == "versions" else f"watch.{key}"): _setting_text(value) for key, value in found.items()
+            }
     return out
 
 
-def _words(value: Any) -> str:
+def _setting_text(value: Any) -> str:
     """A setting as it is read: the members of a list without its brackets."""
     return text(", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value), 40)

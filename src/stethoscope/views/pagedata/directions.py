@@ -1,4 +1,4 @@
-"""Whether two runs' tensors point the same way: the cosine of their sketches, layer by layer, look by look.
+"""Whether two runs' tensors point the same way: the cosine of their sketches, layer by layer, sample by sample.
 
 Both runs draw the same random signs, so the sketches of two tensors of one shape can be set against each other. A
 sketch of 64 numbers gives a cosine within about 0.12; a layer's is taken over all its tensors together.
@@ -20,7 +20,7 @@ from stethoscope.views.common.open_run import OpenRun
 from stethoscope.views.pagedata.packing import floats
 
 Pair = tuple[dict[int, int], Any, Any]
-"""The looks that both runs took of a tensor, each with its place, and the sketches of both there."""
+"""The steps at which both runs sketched a tensor, each with its index, and the sketches of both there."""
 Pairs = dict[Site, tuple[SiteInfo, Pair]]
 
 
@@ -52,7 +52,7 @@ def sketches_of(
 ) -> Pairs:
     """The sketches of every tensor that both runs have; kept with the first of the two until one of them changes.
 
-    As soon as nobody wants them any more, what was read so far, which is not kept.
+    Once the question is withdrawn, what was read so far; that is not kept.
     """
     key = (str(b.path), a.version, b.version, str(kind))
     if a.angles is not None and a.angles[0] == key:
@@ -66,7 +66,7 @@ def sketches_of(
         if is_unwanted():
             return found
         with locked():
-            pair = _sketches(a.run, b.run, info.site)
+            pair = _shared_sketches(a.run, b.run, info.site)
         if pair is not None:
             found[info.site] = (info, pair)
     with locked():
@@ -82,31 +82,27 @@ def cosine_data(found: Pairs, nodes: Sequence[Node], window: tuple[int, int]) ->
         return None
     table = np.full((len(nodes), len(steps)), np.nan)
     for row, node in enumerate(nodes):
-        mine = [pair for info, pair in found.values() if _is_in(info, node)]
+        mine = [pair for info, pair in found.values() if row_name(info.site, node.depth) == node.path]
         for column, step in enumerate(steps):
-            table[row, column] = _cosine([pair for pair in mine if step in pair[0]], step)
+            table[row, column] = _joint_cosine([pair for pair in mine if step in pair[0]], step)
     return {"steps": steps, "values": floats(table)}
 
 
-def _is_in(info: SiteInfo, node: Node) -> bool:
-    return row_name(info.site, node.depth) == node.path
-
-
-def _sketches(a: Run, b: Run, site: Site) -> Pair | None:
-    """The looks both runs took of a site, each with its place, and the sketches of both there."""
+def _shared_sketches(a: Run, b: Run, site: Site) -> Pair | None:
+    """The steps at which both runs sketched a site, each with its index, and the sketches of both there."""
     (steps_a, left), (steps_b, right) = a.vectors("sketch", site), b.vectors("sketch", site)
     if not len(steps_a) or not len(steps_b) or left.shape[1] != right.shape[1]:
         return None
     steps, at_a, at_b = np.intersect1d(steps_a, steps_b, assume_unique=True, return_indices=True)
-    places = {int(step): place for place, step in enumerate(steps)}
-    return places, left[at_a].astype(np.float64), right[at_b].astype(np.float64)
+    indices = {int(step): index for index, step in enumerate(steps)}
+    return indices, left[at_a].astype(np.float64), right[at_b].astype(np.float64)
 
 
-def _cosine(pairs: Sequence[Pair], step: int) -> float:
+def _joint_cosine(pairs: Sequence[Pair], step: int) -> float:
     """Of several tensors as if they were one; NaN where one side is zero or no number."""
     dot = size_a = size_b = 0.0
-    for places, left, right in pairs:
-        x, y = left[places[step]], right[places[step]]
+    for indices, left, right in pairs:
+        x, y = left[indices[step]], right[indices[step]]
         dot, size_a, size_b = dot + float(x @ y), size_a + float(x @ x), size_b + float(y @ y)
     if not (0 < size_a < np.inf and 0 < size_b < np.inf):
         return float("nan")

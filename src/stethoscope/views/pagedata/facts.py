@@ -11,8 +11,7 @@ import numpy as np
 from stethoscope.explain.diagnosis import Diagnosis
 from stethoscope.record import metrics
 from stethoscope.store import Run
-from stethoscope.store.locate import last_written
-from stethoscope.views.common import numbers, words
+from stethoscope.views.common import run_status
 from stethoscope.views.common.open_run import OpenRun
 from stethoscope.views.pagedata.packing import Number, number, plain, text
 
@@ -60,85 +59,37 @@ def identity(run: Run) -> Identity:
         "stateText": state_words(run),
         "lastStep": step,
         "numSteps": len(run.steps),
-        "endedBy": text(words.ended_by(run), 120),
-        "startedAt": words.started_at(run),
-        "endedAt": ended_at(run),
+        "endedBy": text(run_status.ended_by(run), 120),
+        "startedAt": run_status.started_at(run),
+        "endedAt": run_status.ended_at(run),
     }
 
 
 def state_words(run: Run) -> str:
     """As the bar at the top says it: "Crashed at step 1,946"."""
-    step = run.last_step
-    at = "" if step is None else numbers.count(step)
-    match run.state:
-        case "live":
-            return f"Live, step {at}" if at else "Live, no step yet"
-        case "finished":
-            return f"Finished, {numbers.plural(len(run.steps), 'step')}"
-        case "crashed":
-            return f"Crashed at step {at}" if at else "Crashed before the first step"
-        case "stale":
-            quiet = ended_at(run)
-            since = time.strftime("%H:%M", time.localtime(quiet)) if quiet else "a while"
-            return f"Stale since {since}"
-    lost = words.num_frames_lost(run)
-    return f"Damaged, {numbers.plural(lost, 'frame')} left out" if lost else "Damaged, some bytes left out"
-
-
-def ended_at(run: Run) -> float | None:
-    """When the run last said anything, in seconds since 1970: by its own clock where it is over, else by its files'."""
-    if run.state not in ("live", "stale"):
-        begun = words.started_at(run)
-        spoken = [event.time for event in run.events()]
-        if begun is not None and metrics.STEP_MS in run.metrics():
-            spoken.append(begun + float(np.nansum(run.metric(metrics.STEP_MS).values)) / 1000)
-        if spoken:
-            return max(spoken)
-    return last_written(run.path)[0] or None
+    said = run_status.state_text(run, brief=True)
+    return said[:1].upper() + said[1:]
 
 
 def status_parts(viewed: OpenRun, diagnosis: Diagnosis) -> list[StatusPart]:
     """Coverage, losses, cost: each a number to set in bold and the words around it."""
-    run = viewed.run
-    reporting, expected = words.coverage(run, diagnosis.looked_at)
-    parts: list[StatusPart] = [
-        {"strong": f"{numbers.count(reporting)} of {numbers.count(expected)}", "rest": "sites reporting"}
-    ]
-    rest = "step read" if len(run.steps) == 1 else "steps read"
-    rows, frames = words.num_rows_lost(run), words.num_frames_lost(run)
-    if rows:
-        rest += f", {words.losses_text(run)} lost"
-    if frames:
-        rest += f", {numbers.plural(frames, 'frame')} left out"
-    parts.append({"strong": numbers.count(len(run.steps)), "rest": rest})
-    broken = [one.partition(":")[0] for one in diagnosis.looked_at.broken_detectors]
-    if broken:
-        parts.append(
-            {"strong": numbers.plural(len(broken), "detector"), "rest": f"failed: {text(', '.join(broken), 200)}"}
-        )
-    cost = cost_share(run)
-    if cost is not None:
-        parts.append({"before": "Recording costs", "strong": numbers.percent(cost), "rest": "of a step"})
-    if run.thinned:
-        gone = sum(part.rows_dropped for part in run.thinned)
-        parts.append({"strong": numbers.count(gone), "rest": "rows thinned out"})
+    parts: list[StatusPart] = []
+    for part in run_status.status_parts(viewed.run, diagnosis.looked_at):
+        parts.append({"strong": part.strong, "rest": text(part.rest, 200)})
+        if part.before:
+            parts[-1]["before"] = part.before
     return parts
 
 
-def cost_share(run: Run) -> float | None:
-    """The share of a step that recording takes."""
-    return words.step_cost(run)
-
-
 def closing_words(run: Run) -> str:
-    """When it was last written and how it ended: "Written 14:32:07, closed by FloatingPointError"."""
-    when = ended_at(run)
-    said = f"Written {time.strftime('%H:%M:%S', time.localtime(when))}" if when else ""
+    """When it was last written and how it ended: "Last write 14:32:07, ended by FloatingPointError"."""
+    when = run_status.ended_at(run)
+    said = f"Last write {time.strftime('%H:%M:%S', time.localtime(when))}" if when else ""
     if run.state == "crashed":
-        by = words.ended_by(run)
-        said += f", closed by {text(by, 80)}" if by else ", the process is gone"
+        by = run_status.ended_by(run)
+        said += f", ended by {text(by, 80)}" if by else ", process killed, or exited without closing"
     if run.state == "finished":
-        said += ", closed"
+        said += ", finished"
     return said
 
 
@@ -154,14 +105,14 @@ def model_facts(run: Run) -> ModelFacts:
     return {
         "type": text(str(model.get("type", "")), 80),
         "numParameters": params,
-        "precision": ", ".join(_short(dtype) for dtype in dtypes[:3]),
+        "precision": ", ".join(_dtype_name(dtype) for dtype in dtypes[:3]),
         "numRanks": len(run.ranks),
         "optimizers": plain(run.info.get("optimizers", [])),
         "versions": plain(run.info.get("versions", {})),
     }
 
 
-def _short(dtype: str) -> str:
+def _dtype_name(dtype: str) -> str:
     return {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "float64": "fp64"}.get(dtype, text(dtype, 16))
 
 

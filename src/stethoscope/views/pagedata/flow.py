@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, TypedDict
 
 import numpy as np
@@ -179,7 +179,7 @@ def measured_cells(
                 levels=np.concatenate([cells.levels, other.levels]),
                 marks=np.concatenate([cells.marks, other.marks]),
             )
-    return {path: place for place, path in enumerate(names)}, cells
+    return {path: index for index, path in enumerate(names)}, cells
 
 
 def layer_bars(viewed: OpenRun, kind: Kind, layers: Sequence[Node], view: tuple[int, int, int]) -> LayerBars:
@@ -237,14 +237,14 @@ def condensed(graph: Graph, tree: Sequence[Node], opened: str) -> tuple[list[Sho
     merged = _without_norms(merged, types, opened)
     kept = {end for pair in merged for end in pair}
     shown = [
-        _shown(path, graph, names, tops, opened)
+        _shown_node(path, graph, names, tops, opened)
         for path in dict.fromkeys(names[p] for p in graph.order)
         if path in kept
     ]
-    return shown[:MAX_NODES], _edges(merged, {node.path for node in shown[:MAX_NODES]})
+    return shown[:MAX_NODES], _edge_data(merged, {node.path for node in shown[:MAX_NODES]})
 
 
-def _shown(path: str, graph: Graph, names: Mapping[str, str], tops: Mapping[str, str], opened: str) -> Shown:
+def _shown_node(path: str, graph: Graph, names: Mapping[str, str], tops: Mapping[str, str], opened: str) -> Shown:
     node = graph.nodes.get(path)
     order = min(graph.nodes[p].order for p, name in names.items() if name == path)
     layer = _top_of(path, tops)
@@ -288,7 +288,7 @@ def _without_norms(
     return out
 
 
-def _edges(merged: Mapping[tuple[str, str], EdgeKind], known: set[str]) -> list[FlowEdge]:
+def _edge_data(merged: Mapping[tuple[str, str], EdgeKind], known: set[str]) -> list[FlowEdge]:
     return [
         {"source": text(source, 10_000), "target": text(target, 10_000), **body}
         for (source, target), body in merged.items()
@@ -299,34 +299,30 @@ def _edges(merged: Mapping[tuple[str, str], EdgeKind], known: set[str]) -> list[
 def chain(tree: Sequence[Node], opened: str) -> tuple[list[Shown], list[FlowEdge]]:
     """Without a recorded graph: the modules in the order of the model, each to the next."""
     shown: list[Shown] = []
-    for place, node in enumerate(tree):
+    for index, node in enumerate(tree):
         top = node if node.parent == -1 else tree[node.parent]
         is_part = node.parent >= 0 and top.parent == -1
         if (node.parent == -1 and not node.num_children) or is_part or (opened and node.path.startswith(opened + ".")):
             if node.path == opened or node.frozen:
                 continue
             inside = bool(opened) and node.path.startswith(opened + ".")
-            layer = _layer_of(tree, place)
-            shown.append(Shown(node.path, node.label, "module", layer, place, inside))
+            layer = _layer_of(tree, index)
+            shown.append(Shown(node.path, node.label, "module", layer, index, inside))
     shown = shown[:MAX_NODES]
     return shown, [
         {"source": text(a.path, 10_000), "target": text(b.path, 10_000), "kind": "data", "gradient": "flows"}
-        for a, b in _neighbors(shown)
+        for a, b in itertools.pairwise(shown)
     ]
 
 
-def _layer_of(tree: Sequence[Node], place: int) -> str:
-    while tree[place].parent >= 0:
-        place = tree[place].parent
-    return tree[place].path
+def _layer_of(tree: Sequence[Node], index: int) -> str:
+    while tree[index].parent >= 0:
+        index = tree[index].parent
+    return tree[index].path
 
 
-def _neighbors(shown: Sequence[Shown]) -> Iterable[tuple[Shown, Shown]]:
-    return itertools.pairwise(shown)
-
-
-def _flow(viewed: OpenRun, query: QueryParams) -> FlowData:
+def _answer_flow(viewed: OpenRun, query: QueryParams) -> FlowData:
     return flow_data(viewed, query.kind(heat_kind(viewed)), query.view(viewed.span))
 
 
-SCREEN: Final = Screen(name="flow", title="Flow", order=30, key="f", icon="flow", questions={"flow": _flow})
+SCREEN: Final = Screen(name="flow", title="Flow", order=30, key="f", icon="flow", questions={"flow": _answer_flow})

@@ -15,6 +15,8 @@ from stethoscope.views.pagedata.query import MAX_ROWS
 
 MAX_CELLS: Final = 400_000
 _OPEN_ROWS: Final = 44
+_THUMBNAIL_BINS: Final = 58
+_THUMBNAIL_ROWS: Final = 15
 
 
 class TreeRow(NamedTuple):
@@ -70,9 +72,9 @@ def heat_data(
     """The heatmap of some rows of the tree (by default those open at first) over first..last in `width` bins."""
     first, last, width = view
     tree = viewed.tree(kind)
-    places = list(opened_rows(viewed, tree)) if rows is None else [at for at in rows if 0 <= at < len(tree)]
-    places = places[:MAX_ROWS]
-    nodes = [tree[at] for at in places]
+    indices = list(opened_rows(viewed, tree)) if rows is None else [at for at in rows if 0 <= at < len(tree)]
+    indices = indices[:MAX_ROWS]
+    nodes = [tree[at] for at in indices]
     width = max(8, min(width, MAX_CELLS // max(1, len(nodes)), 4096))
     cells = viewed.grid(kind, stat, nodes, (first, last, width), has_time=exact)
     out: HeatData = {
@@ -84,7 +86,7 @@ def heat_data(
         "start": int(cells.bins.starts[0]) if len(cells.bins) else first,
         "size": cells.bins.size,
         "count": len(cells.bins),
-        "rows": places,
+        "rows": indices,
         "values": floats(cells.levels),
         "marks": small(cells.marks),
         "usual": floats(cells.usual),
@@ -117,7 +119,7 @@ def troubled(tree: Sequence[Node], findings: Iterable[Finding]) -> dict[int, Sev
     for finding in findings:
         here: dict[int, Severity] = {}
         for at, node in enumerate(tree):
-            if any(_within(site, node.path) for site in finding.sites):
+            if any(_is_within(site, node.path) for site in finding.sites):
                 here[at] = finding.severity
         leaves = [at for at, node in enumerate(tree) if not node.num_children]
         if len(leaves) > 1 and all(at in here for at in leaves):
@@ -128,7 +130,7 @@ def troubled(tree: Sequence[Node], findings: Iterable[Finding]) -> dict[int, Sev
     return out
 
 
-def _within(site: str, path: str) -> bool:
+def _is_within(site: str, path: str) -> bool:
     return site == path or site.startswith(path + ".")
 
 
@@ -152,7 +154,7 @@ def _is_open(tree: Sequence[Node], at: int, opened: set[int]) -> bool:
     return True
 
 
-def thumbnail(viewed: OpenRun, width: int = 58, max_rows: int = 15) -> Thumbnail | None:
+def thumbnail(viewed: OpenRun) -> Thumbnail | None:
     """A picture of the whole run for a list: a few rows, log2 ratios in eighths, marks."""
     kinds = viewed.kinds()
     if not kinds or not len(viewed.run.steps):
@@ -161,9 +163,9 @@ def thumbnail(viewed: OpenRun, width: int = 58, max_rows: int = 15) -> Thumbnail
     top = [node for node in tree if node.parent == -1]
     if len(top) < 4:
         top = [node for node in tree if node.indent <= 1]
-    if len(top) > max_rows:
-        top = [top[int(at)] for at in np.linspace(0, len(top) - 1, max_rows)]
-    cells = viewed.grid(kinds[0], "norm", top, (*viewed.span, width), raw=False)
+    if len(top) > _THUMBNAIL_ROWS:
+        top = [top[int(at)] for at in np.linspace(0, len(top) - 1, _THUMBNAIL_ROWS)]
+    cells = viewed.grid(kinds[0], "norm", top, (*viewed.span, _THUMBNAIL_BINS), raw=False)
     levels = np.clip(np.nan_to_num(cells.levels, nan=0.0, posinf=6.0, neginf=-6.0), -6, 6)
     return {
         "rows": len(top),

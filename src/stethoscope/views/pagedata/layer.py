@@ -120,7 +120,7 @@ def layer_data(viewed: OpenRun, path: str, view: tuple[int, int, int], tensor_at
 
 def sites_of(run: Run, path: str) -> tuple[list[SiteInfo], list[SiteInfo]]:
     """The sites in a layer, and its weights, the largest first; BadQuestionError where there is no such layer."""
-    inside = [info for info in run.sites if _within(info.site, path)]
+    inside = [info for info in run.sites if _is_within(info.site, path)]
     if not inside:
         raise BadQuestionError("There is no such layer", where=text(path, 80), do="Choose one from the tree")
     weights = [info for info in inside if info.site.kind is Kind.WEIGHT]
@@ -132,7 +132,7 @@ def real_path(run: Run, shown: str) -> str:
 
     Names with control characters are not shown as they are.
     """
-    if any(_within(info.site, shown) for info in run.sites):
+    if any(_is_within(info.site, shown) for info in run.sites):
         return shown
     for info in run.sites:
         if shown in info.site.names:
@@ -146,19 +146,19 @@ def real_path(run: Run, shown: str) -> str:
     return shown
 
 
-def _within(site: Site, path: str) -> bool:
+def _is_within(site: Site, path: str) -> bool:
     """Whether a site is the layer's or of a part of it; of the model as a whole only what is its own."""
     if not site.module:
         return path == ROOT_NAME or (site.path == path and site.kind not in OUTPUT_KINDS)
     return site.module == path or site.module.startswith(path + ".")
 
 
-def _holds(path: str, site: str) -> bool:
+def _is_held_by(path: str, site: str) -> bool:
     """Whether what is named so is in the layer."""
     return path == ROOT_NAME or site == path or site.startswith(path + ".")
 
 
-def _outputs(path: str, inside: list[SiteInfo]) -> list[SiteInfo]:
+def _output_sites(path: str, inside: list[SiteInfo]) -> list[SiteInfo]:
     """What the layer itself returns."""
     return [info for info in inside if info.site.kind in _RETURNED and (info.site.module or ROOT_NAME) == path]
 
@@ -168,19 +168,19 @@ def head_data(run: Run, path: str, inside: list[SiteInfo]) -> LayerHead:
     model: Any = run.info.get("model")
     modules = model.get("modules", []) if isinstance(model, Mapping) else []
     own = [m for m in modules if isinstance(m, Mapping) and (str(m.get("path", "")) or ROOT_NAME) == path]
-    under = [m for m in modules if isinstance(m, Mapping) and _holds(path, str(m.get("path", "")))]
-    outputs = _outputs(path, inside)
+    under = [m for m in modules if isinstance(m, Mapping) and _is_held_by(path, str(m.get("path", "")))]
+    outputs = _output_sites(path, inside)
     return {
         "type": text(str(own[0].get("type", "")), 80) if own else "",
         "detail": text(str(own[0].get("detail", "")), 200) if own else "",
         "numParameters": sum(int(m.get("num_parameters") or 0) for m in under),
         "shape": list(outputs[0].shape) if outputs else [],
         "dtype": text(outputs[0].dtype, 20) if outputs else "",
-        "source": _source(own[0].get("source")) if own else None,
+        "source": _source_lines(own[0].get("source")) if own else None,
     }
 
 
-def _source(value: Any) -> Source | None:
+def _source_lines(value: Any) -> Source | None:
     if not isinstance(value, Mapping) or not isinstance(value.get("line"), int):
         return None
     return {"file": text(str(value.get("file", ""))), "line": value["line"]}
@@ -203,8 +203,8 @@ class LayerLine:
 def layer_tracks(
     viewed: OpenRun, path: str, inside: list[SiteInfo], tensor: SiteInfo | None, view: tuple[int, int, int]
 ) -> list[Track]:
-    """The lines of `layer_series` over the steps that are looked at; those without a value there are left out."""
-    out = [_line(track, view) for track in layer_series(viewed, path, inside, tensor, view[:2])]
+    """The lines of `layer_series` over the steps in view; those without a value there are left out."""
+    out = [_line_data(track, view) for track in layer_series(viewed, path, inside, tensor, view[:2])]
     return [track for track in out if track["series"]["count"]][:8]
 
 
@@ -220,7 +220,7 @@ def layer_series(
     for module in attention_modules(run, path)[:1]:
         note = text(module.removeprefix(path + "."), 60) if module != path else ""
         out.append(LayerLine("Attention entropy", entropy(run, module), f"{note}, nats".lstrip(", "), "s3"))
-    out += _output_tracks(viewed, _outputs(path, inside), {(track.site, track.stat) for track in out}, window)
+    out += _output_tracks(viewed, _output_sites(path, inside), {(track.site, track.stat) for track in out}, window)
     if tensor is not None:
         of = f"of {text(tensor.site.path.removeprefix(path + '.'), 60)}"
         gradient = _one(run, Site(tensor.site.module, Kind.GRADIENT, tensor.site.name), "norm", window)
@@ -228,7 +228,7 @@ def layer_series(
         weight = _one(run, tensor.site, "norm", window)
         if (tensor.site.path, "norm", Kind.GRADIENT) not in {(track.site, track.stat, track.kind) for track in out}:
             out.append(LayerLine("Gradient norm", gradient, of, "s2"))
-        out.append(LayerLine("Update / weight", _quotient(update, weight), of, "s2"))
+        out.append(LayerLine("Update / weight", _ratio_series(update, weight), of, "s2"))
         out.append(LayerLine("Weight norm", weight, of, "s4"))
     return out
 
@@ -242,13 +242,17 @@ def _output_tracks(
     left.sort(key=lambda info: named.isdisjoint({info.site.path, info.site.name} - {""}))
     return [
         LayerLine(
-            "Largest output", _largest(viewed.run, info.site, window), text(info.site.name, 60), "s1", _limit(info)
+            "Largest output",
+            _largest_size(viewed.run, info.site, window),
+            text(info.site.name, 60),
+            "s1",
+            _dtype_limit(info),
         )
         for info in left[:_MAX_OUTPUTS]
     ]
 
 
-def _largest(run: Run, site: Site, window: tuple[int, int] | None) -> Series:
+def _largest_size(run: Run, site: Site, window: tuple[int, int] | None) -> Series:
     """The largest size in a tensor; NaN or Inf at the steps where it held one."""
     series = _one(run, site, "abs_max", window)
     values = series.values.copy()
@@ -263,30 +267,30 @@ def evidence_tracks(viewed: OpenRun, path: str, window: tuple[int, int] | None =
     out: list[LayerLine] = []
     for finding in viewed.diagnosis.findings:
         for e in finding.evidence:
-            if not e.site or not e.kind or not _holds(path, e.site):
+            if not e.site or not e.kind or not _is_held_by(path, e.site):
                 continue
             series = evidence_series(e, viewed.run, window)
             known = {(track.site, track.stat) for track in out}
             if series is None or (e.site, e.stat) in known or e.stat == "num_nonfinite":
                 continue
             info = next((i for i in viewed.run.sites if i.site.path == e.site and i.site.kind == e.kind), None)
-            label = _capital(text(e.label.replace(e.site, e.site.removeprefix(path + ".")), 80))
-            out.append(LayerLine(label, series, "", "s1", _limit(info) if info else None, e.site, e.stat, e.kind))
+            label = _capitalized(text(e.label.replace(e.site, e.site.removeprefix(path + ".")), 80))
+            out.append(LayerLine(label, series, "", "s1", _dtype_limit(info) if info else None, e.site, e.stat, e.kind))
     return out[:3]
 
 
-def _capital(words: str) -> str:
+def _capitalized(words: str) -> str:
     return words[:1].upper() + words[1:]
 
 
-def _limit(info: SiteInfo) -> Limit | None:
+def _dtype_limit(info: SiteInfo) -> Limit | None:
     """The largest number of a narrow type, where a value could come near it."""
     if info.dtype != "float16":
         return None
     return {"value": _LARGEST["float16"], "label": "fp16 overflow, 65,504"}
 
 
-def _line(track: LayerLine, view: tuple[int, int, int]) -> Track:
+def _line_data(track: LayerLine, view: tuple[int, int, int]) -> Track:
     series = track.series
     inside = series.values[(series.steps >= view[0]) & (series.steps <= view[1])]
     finite = inside[np.isfinite(inside)]
@@ -312,7 +316,7 @@ def _one(run: Run, site: Site, stat: str, window: tuple[int, int] | None = None)
     return found[site] if site in found else Series(np.empty(0, np.int64), np.empty(0))
 
 
-def _quotient(a: Series, b: Series) -> Series:
+def _ratio_series(a: Series, b: Series) -> Series:
     steps, at_a, at_b = np.intersect1d(a.steps, b.steps, assume_unique=True, return_indices=True)
     with np.errstate(divide="ignore", invalid="ignore"):
         return Series(steps, a.values[at_a] / b.values[at_b])
@@ -344,10 +348,12 @@ def picture_data(
     every = 1
     while len(steps) // every > MAX_PICTURES:
         every *= 2
-    return _picture(run, site, steps[::every], table[::every], view) if len(steps) else None
+    return _histogram_picture(run, site, steps[::every], table[::every], view) if len(steps) else None
 
 
-def _picture(run: Run, site: Site, steps: IntArray, table: FloatArray, view: tuple[int, int, int]) -> Pictures:
+def _histogram_picture(
+    run: Run, site: Site, steps: IntArray, table: FloatArray, view: tuple[int, int, int]
+) -> Pictures:
     sizes = table[:, ZERO_BIN + 1 :].sum(axis=0) + table[:, ZERO_BIN - 1 :: -1].sum(axis=0)
     used = np.flatnonzero(sizes)
     top = int(used[-1]) + 1 + MIN_EXPONENT if len(used) else 0
@@ -411,10 +417,10 @@ def histogram_every(run: Run) -> int | None:
     return int(every) if isinstance(every, int) and every > 0 else None
 
 
-def _layer(viewed: OpenRun, query: QueryParams) -> LayerData:
+def _answer_layer(viewed: OpenRun, query: QueryParams) -> LayerData:
     return layer_data(viewed, query.words("path"), query.view(viewed.span), query.whole("step", -1))
 
 
 SCREEN: Final = Screen(
-    name="layers", title="Layers", order=20, key="l", icon="lines", count="modules", questions={"layer": _layer}
+    name="layers", title="Layers", order=20, key="l", icon="lines", count="modules", questions={"layer": _answer_layer}
 )

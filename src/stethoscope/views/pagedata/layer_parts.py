@@ -38,7 +38,7 @@ class Units(TypedDict):
 
 
 def heads_data(run: Run, path: str, window: tuple[int, int]) -> Heads | None:
-    """The entropy of each head of the layer's attention at each look; None where heads were not told apart."""
+    """The entropy of each head of the layer's attention at each sample; None where heads were not told apart."""
     for module in attention_modules(run, path)[:8]:
         looks = {
             event.step: attention.modules[module].heads
@@ -62,7 +62,7 @@ def heads_data(run: Run, path: str, window: tuple[int, int]) -> Heads | None:
 
 
 def units_data(run: Run, inside: list[SiteInfo], tensor: SiteInfo | None, window: tuple[int, int]) -> Units | None:
-    """Each unit's largest gradient, or how strongly it fired, at the looks in the window."""
+    """Each unit's largest gradient, or how strongly it fired, at the samples in the window."""
     wanted: list[tuple[str, str, Site]] = []
     if tensor is not None:
         site = Site(tensor.site.module, Kind.GRADIENT, tensor.site.name)

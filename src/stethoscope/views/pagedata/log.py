@@ -7,10 +7,10 @@ from collections import Counter
 from typing import Final, Literal, TypedDict
 
 from stethoscope.explain.ending import ending
-from stethoscope.record import events
+from stethoscope.record import events, plural
 from stethoscope.store import Event, Run
-from stethoscope.views.common import numbers
 from stethoscope.views.common.open_run import OpenRun
+from stethoscope.views.common.run_status import ended_at
 from stethoscope.views.pagedata import facts
 from stethoscope.views.pagedata.event_messages import event_message, says_something
 from stethoscope.views.pagedata.packing import text
@@ -118,7 +118,7 @@ def num_entries(viewed: OpenRun) -> int:
     return len(viewed.diagnosis.findings) + len(_event_entries(viewed))
 
 
-def _told(run: Run) -> list[Told]:
+def _paired_events(run: Run) -> list[Told]:
     """Events to read, each with the one of its kind and rank before it."""
     last: dict[tuple[str, int | None], Event] = {}
     found: list[Told] = []
@@ -133,7 +133,7 @@ def _told(run: Run) -> list[Told]:
     return [pair for pair in found if pair[0].kind not in often]
 
 
-def _grouped(told: list[Told], stops: list[int]) -> list[list[Told]]:
+def _group_governor(told: list[Told], stops: list[int]) -> list[list[Told]]:
     """Turns of the governor one after the other are one line, up to the next finding; all else stands alone."""
     out: list[list[Told]] = []
     for pair in told:
@@ -150,7 +150,7 @@ def _event_entries(viewed: OpenRun) -> list[EventEntry]:
     """Events as lines; what several ranks say at one step in the same words is one line, with who says it."""
     stops = sorted(finding.first_step for finding in viewed.diagnosis.findings)
     lines: dict[tuple[object, ...], tuple[EventEntry, set[int]]] = {}
-    for group in _grouped(_told(viewed.run), stops)[-MAX_ENTRIES:]:
+    for group in _group_governor(_paired_events(viewed.run), stops)[-MAX_ENTRIES:]:
         (first, before), (event, _) = group[0], group[-1]
         words, note = event_message(event, before)
         if len(group) > 1:
@@ -187,8 +187,8 @@ def log_data(viewed: OpenRun) -> LogData:
         "version": viewed.version,
         "entries": entries[-MAX_ENTRIES:],
         "numEntries": len(entries),
-        "began": _began(run),
-        "ended": _ended(run),
+        "began": _began_entry(run),
+        "ended": _ended_entry(run),
         "starts": starts_data(run),
         "losses": dict(run.losses),
         "problems": [
@@ -198,10 +198,10 @@ def log_data(viewed: OpenRun) -> LogData:
     }
 
 
-def _began(run: Run) -> Began:
+def _began_entry(run: Run) -> Began:
     """What was watched, and when that began."""
     model = facts.model_facts(run)
-    words = f"Recording begins: {model['type'] or 'a model'}, {numbers.plural(model['numParameters'], 'parameter')}"
+    words = f"Recording begins: {model['type'] or 'a model'}, {plural(model['numParameters'], 'parameter')}"
     held = ", ".join(
         dict.fromkeys(group.optimizer for _, said in run.events_of(events.Ownership)[:1] for group in said.groups)
     )
@@ -209,14 +209,14 @@ def _began(run: Run) -> Began:
     return {"words": text(f"{words}, {held}" if held else words, 300), "time": started}
 
 
-def _ended(run: Run) -> Ended | None:
+def _ended_entry(run: Run) -> Ended | None:
     """How it ended, None while it has not."""
     if run.state in ("live", "stale"):
         return None
     words = ending(run) if run.state == "crashed" else facts.state_words(run)
     return {
         "words": text(words.rstrip("."), 400),
-        "time": facts.ended_at(run),
+        "time": ended_at(run),
         "step": run.last_step,
         "state": run.state,
     }
@@ -240,8 +240,8 @@ def starts_data(run: Run) -> list[Start]:
     ]
 
 
-def _log(viewed: OpenRun, _: QueryParams) -> LogData:
+def _answer_log(viewed: OpenRun, _: QueryParams) -> LogData:
     return log_data(viewed)
 
 
-SCREEN: Final = Screen(name="log", title="Log", order=60, icon="list", count="log", questions={"events": _log})
+SCREEN: Final = Screen(name="log", title="Log", order=60, icon="list", count="log", questions={"events": _answer_log})

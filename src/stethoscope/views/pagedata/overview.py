@@ -7,11 +7,12 @@ from typing import Final, NotRequired, TypedDict
 import numpy as np
 
 from stethoscope.analyse.bins import Bins, Mark, bins_over
-from stethoscope.explain.meanwhile import CLIP, metric_series
+from stethoscope.explain.context_evidence import CLIP, metric_series
 from stethoscope.kernels.statistics import STATISTICS
 from stethoscope.record import Kind, Series, Severity, metrics
 from stethoscope.store import Run
 from stethoscope.views.common.open_run import OpenRun
+from stethoscope.views.common.run_status import ended_at
 from stethoscope.views.pagedata import facts
 from stethoscope.views.pagedata.checkup import Checkup, checkup_data
 from stethoscope.views.pagedata.heat import HeatData, heat_data, opened_rows
@@ -19,7 +20,7 @@ from stethoscope.views.pagedata.packing import Number, Packed, binned, number, r
 from stethoscope.views.pagedata.query import QueryParams
 from stethoscope.views.pagedata.ranks import over_ranks, spread_bins
 from stethoscope.views.pagedata.screens import Screen
-from stethoscope.views.pagedata.verdict import Course, EvidenceData, Verdict, verdict_data, window_around
+from stethoscope.views.pagedata.verdict import Course, EvidenceData, Verdict, opening_window, verdict_data
 
 MAX_WIDTH: Final = 4096
 MINIMAP_BINS: Final = 1024
@@ -37,7 +38,7 @@ class Counts(TypedDict):
 
 
 class RunData(TypedDict):
-    """Everything of the run screen that does not depend on what part of it is looked at."""
+    """Everything of the run screen that does not depend on what part of it is in view."""
 
     version: int
     isExamining: bool
@@ -84,7 +85,7 @@ class Track(TypedDict):
 
 
 class TracksData(TypedDict):
-    """The lines over the steps that are looked at."""
+    """The lines over the steps in view."""
 
     version: int
     tracks: list[Track]
@@ -110,7 +111,7 @@ class Minimap(TypedDict):
 
 
 def run_data(viewed: OpenRun) -> RunData:
-    """Everything of the run screen that does not depend on what part of it is looked at."""
+    """Everything of the run screen that does not depend on what part of it is in view."""
     is_examining = viewed.examine_later()
     run, diagnosis = viewed.run, viewed.diagnosis
     assert set(STATS) <= set(STATISTICS)
@@ -121,7 +122,7 @@ def run_data(viewed: OpenRun) -> RunData:
         "model": facts.model_facts(run),
         "verdict": verdict_data(viewed, course(viewed)),
         "span": viewed.span,
-        "window": window_around(run, diagnosis),
+        "window": opening_window(run, diagnosis),
         "kinds": [str(kind) for kind in viewed.kinds()],
         "kind": str(heat_kind(viewed)),
         "stats": list(STATS),
@@ -189,7 +190,7 @@ def delay(viewed: OpenRun) -> float | None:
     """Seconds between the latest writing of a live run and our reading it."""
     if viewed.run.state != "live":
         return None
-    written = facts.ended_at(viewed.run)
+    written = ended_at(viewed.run)
     return max(0.0, viewed.read_at - written) if written else None
 
 
@@ -217,35 +218,35 @@ def tracks_data(viewed: OpenRun, first: int, last: int, width: int, extra: tuple
         spread = over_ranks(run, metrics.LOSS) if len(run.ranks) > 1 else None
         loss = run.metric(metrics.LOSS) if spread is None else spread.mean
         note = "" if spread is None else f"mean, band over {len(run.ranks):,} ranks"
-        one = _track(metrics.LOSS, "Loss", note, "s1", loss, (first, last, width), tall=True)
+        one = _track_data(metrics.LOSS, "Loss", note, "s1", loss, (first, last, width), tall=True)
         if spread is not None:
             one["series"] = spread_bins(spread, (first, last, width))
         out.append(one)
     gradient, note = gradient_norm(viewed)
     if len(gradient):
-        one = _track(metrics.GRADIENT_NORM, "Gradient norm", note, "s2", gradient, (first, last, width), tall=True)
+        one = _track_data(metrics.GRADIENT_NORM, "Gradient norm", note, "s2", gradient, (first, last, width), tall=True)
         limit = clip_limit(run)
         if limit is not None:
             one["limits"] = [{"value": limit, "label": f"clip at {limit:g}" + (".0" if limit == int(limit) else "")}]
         out.append(one)
     rate = next((name for name in known if metrics.is_learning_rate(name)), None)
     if rate:
-        out.append(_track(rate, "Learning rate", "", "s4", run.metric(rate), (first, last, width)))
+        out.append(_track_data(rate, "Learning rate", "", "s4", run.metric(rate), (first, last, width)))
     speed = step_rate(run)
     if len(speed):
-        one = _track("step_rate", "Throughput", "", "s3", speed, (first, last, width))
+        one = _track_data("step_rate", "Throughput", "", "s3", speed, (first, last, width))
         one["unit"] = "steps/s"
         out.append(one)
-    for place, name in enumerate([name for name in extra if name in known][:4]):
-        color = ("s5", "s6")[place % 2]
-        out.append(_track(name, text(name, 80), "", color, run.metric(name), (first, last, width), tall=True))
+    for index, name in enumerate([name for name in extra if name in known][:4]):
+        color = ("s5", "s6")[index % 2]
+        out.append(_track_data(name, text(name, 80), "", color, run.metric(name), (first, last, width), tall=True))
     return out
 
 
-def _track(
+def _track_data(
     key: str, label: str, note: str, color: str, series: Series, view: tuple[int, int, int], *, tall: bool = False
 ) -> Track:
-    inside = series.values[slice(*np.searchsorted(series.steps, [view[0], view[1] + 1]).tolist())]
+    inside = series.between(*view[:2]).values
     finite = inside[np.isfinite(inside)]
     log = bool(len(finite) and tall and finite.min() > 0 and finite.max() / finite.min() > 100)
     note = ", ".join(part for part in (note, "log" if log else "") if part)
@@ -304,7 +305,7 @@ def minimap_data(viewed: OpenRun) -> Minimap:
     bins = type(bins)(np.arange(begin, last + 1, size, dtype=np.int64), size)
     mean, low, high, marks = reduced(series.steps, series.values, bins)
     trouble = trouble_strip(viewed, bins)
-    begun, ended = facts.identity(run)["startedAt"], facts.ended_at(run)
+    begun, ended = facts.identity(run)["startedAt"], ended_at(run)
     return {
         "span": (first, last),
         "loss": binned(series, first, last, MINIMAP_BINS, bins),
@@ -323,12 +324,12 @@ def trouble_strip(viewed: OpenRun, bins: Bins) -> np.ndarray[tuple[int], np.dtyp
     top = [tree[at] for at in opened_rows(viewed, tree) if not tree[at].frozen][:512]
     if top:
         cells = viewed.grid(kind, "norm", top, (*viewed.span, MINIMAP_BINS), raw=False)
-        place = bins.index(cells.bins.starts)
+        index = bins.index(cells.bins.starts)
         far = np.nanmax(np.abs(np.where(np.isfinite(cells.levels), cells.levels, 0.0)), axis=0, initial=0.0)
         score = np.where(far > 4, 2, np.where(far > 2.5, 1, 0)).astype(np.uint8)
         score[(cells.marks >= Mark.INF).any(axis=0)] = 3
-        inside = (place >= 0) & (place < len(bins))
-        np.maximum.at(level, place[inside], score[inside])
+        inside = (index >= 0) & (index < len(bins))
+        np.maximum.at(level, index[inside], score[inside])
     for finding in viewed.diagnosis.causes:
         if finding.severity is Severity.CRITICAL and len(bins):
             at = bins.index(np.array([finding.first_step, finding.last_step]))
@@ -337,20 +338,20 @@ def trouble_strip(viewed: OpenRun, bins: Bins) -> np.ndarray[tuple[int], np.dtyp
     return level
 
 
-def _run(viewed: OpenRun, _: QueryParams) -> RunData:
+def _answer_run(viewed: OpenRun, _: QueryParams) -> RunData:
     return run_data(viewed)
 
 
-def _minimap(viewed: OpenRun, _: QueryParams) -> Minimap:
+def _answer_minimap(viewed: OpenRun, _: QueryParams) -> Minimap:
     return minimap_data(viewed)
 
 
-def _series(viewed: OpenRun, query: QueryParams) -> TracksData:
+def _answer_series(viewed: OpenRun, query: QueryParams) -> TracksData:
     extra = tuple(name for name in query.words("extra").split("\n") if name)
     return {"version": viewed.version, "tracks": tracks_data(viewed, *query.view(viewed.span), extra)}
 
 
-def _heatmap(viewed: OpenRun, query: QueryParams) -> HeatData:
+def _answer_heatmap(viewed: OpenRun, query: QueryParams) -> HeatData:
     return heat_data(
         viewed,
         query.kind(heat_kind(viewed)),
@@ -367,5 +368,5 @@ SCREEN: Final = Screen(
     title="Overview",
     order=10,
     icon="bars",
-    questions={"": _run, "minimap": _minimap, "series": _series, "heatmap": _heatmap},
+    questions={"": _answer_run, "minimap": _answer_minimap, "series": _answer_series, "heatmap": _answer_heatmap},
 )

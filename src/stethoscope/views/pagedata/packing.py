@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import math
 from collections.abc import Mapping
 from typing import Any, NotRequired, TypedDict
 
@@ -12,6 +11,7 @@ import numpy.typing as npt
 
 from stethoscope.analyse.bins import Bins, Mark, bins_over
 from stethoscope.record import FloatArray, IntArray, Series, printable
+from stethoscope.views.common.numbers import json_number
 
 MAX_TEXT = 400
 
@@ -46,12 +46,7 @@ def small(values: npt.ArrayLike) -> str:
 
 def number(value: float | None) -> Number:
     """A number JSON can hold: NaN and infinities by name."""
-    if value is None:
-        return None
-    value = float(value)
-    if math.isfinite(value):
-        return value
-    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    return None if value is None else json_number(float(value))
 
 
 def plain(value: Any, limit: int = MAX_TEXT) -> Any:
@@ -78,12 +73,11 @@ def text(value: str, limit: int = MAX_TEXT) -> str:
 
 def binned(series: Series, first: int, last: int, width: int, bins: Bins | None = None) -> Packed:
     """A series over first..last in at most `width` bins: mean, lowest, highest, and what is no number."""
-    inside = slice(*np.searchsorted(series.steps, [first, last + 1]).tolist())
-    steps, values = series.steps[inside], series.values[inside]
-    bins = bins_over(steps, width) if bins is None else bins
+    inside = series.between(first, last)
+    bins = bins_over(inside.steps, width) if bins is None else bins
     if not len(bins):
         return {"start": first, "size": 1, "count": 0, "mean": "", "marks": ""}
-    mean, low, high, marks = reduced(steps, values, bins)
+    mean, low, high, marks = reduced(inside.steps, inside.values, bins)
     out: Packed = {
         "start": int(bins.starts[0]),
         "size": bins.size,
@@ -110,24 +104,24 @@ def reduced(
 ) -> tuple[FloatArray, FloatArray, FloatArray, npt.NDArray[np.uint8]]:
     """Mean, lowest and highest finite value of each bin, and its mark: NaN over Inf over plain."""
     count = len(bins)
-    place = bins.index(steps)
-    if len(place) and (place[0] < 0 or place[-1] >= count or bool((np.diff(place) < 0).any())):
-        inside = np.flatnonzero((place >= 0) & (place < count))
-        inside = inside[np.argsort(place[inside], kind="stable")]
-        place, values = place[inside], values[inside]
+    index = bins.index(steps)
+    if len(index) and (index[0] < 0 or index[-1] >= count or bool((np.diff(index) < 0).any())):
+        inside = np.flatnonzero((index >= 0) & (index < count))
+        inside = inside[np.argsort(index[inside], kind="stable")]
+        index, values = index[inside], values[inside]
     mean, low, high = (np.full(count, np.nan) for _ in range(3))
     marks = np.full(count, Mark.MISSING, dtype=np.uint8)
-    if not len(place):
+    if not len(index):
         return mean, low, high, marks
-    edges = np.flatnonzero(np.diff(place, prepend=-1))
-    at = place[edges]
+    edges = np.flatnonzero(np.diff(index, prepend=-1))
+    at = index[edges]
     finite = np.isfinite(values)
     marks[at] = Mark.PLAIN
-    num = np.diff(np.append(edges, len(place)))
+    num = np.diff(np.append(edges, len(index)))
     total = values
     if not finite.all():
-        marks[place[np.isinf(values)]] = Mark.INF
-        marks[place[np.isnan(values)]] = Mark.NAN
+        marks[index[np.isinf(values)]] = Mark.INF
+        marks[index[np.isnan(values)]] = Mark.NAN
         num = np.add.reduceat(finite.astype(np.int64), edges)
         total, values = np.where(finite, values, 0.0), np.where(finite, values, np.nan)
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):

@@ -8,7 +8,6 @@ import numpy as np
 
 from stethoscope.record import FloatArray, IntArray, Series, metrics
 from stethoscope.views.common.open_run import OpenRun
-from stethoscope.views.pagedata import facts
 from stethoscope.views.pagedata.packing import Number, Packed, binned, number
 from stethoscope.views.pagedata.query import QueryParams
 from stethoscope.views.pagedata.screens import Screen
@@ -18,7 +17,7 @@ _PARTS: Final = (
     ("forward", metrics.FORWARD_MS, "s1"),
     ("backward", metrics.BACKWARD_MS, "s2"),
     ("optimizer", metrics.OPTIMIZER_MS, "s3"),
-    ("ours", metrics.OVERHEAD_MS, "ink"),
+    ("Stethoscope", metrics.OVERHEAD_MS, "ink"),
 )
 
 
@@ -48,7 +47,6 @@ class ProfileData(TypedDict):
     medianMs: Number
     numSteps: int
     series: Packed | None
-    cost: float | None
     slowest: list[SlowStep]
 
 
@@ -64,16 +62,15 @@ def profile_data(viewed: OpenRun, view: tuple[int, int, int]) -> ProfileData:
             "medianMs": None,
             "numSteps": 0,
             "series": None,
-            "cost": None,
             "slowest": [],
         }
     steps = run.metric(metrics.STEP_MS)
-    inside = _window(steps, view)
+    inside = steps.between(*view[:2])
     mean = float(np.nanmean(inside.values)) if len(inside) else float("nan")
-    found = [(label, color, _window(run.metric(name), view)) for label, name, color in _PARTS if name in known]
+    found = [(label, color, run.metric(name).between(*view[:2])) for label, name, color in _PARTS if name in known]
     other = inside.values.copy()
     for _, _, part in found:
-        other -= np.nan_to_num(_at(part, inside.steps))
+        other -= np.nan_to_num(_values_at(part, inside.steps))
     label, color = ("other", "mark") if len(found) > 0 else ("training", "s1")
     found.append((label, color, Series(inside.steps, np.maximum(0.0, other))))
     parts: list[ProfilePart] = [
@@ -90,7 +87,7 @@ def profile_data(viewed: OpenRun, view: tuple[int, int, int]) -> ProfileData:
         {
             "step": int(inside.steps[at]),
             "ms": number(float(inside.values[at])),
-            "parts": [number(float(_at(part, inside.steps[at : at + 1])[0])) for _, _, part in found],
+            "parts": [number(float(_values_at(part, inside.steps[at : at + 1])[0])) for _, _, part in found],
         }
         for at in order.tolist()
     ]
@@ -101,28 +98,22 @@ def profile_data(viewed: OpenRun, view: tuple[int, int, int]) -> ProfileData:
         "numSteps": len(inside),
         "medianMs": number(float(np.nanmedian(inside.values))) if len(inside) else None,
         "series": binned(steps, *view),
-        "cost": facts.cost_share(run),
         "slowest": slowest,
     }
 
 
-def _at(series: Series, steps: IntArray) -> FloatArray:
+def _values_at(series: Series, steps: IntArray) -> FloatArray:
     """The values at these steps, NaN where there is none."""
     out = np.full(len(steps), np.nan)
     if len(series):
-        place = np.minimum(np.searchsorted(series.steps, steps), len(series) - 1)
-        there = series.steps[place] == steps
-        out[there] = series.values[place[there]]
+        index = np.minimum(np.searchsorted(series.steps, steps), len(series) - 1)
+        there = series.steps[index] == steps
+        out[there] = series.values[index[there]]
     return out
 
 
-def _window(series: Series, view: tuple[int, int, int]) -> Series:
-    keep = (series.steps >= view[0]) & (series.steps <= view[1])
-    return Series(series.steps[keep], series.values[keep])
-
-
-def _profile(viewed: OpenRun, query: QueryParams) -> ProfileData:
+def _answer_profile(viewed: OpenRun, query: QueryParams) -> ProfileData:
     return profile_data(viewed, query.view(viewed.span))
 
 
-SCREEN: Final = Screen(name="profile", title="Profile", order=40, questions={"profile": _profile})
+SCREEN: Final = Screen(name="profile", title="Profile", order=40, questions={"profile": _answer_profile})

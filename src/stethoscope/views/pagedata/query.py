@@ -35,9 +35,9 @@ class QueryParams:
         words = self._found.get(name)
         if words is None or words == "":
             return default
-        return max(low, min(self._parsed(int, name, words), high))
+        return max(low, min(self._parse_value(int, name, words), high))
 
-    def _parsed(self, parse: Callable[[str], int], name: str, words: str) -> int:
+    def _parse_value(self, parse: Callable[[str], int], name: str, words: str) -> int:
         if len(words) > 20:
             raise BadQuestionError(f"{name} cannot be read")
         try:
@@ -71,7 +71,7 @@ class QueryParams:
         return {"1": True, "0": False}.get(self._found.get(name, ""), default)
 
     def view(self, span: tuple[int, int]) -> tuple[int, int, int]:
-        """First and last step, by default those of the span, and the width in pixels of what is looked at."""
+        """First and last step, by default those of the span, and the width in pixels of what is drawn."""
         first, last = self.whole("first", span[0]), self.whole("last", span[1])
         if last < first:
             raise BadQuestionError("The last step lies before the first", where=f"{first} to {last}")

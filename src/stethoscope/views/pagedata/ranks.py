@@ -44,8 +44,8 @@ def ranks_data(viewed: OpenRun) -> RanksData:
     run = viewed.run
     rows: list[RankRow] = []
     for rank in run.ranks[:MAX_RANKS]:
-        loss = run.metric(metrics.LOSS, rank=rank) if metrics.LOSS in run.metrics() else _nothing()
-        step = run.metric(metrics.STEP_MS, rank=rank) if metrics.STEP_MS in run.metrics() else _nothing()
+        loss = run.metric(metrics.LOSS, rank=rank) if metrics.LOSS in run.metrics() else _empty_series()
+        step = run.metric(metrics.STEP_MS, rank=rank) if metrics.STEP_MS in run.metrics() else _empty_series()
         values = step.values[np.isfinite(step.values)]
         rows.append(
             {
@@ -78,8 +78,8 @@ def over_ranks(run: Run, name: str) -> Spread | None:
     steps = np.unique(np.concatenate([series.steps for series in found]))
     table, there = np.zeros((len(found), len(steps))), np.zeros((len(found), len(steps)), dtype=bool)
     for row, series in enumerate(found):
-        place = np.searchsorted(steps, series.steps)
-        table[row, place], there[row, place] = series.values, True
+        index = np.searchsorted(steps, series.steps)
+        table[row, index], there[row, index] = series.values, True
     with np.errstate(invalid="ignore"):
         mean = np.where(there, table, 0.0).sum(axis=0) / there.sum(axis=0)
         low, high = np.where(there, table, np.inf).min(axis=0), np.where(there, table, -np.inf).max(axis=0)
@@ -96,14 +96,14 @@ def spread_bins(spread: Spread, view: tuple[int, int, int]) -> Packed:
     return out
 
 
-def _nothing() -> Series:
+def _empty_series() -> Series:
     steps: IntArray = np.empty(0, np.int64)
     values: FloatArray = np.empty(0)
     return Series(steps, values)
 
 
-def _ranks(viewed: OpenRun, _: QueryParams) -> RanksData:
+def _answer_ranks(viewed: OpenRun, _: QueryParams) -> RanksData:
     return ranks_data(viewed)
 
 
-SCREEN: Final = Screen(name="ranks", title="Ranks", order=50, count="ranks", questions={"ranks": _ranks})
+SCREEN: Final = Screen(name="ranks", title="Ranks", order=50, count="ranks", questions={"ranks": _answer_ranks})

@@ -85,7 +85,7 @@ def list_verdict(viewed: OpenRun) -> ListVerdict:
     """The first cause in a row; "unlooked" where nobody has looked for findings yet."""
     run = viewed.run
     config = run.info.get("config", {})
-    # A companion that found nothing leaves no file; without one, nobody has looked.
+    # A companion that found nothing leaves no file; without one, nothing was searched.
     if not viewed.was_examined and config.get("companion", "off") != "process":
         words = "Not examined yet"
         return {

@@ -8,19 +8,18 @@ from typing import Final, TypedDict
 import numpy as np
 
 from stethoscope.detect.symptoms import Symptom
+from stethoscope.explain.context_evidence import context_evidence, goes_on, loss_words
 from stethoscope.explain.diagnosis import Diagnosis
-from stethoscope.explain.meanwhile import goes_on, loss_words, meanwhile
 from stethoscope.record import Evidence, Finding, Series, metrics
 from stethoscope.store import Run
 from stethoscope.views.common import numbers
-from stethoscope.views.common.evidence import evidence_series, evidence_trend, suspect_figure
+from stethoscope.views.common.evidence import evidence_series, evidence_trend, suspect_figure, window_from
 from stethoscope.views.common.open_run import OpenRun
 from stethoscope.views.pagedata.packing import Number, Packed, number, spark, text
 
 MAX_EVIDENCE: Final = 5
 MAX_FOLLOWED: Final = 6
 MAX_ROWS: Final = 200
-LEAD_STEPS: Final = 48
 _SPARK_BINS: Final = 96
 _GROWN: Final = 4.0
 _MAX_CLAUSE: Final = 120
@@ -133,7 +132,7 @@ class Verdict(TypedDict):
     lookedAt: Extent
 
 
-def window_around(run: Run, diagnosis: Diagnosis) -> tuple[int, int]:
+def opening_window(run: Run, diagnosis: Diagnosis) -> tuple[int, int]:
     """The steps to open with: enough before the first cause to see what was usual, and all that came after."""
     steps = run.steps
     metric = run.metric(metrics.LOSS).steps if metrics.LOSS in run.metrics() else steps
@@ -144,8 +143,7 @@ def window_around(run: Run, diagnosis: Diagnosis) -> tuple[int, int]:
     if not diagnosis.causes:
         return begin, end
     first = min([diagnosis.causes[0].first_step, *(entry["step"] for entry in signs(run, diagnosis.causes[0]))])
-    lead = max(LEAD_STEPS, (end - first) // 2)
-    return max(begin, min(first - lead, end - LEAD_STEPS)), end
+    return window_from(first, begin, end)
 
 
 def verdict_data(viewed: OpenRun, course: Course | None = None) -> Verdict:
@@ -201,8 +199,10 @@ def stated(viewed: OpenRun) -> Stated:
 def figure_data(evidence: Evidence, viewed: OpenRun) -> EvidenceData:
     """A number of the verdict, with the whole course that it is the end of."""
     series = evidence_series(evidence, viewed.run)
-    first, last = window_around(viewed.run, viewed.diagnosis)
-    return _figure(evidence, None if series is None or not len(series) else spark(series, _SPARK_BINS, first, last))
+    first, last = opening_window(viewed.run, viewed.diagnosis)
+    return _figure_data(
+        evidence, None if series is None or not len(series) else spark(series, _SPARK_BINS, first, last)
+    )
 
 
 def symptom_row(symptom: Symptom) -> FindingRow:
@@ -225,7 +225,7 @@ def cause_data(cause: Finding, run: Run, viewed: OpenRun) -> Cause:
     """One cause in full."""
     is_live = run.state == "live"
     own = cause.evidence[:MAX_EVIDENCE]
-    beside = meanwhile(run, cause, MAX_EVIDENCE - len(own))
+    beside = context_evidence(run, cause, MAX_EVIDENCE - len(own))
     return {
         **finding_row(cause, viewed.diagnosis),
         "why": " ".join(filter(None, (why(cause, beside), loss_words(run, cause)))),
@@ -277,11 +277,11 @@ def evidence_data(evidence: Evidence, cause: Finding, viewed: OpenRun) -> Eviden
     """A number, before and after, with its trend where a series is known."""
     run = viewed.run
     series = evidence_trend(evidence, cause, run)
-    first, last = window_around(run, viewed.diagnosis)
-    return _figure(evidence, None if series is None else spark(series, _SPARK_BINS, first, last))
+    first, last = opening_window(run, viewed.diagnosis)
+    return _figure_data(evidence, None if series is None else spark(series, _SPARK_BINS, first, last))
 
 
-def _figure(evidence: Evidence, trend: Packed | None) -> EvidenceData:
+def _figure_data(evidence: Evidence, trend: Packed | None) -> EvidenceData:
     return {
         "label": text(evidence.label, 160),
         "before": number(evidence.before),
@@ -298,7 +298,7 @@ def followed_entries(run: Run, cause: Finding, followed: Sequence[Finding]) -> l
     """What happened in order: signs before it, the cause, its consequences, and where the loss went."""
     where = f" in {text(cause.sites[0], 200)}" if cause.sites else ""
     entries = signs(run, cause)
-    entries.append({"step": cause.first_step, "text": _beginning(cause, where), "site": _site(cause)})
+    entries.append({"step": cause.first_step, "text": _beginning_text(cause, where), "site": _site(cause)})
     entries += [
         {"step": f.first_step, "text": text(f.message, 300).rstrip("."), "site": _site(f)}
         for f in followed[: MAX_FOLLOWED - 1]
@@ -307,7 +307,7 @@ def followed_entries(run: Run, cause: Finding, followed: Sequence[Finding]) -> l
     if "loss" not in seen:
         entries += loss_entries(run, cause.first_step)
     if len(entries) == 1:  # the sentence stands beside it, and need not be said twice
-        entries[0]["text"] = f"It begins{where}"
+        entries[0]["text"] = f"Started{where}"
     entries.sort(key=lambda entry: entry["step"])
     return entries[:MAX_FOLLOWED]
 
@@ -317,13 +317,13 @@ def lasting(run: Run, cause: Finding) -> list[str]:
     span = cause.last_step - cause.first_step + 1
     is_live, end = run.state == "live", run.last_step
     if is_live and end is not None and goes_on(run, cause):
-        out = [f"It still goes on, for {end - cause.first_step + 1:,} steps now"]
+        out = [f"Ongoing, for {end - cause.first_step + 1:,} steps"]
     elif span < 2:
-        out = ["It is seen at this one step"]
+        out = ["Seen at this one step"]
     elif goes_on(run, cause):
-        out = [f"It lasts to the end, {span:,} steps"]
+        out = [f"Lasts to the end, {span:,} steps"]
     else:
-        out = [f"It is last seen at step {cause.last_step:,}, {span - 1:,} steps later"]
+        out = [f"Last seen at step {cause.last_step:,}, {span - 1:,} steps later"]
     if loss_words(run, cause).startswith("The loss does not"):
         out.append(f"The loss is not affected{' yet' if is_live else ''}")
     return out
@@ -349,13 +349,13 @@ def clause(cause: Finding) -> str:
     return words if 12 <= len(words) <= _MAX_CLAUSE else ""
 
 
-def _beginning(cause: Finding, where: str) -> str:
+def _beginning_text(cause: Finding, where: str) -> str:
     """What began, without the step that stands beside it."""
     if cause.code.startswith("nonfinite"):
         for word in ("NaN", "Inf"):
             if word in cause.message:
                 return f"First {word}{where}"
-    return clause(cause) or f"It begins{where}"
+    return clause(cause) or f"Started{where}"
 
 
 def signs(run: Run, cause: Finding) -> list[Followed]:
@@ -371,7 +371,7 @@ def signs(run: Run, cause: Finding) -> list[Followed]:
         if step is not None:
             where = f" in {text(e.site, 200)}" if e.site not in e.label else ""
             what = text(e.label, 200)
-            words = f"{what[:1].upper()}{what[1:]}{where} passes {_GROWN:.0f} times its usual size for good"
+            words = f"{what[:1].upper()}{what[1:]}{where} exceeds {_GROWN:.0f}x its median and stays there"
             out.append({"step": step, "text": words, "site": text(e.site, 10_000)})
     return sorted(out, key=lambda entry: entry["step"])[:1]
 
@@ -387,8 +387,8 @@ def leaves_band(series: Series, before: int) -> int | None:
     if usual <= 0:
         return None
     inside = np.flatnonzero(~(values > _GROWN * usual))
-    place = int(inside[-1]) + 1 if len(inside) else 0
-    return int(steps[place]) if 0 < place < len(steps) - 2 else None
+    index = int(inside[-1]) + 1 if len(inside) else 0
+    return int(steps[index]) if 0 < index < len(steps) - 2 else None
 
 
 def loss_entries(run: Run, since: int) -> list[Followed]:
@@ -399,8 +399,8 @@ def loss_entries(run: Run, since: int) -> list[Followed]:
     broken = np.flatnonzero(~np.isfinite(series.values) & (series.steps >= since))
     if not len(broken):
         return []
-    place = int(broken[0])
-    rest = series.values[place:]
-    word = "NaN" if np.isnan(series.values[place]) else "Inf"
-    lasting = "and stays so" if not np.isfinite(rest).any() and len(rest) > 1 else "for the first time"
-    return [{"step": int(series.steps[place]), "text": f"The loss is {word} {lasting}", "site": ""}]
+    index = int(broken[0])
+    rest = series.values[index:]
+    word = "NaN" if np.isnan(series.values[index]) else "Inf"
+    lasting = "from here on" if not np.isfinite(rest).any() and len(rest) > 1 else "for the first time"
+    return [{"step": int(series.steps[index]), "text": f"The loss is {word} {lasting}", "site": ""}]

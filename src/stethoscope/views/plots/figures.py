@@ -24,12 +24,13 @@ from stethoscope.views.common.style import (
     monospace,
     tokens,
 )
+from stethoscope.views.common.styled_text import cut_middle
 
 MAX_LABELS = 40
 
 
 def new_figure(width: float = 7.2, height: float = 3.0) -> Any:
-    """A figure that belongs to nobody's pyplot; call inside `figure_style`."""
+    """A figure that pyplot does not manage; call inside `figure_style`."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -57,7 +58,7 @@ def draw(plots: Sequence[Plot], *, dark: bool = False, title: str = "") -> Any:
         columns = 1 if len(plots) < 2 else 2
         rows = max(-(-len(plots) // columns), 1)
         height = sum(
-            max((_height(p) for p in plots[r * columns : (r + 1) * columns]), default=2.8) for r in range(rows)
+            max((_plot_height(p) for p in plots[r * columns : (r + 1) * columns]), default=2.8) for r in range(rows)
         )
         figure = new_figure(7.2 if columns == 1 else 11.0, height + (0.4 if title else 0.0))
         if title:
@@ -77,7 +78,7 @@ def draw(plots: Sequence[Plot], *, dark: bool = False, title: str = "") -> Any:
     return figure
 
 
-def _height(plot: Plot) -> float:
+def _plot_height(plot: Plot) -> float:
     if isinstance(plot, Heatmap):
         return min(max(1.2 + 0.18 * min(len(plot.labels), MAX_LABELS), 2.4), 8.0)
     return 2.8
@@ -87,15 +88,15 @@ def draw_on(axis: Any, plot: Plot, *, dark: bool = False) -> None:
     """Draws one plot on a matplotlib axis of the caller's."""
     match plot:
         case Histogram():
-            _histogram(axis, plot, tokens(dark))
+            _draw_histogram(axis, plot, tokens(dark))
         case Lines():
-            _lines(axis, plot, tokens(dark))
+            _draw_lines(axis, plot, tokens(dark))
         case Heatmap():
-            _heatmap(axis, plot, dark)
+            _draw_heatmap(axis, plot, dark)
     axis.set_title(plain_text(plot.name))
 
 
-def _histogram(axis: Any, plot: Histogram, look: Tokens) -> None:
+def _draw_histogram(axis: Any, plot: Histogram, look: Tokens) -> None:
     axis.stairs(plot.counts, plot.edges, fill=True, color=look.series[0], alpha=0.2)
     axis.stairs(plot.counts, plot.edges, color=look.series[0], linewidth=1.2)
     axis.set_ylim(bottom=0)
@@ -106,12 +107,12 @@ def _histogram(axis: Any, plot: Histogram, look: Tokens) -> None:
         axis.annotate(note, (1, 1), xycoords="axes fraction", ha="right", va="top", color=look.crit, fontsize=8)
 
 
-def _lines(axis: Any, plot: Lines, look: Tokens) -> None:
+def _draw_lines(axis: Any, plot: Lines, look: Tokens) -> None:
     if plot.log:
         axis.set_yscale("log")
     drawn = []
-    for place, (label, (x, y)) in enumerate(plot.series.items()):
-        if place < 6:
+    for position, (label, (x, y)) in enumerate(plot.series.items()):
+        if position < 6:
             (line,) = axis.plot(x, np.where(np.isfinite(y), y, np.nan), zorder=3)
             color = line.get_color()
         else:  # a seventh color would not be told apart: the rest recede
@@ -144,13 +145,13 @@ def _direct_labels(axis: Any, drawn: list[tuple[str, float, float, str]], look: 
     low = axis.get_window_extent().y0
     taken: list[float] = []
     for label, x, y, color in sorted(drawn, key=lambda item: item[2]):
-        place = (to_pixels((x, y))[1] - low) / height
-        if taken and place < taken[-1] + 0.07:
-            place = taken[-1] + 0.07
-        taken.append(place)
+        position = (to_pixels((x, y))[1] - low) / height
+        if taken and position < taken[-1] + 0.07:
+            position = taken[-1] + 0.07
+        taken.append(position)
         axis.annotate(
             plain_text(label),
-            (1.01, place),
+            (1.01, position),
             xycoords="axes fraction",
             va="center",
             fontsize=8,
@@ -185,7 +186,7 @@ def _few_ticks(axis: Any) -> None:
     axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: number(float(f"{value:.6g}"))))
 
 
-def _heatmap(axis: Any, plot: Heatmap, dark: bool) -> None:
+def _draw_heatmap(axis: Any, plot: Heatmap, dark: bool) -> None:
     values = plot.values
     state = np.where(np.isnan(values), 3, np.where(np.isinf(values), 2, 0)).astype(np.uint8)
     finite = values[np.isfinite(values)]
@@ -200,13 +201,13 @@ def _heatmap(axis: Any, plot: Heatmap, dark: bool) -> None:
         ramp = "value"
         if positive:
             axis.annotate("log scale", (1, 1.02), xycoords="axes fraction", ha="right", fontsize=8)
-    image = _paint(axis, cells, state, limits, ramp, dark)
+    image = _paint_cells(axis, cells, state, limits, ramp, dark)
     _label_rows(axis, plot.labels)
     _label_columns(axis, plot.columns)
-    _key(axis, image, history=plot.history, dark=dark)
+    _draw_key(axis, image, history=plot.history, dark=dark)
 
 
-def _paint(
+def _paint_cells(
     axis: Any,
     cells: FloatArray,
     state: npt.NDArray[np.uint8],
@@ -233,14 +234,14 @@ def _paint(
     if rows <= 80:
         axis.hlines(np.arange(rows - 1) + 0.5, -0.5, columns - 0.5, color=look.sheet, linewidth=0.8)
     zero = (state == 0) & np.isnan(cells)
-    _texture(axis, state == 3, look.crit_tint, look.crit, "////")
-    _texture(axis, state == 2, look.crit_tint, look.crit, "++++")
-    _texture(axis, state == 1, look.sheet, look.mark, "....")
-    _texture(axis, zero, look.sunken, look.sunken, "", bar=look.ink2)
+    _draw_texture(axis, state == 3, look.crit_tint, look.crit, "////")
+    _draw_texture(axis, state == 2, look.crit_tint, look.crit, "++++")
+    _draw_texture(axis, state == 1, look.sheet, look.mark, "....")
+    _draw_texture(axis, zero, look.sunken, look.sunken, "", bar=look.ink2)
     return image
 
 
-def _texture(axis: Any, where: npt.NDArray[np.bool_], face: str, edge: str, hatch: str, bar: str = "") -> None:
+def _draw_texture(axis: Any, where: npt.NDArray[np.bool_], face: str, edge: str, hatch: str, bar: str = "") -> None:
     """Runs of such cells in a row, joined into one strip: hatched, or with a bar along its middle."""
     from matplotlib.patches import Rectangle
 
@@ -264,16 +265,11 @@ def _texture(axis: Any, where: npt.NDArray[np.bool_], face: str, edge: str, hatc
 
 def _label_rows(axis: Any, labels: Sequence[str]) -> None:
     every = max(-(-len(labels) // MAX_LABELS), 1)
-    places = range(0, len(labels), every)
-    axis.set_yticks(list(places))
-    axis.set_yticklabels([plain_text(_short(labels[i])) for i in places], fontfamily=monospace(), fontsize=7.5)
-
-
-def _short(name: str, width: int = 28) -> str:
-    if len(name) <= width:
-        return name
-    tail = (width - 1) // 2
-    return f"{name[: width - 1 - tail]}…{name[-tail:]}"
+    positions = range(0, len(labels), every)
+    axis.set_yticks(list(positions))
+    axis.set_yticklabels(
+        [plain_text(cut_middle(labels[i], 28)) for i in positions], fontfamily=monospace(), fontsize=7.5
+    )
 
 
 def _label_columns(axis: Any, columns: FloatArray | IntArray) -> None:
@@ -290,7 +286,7 @@ def _label_columns(axis: Any, columns: FloatArray | IntArray) -> None:
     axis.set_xticklabels([number(float(step)) for step in wanted])
 
 
-def _key(axis: Any, image: Any, *, history: bool, dark: bool) -> None:
+def _draw_key(axis: Any, image: Any, *, history: bool, dark: bool) -> None:
     """The ends of the scale are written on the key."""
     bar = axis.figure.colorbar(image, ax=axis, shrink=0.6, aspect=18, pad=0.015)
     bar.outline.set_visible(False)
@@ -316,7 +312,7 @@ def draw_history(axis: Any, grid: HeatGrid, dark: bool) -> None:
     limits = (-HISTORY_RANGE, HISTORY_RANGE)
     cells = np.clip(log_ratio(grid.norms), *limits)
     cells = np.where(grid.state == 0, cells, np.nan)
-    image = _paint(axis, cells, grid.state, limits, "history", dark)
+    image = _paint_cells(axis, cells, grid.state, limits, "history", dark)
     _label_rows(axis, grid.labels)
     _label_columns(axis, grid.first_steps)
-    _key(axis, image, history=True, dark=dark)
+    _draw_key(axis, image, history=True, dark=dark)

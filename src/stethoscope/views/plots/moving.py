@@ -22,7 +22,7 @@ def flow_pictures(grid: HeatGrid, max_pictures: int, *, dark: bool = False) -> l
     """
     look = tokens(dark)
     count = len(grid.first_steps)
-    places = np.unique(np.linspace(0, max(count - 1, 0), min(max_pictures, count)).round().astype(int))
+    indices = np.unique(np.linspace(0, max(count - 1, 0), min(max_pictures, count)).round().astype(int))
     out = []
     with figure_style(dark):
         figure = new_figure(9.6, min(max(1.6 + 0.2 * len(grid.labels), 2.6), 8.0))
@@ -38,11 +38,11 @@ def flow_pictures(grid: HeatGrid, max_pictures: int, *, dark: bool = False) -> l
         figure.canvas.draw()
         figure.set_layout_engine("none")
         still = figure.canvas.copy_from_bbox(figure.bbox)
-        for place in places:
+        for index in indices:
             figure.canvas.restore_region(still)
-            cursor.set_xdata([place, place])
-            title.set_text(f"Gradient flow at step {int(grid.first_steps[place]):,}")
-            for bar, length, state in zip(shown, lengths[:, place], grid.state[:, place], strict=True):
+            cursor.set_xdata([index, index])
+            title.set_text(f"Gradient flow at step {int(grid.first_steps[index]):,}")
+            for bar, length, state in zip(shown, lengths[:, index], grid.state[:, index], strict=True):
                 is_broken = bool(state >= 2)
                 bar.set_width(bars.get_xlim()[1] if is_broken else 0.0 if math.isnan(length) else length)
                 bar.set(
@@ -61,7 +61,7 @@ def flow_pictures(grid: HeatGrid, max_pictures: int, *, dark: bool = False) -> l
 
 def _draw_bars(bars: Any, lengths: FloatArray, look: Tokens) -> tuple[Any, Any]:
     """A bar a layer, still without length, and the tick that marks its usual one."""
-    usual = np.array([_middle(row) for row in lengths])
+    usual = np.array([_median_length(row) for row in lengths])
     rows = np.arange(len(lengths))
     bars.grid(False)
     bars.set_xlim(0, max(float(np.nanmax(lengths, initial=0.0)), 1e-9) * 1.05)
@@ -73,7 +73,7 @@ def _draw_bars(bars: Any, lengths: FloatArray, look: Tokens) -> tuple[Any, Any]:
     return shown, ticks
 
 
-def _middle(row: FloatArray) -> float:
+def _median_length(row: FloatArray) -> float:
     """The median of the steps that have a length: a layer that turned NaN is usually what it was before."""
     known = row[~np.isnan(row)]
     return float(np.median(known)) if len(known) else math.nan
@@ -99,8 +99,8 @@ def save_gif(pictures: Sequence[npt.NDArray[np.uint8]], file: BinaryIO, frames_p
     # Colors of the beginning, the middle and the end: what only one of them shows would else turn into something near it.
     chosen = [images[0], images[len(images) // 2], images[-1]]
     sheet = Image.new("RGB", (chosen[0].width, sum(image.height for image in chosen)))
-    for place, image in enumerate(chosen):
-        sheet.paste(image, (0, place * chosen[0].height))
+    for index, image in enumerate(chosen):
+        sheet.paste(image, (0, index * chosen[0].height))
     palette = sheet.quantize(colors=255, dither=Image.Dither.NONE)
     frames = [image.quantize(palette=palette, dither=Image.Dither.NONE) for image in images]
     duration = round(1000 / max(frames_per_second, 0.1))

@@ -12,6 +12,7 @@ import numpy as np
 from stethoscope.record import FloatArray, printable
 from stethoscope.views.common.plot_data import Heatmap, Histogram, Lines, Plot, number
 from stethoscope.views.common.style import USUAL, log_ratio
+from stethoscope.views.common.styled_text import cut_middle
 
 EIGHTHS = " ▏▎▍▌▋▊▉█"
 HEAT = "·░▒▓█"
@@ -27,15 +28,6 @@ def render(plot: Plot, width: int, height: int) -> str:
             return lines(plot, width, height)
         case Heatmap():
             return heatmap(plot, width, height)
-
-
-def cut(text: str, width: int) -> str:
-    """Cut in the middle to the width."""
-    text = printable(text)
-    if len(text) <= width:
-        return text
-    tail = max((width - 1) // 2, 0)
-    return f"{text[: max(width - 1 - tail, 0)]}…{text[len(text) - tail :]}"[:width]
 
 
 def histogram(plot: Histogram, width: int, height: int) -> str:
@@ -54,14 +46,14 @@ def histogram(plot: Histogram, width: int, height: int) -> str:
     largest = float(counts.max(initial=0.0)) or 1.0
     broken = plot.num_nan + plot.num_inf
     note = f", {broken:,} not finite" if broken else ""
-    out = [cut(f"{plot.name}: {int(plot.counts.sum()):,} values{note}", width)]
+    out = [cut_middle(printable(f"{plot.name}: {int(plot.counts.sum()):,} values{note}"), width)]
     for label, count, shown in zip(labels, counts.tolist(), numbers, strict=True):
-        bar = _bar(count / largest * bar_room, count > 0)
+        bar = _bar_text(count / largest * bar_room, count > 0)
         out.append(f"{label:>{left}} │{bar:<{bar_room}} {shown:>{right}}"[:width].rstrip())
     return "\n".join(out) + "\n"
 
 
-def _bar(length: float, some: bool) -> str:
+def _bar_text(length: float, some: bool) -> str:
     whole = int(length)
     part = EIGHTHS[int((length - whole) * 8)].strip()
     bar = "█" * whole + part
@@ -70,20 +62,20 @@ def _bar(length: float, some: bool) -> str:
 
 def lines(plot: Lines, width: int, height: int) -> str:
     """Points on a grid with the ends of both axes written out; ╳ on the bottom row where y is not finite."""
-    out = [cut(plot.name, width)]
+    out = [cut_middle(printable(plot.name), width)]
     ys = np.concatenate([y for _, y in plot.series.values()] or [np.zeros(0)])
     xs = np.concatenate([x for x, _ in plot.series.values()] or [np.zeros(0)])
     usable = np.isfinite(ys) & ((ys > 0) if plot.log else True)
     if not len(xs):
         return "\n".join([*out, "no values"]) + "\n"
-    low, high = _range(ys[usable], plot.log)
+    low, high = _value_range(ys[usable], plot.log)
     x_low, x_high = float(np.nanmin(xs)), float(np.nanmax(xs))
-    ends = (number(_unscale(high, plot.log)), number(_unscale(low, plot.log)))
+    ends = (number(_unscale_value(high, plot.log)), number(_unscale_value(low, plot.log)))
     left = max(len(end) for end in ends)
     columns, rows = max(width - left - 2, 2), max(height - (4 if len(plot.series) > 1 else 3), 2)
     grid = [[" "] * columns for _ in range(rows)]
-    for place, (x, y) in enumerate(plot.series.values()):
-        _mark(grid, x, _scale(y, plot.log), (x_low, x_high), (low, high), MARKS[place % len(MARKS)])
+    for position, (x, y) in enumerate(plot.series.values()):
+        _mark_points(grid, x, _scale(y, plot.log), (x_low, x_high), (low, high), MARKS[position % len(MARKS)])
     for row, cells in enumerate(grid):
         label = ends[0] if row == 0 else ends[1] if row == rows - 1 else ""
         out.append(f"{label:>{left}} │{''.join(cells)}".rstrip())
@@ -91,7 +83,7 @@ def lines(plot: Lines, width: int, height: int) -> str:
     out.append(f"{'':>{left}}  {first}{last:>{max(columns - len(first), 1)}}"[:width])
     if len(plot.series) > 1:
         key = "  ".join(f"{MARKS[i % len(MARKS)]} {label}" for i, label in enumerate(plot.series))
-        out.append(cut(key, width))
+        out.append(cut_middle(printable(key), width))
     return "\n".join(out) + "\n"
 
 
@@ -103,18 +95,18 @@ def _scale(values: FloatArray, log: bool) -> FloatArray:
     return scaled
 
 
-def _unscale(value: float, log: bool) -> float:
+def _unscale_value(value: float, log: bool) -> float:
     return 10.0**value if log else value
 
 
-def _range(values: FloatArray, log: bool) -> tuple[float, float]:
+def _value_range(values: FloatArray, log: bool) -> tuple[float, float]:
     if not len(values):
         return 0.0, 1.0
     scaled = _scale(values, log)
     return float(scaled.min()), float(scaled.max())
 
 
-def _mark(
+def _mark_points(
     grid: list[list[str]],
     x: FloatArray,
     y: FloatArray,
@@ -129,14 +121,14 @@ def _mark(
     for a, b in zip(x.tolist(), y.tolist(), strict=True):
         if not math.isfinite(a):
             continue
-        col = _place(a, x_range, columns)
+        col = _position(a, x_range, columns)
         if not math.isfinite(b):
             grid[rows - 1][col] = "╳"
         else:
-            grid[rows - 1 - _place(b, y_range, rows)][col] = mark
+            grid[rows - 1 - _position(b, y_range, rows)][col] = mark
 
 
-def _place(value: float, span: tuple[float, float], count: int) -> int:
+def _position(value: float, span: tuple[float, float], count: int) -> int:
     low, high = span
     share = (value - low) / (high - low) if high > low else 0.5
     return min(max(round(share * (count - 1)), 0), count - 1)
@@ -144,23 +136,23 @@ def _place(value: float, span: tuple[float, float], count: int) -> int:
 
 def heatmap(plot: Heatmap, width: int, height: int) -> str:
     """A glyph a cell, the latest columns that fit; with history `^` or `v` ends a row that left the usual."""
-    labels = [cut(label, max(width // 3, 6)) for label in plot.labels]
+    labels = [cut_middle(printable(label), max(width // 3, 6)) for label in plot.labels]
     left = max(map(len, labels), default=0)
     room = max(width - left - 4, 1)
     values = plot.values[:, -room:]
-    ratios = (log_ratio(plot.values) if plot.history else _levels(plot.values))[:, -room:]
+    ratios = (log_ratio(plot.values) if plot.history else _heat_levels(plot.values))[:, -room:]
     limit = max(height - 2, 1)
-    out = [cut(plot.name, width)]
+    out = [cut_middle(printable(plot.name), width)]
     for row in range(min(len(labels), limit)):
-        glyphs = [_glyph(v, c, plot.history) for v, c in zip(values[row], ratios[row], strict=True)]
-        end = _trend(ratios[row]) if plot.history else ""
+        glyphs = [_heat_glyph(v, c, plot.history) for v, c in zip(values[row], ratios[row], strict=True)]
+        end = _trend_glyph(ratios[row]) if plot.history else ""
         out.append(f"{labels[row]:>{left}}  {''.join(glyphs)} {end}".rstrip())
     if len(labels) > limit:
         out.append(f"and {len(labels) - limit:,} more rows")
     return "\n".join(out) + "\n"
 
 
-def _levels(values: FloatArray) -> FloatArray:
+def _heat_levels(values: FloatArray) -> FloatArray:
     """0 to 1 between the smallest and largest finite value, on a log scale past two decades."""
     finite = values[np.isfinite(values)]
     if not len(finite):
@@ -168,12 +160,12 @@ def _levels(values: FloatArray) -> FloatArray:
     log = bool((finite > 0).all()) and finite.max() / finite.min() > 100
     with np.errstate(divide="ignore", invalid="ignore"):
         scaled = np.log10(values) if log else values
-        low, high = _range(finite, log)
+        low, high = _value_range(finite, log)
         level: FloatArray = (scaled - low) / (high - low) if high > low else np.zeros(values.shape)
     return level
 
 
-def _glyph(value: float, cell: float, history: bool) -> str:
+def _heat_glyph(value: float, cell: float, history: bool) -> str:
     if math.isnan(value):
         return "╳"
     if math.isinf(value):
@@ -185,7 +177,7 @@ def _glyph(value: float, cell: float, history: bool) -> str:
     return HEAT[min(max(round(cell * 4), 0), 4)]
 
 
-def _trend(cells: FloatArray) -> str:
+def _trend_glyph(cells: FloatArray) -> str:
     known = cells[np.isfinite(cells)]
     if not len(known) or abs(known[-1]) <= USUAL:
         return ""

@@ -85,14 +85,14 @@ def report_data(viewed: OpenRun, version: str) -> ReportData:
     begin, end = run["span"]
     whole = overview.tracks_data(viewed, begin, end, _WHOLE_BINS)
     profile, found = profile_data(viewed, (begin, end, 16)), log.log_data(viewed)
-    step, drawn = _flow(viewed, run["verdict"]["followed"])
+    step, drawn = _flow_before_cause(viewed, run["verdict"]["followed"])
     return {
         "schema_version": SCHEMA_VERSION,
         "run": run,
         "tracks": overview.tracks_data(viewed, first, last, _TRACK_BINS),
         "whole": whole,
         "heat": heat_data(viewed, kind, "norm", (first, last, _HEAT_BINS)) if kinds else None,
-        "layer": _layer(viewed, (first, last, _TRACK_BINS)),
+        "layer": _layer_of_cause(viewed, (first, last, _TRACK_BINS)),
         "profile": {
             "parts": [{"label": one["label"], "color": one["color"], "ms": one["ms"]} for one in profile["parts"]],
             "meanMs": profile["meanMs"],
@@ -110,7 +110,7 @@ def report_data(viewed: OpenRun, version: str) -> ReportData:
     }
 
 
-def _layer(viewed: OpenRun, view: tuple[int, int, int]) -> layer.LayerData | None:
+def _layer_of_cause(viewed: OpenRun, view: tuple[int, int, int]) -> layer.LayerData | None:
     """The layer of the first cause, without its distributions; the model's own outputs where the loss went wrong."""
     for cause in viewed.diagnosis.causes[:1]:
         for site in cause.sites[:1]:
@@ -123,7 +123,7 @@ def _layer(viewed: OpenRun, view: tuple[int, int, int]) -> layer.LayerData | Non
     return None
 
 
-def _flow(viewed: OpenRun, followed: Sequence[Followed]) -> tuple[int, flow.FlowData | None]:
+def _flow_before_cause(viewed: OpenRun, followed: Sequence[Followed]) -> tuple[int, flow.FlowData | None]:
     """The gradient on the graph at the step before the first cause ended: the last one that can be drawn."""
     kinds = viewed.kinds()
     kind = next((one for one in (Kind.ACTIVATION_GRADIENT, Kind.GRADIENT) if one in kinds), None)

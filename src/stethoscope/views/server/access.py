@@ -111,7 +111,7 @@ class AccessMiddleware:
         if refusal is None and self._under_way >= MAX_REQUESTS:
             refusal = (429, "Too many requests at once. Close some pages and load this one again.")
         if refusal is not None:
-            await _refuse(send, *refusal)
+            await _send_refusal(send, *refusal)
             return
         self._under_way += 1
         try:
@@ -125,7 +125,7 @@ class AccessMiddleware:
 
     def refusal(self, scope: Scope) -> tuple[int, str] | None:
         """Status and words where the request may not pass."""
-        headers = _headers(scope)
+        headers = _request_headers(scope)
         hosts = headers.get("host", [])
         if len(hosts) != 1 or hosts[0].lower() not in self._policy.hosts:
             return 421, "This name is not ours. Open the link that `stethoscope ui` printed."
@@ -163,11 +163,11 @@ class AccessMiddleware:
         for line in headers.get("cookie", []):
             for part in line.split(";"):
                 name, _, value = part.strip().partition("=")
-                if name == policy.cookie and _same(value, policy.pass_value):
+                if name == policy.cookie and _equal_secrets(value, policy.pass_value):
                     return True
         for line in headers.get("authorization", []):
             scheme, _, value = line.partition(" ")
-            if scheme.lower() == "bearer" and _same(value.strip(), policy.token):
+            if scheme.lower() == "bearer" and _equal_secrets(value.strip(), policy.token):
                 return True
         return self.brings_token(scope)
 
@@ -176,7 +176,7 @@ class AccessMiddleware:
         if scope["path"] != "/":
             return False
         found = parse_qs(scope.get("query_string", b"").decode("latin-1")).get("token", [])
-        return len(found) == 1 and _same(found[0], self._policy.token)
+        return len(found) == 1 and _equal_secrets(found[0], self._policy.token)
 
     def _with_headers(self, scope: Scope, send: Send) -> Send:
         async def sending(message: MutableMapping[str, Any]) -> None:
@@ -185,22 +185,22 @@ class AccessMiddleware:
                 kept = [(name, value) for name, value in message.get("headers", []) if name.lower() not in own]
                 kept += list(HEADERS)
                 if self.brings_token(scope):
-                    kept.append((b"set-cookie", self._cookie()))
+                    kept.append((b"set-cookie", self._cookie_header()))
                 message = {**message, "headers": kept}
             await send(message)
 
         return sending
 
-    def _cookie(self) -> bytes:
+    def _cookie_header(self) -> bytes:
         policy = self._policy
         return f"{policy.cookie}={policy.pass_value}; Path=/; HttpOnly; SameSite=Strict".encode()
 
 
-def _same(given: str, wanted: str) -> bool:
+def _equal_secrets(given: str, wanted: str) -> bool:
     return hmac.compare_digest(given.encode("utf-8", "replace"), wanted.encode())
 
 
-def _headers(scope: Scope) -> dict[str, list[str]]:
+def _request_headers(scope: Scope) -> dict[str, list[str]]:
     out: dict[str, list[str]] = {}
     for name, value in scope.get("headers", []):
         out.setdefault(name.decode("latin-1").lower(), []).append(value.decode("latin-1"))
@@ -225,7 +225,7 @@ _PAGE_CSP: Final = (
 """A refusal runs nothing and loads nothing; its own few rules are admitted by what they are."""
 
 
-async def _refuse(send: Send, status: int, words: str) -> None:
+async def _send_refusal(send: Send, status: int, words: str) -> None:
     """A refusal as a page without anything of ours in it; the connection ends with it, whatever else it would send."""
     title = {400: "Not understood", 401: "This page needs its token", 429: "Too many requests"}.get(
         status, "Not from here"

@@ -79,7 +79,7 @@ class Page:
 
         return await self.answered(request, work)
 
-    def _pair(self, query: QueryParams) -> tuple[OpenRun, OpenRun]:
+    def _both_runs(self, query: QueryParams) -> tuple[OpenRun, OpenRun]:
         return self.cache.open(query.words("a", 64)), self.cache.open(query.words("b", 64))
 
     async def compared(self, request: Request) -> Response:
@@ -87,7 +87,7 @@ class Page:
         query = QueryParams(dict(request.query_params))
 
         def work() -> compare.CompareData:
-            a, b = self._pair(query)
+            a, b = self._both_runs(query)
             with both_locks(a, b):
                 kind, view = query.kind(overview.heat_kind(a)), query.view(compare.common_span(a, b))
                 return compare.compare_data(a, b, kind, query.stat(), view, query.rows())
@@ -99,7 +99,7 @@ class Page:
         query = QueryParams(dict(request.query_params))
 
         def work() -> Angles:
-            a, b = self._pair(query)
+            a, b = self._both_runs(query)
             with both_locks(a, b):
                 kind, view = query.kind(overview.heat_kind(a)), query.view(compare.common_span(a, b))
             return compare.angles_data(a, b, kind, view[:2], query.rows(), is_unwanted=self._closing.is_set)
@@ -125,7 +125,7 @@ class Page:
 def build(base: Path, policy: AccessPolicy) -> Any:
     """The application behind its access policy."""
     page = Page(base)
-    routes = [Route(path, _file(name, kind), methods=["GET"]) for path, (name, kind) in FILES.items()]
+    routes = [Route(path, _serve_file(name, kind), methods=["GET"]) for path, (name, kind) in FILES.items()]
     routes += [
         Route("/api/runs", page.runs),
         Route("/api/compare", page.compared),
@@ -143,7 +143,7 @@ def build(base: Path, policy: AccessPolicy) -> Any:
     return AccessMiddleware(Starlette(routes=routes, lifespan=lifespan), policy, page.close)
 
 
-def _file(name: str, kind: str) -> Callable[[Request], Any]:
+def _serve_file(name: str, kind: str) -> Callable[[Request], Any]:
     async def serve(_: Request) -> Response:
         return FileResponse(WEB / name, media_type=kind)
 

@@ -21,7 +21,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 HEADER_S: Final = 5.0
 """A request header must be whole, and its token right, after this long."""
 GRACE_S: Final = 1.0
-"""So long nobody is aborted for want of room."""
+"""For this long no connection is closed to make room for another."""
 MAX_STRANGERS: Final = 64
 """Connections without a token that are kept after `GRACE_S`."""
 MAX_FRESH_STRANGERS: Final = 512

@@ -1,4 +1,4 @@
-"""The runs of a folder under opaque ids; the ones looked at are kept open, a bounded number of them.
+"""The runs of a folder under opaque ids; the ones in use are kept open, a bounded number of them.
 
 An id says nothing about the place: it is looked up, never joined to a path. Folders reached by a symbolic link are
 not listed.
@@ -54,7 +54,7 @@ class RunCache:
                 was_here = run_id in self._open
             if was_here:
                 raise RunNotFoundError(
-                    "The run's folder is gone", do="What you see is the last it said. Go back to the list of runs"
+                    "The run's folder is gone", do="Showing the last data received. Go back to the list of runs"
                 )
             raise RunNotFoundError("There is no such run", do="It may have been removed: go back to the list of runs")
         with self._lock:
@@ -73,7 +73,7 @@ class RunCache:
         return viewed
 
     def warm_up(self) -> None:
-        """Opens the newest run beside whatever else goes on: it is what is looked at first, while the browser starts."""
+        """Opens the newest run beside whatever else goes on: it is what is shown first, while the browser starts."""
         newest = next(iter(self.folders()), None)
         if newest is not None:
             with contextlib.suppress(Exception):  # whatever is wrong with it is said where it is asked for
@@ -84,9 +84,9 @@ class RunCache:
     def rows(self) -> list[RunRow]:
         """Every run as the list shows it; one that cannot be read, or not soon enough, says why."""
         until = time.monotonic() + LIST_S
-        return [self._row(run_id, path, until) for run_id, path in list(self.folders().items())[:MAX_LISTED]]
+        return [self._row_of(run_id, path, until) for run_id, path in list(self.folders().items())[:MAX_LISTED]]
 
-    def _row(self, run_id: str, path: Path, until: float) -> RunRow:
+    def _row_of(self, run_id: str, path: Path, until: float) -> RunRow:
         written = last_written(path)
         with self._lock:
             kept = self._rows.get(run_id)
@@ -96,7 +96,7 @@ class RunCache:
         try:
             if time.monotonic() > until:
                 raise SlowRunError("Not read yet: there are many runs here", do="Wait a moment")
-            row: RunRow = self._reader.read(run_id, lambda: self._read(run_id, path))
+            row: RunRow = self._reader.read(run_id, lambda: self._read_row(run_id, path))
         except SlowRunError as error:
             return broken_row(path, error, run_id)
         except Exception as error:  # whatever a run folder holds, the other rows are shown
@@ -107,7 +107,7 @@ class RunCache:
                 self._rows.popitem(last=False)
         return row
 
-    def _read(self, run_id: str, path: Path) -> RunRow:
+    def _read_row(self, run_id: str, path: Path) -> RunRow:
         with self._lock:
             viewed = self._open.get(run_id)
         if viewed is None:

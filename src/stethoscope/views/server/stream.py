@@ -53,7 +53,7 @@ class Streams:
             with viewed.lock:
                 return {"version": viewed.version, "state": viewed.run.state, "lastStep": viewed.run.last_step}
 
-        return self._stream(request, look, POLL_S)
+        return self._open_stream(request, look, POLL_S)
 
     async def list(self, request: Request) -> Response:
         """The stream of the list: which runs there are and how each stands."""
@@ -63,20 +63,20 @@ class Streams:
             known = [(row["key"], row["state"], row["lastStep"]) for row in cache.rows()]
             return {"version": hash(tuple(known)), "numRuns": len(known)}
 
-        return self._stream(request, look, LIST_POLL_S)
+        return self._open_stream(request, look, LIST_POLL_S)
 
-    def _stream(self, request: Request, look: Callable[[], dict[str, Any]], every_s: float) -> Response:
+    def _open_stream(self, request: Request, look: Callable[[], dict[str, Any]], every_s: float) -> Response:
         if self._open >= MAX_STREAMS:
             return Response("Too many live pages are open.", 429, {"retry-after": "5"})
         self._open += 1
         cursor = request.query_params.get("cursor", "")
 
-        return _LimitedStream(self._events(request, look, every_s, cursor), self._ended)
+        return _LimitedStream(self._follow_events(request, look, every_s, cursor), self._ended)
 
     def _ended(self) -> None:
         self._open -= 1
 
-    async def _events(
+    async def _follow_events(
         self, request: Request, look: Callable[[], dict[str, Any]], every_s: float, cursor: str
     ) -> AsyncIterator[bytes]:
         yield b": listening\n\n"
@@ -86,18 +86,18 @@ class Streams:
                 found = await anyio.to_thread.run_sync(look)
             except Exception as error:
                 words = error.what if isinstance(error, StethoscopeError) else "The run cannot be read"
-                yield _event("gone", {"what": text(words, 200)})
+                yield _event_bytes("gone", {"what": text(words, 200)})
                 return
             if str(found["version"]) != cursor:
                 cursor, quiet_s = str(found["version"]), 0.0
-                yield _event("changed", found)
+                yield _event_bytes("changed", found)
             elif quiet_s >= BEAT_S:
                 quiet_s = 0.0
                 yield b": still here\n\n"
-            await self._pause(every_s)
+            await self._wait_unless_closed(every_s)
             quiet_s += every_s
 
-    async def _pause(self, seconds: float) -> None:
+    async def _wait_unless_closed(self, seconds: float) -> None:
         """Waits, but not for a stream that is to end."""
         while seconds > 0 and not self._closed:
             await asyncio.sleep(min(seconds, POLL_S))
@@ -123,5 +123,5 @@ class _LimitedStream(StreamingResponse):
             self._ended()  # here, not in the events: a client that leaves at once never began them
 
 
-def _event(kind: str, body: dict[str, Any]) -> bytes:
+def _event_bytes(kind: str, body: dict[str, Any]) -> bytes:
     return f"event: {kind}\ndata: {json.dumps(body, allow_nan=False)}\n\n".encode()

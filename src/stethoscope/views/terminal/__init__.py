@@ -1,6 +1,6 @@
 """Pictures for the terminal: each as lines of styled text, and as one string to print.
 
-`render_*` give the string; the `*_lines` they are made of give (text, style) pairs for whoever composes.
+`render_*` give the string; the `*_lines` they are made of give (text, style) pairs for faces that compose them.
 No function here writes anywhere, reads the environment, or imports torch.
 """
 

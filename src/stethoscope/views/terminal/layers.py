@@ -34,19 +34,19 @@ def layers_lines(
     room = screen.width - 2 - gutter - 2 - _VALUE - _RATIO - 2
     bins = bins_over(history.steps, max(8, min(room, 64)))
     last = int(history.steps[-1]) if len(history.steps) else 0
-    lines: list[Line] = [_head(history, gutter, len(bins), last, screen)]
-    for place, row in enumerate(history.rows):
+    lines: list[Line] = [_heading_line(history, gutter, len(bins), last, screen)]
+    for index, row in enumerate(history.rows):
         severity = troubled.get(row.name)
         name = pad(screen.name(row.label, gutter), gutter) + "  "
         sign = pad(screen.glyphs.severity[severity] if severity else "", 2)
         line: Line = [(sign, SEVERITY_STYLE[severity]) if severity else (sign, "")]
         line.append((name, STRONG if severity else PLAIN))
-        series = history.series(place)
+        series = history.series(index)
         heights, marks = trend(series.steps, series.values, bins)
         if row.frozen:
             marks[:] = Mark.MISSING
         line += bars(heights, marks, screen.glyphs, usual=_STEADY)
-        line += _numbers(history, place, last, screen)
+        line += _numbers(history, index, last, screen)
         lines.append(line)
     return lines
 
@@ -56,22 +56,22 @@ def heading(history: History) -> str:
     return f"{history.kind.replace('_', ' ')} {history.stat}"
 
 
-def _head(history: History, gutter: int, num_bins: int, last: int, screen: Screen) -> Line:
+def _heading_line(history: History, gutter: int, num_bins: int, last: int, screen: Screen) -> Line:
     label = pad(screen.name(heading(history), gutter), gutter)
     value = pad(f"at {numbers.count(last)}", _VALUE, right=True)
     return [("  ", ""), (f"{label}  {' ' * num_bins}{value}{pad('ratio', _RATIO, right=True)}", NOTE)]
 
 
-def _numbers(history: History, place: int, last: int, screen: Screen) -> Line:
-    found = history.last(place)
+def _numbers(history: History, index: int, last: int, screen: Screen) -> Line:
+    found = history.last(index)
     if found is None:
-        word = "no gradient" if history.rows[place].frozen else "not recorded"
+        word = "no gradient" if history.rows[index].frozen else "not recorded"
         return [(pad(word, _VALUE + _RATIO, right=True), NOTE)]
     step, value = found
     text = pad(numbers.number(value, ascii=screen.ascii), _VALUE, right=True)
     if not np.isfinite(value):
         return [(text, BROKEN)]
-    usual = float(history.usual[place])
+    usual = float(history.usual[index])
     compared = abs(value) / usual if usual > 0 else float("nan")
     word = numbers.ratio(compared, ascii=screen.ascii) if usual > 0 else ""
     style = NOTE if word in ("usual", "") else LARGER if compared > 1 else SMALLER

@@ -46,7 +46,7 @@ _INNER_GROUPS = (metrics.LEDGER, metrics.OUTPUT, "batch/")
 def metric_order(names: tuple[str, ...]) -> list[str]:
     """Loss first, then what the optimizer does, then the user's own, then the clock."""
 
-    def place(name: str) -> tuple[int, int, str]:
+    def order(name: str) -> tuple[int, int, str]:
         stem = name.split(".")[0]
         if stem in _FIRST:
             return 0, _FIRST.index(stem), name
@@ -54,7 +54,7 @@ def metric_order(names: tuple[str, ...]) -> list[str]:
             return 2, _LAST.index(stem), name
         return 1, 0, name
 
-    return sorted(names, key=place)
+    return sorted(names, key=order)
 
 
 def metrics_lines(
@@ -68,7 +68,7 @@ def metrics_lines(
 ) -> list[Line]:
     """One line for each metric that has anything to say; with `inner` also for what only detectors read."""
     names = [name for name in metric_order(tuple(run.metrics())) if inner or not is_inner(name)]
-    shown = [(name, _window(run.metric(name), first, last)) for name in names]
+    shown = [(name, run.metric(name).between(first, last)) for name in names]
     shown = [(name, series) for name, series in shown if len(series) and (inner or not _is_quiet(name, series))]
     if not shown:
         return []
@@ -80,18 +80,9 @@ def metrics_lines(
     for name, series in shown:
         line: Line = [("  ", ""), (pad(screen.name(name, gutter), gutter) + "  ", PLAIN)]
         line += sparkline(series, room, screen.glyphs, bins=bins)
-        line += _ends(series, screen)
+        line += _first_and_last(series, screen)
         lines.append(line)
     return lines
-
-
-def _window(series: Series, first: int | None, last: int | None) -> Series:
-    keep = np.ones(len(series), dtype=bool)
-    if first is not None:
-        keep &= series.steps >= first
-    if last is not None:
-        keep &= series.steps <= last
-    return Series(series.steps[keep], series.values[keep])
 
 
 def is_inner(name: str) -> bool:
@@ -103,7 +94,7 @@ def _is_quiet(name: str, series: Series) -> bool:
     return name.split(".")[0] in _QUIET and bool(np.all(series.values == series.values[0]))
 
 
-def _ends(series: Series, screen: Screen) -> Line:
+def _first_and_last(series: Series, screen: Screen) -> Line:
     """First and last value; one where nothing changed."""
     begin, end = float(series.values[0]), float(series.values[-1])
     was, now = (numbers.number(value, ascii=screen.ascii) for value in (begin, end))

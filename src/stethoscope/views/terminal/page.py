@@ -21,14 +21,14 @@ def page_lines(text: str, screen: Screen) -> list[Line]:
     """The page's lines, wrapped to a width that can be read; code only where the screen is too narrow for it."""
     width = min(screen.width, READING_WIDTH)
     lines: list[Line] = []
-    for block in _blocks(text):
+    for block in _text_blocks(text):
         if lines:
             lines.append([])
         lines += _block_lines(block, width, screen)
     return lines
 
 
-def _blocks(text: str) -> Iterator[list[str]]:
+def _text_blocks(text: str) -> Iterator[list[str]]:
     """Runs of lines between blank ones; a fence keeps its blank lines."""
     block: list[str] = []
     fenced = False
@@ -53,8 +53,8 @@ def _block_lines(block: list[str], width: int, screen: Screen) -> list[Line]:
         return [[(screen.text(first.lstrip("# ")), STRONG)]]
     if first.startswith("- "):
         items = re.split(r"^- ", "\n".join(block), flags=re.M)[1:]
-        return [line for item in items for line in _paragraph(item, width, screen, indent="  ")]
-    return _paragraph(" ".join(block), width, screen)
+        return [line for item in items for line in _paragraph_lines(item, width, screen, indent="  ")]
+    return _paragraph_lines(" ".join(block), width, screen)
 
 
 def _code_lines(code: str, width: int) -> list[Line]:
@@ -66,27 +66,27 @@ def _code_lines(code: str, width: int) -> list[Line]:
     return [[(lead + first, PLAIN)], *([(lead + "    " + piece, PLAIN)] for piece in rest)]
 
 
-def _paragraph(text: str, width: int, screen: Screen, indent: str = "") -> list[Line]:
+def _paragraph_lines(text: str, width: int, screen: Screen, indent: str = "") -> list[Line]:
     """Words wrapped with their styles: a word never changes style in its middle."""
     words: list[Span] = []
-    place = 0
+    index = 0
     source = " ".join(text.split())
     for found in _INLINE.finditer(source):
-        words += [(word, PLAIN) for word in _pieces(source[place : found.start()])]
+        words += [(word, PLAIN) for word in _words_of(source[index : found.start()])]
         code, bold, note = found.groups()
         style = STRONG if bold else NOTE if note else PLAIN
-        words += [(word, style) for word in _pieces(code or bold or note)]
-        place = found.end()
-    words += [(word, PLAIN) for word in _pieces(source[place:])]
-    return _wrapped(words, width, screen, indent)
+        words += [(word, style) for word in _words_of(code or bold or note)]
+        index = found.end()
+    words += [(word, PLAIN) for word in _words_of(source[index:])]
+    return _wrap_words(words, width, screen, indent)
 
 
-def _pieces(text: str) -> list[str]:
+def _words_of(text: str) -> list[str]:
     """Words, each with the space that follows it, so that what touched still touches."""
     return re.findall(r"\S+\s*|\s+", text)
 
 
-def _wrapped(words: list[Span], width: int, screen: Screen, indent: str) -> list[Line]:
+def _wrap_words(words: list[Span], width: int, screen: Screen, indent: str) -> list[Line]:
     lines: list[Line] = [[(indent, "")]]
     for number, (word, style) in enumerate(words):
         shown = screen.text(word.rstrip()) + (" " if word != word.rstrip() else "")

@@ -1,4 +1,4 @@
-"""Why a code was told or not, as lines: the answer, what was looked at, each number beside what the rule asks for."""
+"""Why a code was reported or not, as lines: the answer, what was recorded, each number beside what the rule asks for."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def reason_lines(answer: Why, screen: Screen) -> list[Line]:
     lines: list[Line] = [[(f"{answer.code} {_HEADS[answer.outcome]}", STRONG)]]
     lines += [[(piece, PLAIN)] for piece in wrap(screen.text(answer.sentence), width)]
     if answer.needs:
-        lines += [[], [("  looked at", NOTE)], *_need_lines(answer, screen)]
+        lines += [[], [("  recorded", NOTE)], *_need_lines(answer, screen)]
     if answer.readings:
         lines += [[], [("  what the rule asks for", NOTE)], *_reading_lines(answer, screen)]
     command = f"stethoscope explain {answer.code}"
@@ -52,9 +52,9 @@ def _need_lines(answer: Why, screen: Screen) -> list[Line]:
 
 def _reading_lines(answer: Why, screen: Screen) -> list[Line]:
     """Label, value, what is asked, whether it is so; the label wrapped where the screen is narrow."""
-    values = [_value(reading.value, screen) for reading in answer.readings]
+    values = [_value_text(reading.value, screen) for reading in answer.readings]
     asks = [
-        f"{screen.text(_SIGNS[r.sign])} {_value(r.limit, screen)}" if r.sign and not math.isnan(r.limit) else ""
+        f"{screen.text(_SIGNS[r.sign])} {_value_text(r.limit, screen)}" if r.sign and not math.isnan(r.limit) else ""
         for r in answer.readings
     ]
     value_width, ask_width = max(map(cell_width, values)), max(map(cell_width, asks))
@@ -80,7 +80,7 @@ def _reading_lines(answer: Why, screen: Screen) -> list[Line]:
     return lines
 
 
-def _value(value: float, screen: Screen) -> str:
+def _value_text(value: float, screen: Screen) -> str:
     if math.isnan(value):
         return "none"
     whole = float(value).is_integer() and abs(value) < 1e15

@@ -1,4 +1,4 @@
-"""The whole answer to "what is wrong": verdict, picture around where it began, what to look at next."""
+"""The whole answer to "what is wrong": verdict, picture around where it began, what to read next."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from stethoscope.record import Finding, Kind, Severity
 from stethoscope.views.common.glyphs import Screen
 from stethoscope.views.common.styled_text import Line
 from stethoscope.views.lines.heatmap import Picture, heatmap_lines
-from stethoscope.views.lines.standing import status_lines
-from stethoscope.views.lines.verdict import verdict_lines, window_around
+from stethoscope.views.lines.status import status_lines
+from stethoscope.views.lines.verdict import finding_window, verdict_lines
 
 if TYPE_CHECKING:
     from stethoscope.store import Run
@@ -49,7 +49,7 @@ def cause_picture(diagnosis: Diagnosis, run: Run, screen: Screen) -> list[Line]:
     whole = history(run, kind, usual_before=cause.first_step)
     if not len(whole.steps):
         return []
-    shown = _opened(whole, run, cause).window(*window_around(cause, whole.steps))
+    shown = _with_parts_open(whole, run, cause).window(*finding_window(cause, whole.steps))
     followed = diagnosis.followed.get(cause.code, ())
     events = [cause.first_step, *(f.first_step for f in followed)] if followed else [cause.first_step]
     picture = Picture(troubled_rows(shown, [cause]), events, limit=24)
@@ -63,15 +63,15 @@ def _kinds_at(run: Run, cause: Finding) -> list[str]:
     return [str(kind) for kind in HEAT_KINDS if kind in at]
 
 
-def _opened(whole: History, run: Run, cause: Finding) -> History:
+def _with_parts_open(whole: History, run: Run, cause: Finding) -> History:
     """The rows with the parts of the module around the cause's first site under the row that holds it."""
     site = next((one for one in cause.sites if not one.startswith("(")), "")
     home = next((info.site.module for info in run.sites if site and site in info.site.names), "")
     around = home.rpartition(".")[0]
-    place = next(
+    index = next(
         (at for at, row in enumerate(whole.rows) if around == row.name or around.startswith(row.name + ".")), None
     )
-    if not around or place is None:
+    if not around or index is None:
         return whole
     pattern = "".join(f"[{char}]" if char in "*?[" else char for char in around) + ".*"
     parts = history(
@@ -79,9 +79,9 @@ def _opened(whole: History, run: Run, cause: Finding) -> History:
     )
     if not 1 < len(parts.rows) <= _MAX_PARTS or not np.array_equal(parts.steps, whole.steps):
         return whole
-    lead = whole.rows[place].name + "."
+    lead = whole.rows[index].name + "."
     rows = [dataclasses.replace(row, short=f"  {row.name.removeprefix(lead)}") for row in parts.rows]
-    return whole.with_rows(dataclasses.replace(parts, rows=tuple(rows)), place + 1)
+    return whole.with_rows(dataclasses.replace(parts, rows=tuple(rows)), index + 1)
 
 
 def heat_kind(run: Run, wanted: Sequence[str]) -> Kind:

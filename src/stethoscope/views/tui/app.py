@@ -72,9 +72,9 @@ class Names(Provider):
         out = [("runs", "the list of runs", "app.runs"), ("keys", "every key", "app.help")]
         screen = self.screen
         if isinstance(screen, RunScreen):
-            for place, kind in enumerate(HEAT_KINDS):
+            for index, kind in enumerate(HEAT_KINDS):
                 if kind in screen.page.kinds:
-                    out.append((str(kind).replace("_", " "), "show this kind", f"screen.kind({place})"))
+                    out.append((str(kind).replace("_", " "), "show this kind", f"screen.kind({index})"))
             out += [("causes", "every cause in full", "screen.why"), ("whole run", "fit", "screen.fit")]
         return out
 

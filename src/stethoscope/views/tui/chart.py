@@ -44,18 +44,18 @@ class Frame:
     def spread(self, spans: list[Span]) -> Line:
         """A span for each cell, as wide as cells are, the cursor's cell marked."""
         out = []
-        for place, (sign, style) in enumerate(spans):
-            marked = f"{style} {CURSOR}".strip() if place == self.cursor else style
-            out.append((sign * (self.edge(place + 1) - self.edge(place)), marked))
+        for index, (sign, style) in enumerate(spans):
+            marked = f"{style} {CURSOR}".strip() if index == self.cursor else style
+            out.append((sign * (self.edge(index + 1) - self.edge(index)), marked))
         return join_runs(out)
 
     def flags(self, events: Sequence[int], screen: Screen) -> Line:
         """The numbers of the events, each over its cell; empty where none shows."""
         cells = [" "] * self.width
         for step, sign in zip(events, screen.glyphs.numbers, strict=False):
-            place = self.bins.column(step)
-            if place is not None and cells[self.edge(place)] == " ":
-                cells[self.edge(place)] = sign
+            index = self.bins.column(step)
+            if index is not None and cells[self.edge(index)] == " ":
+                cells[self.edge(index)] = sign
         text = "".join(cells).rstrip()
         return [(" " * (self.gutter + 4), ""), (text, STRONG)] if text else []
 
@@ -76,12 +76,12 @@ class Frame:
 def chart_lines(label: str, series: Series, frame: Frame, screen: Screen, height: int, note: str = "") -> list[Line]:
     """The series in `height` rows: its name and scale at the left, its value at the cursor at the right."""
     values, marks = trend(series.steps, series.values, frame.bins)
-    levels, ends, is_log = _levels(np.where(marks == Mark.PLAIN, values, np.nan), height * 8)
-    left = _labels(label, ends, is_log, height, frame.gutter, screen, note)
+    levels, ends, is_log = _bar_levels(np.where(marks == Mark.PLAIN, values, np.nan), height * 8)
+    left = _axis_labels(label, ends, is_log, height, frame.gutter, screen, note)
     lines: list[Line] = []
     for row in range(height):
         floor = (height - 1 - row) * 8
-        spans = [_cell(int(level), int(mark), floor, screen) for level, mark in zip(levels, marks, strict=True)]
+        spans = [_cell_span(int(level), int(mark), floor, screen) for level, mark in zip(levels, marks, strict=True)]
         lines.append([*left[row], *frame.spread(spans)])
     if 0 <= frame.cursor < len(values):
         text, style = _at_cursor(float(values[frame.cursor]), int(marks[frame.cursor]), screen)
@@ -89,7 +89,7 @@ def chart_lines(label: str, series: Series, frame: Frame, screen: Screen, height
     return lines
 
 
-def _cell(level: int, mark: int, floor: int, screen: Screen) -> Span:
+def _cell_span(level: int, mark: int, floor: int, screen: Screen) -> Span:
     glyphs = screen.glyphs
     if mark == Mark.NAN:
         return glyphs.nan, BROKEN
@@ -103,7 +103,7 @@ def _cell(level: int, mark: int, floor: int, screen: Screen) -> Span:
     return glyphs.spark[min(rest, 8) - 1], PLAIN
 
 
-def _levels(values: FloatArray, num_levels: int) -> tuple[FloatArray, tuple[float, float], bool]:
+def _bar_levels(values: FloatArray, num_levels: int) -> tuple[FloatArray, tuple[float, float], bool]:
     """1 to num_levels for each value, the ends of the scale, and whether it is a logarithm."""
     finite = values[np.isfinite(values)]
     if not len(finite):
@@ -119,7 +119,7 @@ def _levels(values: FloatArray, num_levels: int) -> tuple[FloatArray, tuple[floa
     return out, (low, high), is_log
 
 
-def _labels(
+def _axis_labels(
     label: str, ends: tuple[float, float], is_log: bool, height: int, gutter: int, screen: Screen, note: str
 ) -> list[Line]:
     """What stands left of the rows: name with the highest value, the lowest at the bottom."""

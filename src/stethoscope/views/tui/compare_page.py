@@ -7,7 +7,7 @@ import base64
 import numpy as np
 
 from stethoscope.analyse.bins import Bins
-from stethoscope.record import Kind, Series, metrics
+from stethoscope.record import Kind, metrics
 from stethoscope.views.common import numbers
 from stethoscope.views.common.glyphs import Screen
 from stethoscope.views.common.open_run import OpenRun
@@ -24,7 +24,7 @@ from stethoscope.views.common.styled_text import (
     wrap,
 )
 from stethoscope.views.lines.heatmap import cell_sign, ratio_levels
-from stethoscope.views.lines.standing import title_line
+from stethoscope.views.lines.status import title_line
 from stethoscope.views.pagedata.compare import EQUAL, CompareData, common_span, compare_data
 from stethoscope.views.pagedata.packing import Number
 from stethoscope.views.tui.chart import CURSOR, Frame, chart_lines
@@ -47,18 +47,18 @@ def compare_page(a: OpenRun, b: OpenRun, view: View, screen: Screen, height: int
         first, last = found["window"]
         found = compare_data(a, b, kind, "norm", (first, last, room))
     bins = Bins(found["start"] + np.arange(found["count"], dtype=np.int64) * found["size"], found["size"])
-    cursor = column_of(bins.starts, _cursor(view, found, last))
+    cursor = column_of(bins.starts, _cursor_step(view, found, last))
     frame = Frame(bins, room, gutter, cursor)
-    head = _head(a, b, found, screen)
+    head = _heading_lines(a, b, found, screen)
     charts: list[Line] = []
     for name, viewed in (("A loss", a), ("B loss", b)):
         if metrics.LOSS in viewed.run.metrics():
             charts += chart_lines(
-                name, _cut(viewed.run.metric(metrics.LOSS), (first, last)), frame, screen, 3 if height > 30 else 2
+                name, viewed.run.metric(metrics.LOSS).between(first, last), frame, screen, 3 if height > 30 else 2
             )
     rows, shown, at = _rows(found, view, frame, screen, max(4, height - len(head) - len(charts) - 4))
-    lines = [*head, [], *charts, _axis(frame, kind), *rows]
-    foot: Line = [("  ", ""), (_key(screen), NOTE)]
+    lines = [*head, [], *charts, _axis_line(frame, kind), *rows]
+    foot: Line = [("  ", ""), (_key_text(screen), NOTE)]
     lines = [*lines[: height - 1], *([[]] * (height - 1 - len(lines))), foot]
     event = (found["first"]["step"],) if found["first"] is not None else ()
     return Page(
@@ -76,14 +76,14 @@ def compare_page(a: OpenRun, b: OpenRun, view: View, screen: Screen, height: int
     )
 
 
-def _cursor(view: View, found: CompareData, last: int) -> int:
+def _cursor_step(view: View, found: CompareData, last: int) -> int:
     if not isinstance(view.cursor, str):
         return view.cursor
     first = found["first"]
     return first["step"] if view.cursor == "cause" and first is not None else last
 
 
-def _head(a: OpenRun, b: OpenRun, found: CompareData, screen: Screen) -> list[Line]:
+def _heading_lines(a: OpenRun, b: OpenRun, found: CompareData, screen: Screen) -> list[Line]:
     lines: list[Line] = []
     for letter, viewed, side in (("A", a, found["a"]), ("B", b, found["b"])):
         narrow = Screen(screen.width - 2, screen.ascii, screen.color)
@@ -92,7 +92,7 @@ def _head(a: OpenRun, b: OpenRun, found: CompareData, screen: Screen) -> list[Li
     lines += [[(text, STRONG)] for text in wrap(screen.text(first_words(found)), screen.width)]
     parts: list[Line] = []
     for row in found["outcome"]:
-        was, now = (_number(row[side], screen) for side in ("a", "b"))
+        was, now = (_number_text(row[side], screen) for side in ("a", "b"))
         parts.append([(f"{screen.text(row['label'])}: ", NOTE), (f"{was} / ", PLAIN), (now, STRONG)])
     lines += flow_parts(parts, screen.width, ("   ", ""))
     settings = found["settings"]
@@ -120,7 +120,7 @@ def first_words(found: CompareData) -> str:
     return f"They first differ at step {numbers.count(first['step'])}, in {first['path']}."
 
 
-def _number(value: Number, screen: Screen) -> str:
+def _number_text(value: Number, screen: Screen) -> str:
     if value is None:
         return "-"
     if isinstance(value, str):
@@ -132,22 +132,22 @@ def _rows(
     found: CompareData, view: View, frame: Frame, screen: Screen, num_rows: int
 ) -> tuple[list[Line], tuple[str, ...], str]:
     """The layers that both have: A over B in cells, and the step where each first differs."""
-    tree, places = found["tree"], found["rows"]
+    tree, indices = found["tree"], found["rows"]
     count = found["count"]
-    levels = np.frombuffer(base64.b64decode(found["levels"]), "<f4").reshape(len(places), count).astype(np.float64)
-    marks = np.frombuffer(base64.b64decode(found["marks"]), np.uint8).reshape(len(places), count)
+    levels = np.frombuffer(base64.b64decode(found["levels"]), "<f4").reshape(len(indices), count).astype(np.float64)
+    marks = np.frombuffer(base64.b64decode(found["marks"]), np.uint8).reshape(len(indices), count)
     words = view.pattern.lower().split()
-    kept = [at for at, place in enumerate(places) if all(word in tree[place][0].lower() for word in words)]
-    paths = tuple(str(tree[places[at]][0]) for at in kept)
+    kept = [at for at, index in enumerate(indices) if all(word in tree[index][0].lower() for word in words)]
+    paths = tuple(str(tree[indices[at]][0]) for at in kept)
     chosen = view.row if view.row in paths else _first_row(found, paths)
     middle = paths.index(chosen) if chosen in paths else 0
     first = max(0, min(middle - num_rows // 2, len(kept) - num_rows))
     signs = ratio_levels(np.nan_to_num(levels, nan=0.0, posinf=64.0, neginf=-64.0))
     lines: list[Line] = []
     for at in kept[first : first + num_rows]:
-        path, label, _, indent = tree[places[at]][:4]
+        path, label, _, indent = tree[indices[at]][:4]
         name = pad(cut_middle("  " * indent + screen.text(label), frame.gutter, ascii=screen.ascii), frame.gutter)
-        spans = [_sign(int(mark), float(level), screen) for mark, level in zip(marks[at], signs[at], strict=True)]
+        spans = [_ratio_sign(int(mark), float(level), screen) for mark, level in zip(marks[at], signs[at], strict=True)]
         step = found["differs"][at]
         note = numbers.count(step) if step is not None else "same" if found["common"][at] else "only A"
         style = CURSOR if path == chosen else PLAIN
@@ -172,11 +172,11 @@ def _first_row(found: CompareData, paths: tuple[str, ...]) -> str:
     return paths[0] if paths else ""
 
 
-def _sign(mark: int, level: float, screen: Screen) -> Span:
+def _ratio_sign(mark: int, level: float, screen: Screen) -> Span:
     return ("=", NOTE) if mark == EQUAL else cell_sign(mark, level, screen)
 
 
-def _axis(frame: Frame, kind: Kind) -> Line:
+def _axis_line(frame: Frame, kind: Kind) -> Line:
     if frame.cursor < 0:
         return frame.axis(str(kind), (0, 0), 0)
     starts = frame.bins.starts
@@ -184,11 +184,6 @@ def _axis(frame: Frame, kind: Kind) -> Line:
     return [*line, (pad("differs", _DIFFERS, right=True), NOTE)]
 
 
-def _key(screen: Screen) -> str:
+def _key_text(screen: Screen) -> str:
     heat = screen.glyphs.heat
     return f"A over B: = the same to the bit, {heat[0]} near, {heat[3]} yellow A larger, blue B larger"
-
-
-def _cut(series: Series, window: tuple[int, int]) -> Series:
-    keep = (series.steps >= window[0]) & (series.steps <= window[1])
-    return Series(series.steps[keep], series.values[keep])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from stethoscope.analyse.bins import Mark
-from stethoscope.record import Kind, Series, metrics
+from stethoscope.record import Kind, metrics
 from stethoscope.views.common import numbers
 from stethoscope.views.common.glyphs import SEVERITY_STYLE, Screen
 from stethoscope.views.common.open_run import OpenRun
@@ -43,24 +43,22 @@ def flow_page(viewed: OpenRun, view: View, screen: Screen, height: int) -> Page:
     head_rows = 3 if metrics.LOSS in run.metrics() else 0
     num_rows = max(4, height - head_rows - 5)
     heat = heat_of(viewed, view, screen, kind, window_of(viewed, view), num_rows)
-    lines: list[Line] = [_title(heat, kind)]
+    lines: list[Line] = [_title_line(heat, kind)]
     if head_rows:
-        series = run.metric(metrics.LOSS)
-        keep = (series.steps >= heat.window[0]) & (series.steps <= heat.window[1])
-        lines += chart_lines("loss", Series(series.steps[keep], series.values[keep]), heat.frame, screen, head_rows)
+        lines += chart_lines("loss", run.metric(metrics.LOSS).between(*heat.window), heat.frame, screen, head_rows)
     lines += [axis_line(heat, screen), []]
     low, high = scale_of(heat)
     width = screen.width - heat.frame.gutter - 4 - VALUE - RATIO - 1
-    for place in range(len(heat.nodes)):
-        lines.append(_row(heat, place, (low, high), max(8, width), screen, flat=bool(view.pattern)))
-    foot: Line = [("  ", ""), (_words(low, high, screen), NOTE)]
+    for index in range(len(heat.nodes)):
+        lines.append(_layer_row(heat, index, (low, high), max(8, width), screen, flat=bool(view.pattern)))
+    foot: Line = [("  ", ""), (_legend_text(low, high, screen), NOTE)]
     room = height - 1
     lines = [*lines[:room], *([[]] * (room - len(lines))), foot]
     top = 3 + head_rows
     return page_of([fit_line(line, screen.width) for line in lines], heat, viewed.span, event_steps(viewed), kinds, top)
 
 
-def _title(heat: Heat, kind: Kind) -> Line:
+def _title_line(heat: Heat, kind: Kind) -> Line:
     if heat.frame.cursor < 0:
         return [("Gradient flow", STRONG)]
     what = "gradient of the weights" if kind is Kind.GRADIENT else "gradient of the outputs"
@@ -79,44 +77,44 @@ def scale_of(heat: Heat) -> tuple[float, float]:
     return max(float(shown.min()), high * 10.0**-_DECADES), high
 
 
-def _row(heat: Heat, place: int, scale: tuple[float, float], width: int, screen: Screen, *, flat: bool) -> Line:
-    node = heat.nodes[place]
-    severity = heat.signs.get(heat.shown[heat.first_row + place])
+def _layer_row(heat: Heat, index: int, scale: tuple[float, float], width: int, screen: Screen, *, flat: bool) -> Line:
+    node = heat.nodes[index]
+    severity = heat.signs.get(heat.shown[heat.first_row + index])
     sign: Span = ("  ", "")
     if severity is not None:
         sign = (pad(screen.glyphs.severity[severity], 2), SEVERITY_STYLE[severity])
     label = cut_middle(label_of(node, heat.opened, screen, flat=flat), heat.frame.gutter, ascii=screen.ascii)
     style = CURSOR if node.path == heat.row else PLAIN
     line: Line = [sign, (pad(label, heat.frame.gutter), style), ("  ", "")]
-    return [*line, *_bar(heat, place, scale, width, screen), *at_cursor(heat, place, screen)]
+    return [*line, *_bar_spans(heat, index, scale, width, screen), *at_cursor(heat, index, screen)]
 
 
-def _bar(heat: Heat, place: int, scale: tuple[float, float], width: int, screen: Screen) -> Line:
+def _bar_spans(heat: Heat, index: int, scale: tuple[float, float], width: int, screen: Screen) -> Line:
     """As long as the norm is large, on a log scale; a tick over it where it usually ends."""
     column = heat.frame.cursor
-    mark = int(heat.cells.marks[place, column]) if column >= 0 else int(Mark.MISSING)
-    usual = float(heat.history.usual[place])
+    mark = int(heat.cells.marks[index, column]) if column >= 0 else int(Mark.MISSING)
+    usual = float(heat.history.usual[index])
     cells = [(" ", PLAIN)] * width
     if mark in (Mark.NAN, Mark.INF):
         sign = screen.glyphs.nan if mark == Mark.NAN else screen.glyphs.inf
         cells = [(sign, BROKEN)] * width
     elif mark == Mark.PLAIN:
-        value = float(heat.values[place, column])
+        value = float(heat.values[index, column])
         ratio = abs(value) / usual if usual > 0 else 1.0
         style = LARGER if ratio >= numbers.USUAL else SMALLER if ratio <= 1 / numbers.USUAL else PLAIN
-        length = _share(value, scale) * width
+        length = _share_of_range(value, scale) * width
         for at in range(int(length)):
             cells[at] = ("#" if screen.ascii else "█", style)
         rest = int((length - int(length)) * 8)
         if rest and int(length) < width and not screen.ascii:
             cells[int(length)] = (_EIGHTHS[rest], style)
     if usual > 0 and mark not in (Mark.NAN, Mark.INF):
-        at = min(width - 1, int(_share(usual, scale) * width))
+        at = min(width - 1, int(_share_of_range(usual, scale) * width))
         cells[at] = ("|" if screen.ascii else "┃", STRONG)
     return join_runs(cells)
 
 
-def _share(value: float, scale: tuple[float, float]) -> float:
+def _share_of_range(value: float, scale: tuple[float, float]) -> float:
     low, high = scale
     if not 0 < low < high or value <= 0:
         return 0.5 if value > 0 else 0.0
@@ -124,7 +122,7 @@ def _share(value: float, scale: tuple[float, float]) -> float:
     return float(np.clip(0.05 + 0.95 * np.log(value / low) / np.log(high / low), 0.01, 1.0))
 
 
-def _words(low: float, high: float, screen: Screen) -> str:
+def _legend_text(low: float, high: float, screen: Screen) -> str:
     ends = [numbers.number(end, ascii=screen.ascii) for end in (low, high)]
     tick = "|" if screen.ascii else "┃"
     return f"bars from {ends[0]} to {ends[1]}, log scale; {tick} is where the layer usually is"

@@ -72,12 +72,12 @@ def heat_of(viewed: OpenRun, view: View, screen: Screen, kind: Kind, window: tup
     shown = visible(tree, opened, view.pattern)
     signs = troubled(tree, viewed.diagnosis.causes)
     row = chosen_row(view, tree, shown, signs)
-    at = next((place for place, node in enumerate(shown) if tree[node].path == row), 0)
+    at = next((index for index, node in enumerate(shown) if tree[node].path == row), 0)
     first = int(np.clip(at - num_rows // 2, 0, max(0, len(shown) - num_rows)))
-    places = shown[first : first + num_rows]
-    nodes = [tree[place] for place in places]
+    indices = shown[first : first + num_rows]
+    nodes = [tree[index] for index in indices]
     with_values = screen.width >= _WITH_VALUES
-    gutter = _gutter([tree[place] for place in shown[:2000]], screen, bool(view.pattern))
+    gutter = _gutter_width([tree[index] for index in shown[:2000]], screen, bool(view.pattern))
     room = screen.width - gutter - 4 - (VALUE + RATIO if with_values else RATIO)
     room -= 2 if screen.glyphs.marks_direction else 0
     window = filled(window, viewed.span, viewed.run.steps, max(room, 8))
@@ -129,14 +129,14 @@ def first_opened(viewed: OpenRun, tree: Sequence[Node]) -> frozenset[str]:
 
 def chosen_row(view: View, tree: Sequence[Node], shown: Sequence[int], signs: dict[int, Severity]) -> str:
     """The selected row; where it is not on show, the deepest one with a finding, else the first."""
-    paths = [tree[place].path for place in shown]
+    paths = [tree[index].path for index in shown]
     if view.row in paths:
         return view.row
-    found = [place for place in shown if place in signs]
-    worst = max((signs[place].rank for place in found), default=0)
-    deep = [place for place in found if signs[place].rank == worst]
+    found = [index for index in shown if index in signs]
+    worst = max((signs[index].rank for index in found), default=0)
+    deep = [index for index in found if signs[index].rank == worst]
     if deep and not view.pattern:
-        return tree[max(deep, key=lambda place: (tree[place].indent, -place))].path
+        return tree[max(deep, key=lambda index: (tree[index].indent, -index))].path
     return paths[0] if paths else ""
 
 
@@ -149,7 +149,7 @@ def label_of(node: Node, opened: frozenset[str], screen: Screen, *, flat: bool) 
     return "  " * node.indent + sign + screen.text(node.label)
 
 
-def _gutter(nodes: Sequence[Node], screen: Screen, flat: bool) -> int:
+def _gutter_width(nodes: Sequence[Node], screen: Screen, flat: bool) -> int:
     """Wide enough for the names however the branches are opened, so that the picture does not jump."""
     widths = [cell_width(label_of(node, frozenset(), screen, flat=flat)) for node in nodes]
     least = 24 if screen.width >= _WITH_VALUES else 12
@@ -163,20 +163,20 @@ def heat_lines(heat: Heat, screen: Screen, events: Sequence[int], *, raw: bool, 
     lines: list[Line] = [flags] if flags else []
     lines.append(axis_line(heat, screen))
     levels = cell_levels(heat.cells, raw=raw)
-    for place, node in enumerate(heat.nodes):
-        severity = heat.signs.get(heat.shown[heat.first_row + place])
-        line = _name(node, severity, heat, screen, flat)
-        line += frame.spread(cell_spans(heat.cells, levels, place, screen, raw=raw))
+    for index, node in enumerate(heat.nodes):
+        severity = heat.signs.get(heat.shown[heat.first_row + index])
+        line = _name_spans(node, severity, heat, screen, flat)
+        line += frame.spread(cell_spans(heat.cells, levels, index, screen, raw=raw))
         if not raw:
-            line += direction(heat.cells, levels, place, screen)
+            line += direction(heat.cells, levels, index, screen)
         at = frame.gutter + 4 + frame.width + (2 if screen.glyphs.marks_direction else 0)
         line.append((" " * max(0, at - line_width(line)), ""))
-        line += at_cursor(heat, place, screen) if heat.with_values else _short_at_cursor(heat, place, screen)
+        line += at_cursor(heat, index, screen) if heat.with_values else _short_at_cursor(heat, index, screen)
         lines.append(line)
     return lines
 
 
-def _name(node: Node, severity: Severity | None, heat: Heat, screen: Screen, flat: bool) -> Line:
+def _name_spans(node: Node, severity: Severity | None, heat: Heat, screen: Screen, flat: bool) -> Line:
     text = cut_middle(label_of(node, heat.opened, screen, flat=flat), heat.frame.gutter, ascii=screen.ascii)
     text = pad(text, heat.frame.gutter)
     is_chosen = node.path == heat.row
@@ -187,12 +187,12 @@ def _name(node: Node, severity: Severity | None, heat: Heat, screen: Screen, fla
     return [sign, (text, style), ("  ", "")]
 
 
-def at_cursor(heat: Heat, place: int, screen: Screen) -> Line:
+def at_cursor(heat: Heat, index: int, screen: Screen) -> Line:
     """The row's value at the cursor and how that stands to its usual one."""
     column = heat.frame.cursor
     if column < 0:
         return []
-    mark, value = int(heat.cells.marks[place, column]), float(heat.values[place, column])
+    mark, value = int(heat.cells.marks[index, column]), float(heat.values[index, column])
     word = {
         int(Mark.NAN): "NaN",
         int(Mark.INF): "Inf",
@@ -203,7 +203,7 @@ def at_cursor(heat: Heat, place: int, screen: Screen) -> Line:
     if word is not None:
         style = BROKEN if mark in (Mark.NAN, Mark.INF) else NOTE
         return [(pad(word, VALUE, right=True), style), (" " * RATIO, "")]
-    usual = float(heat.history.usual[place])
+    usual = float(heat.history.usual[index])
     ratio = abs(value) / usual if usual > 0 else float("nan")
     text = numbers.ratio(ratio, ascii=screen.ascii) if usual > 0 else ""
     style = NOTE if text in ("usual", "") else LARGER if ratio > 1 else SMALLER
@@ -211,9 +211,9 @@ def at_cursor(heat: Heat, place: int, screen: Screen) -> Line:
     return [(pad(shown, VALUE, right=True), PLAIN), (pad(text, RATIO, right=True), style)]
 
 
-def _short_at_cursor(heat: Heat, place: int, screen: Screen) -> Line:
+def _short_at_cursor(heat: Heat, index: int, screen: Screen) -> Line:
     """The ratio alone, or the word for what is no number."""
-    spans = at_cursor(heat, place, screen)
+    spans = at_cursor(heat, index, screen)
     text, style = next(((text.strip(), style) for text, style in reversed(spans) if text.strip()), ("", ""))
     return [(pad(text, RATIO, right=True), style)] if len(text) < RATIO else []
 
@@ -245,10 +245,10 @@ def key_line(heat: Heat, screen: Screen, *, raw: bool) -> list[Line]:
 
 def readout(heat: Heat, screen: Screen) -> Line:
     """The cell under the cursor in words: layer, step, value, ratio."""
-    place = next((at for at, node in enumerate(heat.nodes) if node.path == heat.row), None)
-    if place is None or heat.frame.cursor < 0:
+    index = next((at for at, node in enumerate(heat.nodes) if node.path == heat.row), None)
+    if index is None or heat.frame.cursor < 0:
         return []
-    words = [text.strip() for text, _ in at_cursor(heat, place, screen) if text.strip()]
+    words = [text.strip() for text, _ in at_cursor(heat, index, screen) if text.strip()]
     size = heat.frame.bins.size
     step = cursor_step(heat)
     start = int(heat.frame.bins.starts[heat.frame.cursor])

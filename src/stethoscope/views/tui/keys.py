@@ -50,7 +50,7 @@ KEYS: Final = (
     Key("x", "select", "x", "mark a run to compare"),
     Key("c", "compare", "c", "compare two marked runs"),
     Key("d", "difference", "d", "to the first step where two runs differ"),
-    Key("f", "flow", "f", "every layer's gradient at the cursor, against its usual size"),
+    Key("f", "flow", "f", "every layer's gradient at the cursor, relative to its median"),
     Key("g", "go", "g r", "the list of runs"),
     Key("y", "copy", "y", "copy the command that opens this"),
     Key("s", "save", "s", "save this screen as a text file"),
@@ -115,10 +115,10 @@ def help_lines(screen: Screen) -> list[Line]:
     width = max(len(key.shown) for key in KEYS) + 2
     lines += [
         [("  ", ""), (pad(key.shown, width), STRONG), (piece, PLAIN)]
-        if place == 0
+        if index == 0
         else [(" " * (width + 2), ""), (piece, PLAIN)]
         for key in KEYS
-        for place, piece in enumerate(wrap(key.words, screen.width - width - 2))
+        for index, piece in enumerate(wrap(key.words, screen.width - width - 2))
     ]
     lines += [[], [("  ", ""), ("A click chooses a row and a step, the wheel moves the rows.", NOTE)]]
     return lines

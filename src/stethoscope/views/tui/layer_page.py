@@ -6,7 +6,7 @@ import numpy as np
 
 from stethoscope.analyse.bins import bins_over
 from stethoscope.kernels.histogram import MIN_EXPONENT, NUM_EXPONENTS, ZERO_BIN
-from stethoscope.record import Finding, FloatArray, IntArray, Series, SiteInfo
+from stethoscope.record import Finding, FloatArray, IntArray, SiteInfo, plural
 from stethoscope.store import Run
 from stethoscope.views.common import numbers
 from stethoscope.views.common.glyphs import Screen
@@ -41,12 +41,12 @@ def layer_page(viewed: OpenRun, path: str, view: View, screen: Screen, height: i
     bins = bins_over(steps, max(8, room))
     cursor = column_of(bins.starts, cursor_of(viewed, view))
     frame = Frame(bins, room, _GUTTER, cursor)
-    tracks = [track for track in layer_series(viewed, path, inside, tensor) if _has_any(track.series, window)]
+    tracks = [track for track in layer_series(viewed, path, inside, tensor) if len(track.series.between(*window))]
     # Beside the side column the lines have the height to themselves.
     rows = max(3, min(9, (height - 4) // max(1, len(tracks)) - 1)) if is_wide else 3
-    body: list[Line] = [_axis(frame, steps)]
+    body: list[Line] = [_axis_line(frame, steps)]
     for track in tracks:
-        body += chart_lines(track.label, _cut(track.series, window), frame, screen, rows, track.note)
+        body += chart_lines(track.label, track.series.between(*window), frame, screen, rows, track.note)
         body.append([])
     step = int(bins.starts[cursor]) + bins.size - 1 if len(bins) else window[1]
     side = side_lines(
@@ -56,7 +56,7 @@ def layer_page(viewed: OpenRun, path: str, view: View, screen: Screen, height: i
         body = side_by_side(body, side, screen.width - _SIDE + 2)
     else:
         body += side
-    head = _head(run, path, inside, screen)
+    head = _heading_lines(run, path, inside, screen)
     scroll = min(view.scroll, max(0, len(body) - (height - len(head))))
     return Page(
         [*head, *body[scroll:]],
@@ -67,24 +67,24 @@ def layer_page(viewed: OpenRun, path: str, view: View, screen: Screen, height: i
         span=span,
         events=tuple(sorted(set(event_steps(viewed)))),
         column=cursor,
-        place=(0, 0, scroll),
+        cells_at=(0, 0, scroll),
     )
 
 
-def _head(run: Run, path: str, inside: list[SiteInfo], screen: Screen) -> list[Line]:
+def _heading_lines(run: Run, path: str, inside: list[SiteInfo], screen: Screen) -> list[Line]:
     head = head_data(run, path, inside)
     parts = [part for part in (str(head["type"]), str(head["detail"])) if part]
     if head["numParameters"]:
-        parts.append(numbers.plural(int(head["numParameters"]), "parameter"))
+        parts.append(plural(int(head["numParameters"]), "parameter"))
     if head["shape"]:
         parts.append(f"output {list(head['shape'])} {head['dtype']}")
-    parts.append(numbers.plural(len(inside), "site"))
+    parts.append(plural(len(inside), "site"))
     name = screen.name(path, screen.width // 2)
     room = screen.width - cell_width(name) - 2
     return [[(name, STRONG), ("  ", ""), (screen.name(", ".join(parts), room), NOTE)], []]
 
 
-def _axis(frame: Frame, steps: IntArray) -> Line:
+def _axis_line(frame: Frame, steps: IntArray) -> Line:
     """First and last step, and the cursor's as a chip."""
     if frame.cursor < 0:
         return [(" " * (frame.gutter + 4), ""), ("no step here", NOTE)]
@@ -98,7 +98,7 @@ def side_lines(
 ) -> list[Line]:
     """Values at the cursor as a histogram, what was found here, what else is in the layer."""
     lines = histogram_lines(viewed.run, inside, tensor, step, screen)
-    found = [finding for finding in viewed.diagnosis.findings if _concerns(finding, path)]
+    found = [finding for finding in viewed.diagnosis.findings if _is_about(finding, path)]
     if found:
         lines += [[("found here", NOTE)], *rows_lines(found[:6], viewed.diagnosis, screen), []]
     weights = [info for info in inside if str(info.site.kind) == "weight"][:12]
@@ -111,7 +111,7 @@ def side_lines(
     return lines
 
 
-def _concerns(finding: Finding, path: str) -> bool:
+def _is_about(finding: Finding, path: str) -> bool:
     return any(site == path or site.startswith(path + ".") or path.startswith(site + ".") for site in finding.sites)
 
 
@@ -124,7 +124,7 @@ def histogram_lines(run: Run, inside: list[SiteInfo], tensor: SiteInfo | None, s
     at = int(np.searchsorted(steps, step, side="right")) - 1
     if at < 0:
         at = 0
-    negative, positive, zeros, bottom = _powers(table[at])
+    negative, positive, zeros, bottom = _power_counts(table[at])
     name = screen.name(site.path, max(8, screen.width - 30))
     lines: list[Line] = [
         [
@@ -134,10 +134,10 @@ def histogram_lines(run: Run, inside: list[SiteInfo], tensor: SiteInfo | None, s
     ]
     most = max(float(negative.max(initial=0)), float(positive.max(initial=0)), 1.0)
     half = max(4, (screen.width - 12) // 2)
-    for place in range(len(positive) - 1, -1, -1):
-        left, right = (round(half * float(side[place]) / most) for side in (negative, positive))
+    for index in range(len(positive) - 1, -1, -1):
+        left, right = (round(half * float(side[index]) / most) for side in (negative, positive))
         bar = "#" if screen.ascii else "▪"
-        label = f"2^{bottom + place}" if screen.ascii else f"2{_raised(bottom + place)}"
+        label = f"2^{bottom + index}" if screen.ascii else f"2{_superscript(bottom + index)}"
         lines.append([(bar * left + " ", PLAIN), (pad(label, 6), NOTE), (bar * right, PLAIN)])
         lines[-1][0] = (pad(bar * left, half, right=True) + "  ", PLAIN)
     if zeros:
@@ -149,7 +149,7 @@ def histogram_lines(run: Run, inside: list[SiteInfo], tensor: SiteInfo | None, s
     ]
 
 
-def _powers(row: FloatArray) -> tuple[FloatArray, FloatArray, float, int]:
+def _power_counts(row: FloatArray) -> tuple[FloatArray, FloatArray, float, int]:
     """Counts of negative and positive values by power of two, of zeros, and the lowest power shown."""
     positive = row[ZERO_BIN + 1 :]
     negative = row[:ZERO_BIN][::-1]
@@ -163,14 +163,5 @@ def _powers(row: FloatArray) -> tuple[FloatArray, FloatArray, float, int]:
     return negative[low:top], positive[low:top], float(row[ZERO_BIN]), low + MIN_EXPONENT
 
 
-def _raised(power: int) -> str:
+def _superscript(power: int) -> str:
     return str(power).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
-
-
-def _has_any(series: Series, window: tuple[int, int]) -> bool:
-    return bool(((series.steps >= window[0]) & (series.steps <= window[1])).any())
-
-
-def _cut(series: Series, window: tuple[int, int]) -> Series:
-    keep = (series.steps >= window[0]) & (series.steps <= window[1])
-    return Series(series.steps[keep], series.values[keep])

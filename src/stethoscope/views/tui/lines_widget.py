@@ -32,10 +32,10 @@ class LinesWidget(Widget):
     def render_line(self, y: int) -> Strip:
         """One line, none longer than the terminal is wide."""
         line = fit_line(self.lines[y], self.size.width) if y < len(self.lines) else []
-        parts = [Segment(text, Style.parse(self._style(style))) for text, style in line]
+        parts = [Segment(text, Style.parse(self._terminal_style(style))) for text, style in line]
         return Strip(parts).adjust_cell_length(self.size.width)
 
-    def _style(self, style: str) -> str:
+    def _terminal_style(self, style: str) -> str:
         if self.with_color:
             return style or "none"
         return " ".join(word for word in style.split() if word not in _COLORS) or "none"

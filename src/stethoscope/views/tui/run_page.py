@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from stethoscope.record import Kind, Series, metrics
 from stethoscope.views.common.glyphs import Screen
 from stethoscope.views.common.open_run import OpenRun
 from stethoscope.views.common.styled_text import NOTE, Line, fit_line
-from stethoscope.views.lines.standing import status_lines, title_line
+from stethoscope.views.lines.status import status_lines, title_line
 from stethoscope.views.pagedata import overview
-from stethoscope.views.pagedata.verdict import window_around
+from stethoscope.views.pagedata.verdict import opening_window
 from stethoscope.views.tui.chart import chart_lines
 from stethoscope.views.tui.heat_block import Heat, heat_lines, heat_of, key_line, readout
 from stethoscope.views.tui.verdict_block import verdict_block
@@ -26,21 +24,21 @@ def run_page(viewed: OpenRun, view: View, screen: Screen, height: int) -> Page:
     run, diagnosis = viewed.run, viewed.diagnosis
     head = [title_line(run, screen)]
     if not len(run.steps) and not run.metrics():
-        return Page([*head, [], *_empty(viewed, screen)])
+        return Page([*head, [], *_empty_lines(viewed, screen)])
     head += verdict_block(viewed, screen, max(4, (height * 2) // 5 - 1))
     status = status_lines(run, screen, diagnosis.looked_at)[:1]
     kinds = tuple(viewed.kinds())
     kind = view.kind if view.kind in kinds else overview.heat_kind(viewed)
     roomy = height - len(head) > 24
-    charts = _charts(viewed, roomy, height - len(head) > 34)
+    charts = _shown_charts(viewed, roomy, height - len(head) > 34)
     # Blank lines, axis, flags, readout, key of the signs, status.
     fixed = len(head) + sum(rows for _, _, rows in charts) + 6 + len(status)
     num_rows = max(_MIN_HEAT_ROWS, height - fixed)
     heat = heat_of(viewed, view, screen, kind, window_of(viewed, view), num_rows)
     events = event_steps(viewed)
     lines = [*head, []]
-    for name, series, rows in _grown(charts, num_rows - len(heat.nodes)):
-        lines += chart_lines(name, _window(series, heat.window), heat.frame, screen, rows)
+    for name, series, rows in _grow_charts(charts, num_rows - len(heat.nodes)):
+        lines += chart_lines(name, series.between(*heat.window), heat.frame, screen, rows)
     drawn = heat_lines(heat, screen, events, raw=view.raw, flat=bool(view.pattern))
     top = len(lines) + len(drawn) - len(heat.nodes)
     lines += drawn if heat.nodes else [[], [("  ", ""), (nothing_words(kind, view), NOTE)]]
@@ -76,12 +74,12 @@ def page_of(
         events=tuple(sorted(set(events))),
         kinds=kinds,
         column=frame.cursor,
-        place=(top, frame.gutter + 4, heat.first_row),
+        cells_at=(top, frame.gutter + 4, heat.first_row),
         frame=frame,
     )
 
 
-def _charts(viewed: OpenRun, roomy: bool, tall: bool) -> list[tuple[str, Series, int]]:
+def _shown_charts(viewed: OpenRun, roomy: bool, tall: bool) -> list[tuple[str, Series, int]]:
     """The lines over the picture with their heights: the loss always, the others where there is room."""
     run = viewed.run
     out = [("loss", run.metric(metrics.LOSS), 5 if roomy else 3)] if metrics.LOSS in run.metrics() else []
@@ -93,7 +91,7 @@ def _charts(viewed: OpenRun, roomy: bool, tall: bool) -> list[tuple[str, Series,
     return out
 
 
-def _grown(charts: list[tuple[str, Series, int]], room: int) -> list[tuple[str, Series, int]]:
+def _grow_charts(charts: list[tuple[str, Series, int]], room: int) -> list[tuple[str, Series, int]]:
     """The charts made taller where the layers leave room, the first one most."""
     out: list[tuple[str, Series, int]] = []
     for name, series, rows in charts:
@@ -105,11 +103,11 @@ def _grown(charts: list[tuple[str, Series, int]], room: int) -> list[tuple[str, 
 
 
 def window_of(viewed: OpenRun, view: View) -> tuple[int, int]:
-    """The steps to show: a window somebody chose, the whole run, or what is around the first cause."""
+    """The steps to show: the chosen window, the whole run, or those around the first cause."""
     whole = viewed.span
     if isinstance(view.window, tuple):
         return max(whole[0], view.window[0]), min(whole[1], view.window[1])
-    return window_around(viewed.run, viewed.diagnosis) if view.window == "cause" else whole
+    return opening_window(viewed.run, viewed.diagnosis) if view.window == "cause" else whole
 
 
 def event_steps(viewed: OpenRun) -> list[int]:
@@ -128,15 +126,10 @@ def nothing_words(kind: Kind, view: View) -> str:
     return f"Nothing recorded here of kind {str(kind).replace('_', ' ')}."
 
 
-def _empty(viewed: OpenRun, screen: Screen) -> list[Line]:
+def _empty_lines(viewed: OpenRun, screen: Screen) -> list[Line]:
     """A run without a number in it."""
     if viewed.run.state == "live":
-        words = ["The run has begun and has no step yet. It appears here with its first optimizer step."]
+        words = ["The run has started and has no step yet. It appears here with its first optimizer step."]
     else:
         words = ["The run holds no data.", f"stethoscope doctor {viewed.run.id}  says how it ended."]
     return [[("  ", ""), (screen.text(text), NOTE)] for text in words]
-
-
-def _window(series: Series, window: tuple[int, int]) -> Series:
-    keep = (series.steps >= window[0]) & (series.steps <= window[1])
-    return Series(series.steps[keep], np.asarray(series.values[keep], dtype=np.float64))

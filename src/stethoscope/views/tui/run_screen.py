@@ -45,7 +45,7 @@ class Holder:
         return self.viewed
 
 
-class DeskScreen(PageScreen):
+class OpenRunScreen(PageScreen):
     """A screen over a run: cursor, window, zoom."""
 
     def __init__(self, holder: Holder, view: View | None = None) -> None:
@@ -140,7 +140,7 @@ class DeskScreen(PageScreen):
             self._playing = None
 
 
-class RunScreen(DeskScreen):
+class RunScreen(OpenRunScreen):
     """One run: verdict, loss, layers by steps."""
 
     hints: ClassVar[str] = "run"
@@ -154,9 +154,9 @@ class RunScreen(DeskScreen):
         moves.toggle(self.view, self.page)
         self.redraw()
 
-    def action_kind(self, place: int) -> None:
+    def action_kind(self, index: int) -> None:
         """Another kind of tensor, where it was recorded."""
-        kind = HEAT_KINDS[place]
+        kind = HEAT_KINDS[index]
         if kind in self.page.kinds:
             self.view.kind, self.view.opened = kind, None
             self.redraw()
@@ -199,7 +199,7 @@ class RunScreen(DeskScreen):
 
     def on_click(self, event: events.Click) -> None:
         """Chooses the row and the step under the pointer."""
-        top, left, first = self.page.place
+        top, left, first = self.page.cells_at
         row = event.y - top + first
         if not self.page.is_drawn or event.y < top or row >= len(self.page.rows):
             return
@@ -210,7 +210,7 @@ class RunScreen(DeskScreen):
         self.redraw()
 
 
-class LayerScreen(DeskScreen):
+class LayerScreen(OpenRunScreen):
     """One layer."""
 
     hints: ClassVar[str] = "layer"
@@ -222,7 +222,7 @@ class LayerScreen(DeskScreen):
     def paint(self, viewed: OpenRun, view: View, paper: Paper, height: int) -> Page:
         """The layer's page."""
         page = layer_page(viewed, self._path, view, paper, height)
-        self.view.scroll = min(self.view.scroll, page.place[2])
+        self.view.scroll = min(self.view.scroll, page.cells_at[2])
         return page
 
 
@@ -240,7 +240,7 @@ class FlowScreen(RunScreen):
         self.action_up()
 
 
-class CompareScreen(DeskScreen):
+class CompareScreen(OpenRunScreen):
     """Two runs beside each other."""
 
     hints: ClassVar[str] = "compare"
@@ -267,10 +267,10 @@ class CompareScreen(DeskScreen):
         else:
             self.say("The two runs do not differ where both recorded")
 
-    def action_kind(self, place: int) -> None:
+    def action_kind(self, index: int) -> None:
         """Another kind of tensor, where both recorded it."""
-        if HEAT_KINDS[place] in self.page.kinds:
-            self.view.kind = HEAT_KINDS[place]
+        if HEAT_KINDS[index] in self.page.kinds:
+            self.view.kind = HEAT_KINDS[index]
             self.redraw()
 
 

@@ -32,9 +32,9 @@ class RunList:
         there = set(folders)
         self._kept = {path: kept for path, kept in self._kept.items() if path in there}
         self._open = {path: run for path, run in self._open.items() if path in there}
-        return [(path, self._row(path)) for path in folders]
+        return [(path, self._make_row(path)) for path in folders]
 
-    def _read(self, path: Path) -> RunRow:
+    def _read_row(self, path: Path) -> RunRow:
         """The row; a live run is read on from where it was, any other is read once and closed."""
         run = self._open.pop(path, None)
         if run is None:
@@ -48,14 +48,14 @@ class RunList:
             run.close()
         return row
 
-    def _row(self, path: Path) -> RunRow:
+    def _make_row(self, path: Path) -> RunRow:
         written = last_written(path)
         kept = self._kept.get(path)
         # A live run may turn stale by itself; any other stays as it is.
         if kept is not None and kept[0] == written and kept[1].state not in ("live", "stale"):
             return kept[1]
         try:
-            row: RunRow = self._reader.read(path, lambda: self._read(path))
+            row: RunRow = self._reader.read(path, lambda: self._read_row(path))
         except Exception as error:  # whatever a run folder holds, the other rows are shown
             row = RunRow("", path.name, "damaged", None, None, None, None, trouble=row_trouble(error))
             if isinstance(error, SlowRunError):
@@ -66,7 +66,7 @@ class RunList:
 
 def runs_page(runs: RunList, view: View, screen: Screen, height: int, marked: frozenset[str]) -> Page:
     """The runs that match, the selected one in view."""
-    found = [(path, row) for path, row in runs.rows() if _matches(row, path, view.pattern)]
+    found = [(path, row) for path, row in runs.rows() if _is_match(row, path, view.pattern)]
     head: list[Line] = [
         [
             ("Runs", STRONG),
@@ -77,7 +77,7 @@ def runs_page(runs: RunList, view: View, screen: Screen, height: int, marked: fr
         [],
     ]
     if not found:
-        return Page([*head, *_nothing(view, screen)])
+        return Page([*head, *_empty_lines(view, screen)])
     keys = tuple(str(path) for path, _ in found)
     at = keys.index(view.row) if view.row in keys else 0
     room = max(3, height - len(head) - 1)
@@ -86,21 +86,21 @@ def runs_page(runs: RunList, view: View, screen: Screen, height: int, marked: fr
     narrow = Screen(screen.width - 2, screen.ascii, screen.color)
     title, *lines = runs_lines([row for _, row in shown], narrow)
     out = [*head, [("  ", ""), *title]]
-    for place, ((path, _), line) in enumerate(zip(shown, lines, strict=True)):
+    for index, ((path, _), line) in enumerate(zip(shown, lines, strict=True)):
         sign = ("x " if screen.ascii else "✓ ") if str(path) in marked else "  "
-        chosen = first + place == at
+        chosen = first + index == at
         out.append(
             [(sign, STRONG), *([(text, f"{style} {CURSOR}".strip()) for text, style in line] if chosen else line)]
         )
-    return Page(out, rows=keys, row=keys[at], place=(len(head) + 1, 0, first))
+    return Page(out, rows=keys, row=keys[at], cells_at=(len(head) + 1, 0, first))
 
 
-def _matches(row: RunRow, path: Path, pattern: str) -> bool:
+def _is_match(row: RunRow, path: Path, pattern: str) -> bool:
     whole = f"{row.name} {row.id} {path.name} {row.state}".lower()
     return all(word in whole for word in pattern.lower().split())
 
 
-def _nothing(view: View, screen: Screen) -> list[Line]:
+def _empty_lines(view: View, screen: Screen) -> list[Line]:
     """What to do where there is no run."""
     if view.pattern:
         return [[("  ", ""), (screen.text(f"No run matches {view.pattern}. Esc clears the filter."), NOTE)]]

@@ -32,14 +32,14 @@ READING = "Reading what was recorded"
 _APP_ACTIONS = ("quit", "command_palette")
 
 
-def _binding(keys: str, action: str, words: str) -> Binding:
+def _make_binding(keys: str, action: str, words: str) -> Binding:
     return Binding(keys, f"app.{action}" if action in _APP_ACTIONS else action, words, show=False)
 
 
 class PageScreen(TextualScreen[None]):
     """A screen that shows one page. Subclasses draw it, and say what they are of."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [_binding(key.keys, key.action, key.words) for key in KEYS]
+    BINDINGS: ClassVar[list[BindingType]] = [_make_binding(key.keys, key.action, key.words) for key in KEYS]
     CSS = """
     PageScreen { background: ansi_default; layers: base; }
     Input { height: 1; border: none; padding: 0; background: ansi_default; display: none; }
@@ -217,16 +217,16 @@ class PageScreen(TextualScreen[None]):
         """The screen as a text file that did not exist before."""
         stem = self.folder.name if self.folder is not None else "runs"
         for number in range(1, 1000):
-            place = Path(f"stethoscope-{stem}-{self.hints}-{number}.txt")
+            path = Path(f"stethoscope-{stem}-{self.hints}-{number}.txt")
             try:
-                with place.open("x", encoding="utf-8") as file:
+                with path.open("x", encoding="utf-8") as file:
                     file.write(to_text(self.page.lines))
             except FileExistsError:
                 continue
             except OSError as error:
                 self.say(f"It cannot be saved here: {error.strerror}")
                 return
-            self.say(f"Saved as {printable(str(place))}")
+            self.say(f"Saved as {printable(str(path))}")
             return
 
     def action_copy(self) -> None:
@@ -245,7 +245,7 @@ class PageScreen(TextualScreen[None]):
 
     # ---- keys that only some screens have: elsewhere they do nothing, and say so ----
 
-    def _elsewhere(self, words: str) -> None:
+    def _say_unavailable(self, words: str) -> None:
         self.say(words)
 
     def action_step(self, by: int) -> None:
@@ -266,7 +266,7 @@ class PageScreen(TextualScreen[None]):
     def action_fit(self) -> None:
         """The whole run."""
 
-    def action_kind(self, place: int) -> None:
+    def action_kind(self, path: int) -> None:
         """Another kind of tensor."""
 
     def action_value(self) -> None:
@@ -283,12 +283,12 @@ class PageScreen(TextualScreen[None]):
 
     def action_select(self) -> None:
         """Marks a run."""
-        self._elsewhere("x marks runs in the list: g r")
+        self._say_unavailable("x marks runs in the list: g r")
 
     def action_compare(self) -> None:
         """Compares two runs."""
-        self._elsewhere("c compares two runs marked with x in the list: g r")
+        self._say_unavailable("c compares two runs marked with x in the list: g r")
 
     def action_difference(self) -> None:
         """The first difference."""
-        self._elsewhere("d belongs to two runs side by side: mark them with x in the list, then c")
+        self._say_unavailable("d belongs to two runs side by side: mark them with x in the list, then c")

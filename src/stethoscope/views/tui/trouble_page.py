@@ -12,7 +12,7 @@ from stethoscope.views.tui.view import Page
 
 def trouble_page(error: Exception, path: Path | None, screen: Screen) -> Page:
     """The error as a person reads it."""
-    what, do = _words(error)
+    what, do = _trouble_words(error)
     name = path.name if path is not None else ""
     lines: list[Line] = [[(screen.glyphs.state["damaged"] + " ", WARNING), (screen.name(name, screen.width - 4), "")]]
     lines += [[(text, STRONG)] for text in wrap(screen.text(what), screen.width)]
@@ -24,10 +24,10 @@ def trouble_page(error: Exception, path: Path | None, screen: Screen) -> Page:
     return Page([*lines, [(note, NOTE)]])
 
 
-def _words(error: Exception) -> tuple[str, str]:
+def _trouble_words(error: Exception) -> tuple[str, str]:
     """What happened and what to do, each a sentence."""
     if isinstance(error, StethoscopeError):
-        return _sentence(error.what), _sentence(error.do)
+        return _as_sentence(error.what), _as_sentence(error.do)
     if isinstance(error, FileNotFoundError):
         return "A file of the run is gone.", "The run may have been removed while it was being read."
     if isinstance(error, OSError):
@@ -35,6 +35,6 @@ def _words(error: Exception) -> tuple[str, str]:
     return f"The run cannot be drawn ({type(error).__name__}: {error}).", ""
 
 
-def _sentence(text: str) -> str:
+def _as_sentence(text: str) -> str:
     text = text.strip().rstrip(".")
     return f"{text[:1].upper()}{text[1:]}." if text else ""

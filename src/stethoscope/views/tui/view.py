@@ -1,4 +1,4 @@
-"""What of a run is looked at: kind, window, cursor, selected row, open branches; and how keys change it.
+"""What of a run is shown: kind, window, cursor, selected row, open branches; and how keys change it.
 
 Plain data: the drawing reads a copy, the keys change the original, and both meet in a Page.
 """
@@ -23,7 +23,7 @@ MIN_WINDOW = 8
 
 @dataclasses.dataclass(slots=True)
 class View:
-    """What is looked at."""
+    """What is shown."""
 
     kind: Kind | None = None
     """None: the one that the first cause speaks of."""
@@ -68,7 +68,7 @@ class Page:
     kinds: tuple[Kind, ...] = ()
     column: int = -1
     """The cell under the cursor."""
-    place: tuple[int, int, int] = (0, 0, 0)
+    cells_at: tuple[int, int, int] = (0, 0, 0)
     """Where the cells lie: top, left, and the number of the first row shown."""
     frame: Frame | None = None
 
@@ -167,7 +167,7 @@ def filled(window: tuple[int, int], span: tuple[int, int], steps: IntArray, room
 
 
 def visible(tree: Sequence[Node], opened: frozenset[str], pattern: str) -> list[int]:
-    """The places of the rows that show: those whose holders are open, or those that match."""
+    """The indices of the rows that show: those whose holders are open, or those that match."""
     if pattern:
         words = pattern.lower().split()
         return [at for at, node in enumerate(tree) if all(word in node.path.lower() for word in words)]

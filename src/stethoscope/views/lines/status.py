@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from stethoscope.explain.diagnosis import LookedAt
 from stethoscope.views.common.glyphs import STATE_STYLE, Screen
+from stethoscope.views.common.run_status import clock, started_at, state_text, status_parts
 from stethoscope.views.common.styled_text import NOTE, STRONG, Line, flow_parts, line_width, pad
-from stethoscope.views.common.words import state_text, status_parts
 
 if TYPE_CHECKING:
     from stethoscope.store import Run
@@ -26,5 +26,8 @@ def title_line(run: Run, screen: Screen) -> Line:
 
 def status_lines(run: Run, screen: Screen, looked_at: LookedAt | None = None) -> list[Line]:
     """The status line, on as many lines as it needs; no part is broken."""
-    parts: list[Line] = [[(part, NOTE)] for part in status_parts(run, looked_at)]
+    parts: list[Line] = [[(str(part), NOTE)] for part in status_parts(run, looked_at)]
+    started = started_at(run)
+    if started is not None:
+        parts.append([(f"started {clock(started)}", NOTE)])
     return flow_parts(parts, screen.width, (f" {screen.glyphs.dot} ", NOTE))

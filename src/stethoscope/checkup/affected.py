@@ -24,26 +24,27 @@ def first_affected(
     `around` may change the second copy before it runs.
     """
     plain, changed = exam.subject.twin(), exam.subject.twin()
-    before = _calls(exam, plain, None, part)
+    before = _recorded_calls(exam, plain, None, part)
     if around is not None:
         around(changed)
-    after = _calls(exam, changed, inputs, part)
+    after = _recorded_calls(exam, changed, inputs, part)
     if [name for name, _, _ in before] != [name for name, _, _ in after]:
         return None
     affected = [
         path
         for (path, given, made), (_, given2, made2) in zip(before, after, strict=True)
-        if _same(given, given2) and not _same(made, made2)
+        if all_equal(given, given2) and not all_equal(made, made2)
     ]
     # Calls are listed as they return: the innermost of the first affected ones comes first.
     return affected[0] if affected else None
 
 
-def _same(a: list[torch.Tensor], b: list[torch.Tensor]) -> bool:
+def all_equal(a: list[torch.Tensor], b: list[torch.Tensor]) -> bool:
+    """Whether two lists of results are equal but for rounding."""
     return len(a) == len(b) and all(differ(x, y) <= 1 for x, y in zip(a, b, strict=True))
 
 
-def _calls(exam: Examination, twin: Twin, inputs: Any, part: Part) -> Calls:
+def _recorded_calls(exam: Examination, twin: Twin, inputs: Any, part: Part) -> Calls:
     calls: Calls = []
     stack: list[list[torch.Tensor]] = []
 

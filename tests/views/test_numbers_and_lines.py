@@ -2,6 +2,7 @@ import math
 
 import pytest
 
+from stethoscope.record import plural
 from stethoscope.views.common import numbers
 from stethoscope.views.common.styled_text import cell_width, cut_middle, flow_parts, name_text, to_text, wrap
 
@@ -73,7 +74,7 @@ def test_sizes_shares_and_spans_of_time():
         "1 h 49 min",
         "1 d 1 h",
     ]
-    assert [numbers.plural(n, "row") for n in (0, 1, 1204)] == ["0 rows", "1 row", "1,204 rows"]
+    assert [plural(n, "row") for n in (0, 1, 1204)] == ["0 rows", "1 row", "1,204 rows"]
 
 
 def test_names_are_cut_in_the_middle_to_cells_not_characters():

@@ -29,7 +29,7 @@ _LAYER_QUANTITIES: Final = (
 )
 
 
-def meanwhile(run: Run, cause: Finding, room: int) -> list[Evidence]:
+def context_evidence(run: Run, cause: Finding, room: int) -> list[Evidence]:
     """At most `room` numbers beside the cause's own evidence, none of them said by it already."""
     if room <= 0:
         return []
@@ -50,7 +50,7 @@ def meanwhile(run: Run, cause: Finding, room: int) -> list[Evidence]:
         out += _of_metric(run, cause, end, metrics.GRADIENT_NORM, words)
     if "clip" not in said and len(out) < room - 1:
         out += _of_metric(run, cause, end, CLIP, "clip coefficient")
-    loss = _of_metric(run, cause, _end(run, cause), metrics.LOSS, "loss") if "loss" not in said else []
+    loss = _of_metric(run, cause, _end_of(run, cause), metrics.LOSS, "loss") if "loss" not in said else []
     return [*out[: room - len(loss)], *loss]
 
 
@@ -76,19 +76,19 @@ def loss_words(run: Run, cause: Finding) -> str:
     series = metric_series(run, metrics.LOSS)
     if series is None:
         return ""
-    broken = _broken(series, cause)
+    broken = _first_broken(series, cause)
     if broken is not None:
         word = "NaN" if np.isnan(series.values[broken]) else "Inf"
         return f"The loss is {word} {'since' if broken < len(series) - 1 else 'at'} step {int(series.steps[broken]):,}."
     before = _before(series, cause.first_step)
-    after = _last(series, _end(run, cause))
+    after = _last_value(series, _end_of(run, cause))
     if len(before) < _MIN_BEFORE or after is None:
         return ""
     usual = float(np.median(before))
     if after > float(before.max()):
-        return f"The loss rose from a usual {_words(usual)} to {_words(after)}."
+        return f"The loss rose from a usual {_number_text(usual)} to {_number_text(after)}."
     yet, when = (" yet", "now") if run.state == "live" else ("", "at its end")
-    return f"The loss does not show it{yet}: {_words(after)} {when}, {_words(usual)} before."
+    return f"The loss does not show it{yet}: {_number_text(after)} {when}, {_number_text(usual)} before."
 
 
 def goes_on(run: Run, cause: Finding) -> bool:
@@ -97,40 +97,40 @@ def goes_on(run: Run, cause: Finding) -> bool:
     return end is not None and cause.last_step >= end - (_BEHIND_STEPS if run.state == "live" else 0)
 
 
-def _end(run: Run, cause: Finding) -> int:
+def _end_of(run: Run, cause: Finding) -> int:
     """The last step of the cause's time: of one that goes on, where the run has come."""
     return run.last_step if run.last_step is not None and goes_on(run, cause) else cause.last_step
 
 
-def _words(value: float) -> str:
+def _number_text(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:#.3g}" if abs(value) >= 1e-3 else f"{value:.3g}"
 
 
 def last_good(run: Run, cause: Finding) -> int:
     """The last step of the cause at which the loss was still a number."""
     series = metric_series(run, metrics.LOSS)
-    broken = None if series is None else _broken(series, cause)
+    broken = None if series is None else _first_broken(series, cause)
     if series is None or not broken:
-        return _end(run, cause)
+        return _end_of(run, cause)
     return int(series.steps[broken - 1])
 
 
-def _broken(series: Series, cause: Finding) -> int | None:
-    """The place from which on the loss is no number any more, where that is within the cause's time."""
+def _first_broken(series: Series, cause: Finding) -> int | None:
+    """The index from which on the loss is no number any more, where that is within the cause's time."""
     bad = ~np.isfinite(series.values)
     if not len(bad) or not bad[-1] or series.steps[-1] < cause.first_step:
         return None
     good = np.flatnonzero(~bad)
-    place = int(good[-1]) + 1 if len(good) else 0
-    return place if series.steps[place] >= cause.first_step else None
+    index = int(good[-1]) + 1 if len(good) else 0
+    return index if series.steps[index] >= cause.first_step else None
 
 
 def _of_metric(run: Run, cause: Finding, end: int, name: str, label: str) -> list[Evidence]:
     series = metric_series(run, name)
     if series is None or not len(series):
         return []
-    broken = _broken(series, cause) if name == metrics.LOSS else None
-    after = _last(series, end) if broken is None else float(series.values[broken])
+    broken = _first_broken(series, cause) if name == metrics.LOSS else None
+    after = _last_value(series, end) if broken is None else float(series.values[broken])
     if after is None:
         return []
     before = _before(series, cause.first_step)
@@ -143,7 +143,7 @@ def _before(series: Series, first: int) -> FloatArray:
     return inside[np.isfinite(inside)]
 
 
-def _last(series: Series, end: int) -> float | None:
+def _last_value(series: Series, end: int) -> float | None:
     inside = series.values[: int(np.searchsorted(series.steps, end + 1))]
     good = inside[np.isfinite(inside)]
     return float(good[-1]) if len(good) else None
@@ -160,12 +160,12 @@ def _moved_most(run: Run, cause: Finding, kind: Kind, stat: str, end: int) -> tu
             now = run.matrix(kind, stat, pattern=pattern, first=max(cause.first_step, end - _LAST_STEPS), last=end)
         except (KeyError, ValueError, StethoscopeError):
             continue
-        places = {info.site: at for at, info in enumerate(now.sites)}
+        indices = {info.site: at for at, info in enumerate(now.sites)}
         for at, info in enumerate(was.sites):
             name = info.site.path
-            if info.site not in places or info.site.name == "bias":
+            if info.site not in indices or info.site.name == "bias":
                 continue
-            before, after = was.values[:, at], now.values[:, places[info.site]]
+            before, after = was.values[:, at], now.values[:, indices[info.site]]
             before, after = before[np.isfinite(before)], after[np.isfinite(after)]
             if (
                 len(before) < _MIN_BEFORE
@@ -191,9 +191,9 @@ def _neighborhood(run: Run, cause: Finding, kind: Kind) -> Sequence[str]:
         around
         and sum(i.site.kind == kind and i.site.module.startswith(around + ".") for i in run.sites) <= _MAX_NEIGHBORS
     ):
-        return (f"{_literal(around)}.*",)
-    return (_literal(home), f"{_literal(home)}.*") if home else ()
+        return (f"{_literal_pattern(around)}.*",)
+    return (_literal_pattern(home), f"{_literal_pattern(home)}.*") if home else ()
 
 
-def _literal(path: str) -> str:
+def _literal_pattern(path: str) -> str:
     return "".join(f"[{char}]" if char in "*?[" else char for char in path)

@@ -8,8 +8,8 @@ import dataclasses
 import numpy as np
 import pytest
 
+from stethoscope.explain.context_evidence import CLIP, context_evidence, loss_words, metric_series
 from stethoscope.explain.diagnosis import Diagnosis
-from stethoscope.explain.meanwhile import CLIP, loss_words, meanwhile, metric_series
 from stethoscope.record import Evidence, Finding, Kind, Series, Severity
 from stethoscope.store import Event, FindingsWriter, RunWriter, open_run
 from stethoscope.views.common.open_run import OpenRun
@@ -42,7 +42,7 @@ def sick(tmp_path):
 
 
 def test_what_moved_beside_the_cause_is_read_from_the_run(sick):
-    found = {e.label: e for e in meanwhile(sick, BARE, 4)}
+    found = {e.label: e for e in context_evidence(sick, BARE, 4)}
     assert list(found) == [
         "gradient L2 of layers.2.attn.weight",
         "gradient before clipping",
@@ -61,16 +61,16 @@ def test_what_moved_beside_the_cause_is_read_from_the_run(sick):
 
 
 def test_nothing_is_said_twice_and_never_more_than_there_is_room_for(sick):
-    assert meanwhile(sick, CAUSE, 5) == []
-    assert meanwhile(sick, BARE, 0) == []
-    assert [e.label for e in meanwhile(sick, BARE, 1)] == ["loss"]
-    assert len(meanwhile(sick, BARE, 2)) == 2
+    assert context_evidence(sick, CAUSE, 5) == []
+    assert context_evidence(sick, BARE, 0) == []
+    assert [e.label for e in context_evidence(sick, BARE, 1)] == ["loss"]
+    assert len(context_evidence(sick, BARE, 2)) == 2
 
 
 def test_a_layer_that_did_not_move_is_not_shown(tmp_path):
     with open_run(write_run(tmp_path / "run")) as run:
         quiet = dataclasses.replace(BARE, sites=("layers.1.mlp.weight",))
-        assert [e.stat for e in meanwhile(run, quiet, 5)] == ["grad_norm", "loss"]
+        assert [e.stat for e in context_evidence(run, quiet, 5)] == ["grad_norm", "loss"]
         assert metric_series(run, CLIP) is None
 
 
@@ -79,10 +79,10 @@ def test_what_the_loss_makes_of_it(sick, tmp_path):
     assert loss_words(sick, CAUSE) == ""
     with open_run(write_run(tmp_path / "flat", ended=None)) as live:
         assert loss_words(live, BARE) == "The loss does not show it yet: 1.61 now, 1.87 before."
-        assert lasting(live, BARE) == ["It still goes on, for 51 steps now", "The loss is not affected yet"]
+        assert lasting(live, BARE) == ["Ongoing, for 51 steps", "The loss is not affected yet"]
         behind = dataclasses.replace(BARE, last_step=180)
-        assert lasting(live, behind)[0] == "It still goes on, for 51 steps now"
-        assert meanwhile(live, behind, 1)[0].value == pytest.approx(live.metric("loss").values[-1])
+        assert lasting(live, behind)[0] == "Ongoing, for 51 steps"
+        assert context_evidence(live, behind, 1)[0].value == pytest.approx(live.metric("loss").values[-1])
 
     def rising(step: int) -> dict[str, float]:
         return synthetic.default_metrics(step) | {"loss": 1.0 if step < 160 else 3.0}
@@ -94,11 +94,11 @@ def test_what_the_loss_makes_of_it(sick, tmp_path):
 def test_a_cause_that_nothing_followed_is_not_told_twice(tmp_path):
     with open_run(write_run(tmp_path / "run")) as run:
         (only,) = followed_entries(run, BARE, ())
-        assert only["text"] == "It begins in layers.2.attn.weight"
-        assert lasting(run, BARE) == ["It lasts to the end, 51 steps", "The loss is not affected"]
+        assert only["text"] == "Started in layers.2.attn.weight"
+        assert lasting(run, BARE) == ["Lasts to the end, 51 steps", "The loss is not affected"]
         short = dataclasses.replace(BARE, last_step=160)
-        assert lasting(run, short)[0] == "It is last seen at step 160, 10 steps later"
-        assert lasting(run, dataclasses.replace(BARE, last_step=150))[0] == "It is seen at this one step"
+        assert lasting(run, short)[0] == "Last seen at step 160, 10 steps later"
+        assert lasting(run, dataclasses.replace(BARE, last_step=150))[0] == "Seen at this one step"
         several = followed_entries(run, BARE, FOLLOWED)
         assert several[0]["text"] == "The gradient of layers.2.attn grew without bound"
         assert [entry["step"] for entry in several] == [150, 171, 185, 190]
@@ -138,10 +138,10 @@ def test_events_are_sentences():
     first = event("governor", {"every": {"boundary": 1, "modules": 4}})
     later = event("governor", {"every": {"boundary": 1, "modules": 2}})
     assert event_message(first, None) == (
-        "Recording looks less often, to stay within its budget: outputs every 4 steps",
+        "Sampling reduced to keep overhead low: outputs every 4 steps",
         "",
     )
-    assert event_message(later, first) == ("Recording looks more often: outputs every 2 steps", "")
+    assert event_message(later, first) == ("Sampling increased: outputs every 2 steps", "")
     told = event_message(event("skipped_step", {"times": 3, "scale": 65536.0}), None)[0]
     assert told == "The scaler skipped the optimizer's step, loss scale 65,536, 3 times so far"
     same = {"factor": 1.0, "by": "NllLoss", "num_targets": 256.0}
@@ -185,7 +185,7 @@ def test_the_log_tells_what_changed_once(tmp_path):
     assert log["entries"][1]["words"].endswith("outputs every 4 steps")
     assert log["entries"][1]["note"] == "changed 2 times from here to step 20"
     assert log["began"]["words"].startswith("Recording begins")
-    assert log["ended"]["words"] == "Finished, 100 steps"
+    assert log["ended"]["words"] == "Finished at step 100"
     assert num_entries(viewed) == 4
 
 

@@ -23,7 +23,7 @@ class ArrayError(StethoscopeError, TypeError):
 
 @dataclass(frozen=True, slots=True)
 class NonFinite:
-    """Where a NaN or an infinity sits: the tensor, how many there are, and the place of the first."""
+    """Where a NaN or an infinity sits: the tensor, how many there are, and the index of the first."""
 
     name: str
     num_nan: int
@@ -39,9 +39,9 @@ class NonFinite:
         return " and ".join(parts)
 
     def __str__(self) -> str:
-        place = "" if self.first_index is None else f", the first at index {list(self.first_index)}"
+        index = "" if self.first_index is None else f", the first at index {list(self.first_index)}"
         when = "" if self.step is None else f" at step {self.step:,}"
-        return f"{self.name}: {self.what}{when}{place}"
+        return f"{self.name}: {self.what}{when}{index}"
 
 
 def as_numpy(value: Any, name: str = "array") -> npt.NDArray[Any]:
@@ -119,17 +119,17 @@ def named_arrays(source: Any) -> tuple[list[str] | None, list[Any]]:
     is one layer.
     """
     if isinstance(source, str | Path):
-        return _split(read_safetensors(Path(source)))
+        return _split_items(read_safetensors(Path(source)))
     if hasattr(source, "state_dict") and callable(source.state_dict):
-        return _split({k: v for k, v in source.state_dict().items() if _is_floating(v)})
+        return _split_items({k: v for k, v in source.state_dict().items() if _is_floating(v)})
     if isinstance(source, Mapping):
-        return _split(source)
+        return _split_items(source)
     if hasattr(source, "dtype") and hasattr(source, "shape"):
         return None, [source]
     if isinstance(source, Sequence | Iterator) or hasattr(source, "__iter__"):
         items = list(source)
         if items and all(isinstance(i, tuple) and len(i) == 2 and isinstance(i[0], str) for i in items):
-            return _split(dict(items))
+            return _split_items(dict(items))
         return None, items
     raise ArrayError(
         "no arrays here",
@@ -138,7 +138,7 @@ def named_arrays(source: Any) -> tuple[list[str] | None, list[Any]]:
     )
 
 
-def _split(items: Mapping[str, Any]) -> tuple[list[str], list[Any]]:
+def _split_items(items: Mapping[str, Any]) -> tuple[list[str], list[Any]]:
     return [str(name) for name in items], list(items.values())
 
 

@@ -11,23 +11,23 @@ from stethoscope.analyse.span import Span
 from stethoscope.record.events import Coefficients, LossGraph
 
 
-class LossKind:
-    """What the looks at the loss's graph say of it."""
+class SurrogateLoss:
+    """Counts the samples of the loss's graph that show a policy gradient."""
 
     def __init__(self) -> None:
-        self._num_looks = 0
+        self._num_graphs = 0
         self._num_surrogates = 0
 
     def observe(self, span: Span) -> None:
-        """Every look at the loss's graph."""
+        """Every recorded graph of the loss."""
         for _, graph in span.events_of(LossGraph):
-            self._num_looks += 1
+            self._num_graphs += 1
             self._num_surrogates += int(_is_surrogate(graph.coefficients))
 
     @property
     def is_measure(self) -> bool:
-        """Whether it falls where the model gets better; so it is, until most looks say otherwise."""
-        return 2 * self._num_surrogates <= self._num_looks
+        """Whether it falls where the model gets better; so it is, until most recorded graphs say otherwise."""
+        return 2 * self._num_surrogates <= self._num_graphs
 
 
 def _is_surrogate(coefficients: Coefficients | None) -> bool:
