@@ -124,8 +124,8 @@ class OptimizerTerms(Detector):
                 self._spike = (step, path, float(size[index]), float(rates[index] * bound))
 
     def _see_decay(self, path: str, group: Group, rates: FloatArray, span: Span, found: dict[str, int]) -> None:
-        weight, update = span.stat("rms")[:, found["weight"]], span.stat("rms")[:, found["update"]]
-        gradient = span.stat("rms")[:, found["gradient"]]
+        # Of these three columns alone: this is asked for every matrix, and the table holds all of them.
+        weight, update, gradient = (stat(span.rows[:, found[of]], "rms") for of in ("weight", "update", "gradient"))
         factor = group.number("weight_decay", 0.0)
         decoupled = group.optimizer == "AdamW"
         with np.errstate(divide="ignore", invalid="ignore"):
