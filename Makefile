@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 TOOLS := $(VENV)/.tools
 
-.PHONY: setup demo test lint bench bench-faults test-faults clean browser page lint-frontend
+.PHONY: setup demo test test-all lint bench bench-faults test-faults clean browser page docs lint-frontend
 
 setup: $(TOOLS)
 
@@ -26,8 +26,13 @@ $(TOOLS): $(STAMP)
 demo: $(STAMP)
 	$(BIN)/stethoscope demo
 
+# What is slow and rarely breaks (compilers, several ranks, every byte of a journal) is left to `make test-all`: where CI=true, all is tested.
+PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal --durations 40 --durations-min 3
 test: $(TOOLS) lint browser
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+	$(PYTEST) $(if $(filter true,$(CI)),,-m "not slow")
+
+test-all: $(TOOLS) lint browser
+	$(PYTEST)
 
 # Every promise of what holds when things break, under its real fault, as a table; exits with 1 where one is broken. `make test` runs a short form.
 # ROWS="--rows 5,12 --tries 3", or ROWS=--short.
@@ -38,6 +43,10 @@ test-faults: $(TOOLS)
 # The page's tests need Chromium; where nobody asked for CI they skip without it.
 browser:
 	@if [ "$$CI" = "true" ] && ! command -v chromium >/dev/null; then apt-get update && apt-get install -y chromium; fi
+
+# The pages that are made from the code: the picture in ARCHITECTURE.md, the index of codes, the events. Tests compare.
+docs: $(TOOLS)
+	for page in architecture codes events; do $(BIN)/python docs/make_$$page.py || exit 1; done
 
 # The page's bundle, from frontend/ into src/stethoscope/views/web; needs node.
 page: $(STAMP)

@@ -29,7 +29,7 @@ def load(path: Path) -> Any:
 def test_the_picture_is_that_of_the_import_graph() -> None:
     made = load(ROOT / "docs/make_architecture.py")
     assert "-->" in made.picture()
-    assert made.page_with(made.picture()) == TEXT, "run: python docs/make_architecture.py"
+    assert made.page_with(made.picture()) == TEXT, "run: make docs"
 
 
 def test_the_way_of_a_gradient_is_told() -> None:

@@ -67,7 +67,7 @@ def test_the_index_is_current() -> None:
     assert spec.loader is not None
     made = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(made)
-    assert made.INDEX.read_text(encoding="utf-8") == made.index(), "run: python docs/make_codes.py"
+    assert made.INDEX.read_text(encoding="utf-8") == made.index(), "run: make docs"
 
 
 def test_no_page_is_left_out_of_its_theme() -> None:

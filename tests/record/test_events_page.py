@@ -18,7 +18,7 @@ def test_the_page_is_current() -> None:
     assert spec.loader is not None
     made = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(made)
-    assert made.page() == PAGE, "run: python docs/make_events.py"
+    assert made.page() == PAGE, "run: make docs"
 
 
 def test_every_field_of_every_event_is_on_it() -> None:
