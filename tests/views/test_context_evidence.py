@@ -14,9 +14,10 @@ from stethoscope.record import Evidence, Finding, Kind, Series, Severity
 from stethoscope.store import Event, FindingsWriter, RunWriter, open_run
 from stethoscope.views.common.open_run import OpenRun
 from stethoscope.views.pagedata.event_messages import event_message, says_something
+from stethoscope.views.pagedata.followed import followed_entries, lasting
 from stethoscope.views.pagedata.log import log_data, num_entries
 from stethoscope.views.pagedata.ranks import over_ranks, spread_bins
-from stethoscope.views.pagedata.verdict import followed_entries, lasting, verdict_data
+from stethoscope.views.pagedata.verdict import verdict_data
 from stethoscope.views.terminal import render_diagnosis
 from tests.views import synthetic
 from tests.views.synthetic import CAUSE, FOLLOWED, write_run

@@ -55,8 +55,7 @@ class Recorded(Protocol):
 
 def recorded_span(run: Recorded) -> tuple[int, int]:
     """First and last step with rows or a loss."""
-    known = [run.steps] + ([run.metric(metrics.LOSS).steps] if metrics.LOSS in run.metrics() else [])
-    known = [steps for steps in known if len(steps)]
+    known = [steps for steps in (run.steps, run.metric(metrics.LOSS).steps) if len(steps)]
     return (min(int(steps[0]) for steps in known), max(int(steps[-1]) for steps in known)) if known else (0, 0)
 
 

@@ -62,7 +62,7 @@ def row_of(folder: Path, reader: RowReader) -> RunRow:
     try:
         row: RunRow = reader.read(folder, read)
     except Exception as error:
-        return RunRow("", folder.name, "damaged", None, None, None, None, trouble=row_trouble(error))
+        return RunRow("", folder.name, "damaged", trouble=row_trouble(error))
     return row
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-import numpy as np
-
 from stethoscope.detect.symptoms import (
     BY_HEART,
     LossFamily,
@@ -102,7 +100,7 @@ def _read_progress(run: Run) -> Progress:
     try:
         return progress_of(run)
     except (StethoscopeError, ValueError, TypeError, KeyError, AttributeError, OverflowError):
-        return Progress(Series(np.empty(0, np.int64), np.empty(0)), LossKind(LossFamily.OPAQUE))
+        return Progress(Series(), LossKind(LossFamily.OPAQUE))
 
 
 def _next_experiment(run: Run, symptom: Symptom) -> str:
@@ -116,8 +114,6 @@ def _next_experiment(run: Run, symptom: Symptom) -> str:
 
 
 def _rate_at(run: Run, step: int) -> float | None:
-    if metrics.LEARNING_RATE not in run.metrics():
-        return None
     series = run.metric(metrics.LEARNING_RATE)
     before = series.values[(series.steps <= step) & (series.values > 0)]
     return float(before[-1]) if len(before) else None

@@ -12,7 +12,7 @@ import numpy as np
 
 from stethoscope.detect.symptoms import Symptom
 from stethoscope.explain.state import Suspect
-from stethoscope.record import Evidence, FloatArray, Kind, metrics
+from stethoscope.record import Evidence, Kind, metrics
 from stethoscope.record.events import EvalBegin, EvalForward
 from stethoscope.store import Run
 
@@ -81,8 +81,8 @@ def _update_size(run: Run, steps: range) -> Suspect | None:
 
 def _other_rate(run: Run, usual: float) -> str:
     """A learning rate that brings updates to the size that training mostly has, where they are proportional to it."""
-    rates = run.metric(metrics.LEARNING_RATE).values if metrics.LEARNING_RATE in run.metrics() else np.empty(0)
-    rates = rates[np.isfinite(rates) & (rates > 0)]
+    rates = run.metric(metrics.LEARNING_RATE).finite
+    rates = rates[rates > 0]
     if not len(rates) or not usual > 0:
         return ""
     return f"lr={rates.max() * WANTED / usual:.1g}  # brings an update to {WANTED:g} of its weight"
@@ -100,9 +100,8 @@ def _gradient_reach(run: Run, steps: range) -> Suspect | None:
 
 
 def _gradient_peak(run: Run, steps: range) -> Suspect | None:
-    if metrics.GRADIENT_NORM in run.metrics():
-        values = run.metric(metrics.GRADIENT_NORM).values
-    else:
+    values = run.metric(metrics.GRADIENT_NORM).values
+    if not len(values):
         first = max(steps.start - LOOKED_AT, 0)
         norms = run.matrix(Kind.GRADIENT, "norm", first=first, last=steps.stop - 1).values
         values = np.sqrt(np.nansum(norms**2, axis=1)) if norms.size else np.empty(0)
@@ -136,10 +135,7 @@ def _input_spread(run: Run, steps: range) -> Suspect | None:
 
 
 def _rate_suspect(run: Run, _: range) -> Suspect | None:
-    if metrics.LEARNING_RATE not in run.metrics():
-        return None
-    values: FloatArray = run.metric(metrics.LEARNING_RATE).values
-    values = values[np.isfinite(values)]
+    values = run.metric(metrics.LEARNING_RATE).finite
     if not len(values) or not values.max() > 0:
         return None
     evidence = Evidence("learning rate (and its largest)", float(values[-1]), float(values.max()), stat="lr")
@@ -147,10 +143,10 @@ def _rate_suspect(run: Run, _: range) -> Suspect | None:
 
 
 def _training_mode(run: Run, _: range) -> Suspect | None:
-    if metrics.TRAINING_MODE not in run.metrics():
-        return None
     values = run.metric(metrics.TRAINING_MODE).values
-    share = float(np.mean(values > 0)) if len(values) else 1.0
+    if not len(values):
+        return None
+    share = float(np.mean(values > 0))
     return Suspect("training in eval() mode", Evidence("share of steps in train() mode", share), share == 1.0)
 
 

@@ -16,10 +16,10 @@ IntArray = npt.NDArray[np.int64]
 
 @dataclasses.dataclass(frozen=True, eq=False, slots=True)
 class Series:
-    """One statistic of one site, or one metric, over steps. `steps` rises strictly."""
+    """One statistic of one site, or one metric, over steps. `steps` rises strictly; `Series()` is that of nothing."""
 
-    steps: IntArray
-    values: FloatArray
+    steps: IntArray = dataclasses.field(default_factory=lambda: np.empty(0, np.int64))
+    values: FloatArray = dataclasses.field(default_factory=lambda: np.empty(0))
 
     def __len__(self) -> int:
         return len(self.steps)
@@ -35,6 +35,11 @@ class Series:
         if index < len(self.steps) and self.steps[index] == step:
             return float(self.values[index])
         return None
+
+    @property
+    def finite(self) -> FloatArray:
+        """The values that are numbers."""
+        return self.values[np.isfinite(self.values)]
 
     def between(self, first: int | None = None, last: int | None = None) -> Series:
         """The part from `first` to `last`, both included; None is as far as it goes."""

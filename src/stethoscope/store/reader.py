@@ -260,12 +260,12 @@ class Run(Drawn):
         return tuple(sorted(self._queries.metric_names()))
 
     def metric(self, name: str, *, rank: int | None = None, first: int | None = None) -> Series:
-        """One scalar over steps, from `first` on; without a rank, of the lowest rank that has it."""
+        """One scalar over steps, from `first` on; without a rank, of the lowest rank that has it. Empty where none has."""
         low, _ = _step_bounds(first, None)
         for one in self.ranks if rank is None else (rank,):
             if len(self.ranks) == 1 or name in self._queries.metric_names(one):
                 return self._queries.metric(name, one, low)
-        return Series(np.empty(0, np.int64), np.empty(0))
+        return Series()
 
     def events(self, kind: str | None = None, *, first: int | None = None, last: int | None = None) -> list[Event]:
         """Discrete facts in order of step, then of writing."""

@@ -102,7 +102,7 @@ class Progress:
 def progress_of(run: Run) -> Progress:
     """Reads what symptoms need; a few metrics and events, no rows but those of targets and output."""
     known = run.metrics()
-    loss = run.metric(metrics.LOSS) if metrics.LOSS in known else Series(np.empty(0, np.int64), np.empty(0))
+    loss = run.metric(metrics.LOSS)
     graph = next(iter(run.events_of(LossGraph)), None)
     backwards = {event.step: body for event, body in run.events_of(Backward)}
     kind = LossKind(LossFamily.OPAQUE) if graph is None else loss_kind(graph[1], backwards.get(graph[0].step))
@@ -170,10 +170,7 @@ def _output_std(run: Run) -> float | None:
 
 
 def _same_class(run: Run) -> float | None:
-    if metrics.TOP_SHARE not in run.metrics():
-        return None
-    values = run.metric(metrics.TOP_SHARE).values
-    values = values[np.isfinite(values)][-FIRST:]
+    values = run.metric(metrics.TOP_SHARE).finite[-FIRST:]
     return float(np.median(values)) if len(values) else None
 
 

@@ -53,13 +53,11 @@ class Clock:
 
     def __init__(self, run: Run, begun: float) -> None:
         self._begun = begun
-        self._series = run.metric(metrics.STEP_MS) if metrics.STEP_MS in run.metrics() else None
-        self._passed = np.cumsum(np.nan_to_num(self._series.values)) / 1000 if self._series is not None else np.empty(0)
+        self._series = run.metric(metrics.STEP_MS)
+        self._passed = np.cumsum(np.nan_to_num(self._series.values)) / 1000
 
     def at(self, step: int) -> float:
         """Seconds since 1970."""
-        if self._series is None or not len(self._passed):
-            return self._begun
         at = int(np.searchsorted(self._series.steps, step, side="right")) - 1
         return self._begun + (float(self._passed[at]) if at >= 0 else 0.0)
 

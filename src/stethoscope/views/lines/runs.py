@@ -37,10 +37,10 @@ class RunRow:
     id: str
     name: str
     state: str
-    started_at: float | None
-    last_step: int | None
-    loss: Series | None
-    finding: Finding | None
+    started_at: float | None = None
+    last_step: int | None = None
+    loss: Series = dataclasses.field(default_factory=Series)
+    finding: Finding | None = None
     """The first cause of what was found while it ran, as everything else that shows the run names it."""
     trouble: str = ""
     """Why it cannot be read, where it cannot."""
@@ -51,14 +51,13 @@ class RunRow:
 def run_row(run: Run) -> RunRow:
     """What the list needs of a run."""
     diagnosis = conclude(run, run.findings())
-    loss = run.metric(metrics.LOSS) if metrics.LOSS in run.metrics() else None
     return RunRow(
         run.id,
         run.name,
         run.state,
         started_at(run),
         run.last_step,
-        loss,
+        run.metric(metrics.LOSS),
         diagnosis.causes[0] if diagnosis.causes else None,
         verdict=diagnosis.verdict if run.was_examined else None,
     )
@@ -110,7 +109,7 @@ def _numbers(row: RunRow, begun: int, trend: int, screen: Screen) -> Line:
     except (OverflowError, ValueError, OSError):  # no date that a calendar has
         written = ""
     step = numbers.count(row.last_step) if row.last_step is not None else ""
-    loss = float(row.loss.values[-1]) if row.loss is not None and len(row.loss) else None
+    loss = float(row.loss.values[-1]) if len(row.loss) else None
     text = numbers.number(loss, ascii=screen.ascii)
     if cell_width(text) > 8 and loss is not None:
         text = f"{loss:.1e}"
@@ -119,7 +118,7 @@ def _numbers(row: RunRow, begun: int, trend: int, screen: Screen) -> Line:
         (pad(text, 8, right=True) + "  ", BROKEN if text in ("NaN", "Inf", "-Inf") else PLAIN),
     ]
     if trend:
-        spark = sparkline(row.loss, trend, screen.glyphs) if row.loss is not None else []
+        spark = sparkline(row.loss, trend, screen.glyphs) if len(row.loss) else []
         line += [*spark, (" " * (trend + 2 - line_width(spark)), "")]
     return line
 

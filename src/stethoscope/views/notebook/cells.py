@@ -163,8 +163,6 @@ def _rows(findings: list[Finding], diagnosis: Diagnosis) -> str:
 def loss_html(viewed: OpenRun) -> str:
     """The loss as a line with its last value, over the steps of the picture under it."""
     run = viewed.run
-    if metrics.LOSS not in run.metrics():
-        return ""
     series = run.metric(metrics.LOSS).between(*opening_window(run, viewed.diagnosis))
     if len(series) < 2:
         return ""

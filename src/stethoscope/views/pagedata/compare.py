@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, NotRequired, TypedDict
+from collections.abc import Callable, Sequence
+from typing import Final, NotRequired, TypedDict
 
 import numpy as np
 
@@ -14,25 +14,23 @@ from stethoscope.analyse.tree import Node
 from stethoscope.explain.context_evidence import CLIP, metric_series
 from stethoscope.kernels.statistics import statistic
 from stethoscope.record import Kind, Series, metrics
-from stethoscope.record.events import Ownership
 from stethoscope.store import Run
 from stethoscope.views.common.open_run import OpenRun, both_locks
 from stethoscope.views.pagedata import facts, overview
+from stethoscope.views.pagedata.compare_settings import Settings, settings_data
 from stethoscope.views.pagedata.directions import Angles, cosine_data, sketches_of
 from stethoscope.views.pagedata.heat import MAX_CELLS, TreeRow, opened_rows, tree_data, troubled
-from stethoscope.views.pagedata.packing import Number, Packed, binned, floats, number, plain, small, text
+from stethoscope.views.pagedata.packing import Number, Packed, binned, floats, number, small, text
 from stethoscope.views.pagedata.query import MAX_ROWS
 from stethoscope.views.pagedata.runlist import nan_at
 
 EQUAL: Final = 7
 """The mark of a cell in which both runs say the same to the last bit that is kept."""
-_MAX_SETTINGS: Final = 60
 _TRACKS: Final = (
     (metrics.LOSS, "Loss"),
     (metrics.GRADIENT_NORM, "Gradient norm"),
     (metrics.LEARNING_RATE, "Learning rate"),
 )
-_NO_SETTING: Final = frozenset({"dir", "name"})
 _KIND_WORDS: Final = {Kind.ACTIVATION: "output", Kind.ACTIVATION_GRADIENT: "output gradient"}
 
 
@@ -70,22 +68,6 @@ class OutcomeRow(TypedDict):
     site: NotRequired[str]
     a: Number
     b: Number
-
-
-class SettingRow(TypedDict):
-    """One setting of both."""
-
-    name: str
-    a: str
-    b: str
-
-
-class Settings(TypedDict):
-    """The settings of both, those that differ first."""
-
-    rows: list[SettingRow]
-    numDiffer: int
-    num: int
 
 
 class NanAt(TypedDict):
@@ -188,7 +170,7 @@ def compare_data(
         "common": [at in differs for at in indices],
         "tracks": _pair_tracks(a, b, view, parted_pair),
         "outcome": _outcome_rows(a.run, b.run, parted_pair),
-        "settings": _settings_data(a.run, b.run),
+        "settings": settings_data(a.run, b.run),
         "nan": {"a": nan_at(a.run), "b": nan_at(b.run)},
         **cells,
     }
@@ -307,7 +289,7 @@ def _ratio_cells(
 
 def _pair_tracks(a: OpenRun, b: OpenRun, view: tuple[int, int, int], parted: Parted | None) -> list[PairTrack]:
     """Loss of both, the quantity in which they part, gradient norm and learning rate."""
-    told = [(name, label, "", [_metric_or_empty(viewed, name) for viewed in (a, b)]) for name, label in _TRACKS]
+    told = [(name, label, "", [_track_series(viewed, name) for viewed in (a, b)]) for name, label in _TRACKS]
     if parted is not None:
         told.insert(1, ("parted", parted.label[:1].upper() + parted.label[1:], parted.path, list(parted.series)))
     out: list[PairTrack] = []
@@ -331,19 +313,18 @@ def _pair_tracks(a: OpenRun, b: OpenRun, view: tuple[int, int, int], parted: Par
     return out
 
 
-def _metric_or_empty(viewed: OpenRun, name: str) -> Series:
+def _track_series(viewed: OpenRun, name: str) -> Series:
     if name == metrics.GRADIENT_NORM:
         return overview.gradient_norm(viewed)[0]
-    return viewed.run.metric(name) if name in viewed.run.metrics() else Series(np.empty(0, np.int64), np.empty(0))
+    return viewed.run.metric(name)
 
 
 def _outcome_rows(a: Run, b: Run, parted: Parted | None) -> list[OutcomeRow]:
     """A few numbers of both: loss at the last common step, last loss, what parted them, clipping, speed."""
     out: list[OutcomeRow] = []
-    step = None
-    if metrics.LOSS in a.metrics() and metrics.LOSS in b.metrics():
-        left, right = a.metric(metrics.LOSS), b.metric(metrics.LOSS)
-        step = _last_common(left, right)
+    left, right = a.metric(metrics.LOSS), b.metric(metrics.LOSS)
+    step = _last_common(left, right)
+    if len(left) and len(right):
         if step is not None:
             out.append({"label": f"Loss at step {step:,}", "a": number(left.at(step)), "b": number(right.at(step))})
         out.append({"label": "Last loss", "a": facts.last_loss(a), "b": facts.last_loss(b)})
@@ -373,40 +354,3 @@ def _num_clipped(run: Run) -> int | None:
     """At how many steps clipping left less than the whole gradient; None where nothing clips."""
     series = metric_series(run, CLIP)
     return None if series is None else int((series.values < 1.0).sum())
-
-
-def _settings_data(a: Run, b: Run) -> Settings:
-    """Settings that differ first, then those that do not."""
-    left, right = _flat_settings(a), _flat_settings(b)
-    names = [name for name in dict.fromkeys([*left, *right]) if name.rpartition(".")[2] not in _NO_SETTING]
-    rows: list[SettingRow] = [
-        {"name": text(name, 80), "a": left.get(name, ""), "b": right.get(name, "")} for name in names
-    ]
-    rows.sort(key=lambda row: row["a"] == row["b"])
-    differ = sum(row["a"] != row["b"] for row in rows)
-    return {"rows": rows[:_MAX_SETTINGS], "numDiffer": differ, "num": len(rows)}
-
-
-def _flat_settings(run: Run) -> dict[str, str]:
-    """Model, optimizer settings, versions and our own settings as words."""
-    info, out = run.info, {}
-    model: Any = info.get("model")
-    if isinstance(model, Mapping):
-        out["model"] = text(str(model.get("type", "")), 60)
-    for _, ownership in run.events_of(Ownership)[:1]:
-        for number_, group in enumerate(ownership.groups[:4]):
-            where = "optimizer" if number_ == 0 else f"optimizer.{number_}"
-            out[where] = text(group.optimizer, 40)
-            out |= {f"{where}.{key}": _setting_text(value) for key, value in list(group.settings.items())[:24]}
-    for part in ("versions", "config"):
-        found = plain(info.get(part, {}), 60)
-        if isinstance(found, Mapping):
-            out |= {
-                (key if part == "versions" else f"watch.{key}"): _setting_text(value) for key, value in found.items()
-            }
-    return out
-
-
-def _setting_text(value: Any) -> str:
-    """A setting as it is read: the members of a list without its brackets."""
-    return text(", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value), 40)

@@ -118,8 +118,6 @@ def _dtype_name(dtype: str) -> str:
 
 def throughput(run: Run) -> float | None:
     """Steps a second over the latest steps, None where no time was recorded."""
-    if metrics.STEP_MS not in run.metrics():
-        return None
     values = run.metric(metrics.STEP_MS).values[-64:]
     values = values[np.isfinite(values) & (values > 0)]
     return 1000.0 / float(np.median(values)) if len(values) else None
@@ -127,7 +125,5 @@ def throughput(run: Run) -> float | None:
 
 def last_loss(run: Run) -> Number:
     """The latest loss."""
-    if metrics.LOSS not in run.metrics():
-        return None
     series = run.metric(metrics.LOSS)
     return number(float(series.values[-1])) if len(series) else None

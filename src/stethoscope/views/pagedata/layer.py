@@ -8,16 +8,11 @@ from typing import Any, Final, TypedDict
 
 import numpy as np
 
-from stethoscope.analyse.bins import bins_over
 from stethoscope.analyse.eventseries import attention_modules, entropy
-from stethoscope.analyse.history import site_series
-from stethoscope.kernels.histogram import MIN_EXPONENT, NUM_EXPONENTS, ZERO_BIN
 from stethoscope.record import (
     OUTPUT_KINDS,
     ROOT_NAME,
     Finding,
-    FloatArray,
-    IntArray,
     Kind,
     Series,
     Site,
@@ -26,19 +21,15 @@ from stethoscope.record import (
 from stethoscope.store import Run
 from stethoscope.views.common.evidence import evidence_series
 from stethoscope.views.common.open_run import OpenRun
+from stethoscope.views.pagedata.histograms import RETURNED, Pictures, one_series, picture_data
 from stethoscope.views.pagedata.layer_parts import Heads, Units, heads_data, units_data
 from stethoscope.views.pagedata.overview import Limit, Track
-from stethoscope.views.pagedata.packing import Packed, binned, floats, number, text
+from stethoscope.views.pagedata.packing import binned, number, text
 from stethoscope.views.pagedata.query import BadQuestionError, QueryParams
 from stethoscope.views.pagedata.screens import Screen
 from stethoscope.views.pagedata.verdict import FindingRow, finding_row
 
-MAX_PICTURES: Final = 384
-"""Histograms sent at most; where there are more, every second, fourth, … one is."""
 MAX_TENSORS: Final = 64
-_TABLE_STATS: Final = ("abs_max", "mean_abs", "kurtosis", "zero_fraction", "num_nonfinite", "num_tiny")
-_RARE, _MIN_POWERS, _MAX_POWERS = 0.002, 6, 24
-_RETURNED: Final = (Kind.ACTIVATION, Kind.OUTPUT)
 _MAX_OUTPUTS: Final = 3
 
 
@@ -58,22 +49,6 @@ class LayerHead(TypedDict):
     shape: list[int]
     dtype: str
     source: Source | None
-
-
-class Pictures(TypedDict):
-    """The distribution of a tensor over time, by sign and power of two."""
-
-    site: str
-    kind: str
-    steps: list[int]
-    bottom: int
-    top: int
-    negative: str
-    positive: str
-    zero: str
-    count: float
-    percentiles: dict[str, str]
-    table: dict[str, Packed]
 
 
 class LayerData(TypedDict):
@@ -160,7 +135,7 @@ def _is_held_by(path: str, site: str) -> bool:
 
 def _output_sites(path: str, inside: list[SiteInfo]) -> list[SiteInfo]:
     """What the layer itself returns."""
-    return [info for info in inside if info.site.kind in _RETURNED and (info.site.module or ROOT_NAME) == path]
+    return [info for info in inside if info.site.kind in RETURNED and (info.site.module or ROOT_NAME) == path]
 
 
 def head_data(run: Run, path: str, inside: list[SiteInfo]) -> LayerHead:
@@ -223,9 +198,9 @@ def layer_series(
     out += _output_tracks(viewed, _output_sites(path, inside), {(track.site, track.stat) for track in out}, window)
     if tensor is not None:
         of = f"of {text(tensor.site.path.removeprefix(path + '.'), 60)}"
-        gradient = _one(run, Site(tensor.site.module, Kind.GRADIENT, tensor.site.name), "norm", window)
-        update = _one(run, Site(tensor.site.module, Kind.UPDATE, tensor.site.name), "norm", window)
-        weight = _one(run, tensor.site, "norm", window)
+        gradient = one_series(run, Site(tensor.site.module, Kind.GRADIENT, tensor.site.name), "norm", window)
+        update = one_series(run, Site(tensor.site.module, Kind.UPDATE, tensor.site.name), "norm", window)
+        weight = one_series(run, tensor.site, "norm", window)
         if (tensor.site.path, "norm", Kind.GRADIENT) not in {(track.site, track.stat, track.kind) for track in out}:
             out.append(LayerLine("Gradient norm", gradient, of, "s2"))
         out.append(LayerLine("Update / weight", _ratio_series(update, weight), of, "s2"))
@@ -254,10 +229,10 @@ def _output_tracks(
 
 def _largest_size(run: Run, site: Site, window: tuple[int, int] | None) -> Series:
     """The largest size in a tensor; NaN or Inf at the steps where it held one."""
-    series = _one(run, site, "abs_max", window)
+    series = one_series(run, site, "abs_max", window)
     values = series.values.copy()
     for stat, value in (("num_posinf", np.inf), ("num_neginf", np.inf), ("num_nan", np.nan)):
-        counts = _one(run, site, stat, window)
+        counts = one_series(run, site, stat, window)
         values[np.isin(series.steps, counts.steps[counts.values > 0])] = value
     return Series(series.steps, values)
 
@@ -311,94 +286,10 @@ def _line_data(track: LayerLine, view: tuple[int, int, int]) -> Track:
     }
 
 
-def _one(run: Run, site: Site, stat: str, window: tuple[int, int] | None = None) -> Series:
-    found = site_series(run, site.path, site.kind, stat, window)
-    return found[site] if site in found else Series(np.empty(0, np.int64), np.empty(0))
-
-
 def _ratio_series(a: Series, b: Series) -> Series:
     steps, at_a, at_b = np.intersect1d(a.steps, b.steps, assume_unique=True, return_indices=True)
     with np.errstate(divide="ignore", invalid="ignore"):
         return Series(steps, a.values[at_a] / b.values[at_b])
-
-
-def histograms(run: Run, inside: list[SiteInfo], tensor: SiteInfo | None) -> tuple[Site, IntArray, FloatArray] | None:
-    """The first of the layer's sites that has histograms: the gradient, the weight, an output; steps and [S, bins]."""
-    wanted: list[Site] = []
-    if tensor is not None:
-        wanted = [Site(tensor.site.module, kind, tensor.site.name) for kind in (Kind.GRADIENT, Kind.WEIGHT)]
-    wanted += [info.site for info in inside if info.site.kind in _RETURNED]
-    for site in wanted[:32]:
-        steps, table = run.vectors("histogram", site)
-        if len(steps):
-            return site, steps, np.asarray(table, dtype=np.float64)
-    return None
-
-
-def picture_data(
-    run: Run, inside: list[SiteInfo], tensor: SiteInfo | None, view: tuple[int, int, int]
-) -> Pictures | None:
-    """The distribution over time of the tensor's gradient, else of its weight, else of an output."""
-    found = histograms(run, inside, tensor)
-    if found is None:
-        return None
-    site, steps, table = found
-    keep = (steps >= view[0] - 64) & (steps <= view[1])
-    steps, table = steps[keep], table[keep]
-    every = 1
-    while len(steps) // every > MAX_PICTURES:
-        every *= 2
-    return _histogram_picture(run, site, steps[::every], table[::every], view) if len(steps) else None
-
-
-def _histogram_picture(
-    run: Run, site: Site, steps: IntArray, table: FloatArray, view: tuple[int, int, int]
-) -> Pictures:
-    sizes = table[:, ZERO_BIN + 1 :].sum(axis=0) + table[:, ZERO_BIN - 1 :: -1].sum(axis=0)
-    used = np.flatnonzero(sizes)
-    top = int(used[-1]) + 1 + MIN_EXPONENT if len(used) else 0
-    # What is far smaller than nearly everything else would take most of the picture to show nothing.
-    rare = np.flatnonzero(np.cumsum(sizes) > _RARE * sizes.sum()) if len(used) else np.zeros(1, np.int64)
-    bottom = min(max(int(rare[0]) + MIN_EXPONENT, top - _MAX_POWERS), top - _MIN_POWERS)
-    negative = table[:, NUM_EXPONENTS - 1 - (top - 1 - MIN_EXPONENT) : NUM_EXPONENTS - (bottom - MIN_EXPONENT)]
-    positive = table[:, ZERO_BIN + 1 + bottom - MIN_EXPONENT : ZERO_BIN + 1 + top - MIN_EXPONENT]
-    near = table.sum(axis=1) - negative.sum(axis=1) - positive.sum(axis=1)
-    rows = {name: _one(run, site, name, view[:2]) for name in _TABLE_STATS}
-    all_steps = rows["abs_max"].steps
-    bins = bins_over(all_steps[(all_steps >= view[0]) & (all_steps <= view[1])], view[2])
-    return {
-        "site": text(site.path, 10_000),
-        "kind": str(site.kind),
-        "steps": steps.tolist(),
-        "bottom": bottom,
-        "top": top,
-        "negative": floats(negative),
-        "positive": floats(positive),
-        "zero": floats(near),
-        "count": float(table.sum(axis=1).max()),
-        "percentiles": percentiles(table),
-        "table": {name: binned(series, *view, bins) for name, series in rows.items()},
-    }
-
-
-def percentiles(table: FloatArray) -> dict[str, str]:
-    """Percentiles of |x| of each histogram, within the factor of two of a bin."""
-    sizes = np.concatenate(
-        [table[:, ZERO_BIN : ZERO_BIN + 1], table[:, ZERO_BIN + 1 :] + table[:, ZERO_BIN - 1 :: -1]], 1
-    )
-    total = sizes.sum(axis=1, keepdims=True)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        share = np.cumsum(sizes, axis=1) / total
-    out = {}
-    for percent in (1, 5, 25, 50, 75, 95, 99):
-        at = np.minimum((share < percent / 100).sum(axis=1), sizes.shape[1] - 1)
-        below = np.where(at > 0, np.take_along_axis(share, np.maximum(at - 1, 0)[:, None], 1)[:, 0], 0.0)
-        inside = np.take_along_axis(share, at[:, None], 1)[:, 0] - below
-        with np.errstate(invalid="ignore", divide="ignore"):
-            part = np.where(inside > 0, (percent / 100 - below) / inside, 0.5)
-        value = np.where(at == 0, 0.0, np.ldexp(1.0 + np.clip(part, 0, 1), at - 1 + MIN_EXPONENT))
-        out[str(percent)] = floats(np.where(total[:, 0] > 0, value, np.nan))
-    return out
 
 
 def findings_here(viewed: OpenRun, path: str) -> list[FindingRow]:

@@ -267,25 +267,22 @@ def _track_data(
 def gradient_norm(viewed: OpenRun) -> tuple[Series, str]:
     """The norm over all gradients: as clipping saw it, else put together from what was recorded."""
     run = viewed.run
-    if metrics.GRADIENT_NORM in run.metrics():
-        return run.metric(metrics.GRADIENT_NORM), "before clipping"
+    clipped = run.metric(metrics.GRADIENT_NORM)
+    if len(clipped):
+        return clipped, "before clipping"
     if Kind.GRADIENT not in viewed.kinds():
-        return Series(np.empty(0, np.int64), np.empty(0)), ""
+        return Series(), ""
     return viewed.histories.together(Kind.GRADIENT, "norm").series(0), "all layers together"
 
 
 def clip_limit(run: Run) -> float | None:
     """The norm that gradients are clipped to, where it was recorded and does not change."""
-    if metrics.CLIP_NORM not in run.metrics():
-        return None
     values = run.metric(metrics.CLIP_NORM).values
     return float(values[-1]) if len(values) and np.isfinite(values[-1]) and values[-1] > 0 else None
 
 
 def step_rate(run: Run) -> Series:
     """Steps a second."""
-    if metrics.STEP_MS not in run.metrics():
-        return Series(np.empty(0, np.int64), np.empty(0))
     series = run.metric(metrics.STEP_MS)
     keep = np.isfinite(series.values) & (series.values > 0)
     return Series(series.steps[keep], 1000.0 / series.values[keep])
@@ -295,8 +292,7 @@ def minimap_data(viewed: OpenRun) -> Minimap:
     """The whole run: loss, and how much is wrong in each of its parts (0 none, 1 unusual, 2 far off, 3 broken)."""
     run = viewed.run
     first, last = viewed.span
-    steps = run.steps
-    series = run.metric(metrics.LOSS) if metrics.LOSS in run.metrics() else Series(steps, np.full(len(steps), np.nan))
+    steps, series = run.steps, run.metric(metrics.LOSS)
     bins = bins_over(np.array([first, last], np.int64), 2)
     size = 1
     while (last // size) - (first // size) + 1 > MINIMAP_BINS:

@@ -8,7 +8,7 @@ from typing import Final, TypedDict
 import numpy as np
 
 from stethoscope.analyse.bins import Bins
-from stethoscope.record import FloatArray, IntArray, Series, metrics
+from stethoscope.record import Series, metrics
 from stethoscope.store import Run
 from stethoscope.views.common.open_run import OpenRun
 from stethoscope.views.pagedata.log import Start, starts_data
@@ -44,9 +44,8 @@ def ranks_data(viewed: OpenRun) -> RanksData:
     run = viewed.run
     rows: list[RankRow] = []
     for rank in run.ranks[:MAX_RANKS]:
-        loss = run.metric(metrics.LOSS, rank=rank) if metrics.LOSS in run.metrics() else _empty_series()
-        step = run.metric(metrics.STEP_MS, rank=rank) if metrics.STEP_MS in run.metrics() else _empty_series()
-        values = step.values[np.isfinite(step.values)]
+        loss, step = run.metric(metrics.LOSS, rank=rank), run.metric(metrics.STEP_MS, rank=rank)
+        values = step.finite
         rows.append(
             {
                 "rank": rank,
@@ -71,8 +70,7 @@ class Spread:
 
 def over_ranks(run: Run, name: str) -> Spread | None:
     """A metric over the ranks that have it, None where fewer than two do. A rank's NaN makes the mean NaN."""
-    found = [run.metric(name, rank=rank) for rank in run.ranks[:MAX_RANKS]] if name in run.metrics() else []
-    found = [series for series in found if len(series)]
+    found = [series for rank in run.ranks[:MAX_RANKS] if len(series := run.metric(name, rank=rank))]
     if len(found) < 2:
         return None
     steps = np.unique(np.concatenate([series.steps for series in found]))
@@ -94,12 +92,6 @@ def spread_bins(spread: Spread, view: tuple[int, int, int]) -> Packed:
         out["low"] = floats(reduced(spread.low.steps, spread.low.values, bins)[1])
         out["high"] = floats(reduced(spread.high.steps, spread.high.values, bins)[2])
     return out
-
-
-def _empty_series() -> Series:
-    steps: IntArray = np.empty(0, np.int64)
-    values: FloatArray = np.empty(0)
-    return Series(steps, values)
 
 
 def _answer_ranks(viewed: OpenRun, _: QueryParams) -> RanksData:

@@ -11,9 +11,9 @@ from stethoscope.record import metrics
 from stethoscope.store import Run, folder_bytes
 from stethoscope.views.common.open_run import OpenRun
 from stethoscope.views.pagedata import facts
+from stethoscope.views.pagedata.followed import clause
 from stethoscope.views.pagedata.heat import Thumbnail, thumbnail
 from stethoscope.views.pagedata.packing import Number, Packed, spark, text
-from stethoscope.views.pagedata.verdict import clause
 
 _TREND_BINS: Final = 176
 
@@ -73,7 +73,7 @@ def run_row(viewed: OpenRun, key: str) -> RunRow:
         "numParameters": model["numParameters"],
         "precision": model["precision"],
         "numRanks": model["numRanks"],
-        "loss": spark(run.metric(metrics.LOSS), _TREND_BINS) if metrics.LOSS in run.metrics() else None,
+        "loss": spark(run.metric(metrics.LOSS), _TREND_BINS),
         "heat": thumbnail(viewed),
         "numBytes": folder_bytes(run.path),
         "trouble": "",
@@ -138,8 +138,6 @@ def _first_clause(message: str) -> str:
 
 def nan_at(run: Run) -> int | None:
     """The step from which the loss is no number any more."""
-    if metrics.LOSS not in run.metrics():
-        return None
     series = run.metric(metrics.LOSS)
     if not len(series) or np.isfinite(series.values[-1]):
         return None

@@ -15,11 +15,11 @@ from stethoscope.record import ROOT_NAME, Kind, StethoscopeError
 from stethoscope.views.common.open_run import OpenRun
 from stethoscope.views.common.standalone import one_file
 from stethoscope.views.pagedata import flow, layer, log, overview
+from stethoscope.views.pagedata.followed import Followed
 from stethoscope.views.pagedata.heat import HeatData, heat_data
 from stethoscope.views.pagedata.packing import Number
 from stethoscope.views.pagedata.profile import profile_data
 from stethoscope.views.pagedata.ranks import ranks_data
-from stethoscope.views.pagedata.verdict import Followed
 
 WEB: Final = Path(__file__).parents[1] / "web"
 SCHEMA_VERSION: Final = 1

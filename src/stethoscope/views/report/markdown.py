@@ -9,7 +9,8 @@ from stethoscope.views.common import numbers, run_status
 from stethoscope.views.common.markdown import code_block, escaped, evidence_table, inline_code, state_markdown
 from stethoscope.views.common.open_run import OpenRun
 from stethoscope.views.pagedata import facts
-from stethoscope.views.pagedata.verdict import MAX_EVIDENCE, followed_entries, why
+from stethoscope.views.pagedata.followed import followed_entries
+from stethoscope.views.pagedata.verdict import MAX_EVIDENCE, why
 
 _SIGNS = {Severity.CRITICAL: "◆", Severity.WARNING: "▲", Severity.INFO: "●"}
 

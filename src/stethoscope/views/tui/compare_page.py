@@ -52,10 +52,9 @@ def compare_page(a: OpenRun, b: OpenRun, view: View, screen: Screen, height: int
     head = _heading_lines(a, b, found, screen)
     charts: list[Line] = []
     for name, viewed in (("A loss", a), ("B loss", b)):
-        if metrics.LOSS in viewed.run.metrics():
-            charts += chart_lines(
-                name, viewed.run.metric(metrics.LOSS).between(first, last), frame, screen, 3 if height > 30 else 2
-            )
+        loss = viewed.run.metric(metrics.LOSS)
+        if len(loss):
+            charts += chart_lines(name, loss.between(first, last), frame, screen, 3 if height > 30 else 2)
     rows, shown, at = _rows(found, view, frame, screen, max(4, height - len(head) - len(charts) - 4))
     lines = [*head, [], *charts, _axis_line(frame, kind), *rows]
     foot: Line = [("  ", ""), (_key_text(screen), NOTE)]

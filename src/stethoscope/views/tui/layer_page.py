@@ -13,7 +13,8 @@ from stethoscope.views.common.glyphs import Screen
 from stethoscope.views.common.open_run import OpenRun
 from stethoscope.views.common.styled_text import NOTE, PLAIN, STRONG, Line, cell_width, pad
 from stethoscope.views.lines.verdict import rows_lines
-from stethoscope.views.pagedata.layer import head_data, histograms, layer_series, real_path, sites_of
+from stethoscope.views.pagedata.histograms import histograms
+from stethoscope.views.pagedata.layer import head_data, layer_series, real_path, sites_of
 from stethoscope.views.tui.chart import Frame, chart_lines
 from stethoscope.views.tui.heat_block import cursor_of
 from stethoscope.views.tui.run_page import event_steps, window_of

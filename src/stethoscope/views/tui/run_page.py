@@ -82,7 +82,8 @@ def page_of(
 def _shown_charts(viewed: OpenRun, roomy: bool, tall: bool) -> list[tuple[str, Series, int]]:
     """The lines over the picture with their heights: the loss always, the others where there is room."""
     run = viewed.run
-    out = [("loss", run.metric(metrics.LOSS), 5 if roomy else 3)] if metrics.LOSS in run.metrics() else []
+    loss = run.metric(metrics.LOSS)
+    out = [("loss", loss, 5 if roomy else 3)] if len(loss) else []
     if tall:
         gradient, _ = overview.gradient_norm(viewed)
         out += [("gradient norm", gradient, 3)] if len(gradient) else []

@@ -57,7 +57,7 @@ class RunList:
         try:
             row: RunRow = self._reader.read(path, lambda: self._read_row(path))
         except Exception as error:  # whatever a run folder holds, the other rows are shown
-            row = RunRow("", path.name, "damaged", None, None, None, None, trouble=row_trouble(error))
+            row = RunRow("", path.name, "damaged", trouble=row_trouble(error))
             if isinstance(error, SlowRunError):
                 return row
         self._kept[path] = (written, row)
