@@ -133,7 +133,7 @@ class DebugConfig:
         given = {key: value for key, value in fields.items() if value is not None}
         if config is not None:
             return dataclasses.replace(config, **given)
-        return cls(**{**_from_pyproject(Path.cwd()), **_from_environment(os.environ), **given})
+        return cls(**{**_from_pyproject(), **_from_environment(os.environ), **given})
 
     @classmethod
     def development(cls) -> DebugConfig:
@@ -170,18 +170,40 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
     return found
 
 
-def _from_pyproject(folder: Path) -> dict[str, Any]:
+def _from_pyproject() -> dict[str, Any]:
+    try:
+        folder = Path.cwd()
+    except OSError:  # it was deleted
+        return {}
     for candidate in (folder, *folder.parents):
         path = candidate / "pyproject.toml"
-        if not path.is_file():
-            continue
         try:
-            table = tomllib.loads(path.read_text(encoding="utf-8")).get("tool", {}).get("stethoscope", {})
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise ConfigError(f"pyproject.toml cannot be read ({error})", where=path, do="Mend its syntax") from error
-        _refuse_unknown(table, f"[tool.stethoscope] in {path}")
-        return dict(table)
+            if not path.is_file():
+                continue
+            text = path.read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            raise _broken_project(path, error) from error
+        except OSError:  # somebody else's, above us
+            continue
+        return _settings_table(path, text)
     return {}
+
+
+def _settings_table(path: Path, text: str) -> dict[str, Any]:
+    try:
+        table: Any = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise _broken_project(path, error) from error
+    for name in ("tool", "stethoscope"):
+        table = table.get(name, {})
+        if not isinstance(table, dict):
+            raise _broken_project(path, f"{name} is no table")
+    _refuse_unknown(table, f"[tool.stethoscope] in {path}")
+    return dict(table)
+
+
+def _broken_project(path: Path, why: object) -> ConfigError:
+    return ConfigError(f"pyproject.toml cannot be read ({why})", where=path, do="Mend its syntax")
 
 
 def _refuse_unknown(fields: Mapping[str, Any], where: str) -> None:

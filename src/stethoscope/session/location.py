@@ -31,7 +31,15 @@ class RunLocation:
 
 
 def locate_run(config: DebugConfig, run: Path | None) -> RunLocation:
-    """Where the run goes; ranks after the first join the folder that rank 0 made."""
+    """Where the run goes, from wherever the script changes to; ranks after the first join the folder that rank 0 made."""
+    found = _choose_location(config, run)
+    try:
+        return dataclasses.replace(found, folder=found.folder.absolute())
+    except OSError:  # the working folder was deleted
+        return found
+
+
+def _choose_location(config: DebugConfig, run: Path | None) -> RunLocation:
     from stethoscope.store import new_run_folder
 
     rank, world_size = joining.this_rank()

@@ -121,7 +121,7 @@ def shown(folder: Path) -> str:
     """The folder as a user would type it."""
     try:
         return printable(str(folder.resolve().relative_to(Path.cwd())))
-    except ValueError:
+    except (ValueError, OSError):  # elsewhere; or the working folder was deleted
         return printable(str(folder))
 
 
