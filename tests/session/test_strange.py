@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import signal
+import sys
+import threading
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,8 +17,10 @@ from torch import nn
 
 import stethoscope
 from stethoscope.capture.guard import Guard
+from stethoscope.capture.taps import OutputTap
 from stethoscope.kernels import stat
 from stethoscope.record import Kind, WatchError
+from stethoscope.store.writer import _close_at_exit
 
 QUIET = {"quiet": True, "companion": "off", "every": 1}
 STEPS = 4
@@ -278,7 +284,6 @@ def test_lazy_layers_are_watched_from_their_first_step(given: bool, tmp_path: Pa
 
 def test_one_tap_that_fails_leaves_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A fault of our own at one module is counted and switched off there, and nowhere else."""
-    from stethoscope.capture.taps import OutputTap
 
     sound = OutputTap._look
 
@@ -300,15 +305,78 @@ def test_one_tap_that_fails_leaves_the_others(tmp_path: Path, monkeypatch: pytes
     assert block.present[:, places].all()
 
 
-def test_what_a_signal_handler_raises_is_the_users() -> None:
-    """Whatever code of ours runs when a signal comes, the exception that its handler raises reaches the loop."""
+class Handlers:
+    """One handler of a signal in four shapes."""
 
-    def raise_timeout(*_args: Any) -> None:
+    @staticmethod
+    def function(*_args: Any) -> None:
         raise TimeoutError("the user's own")
 
-    before = signal.signal(signal.SIGUSR1, raise_timeout)
+    def method(self, *_args: Any) -> None:
+        raise TimeoutError("the user's own")
+
+    def __call__(self, *_args: Any) -> None:
+        raise TimeoutError("the user's own")
+
+
+@pytest.mark.parametrize(
+    "handler", [Handlers.function, Handlers().method, Handlers(), functools.partial(functools.partial(Handlers()), 1)]
+)
+def test_what_a_signal_handler_raises_is_the_users(handler: Any) -> None:
+    """Whatever code of ours runs when a signal comes, the exception that its handler raises reaches the loop."""
+    before = signal.signal(signal.SIGUSR1, handler)
     try:
         with pytest.raises(TimeoutError):
             Guard()(lambda: signal.raise_signal(signal.SIGUSR1))
     finally:
         signal.signal(signal.SIGUSR1, before)
+
+
+class Broken:
+    """What a script may put in the place of stderr."""
+
+    def write(self, text: str) -> int:
+        raise RuntimeError("not here")
+
+
+@pytest.mark.parametrize("kind", ["closed", "none", "broken", "bare", "hook", "filter"])
+def test_an_error_of_ours_is_kept_whatever_stderr_is(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model, optimizer = _net()
+    closed = (tmp_path / "closed").open("w")
+    closed.close()
+    streams: dict[str, Any] = {"closed": closed, "none": None, "broken": Broken(), "bare": object()}
+
+    def failing(*_args: Any, **_kwargs: Any) -> None:
+        raise ValueError("planted")
+
+    monkeypatch.setattr(OutputTap, "_look", failing)
+    with warnings.catch_warnings():
+        # As Python's own does; what pytest puts in its place keeps warnings from stderr.
+        print_it = failing if kind == "hook" else lambda message, *_more: sys.stderr.write(str(message))
+        monkeypatch.setattr(warnings, "showwarning", print_it)
+        warnings.simplefilter("error" if kind == "filter" else "always")
+        monkeypatch.setattr(sys, "stderr", streams.get(kind, sys.stderr))
+        session = stethoscope.watch(model, optimizer, dir=str(tmp_path), companion="off", every=1)
+        _train(model, optimizer, torch.randn(5, 4), 6)
+        session.stop()
+    monkeypatch.undo()
+    assert sum(session._watcher.guard.errors.values()) > 0, "the error was planted"
+    assert len(session.run.steps) == 6
+    assert capsys.readouterr().out == "", "nothing of ours goes to stdout"
+
+
+def test_a_process_that_may_start_no_thread_trains_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, optimizer = _net()
+
+    def refuse(_thread: Any) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        with pytest.warns(stethoscope.record.StethoscopeWarning, match="can't start new thread"):
+            session = stethoscope.watch(model, optimizer, dir=str(tmp_path), **QUIET)
+    assert not session.is_watching
+    _train(model, optimizer, torch.randn(5, 4), 2)
+    _close_at_exit()  # raises where it waits for a thread that never began

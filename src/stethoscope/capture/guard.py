@@ -7,6 +7,7 @@ one object: the tap of one module that keeps failing does not switch off the tap
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import signal
 import sys
@@ -28,11 +29,13 @@ PACKAGE: Final = str(Path(__file__).parents[1])
 
 
 def warn(message: str) -> None:
-    """A warning that can never become an exception, whatever the user's warning filters say."""
-    try:
-        warnings.warn(message, StethoscopeWarning, stacklevel=3)
-    except Warning:
-        print(f"stethoscope: {message}", file=sys.stderr)  # noqa: T201 - the filter turned it into an error
+    """A warning that can never become an exception, whatever the user's filters, hooks and streams do."""
+    with contextlib.suppress(Exception):
+        try:
+            warnings.warn(message, StethoscopeWarning, stacklevel=3)
+        except Warning:  # a filter turned it into an error
+            if sys.stderr is not None:
+                print(f"stethoscope: {message}", file=sys.stderr)  # noqa: T201
 
 
 def never_compiled(function: Any) -> Any:
@@ -140,10 +143,19 @@ def can_be_kept(error: BaseException) -> bool:
     while trace is not None:
         codes.append(trace.tb_frame.f_code)
         trace = trace.tb_next
-    handlers = {getattr(signal.getsignal(number), "__code__", None) for number in signal.valid_signals()} - {None}
+    handlers = {_code_of(signal.getsignal(number)) for number in signal.valid_signals()} - {None}
     if not handlers.isdisjoint(codes):
         return False
     return isinstance(error, Exception) or not codes[-1].co_filename.startswith(PACKAGE)
+
+
+def _code_of(handler: Any) -> CodeType | None:
+    """What a signal's handler runs: of a function, a method, a partial, or an object that is called."""
+    while isinstance(handler, functools.partial):
+        handler = handler.func
+    if callable(handler) and not hasattr(handler, "__code__"):
+        handler = type(handler).__call__
+    return getattr(handler, "__code__", None)
 
 
 def in_words(error: BaseException) -> str:

@@ -189,7 +189,7 @@ def _write(text: str) -> bool:
     try:
         sys.stderr.write(text)
         sys.stderr.flush()
-    except (OSError, ValueError, AttributeError):
+    except Exception:  # whatever the script put in the place of stderr
         return False
     return True
 
@@ -197,7 +197,7 @@ def _write(text: str) -> bool:
 def _is_terminal(stream: Any) -> bool:
     try:
         return bool(stream.isatty())
-    except (AttributeError, ValueError):
+    except Exception:
         return False
 
 

@@ -22,15 +22,15 @@ def say(line: str) -> None:
     stream = sys.stderr
     if stream is None:
         return
-    encoding = getattr(stream, "encoding", None) or "ascii"
-    line = line.encode(encoding, "replace").decode(encoding)
     try:
+        encoding = getattr(stream, "encoding", None) or "ascii"
+        line = line.encode(encoding, "replace").decode(encoding)
         bars = sys.modules.get("tqdm")
         if bars is not None and getattr(bars.tqdm, "_instances", None):
             bars.tqdm.write(line, file=stream)
         else:
             print(line, file=stream, flush=True)
-    except (OSError, ValueError):
+    except Exception:  # whatever the script put in the place of stderr
         return
 
 

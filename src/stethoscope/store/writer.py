@@ -78,9 +78,9 @@ class RunWriter:
         self._condition = Condition(is_writing=not trouble)
         self._was_over_budget = False
         self._compressor = zstandard.ZstdCompressor(level=COMPRESSION_LEVEL)
-        _alive.add(self)
         self._thread = threading.Thread(target=self._work, name="stethoscope-writer", daemon=True)
         self._thread.start()
+        _alive.add(self)  # after the start: where no thread can be had there is nobody to wait for at exit
 
     @classmethod
     def create(
