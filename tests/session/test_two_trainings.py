@@ -217,6 +217,39 @@ def test_a_bad_second_training_does_not_spoil_the_verdict_of_the_first(attended)
     assert not second.healthy
 
 
+def test_a_wrapper_that_a_variable_still_names_is_no_second_model(attended):
+    def script():
+        model = net()
+        train(model, adam(model))
+        wrapper = model[0] = LoRA(model[0])
+        train(model, adam(model), steps=20)
+        model[0] = wrapper.base.requires_grad_(True)  # merged: the wrapper is not part of anything any more
+        train(model, torch.optim.SGD(model.parameters(), 1e-2), steps=20)
+
+    runs = attended(script)
+    assert [len(run.metric("loss")) for run in runs] == [6, 20, 20]
+    assert {info.site.module for info in runs[-1].sites} <= {"", "0", "1", "2"}
+    assert not stethoscope.diagnose(runs[-1]).causes
+
+
+@pytest.mark.parametrize("gets_gradients", [False, True])
+def test_gradients_left_from_an_earlier_training_are_no_gradients_of_this_one(tmp_path, gets_gradients):
+    model = net()
+    train(model, adam(model))
+    head = adam(model[2])
+    session = stethoscope.watch(model, head, dir=str(tmp_path), quiet=True, companion="off")
+    for _ in range(24):
+        head.zero_grad()
+        with torch.set_grad_enabled(gets_gradients):
+            features = model[1](model[0](torch.randn(16, 8)))
+        torch.nn.functional.cross_entropy(model[2](features), torch.randint(0, 3, (16,))).backward()
+        head.step()
+    session.stop()
+    found = {finding.code for finding in session.diagnosis.findings}
+    assert ("trainable_params_not_in_optimizer" in found) == gets_gradients
+    assert model[0].weight.grad is not None
+
+
 def test_a_script_that_watches_itself_keeps_its_session(attended, tmp_path):
     def script():
         model = net()

@@ -214,7 +214,19 @@ def leaves(loss: Any) -> Iterator[torch.Tensor]:
 
 
 def roots(trained: set[int]) -> list[torch.nn.Module]:
-    """The outermost live modules that hold one of these parameters, in the order they were made."""
+    """The outermost live modules that hold one of these parameters, in the order they were made.
+
+    One that shares all of these that it holds with another that holds more is not what is trained: a wrapper of LoRA that
+    a variable still names after its layer was put back, the classifier around an encoder that trains elsewhere.
+    """
+    found = _outermost(trained)
+    if len(found) < 2:
+        return found
+    held = [_parameters_of(module) & trained for module in found]
+    return [module for module, own in zip(found, held, strict=True) if not any(own < other for other in held)]
+
+
+def _outermost(trained: set[int]) -> list[torch.nn.Module]:
     objects = gc.get_objects()
     kinds = {kind for kind in set(map(type, objects)) if issubclass(kind, torch.nn.Module)}
     modules = [m for m in objects if type(m) in kinds and "_modules" in m.__dict__]

@@ -16,6 +16,7 @@ from typing import Any, Final
 import torch
 
 from stethoscope.capture.clock import Clock
+from stethoscope.capture.gradient_arrivals import GradientArrivals
 from stethoscope.capture.ledger import Ledger
 from stethoscope.capture.optimizer_probe import OptimizerProbe, buffers
 from stethoscope.capture.ring import MeasuredGroup, StepRows
@@ -49,6 +50,7 @@ class OptimizerRegistry:
         self._ledgers: dict[int, Ledger] = {}
         self._said_undone = False
         self._replaced: list[weakref.ref[Any]] = []
+        self._arrivals = GradientArrivals()
         self._foreign: dict[int, weakref.ref[Any]] = {}
         """Optimizers that hold nothing of this model, as far as was known when they were met."""
         self.orphans: OptimizerProbe | None = None
@@ -155,6 +157,10 @@ class OptimizerRegistry:
         if there and not here:  # of several optimizers on devices, the first one's
             rows.pending_scalars.append((metrics.UPDATE_COSINE, measure_async(there[:1])))
 
+    def is_due(self, step: int) -> bool:
+        """Whether the model is to be read again after this step."""
+        return step & (step - 1) == 0 or step % RESCAN_EVERY == 0 or step == self._arrivals.check_at
+
     def rescan(self, step: int) -> None:
         """Read the model again."""
         self._refresh()
@@ -177,9 +183,9 @@ class OptimizerRegistry:
                 replaces=replaces,
                 optimizers=tuple(type(o).__name__ for o in self._clock.optimizers),
                 groups=tuple(self._group(o, g) for o in self._clock.optimizers for g in o.param_groups),
-                not_in_optimizer=tuple(map(self._describe, orphans)),
+                not_in_optimizer=tuple(self._describe(p, step) for p in orphans),
                 not_in_model=tuple(
-                    events.ForeignParameter(shape=tuple(p.shape), has_gradient=p.grad is not None)
+                    events.ForeignParameter(shape=tuple(p.shape), has_gradient=self._arrivals.has_arrived(p, step))
                     for p in foreign_params
                 ),
             ),
@@ -234,12 +240,12 @@ class OptimizerRegistry:
     def _bound(self, optimizer: Any, parameters: list[Any]) -> OptimizerProbe:
         return OptimizerProbe(optimizer, parameters, self._names, self._table, self._config)
 
-    def _describe(self, parameter: Any) -> events.OrphanParameter:
+    def _describe(self, parameter: Any, step: int) -> events.OrphanParameter:
         module, name = self._names.parameters[id(parameter)]
         return events.OrphanParameter(
             site=f"{module}.{name}" if module else name,
             trainable=bool(parameter.requires_grad),
-            has_gradient=parameter.grad is not None,
+            has_gradient=self._arrivals.has_arrived(parameter, step),
         )
 
     def _group(self, optimizer: Any, group: dict[str, Any]) -> events.ParameterGroup:

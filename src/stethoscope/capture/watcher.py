@@ -28,7 +28,7 @@ from stethoscope.capture.lineage import Lineage
 from stethoscope.capture.loss_watch import LossWatch
 from stethoscope.capture.notes import Notes
 from stethoscope.capture.optimizer_probe import OptimizerProbe
-from stethoscope.capture.optimizer_registry import RESCAN_EVERY, OptimizerRegistry
+from stethoscope.capture.optimizer_registry import OptimizerRegistry
 from stethoscope.capture.phases import Phases
 from stethoscope.capture.ring import MeasuredGroup, NotedLoss, Ring, StepRows, number_of, scalar_of
 from stethoscope.capture.scaling import Scaling, host_scale, pending_scale
@@ -487,7 +487,7 @@ class Watcher:
         if self.taps.waiting.holds_any:
             self._flush_taps()
         step = self.clock.step
-        if step & (step - 1) == 0 or step % RESCAN_EVERY == 0:
+        if self.registry.is_due(step):
             self.registry.rescan(step)
         self.assembly.close(whole=whole)
         self._prepare_step()
