@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from stethoscope.kernels import Sample, cpu, reference
+from stethoscope.kernels import NUM_COLUMNS, Sample, cpu, reference
 from tests.kernels.agreement import COMPLEX, FLOATS, FP8, INTEGERS, assert_rows_agree, tensor_of_bits
 
 
@@ -97,4 +97,4 @@ def test_a_tensor_that_changed_its_size_is_missing_not_wrong() -> None:
 
 def test_nothing_to_sample() -> None:
     sample = Sample([])
-    assert sample.difference(sample.read([]), sample.read([])).result().rows.shape == (0, 17)
+    assert sample.difference(sample.read([]), sample.read([])).result().rows.shape == (0, NUM_COLUMNS)

@@ -11,6 +11,7 @@ from hypothesis.extra import numpy as hnp
 
 from stethoscope.kernels.columns import INDEX, NUM_COLUMNS, NUM_COUNTS
 from stethoscope.store import encoding, frames
+from stethoscope.store.json_payload import EncodingError
 
 ANY_FLOAT = st.floats(allow_nan=True, allow_infinity=True, width=64, allow_subnormal=True)
 NUM_ROWS = st.integers(0, 40)
@@ -96,7 +97,7 @@ def test_round_trip_of_vectors(dtype):
 
 
 def test_vectors_of_objects_are_refused():
-    with pytest.raises(encoding.EncodingError, match="dtype"):
+    with pytest.raises(EncodingError, match="dtype"):
         encoding.encode_vectors("x", np.zeros(1, np.uint32), np.array([["a"]], object))
 
 
@@ -104,7 +105,7 @@ def test_vectors_of_objects_are_refused():
 @given(st.binary(max_size=200))
 def test_no_bytes_make_a_decoder_do_anything_but_refuse(raw):
     for decode in (encoding.decode_rows, encoding.decode_scalars, encoding.decode_vectors):
-        with contextlib.suppress(encoding.EncodingError):
+        with contextlib.suppress(EncodingError):
             assert decode(raw) is not None
 
 
@@ -128,3 +129,8 @@ def test_a_compressed_payload_that_claims_another_size_is_refused():
     header = frames.Header(6, True, b"1" * 8, 0, 0, 0, 0.0, len(packed), 100, frames.checksum(packed))
     with pytest.raises(frames.FrameError, match="size"):
         frames.unpack(header, packed)
+
+
+def test_the_largest_size_stands_behind_what_it_follows_from() -> None:
+    """In every file, whatever columns are added: readers take the two before it."""
+    assert [INDEX[name] - INDEX["abs_max"] for name in ("min", "max")] == [-2, -1]

@@ -92,7 +92,7 @@ VALUE_COLUMNS: Final = (
     Statistic("skewness", "Skewness", Across.MERGED),
     Statistic("kurtosis", "Excess kurtosis", Across.MERGED, short="kurtosis"),
 )
-"""Over the finite values, NaN where there are none; std divides by n."""
+"""Over the finite values, NaN where there are none; std divides by n. `abs_max` stands behind `min` and `max` in every file."""
 
 DERIVED: Final = (
     Statistic("num_nonfinite", "NaN and Inf", Across.SUM, "elements", inputs=_NONFINITE, formula=_nonfinite),

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any, Final
 
-from stethoscope.store.encoding import EncodingError
+from stethoscope.store.json_payload import EncodingError
 
 MOST_TEXT: Final = 1 << 20
 _NEEDED: Final = object()

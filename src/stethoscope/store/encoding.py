@@ -13,7 +13,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-import re
 import struct
 from collections.abc import Mapping
 from typing import Any, Final
@@ -22,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stethoscope.kernels.columns import INDEX, NUM_COLUMNS, NUM_COUNTS, Table
+from stethoscope.store.json_payload import EncodingError, decode_json
 
 U32Array = npt.NDArray[np.uint32]
 
@@ -41,15 +41,8 @@ _HALF_DROPPED_BIT: Final = np.uint64(1 << 28)
 _KEPT_BITS: Final = np.uint64(0xFFFF_FFFF_E000_0000)
 
 
-_MOST_NODES: Final = 4 << 20
-"""Values in one JSON text: as objects they are some hundred megabytes."""
-_MOST_DEPTH: Final = 64
 _MOST_ROWS: Final = 1 << 18
 """Rows in one frame beyond one for each byte: constant columns need no bytes, so the payload's size does not bound them."""
-
-
-class EncodingError(ValueError):
-    """A payload that does not have the form its kind asks for."""
 
 
 def shuffle(values: npt.NDArray[Any]) -> bytes:
@@ -213,7 +206,9 @@ class Rows:
         """One statistic of every row."""
         tag, offset = self._tags[index + 2], self._offsets[index + 2]
         if tag == _ABS_MAX:
-            larger: npt.NDArray[np.float64] = np.maximum(np.abs(self.column(_MIN)), np.abs(self.column(_MAX)))
+            # Of min and max, which stand before it in every file, whatever other columns it has.
+            low, high = self.column(index - 2), self.column(index - 1)
+            larger: npt.NDArray[np.float64] = np.maximum(np.abs(low), np.abs(high))
             return larger
         return _decode_column(self._raw, tag, offset, self.num_rows)
 
@@ -259,7 +254,7 @@ def _check_tags(tags: bytes) -> None:
     if tags[0] not in (_RANGE, _U32) or tags[1] not in (_CONSTANT, _U8, _U16, _U32):
         raise EncodingError("these are not rows")
     for column, tag in enumerate(tags[2:]):
-        follows = tag == _ABS_MAX and column == _MAX_ABS and _ABS_MAX not in (tags[_MIN + 2], tags[_MAX + 2])
+        follows = tag == _ABS_MAX and column >= 2 and _ABS_MAX not in tags[column : column + 2]
         if tag != _CONSTANT and tag not in _DTYPES and not follows:
             raise EncodingError(f"a column of form {tag} is not known here")
 
@@ -356,54 +351,3 @@ def _vectors_layout(raw: bytes) -> tuple[int, int, int, str, str, int]:
     if not width and count:
         raise EncodingError("vectors without elements")
     return count, width, tag, name, dtype, column
-
-
-def encode_json(body: object) -> bytes:
-    """JSON, whatever the strings hold; what JSON cannot say is said as text."""
-    return json.dumps(body, ensure_ascii=True, default=str, separators=(",", ":")).encode("ascii")
-
-
-def decode_json(raw: bytes) -> Any:
-    """The inverse of `encode_json`; EncodingError also for more values or deeper ones than any run holds."""
-    num_open = raw.count(b"[") + raw.count(b"{")
-    if num_open + raw.count(b",") > _MOST_NODES:
-        raise EncodingError(f"JSON of more than {_MOST_NODES} values")
-    try:
-        decoder = _DECODER if _LONG_NUMBER.search(raw) else _SHORT_DECODER
-        found = decoder.decode(raw.decode("utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise EncodingError(f"this is not JSON: {error}") from error
-    if num_open > _MOST_DEPTH and _is_deeper(found, _MOST_DEPTH):
-        raise EncodingError(f"JSON nested more than {_MOST_DEPTH} deep")
-    return found
-
-
-def _parse_int64(text: str) -> int:
-    """A whole number that fits in 64 bits: larger ones would break whatever puts them in an array."""
-    number = int(text) if len(text) <= 20 else 2**64
-    if not -(2**63) <= number < 2**63:
-        raise EncodingError(f"a whole number of more than 64 bits ({text:.24})")
-    return number
-
-
-_DECODER: Final = json.JSONDecoder(parse_int=_parse_int64)
-_SHORT_DECODER: Final = json.JSONDecoder()
-"""For JSON without a number of 19 digits, as nearly all is: it does not call Python for each of them."""
-_LONG_NUMBER: Final = re.compile(rb"[0-9]{19}")
-
-
-_NESTED: Final = frozenset({dict, list})
-
-
-def _is_deeper(value: Any, most: int) -> bool:
-    level = [value] if isinstance(value, (dict, list)) else []
-    for _ in range(most):
-        level = [
-            child
-            for item in level
-            for child in (item.values() if isinstance(item, dict) else item)
-            if type(child) in _NESTED
-        ]
-        if not level:
-            return False
-    return True

@@ -16,11 +16,11 @@ from typing import Any, Final
 
 from stethoscope.record import Finding
 from stethoscope.store.checked import Fields
-from stethoscope.store.encoding import EncodingError, decode_json, encode_json
 from stethoscope.store.frame_file import FrameFile, Problem
 from stethoscope.store.frames import FORMAT_VERSION, Allowance, FrameKind, build
 from stethoscope.store.inside import list_folder, refuse_links
 from stethoscope.store.journal import Journal
+from stethoscope.store.json_payload import EncodingError, decode_json, encode_json
 from stethoscope.store.private import create_folder
 from stethoscope.store.runfile import sync_folder
 

@@ -15,7 +15,6 @@ from typing import Any, Final
 
 from stethoscope.record import RunFormatError
 from stethoscope.store.checked import Fields, checked_head
-from stethoscope.store.encoding import EncodingError, decode_json
 from stethoscope.store.frames import (
     FORMAT_VERSION,
     HEADER_BYTES,
@@ -30,6 +29,7 @@ from stethoscope.store.frames import (
     unpack,
 )
 from stethoscope.store.inside import Entry, open_file, read_fully
+from stethoscope.store.json_payload import EncodingError, decode_json
 
 _MOST_TRIES: Final = 100_000
 """Offsets in one file at which a frame after damage is looked for."""

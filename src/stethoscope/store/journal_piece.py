@@ -9,21 +9,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from stethoscope.kernels.columns import COLUMNS, INDEX, NUM_COUNTS, Table, merge
+from stethoscope.kernels.columns import COLUMNS, Table, merge
 from stethoscope.record import FloatArray, IntArray
 from stethoscope.store.cache import ByteCache
 from stethoscope.store.checked import Fields, checked_end, checked_losses
-from stethoscope.store.encoding import (
-    EncodingError,
-    Rows,
-    decode_json,
-    decode_rows,
-    decode_scalars,
-    decode_vectors,
-    vectors_name,
-)
+from stethoscope.store.encoding import Rows, decode_rows, decode_scalars, decode_vectors, vectors_name
 from stethoscope.store.frame_file import FrameAt, FrameFile, FrameIndex, Problem
 from stethoscope.store.frames import FrameError, FrameKind
+from stethoscope.store.json_payload import EncodingError, decode_json
 from stethoscope.store.pieces import (
     ALL_COLUMNS,
     FIRST_STEP,
@@ -237,7 +230,7 @@ class JournalPiece:
             elif COLUMNS[column] in names:
                 out[:, k] = rows.column(names.index(COLUMNS[column]))
             else:
-                out[:, k] = 0.0 if column < NUM_COUNTS and column != INDEX["count"] else np.nan
+                out[:, k] = np.nan
         return out
 
     def scalars(self) -> Iterator[tuple[int, dict[str, float]]]:

@@ -17,8 +17,8 @@ import numpy as np
 from stethoscope.record import IntArray, RunDamagedError, RunNotFoundError, SiteInfo
 from stethoscope.store.checked import Fields, checked_end, checked_head, checked_losses
 from stethoscope.store.downsample.rollup import Rollup
-from stethoscope.store.encoding import EncodingError
 from stethoscope.store.frame_file import Problem
+from stethoscope.store.json_payload import EncodingError
 from stethoscope.store.pieces import MOST_PROBLEMS, MOST_SITES, StartKey, checked_key, checked_parts
 from stethoscope.store.runfile import dump, load, write_durably
 from stethoscope.store.sealed_file import Sealed

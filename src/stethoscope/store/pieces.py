@@ -21,8 +21,8 @@ from stethoscope.record import FloatArray, IntArray
 from stethoscope.record.events import KINDS
 from stethoscope.record.wire import EventBody
 from stethoscope.store.checked import Fields
-from stethoscope.store.encoding import EncodingError, decode_json
 from stethoscope.store.frame_file import Problem
+from stethoscope.store.json_payload import EncodingError, decode_json
 from stethoscope.store.locate import MOST_PARTS
 
 if TYPE_CHECKING:

@@ -12,8 +12,9 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from stethoscope.store.encoding import encode_json, encode_rows, encode_scalars, encode_vectors
+from stethoscope.store.encoding import encode_rows, encode_scalars, encode_vectors
 from stethoscope.store.frames import FrameKind
+from stethoscope.store.json_payload import encode_json
 from stethoscope.store.losses import Losses
 
 

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from stethoscope.record import RunDamagedError, RunFormatError, RunNotFoundError
-from stethoscope.store.encoding import EncodingError, decode_json
 from stethoscope.store.frames import FORMAT_VERSION
 from stethoscope.store.inside import read_file
+from stethoscope.store.json_payload import EncodingError, decode_json
 from stethoscope.store.private import create_file, create_folder
 
 RUN_FILE: Final = "run.json"

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stethoscope.record import FloatArray, IntArray
-from stethoscope.store.encoding import EncodingError
+from stethoscope.store.json_payload import EncodingError
 from stethoscope.store.pieces import FIRST_STEP
 from stethoscope.store.tables import untext
 

@@ -7,6 +7,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+
+from stethoscope.kernels.columns import COLUMNS
 from stethoscope.store.frame_file import Problem
 from stethoscope.store.sealed_file import BlockDamagedError, Sealed, VerifiedFile
 
@@ -90,14 +93,20 @@ class SealedTable:
         return statistics.min, statistics.max
 
     def read(self, groups: Groups, columns: Iterable[str]) -> Any | None:
-        """These columns of these groups as an Arrow table; None where a block of them is damaged."""
+        """These columns of these groups as an Arrow table; None where a block of them is damaged.
+
+        A statistic that the file lacks is NaN: it was written before that was measured.
+        """
         import pyarrow as pa
         import pyarrow.parquet as pq
 
         self._open_metadata()
         if self._metadata is None:
             return None
-        names = list(columns)
+        wanted = list(columns)
+        present = {self._metadata.schema.column(n).path.partition(".")[0] for n in range(self._metadata.num_columns)}
+        unmeasured = [name for name in wanted if name not in present and _is_of_statistic(name)]
+        names = [name for name in wanted if name not in unmeasured]
         try:
             _check_request(self._metadata, groups, names)
             with VerifiedFile(self._run, self.sealed) as file:
@@ -109,6 +118,8 @@ class SealedTable:
                     source = pq.ParquetFile(handle, metadata=self._metadata, pre_buffer=False, read_dictionary=texts)
                     found = source.read_row_groups(groups, columns=names, use_threads=False)
                     _check_types(found, names)
+                    for name in unmeasured:
+                        found = found.append_column(name, pa.array(np.full(found.num_rows, np.nan)))
                     return found
                 finally:
                     self._note_damage(file.damage)
@@ -206,6 +217,11 @@ def _check_request(metadata: Any, groups: Groups, names: Sequence[str]) -> None:
             total += max(chunk.total_uncompressed_size, 8 * chunk.num_values, 8 * table.num_rows)
     if total > MOST_READ_BYTES:
         raise UnfitTableError(f"reading it would take {total:,} bytes, more than {MOST_READ_BYTES:,}")
+
+
+def _is_of_statistic(name: str) -> bool:
+    """Whether a column holds a measured statistic, or its part in a bucket."""
+    return name in COLUMNS or name.rpartition("_")[0] in COLUMNS
 
 
 def _check_types(table: Any, names: Sequence[str]) -> None:

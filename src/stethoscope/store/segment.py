@@ -14,8 +14,8 @@ from stethoscope.record import FloatArray, IntArray
 from stethoscope.store.cache import ByteCache
 from stethoscope.store.downsample.buckets import BASE_LEVEL, SiteBuckets
 from stethoscope.store.downsample.dense import BROKEN_BY, INF, NAN, STATS, DenseBuckets
-from stethoscope.store.encoding import EncodingError
 from stethoscope.store.frame_file import Problem
+from stethoscope.store.json_payload import EncodingError
 from stethoscope.store.manifest import MOST_ROWS as SEGMENT_ROWS
 from stethoscope.store.manifest import Segment, unpack_runs
 from stethoscope.store.pieces import ALL_COLUMNS, FIRST_STEP, Chunk, Event, decode_event
@@ -287,7 +287,7 @@ class SegmentPiece:
         columns = [read.column(name).to_numpy()[kept] for name in names]
         low, high, mean, last = (column.astype(np.float64) for column in columns[2:6])
         level = max(BASE_LEVEL, self.segment.thinned.bit_length() - 1)
-        return SiteBuckets(level, columns[0], low, high, mean, last, columns[6].astype(np.int64))
+        return SiteBuckets(level, columns[0], low, high, mean, last, np.nan_to_num(columns[6]).astype(np.int64))
 
 
 def _most_rows(segment: Segment, name: str) -> int:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from stethoscope.record import Kind, Site, SiteInfo, select
 from stethoscope.store.checked import MOST_TEXT, Fields
-from stethoscope.store.encoding import EncodingError
+from stethoscope.store.json_payload import EncodingError
 
 _MOST_DIMENSIONS: Final = 64
 _WILD: Final = frozenset("*?[")

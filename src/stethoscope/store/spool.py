@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from stethoscope.record import RunError
-from stethoscope.store.encoding import encode_json
 from stethoscope.store.frames import Frame, FrameKind, build
 from stethoscope.store.journal import Journal
+from stethoscope.store.json_payload import encode_json
 from stethoscope.store.locate import journal_name
 from stethoscope.store.private import create_folder
 from stethoscope.store.reserve import Reserve, reserve_path

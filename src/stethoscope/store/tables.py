@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from stethoscope.kernels.columns import COLUMNS, COUNTS, Table
 from stethoscope.record import IntArray, SiteInfo
-from stethoscope.store.encoding import decode_json
+from stethoscope.store.json_payload import decode_json
 from stethoscope.store.pieces import Event
 
 ROW_GROUP_ROWS: Final = 32 << 10

@@ -30,9 +30,10 @@ from stethoscope.record.wire import EventBody
 from stethoscope.store import process
 from stethoscope.store.budget import DiskBudget
 from stethoscope.store.condition import Bell, Condition, FlushRequest
-from stethoscope.store.encoding import EncodingError, U32Array, encode_json
+from stethoscope.store.encoding import U32Array
 from stethoscope.store.folder import describe_run, make_folder
 from stethoscope.store.frames import COMPRESSION_LEVEL, FORMAT_VERSION, FrameError, FrameKind, build
+from stethoscope.store.json_payload import EncodingError, encode_json
 from stethoscope.store.locate import next_ordinal, rank_folder
 from stethoscope.store.losses import COUNTERS, UNWRITTEN_SINCE, Losses, lost_steps_text
 from stethoscope.store.queue import ByteQueue, Item, joined_sites, payload

@@ -19,8 +19,8 @@ from stethoscope.record import IntArray
 from stethoscope.store.checked import Fields
 from stethoscope.store.downsample.buckets import BASE_LEVEL
 from stethoscope.store.downsample.dense import PARTS, STATS, DenseBuckets
-from stethoscope.store.encoding import EncodingError
 from stethoscope.store.frame_file import Problem
+from stethoscope.store.json_payload import EncodingError
 from stethoscope.store.pieces import StartKey, checked_key, checked_parts
 from stethoscope.store.sealed_file import Sealed
 from stethoscope.store.sealed_table import SealedTable
