@@ -11,11 +11,13 @@ from pathlib import Path
 import pytest
 
 from stethoscope.cli import main
+from stethoscope.views.pagedata.screens import screens
 from stethoscope.views.server.run_cache import opaque_id
 from tests.page.conftest import HEALTHY, HOSTILE, LIVE, SICK, STALE, Watched, run_hash
 from tests.views import synthetic
 
-SCREENS = ("overview", "layers", "flow", "profile", "ranks", "log", "checkup")
+SCREENS = tuple(one.name for one in screens())
+"""All of them: one that is added is held to what holds for the others."""
 
 
 @pytest.mark.parametrize("name", [SICK, HEALTHY, LIVE])
@@ -131,7 +133,7 @@ def test_dark_light_and_what_is_remembered(watched):
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("where", ["runs", *SCREENS[:6], "compare"])
+@pytest.mark.parametrize("where", ["runs", *SCREENS, "compare"])
 def test_no_serious_accessibility_violation(browser, link, theme, where):
     pytest.importorskip("axe_playwright_python")
     from axe_playwright_python.sync_playwright import Axe
