@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
-import os
 import sys
 from pathlib import Path
 
@@ -68,13 +66,12 @@ def form_of(output: str) -> str:
 
 def write_whole(path: Path, text: str) -> int:
     """Replaces the file in one step, so that no half of one is ever read; returns the number of bytes."""
+    from stethoscope.views.common.placing import placed_beside
+
     data = text.encode("utf-8", "replace")
-    beside = path.with_name(f".{path.name}.new")
     try:
-        beside.write_bytes(data)
-        os.replace(beside, path)  # noqa: PTH105 - the one call that replaces in one step everywhere
+        with placed_beside(path) as beside:
+            beside.write_bytes(data)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            beside.unlink()
         raise UsageError(f"The file cannot be written ({error.strerror})", where=path) from error
     return len(data)

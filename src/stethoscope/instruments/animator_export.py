@@ -7,8 +7,9 @@ import io
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from stethoscope.instruments.files import placed_beside, plain, write_atomically, write_text
+from stethoscope.instruments.files import plain, write_atomically, write_text
 from stethoscope.record import StethoscopeError, printable
+from stethoscope.views.common.placing import placed_beside
 
 if TYPE_CHECKING:
     from stethoscope.instruments.animator import GradientFlowAnimator

@@ -6,15 +6,14 @@ at a time, so a run need not fit in memory; the run itself is only read.
 
 from __future__ import annotations
 
-import secrets
-import shutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from stethoscope.record import StethoscopeError
 from stethoscope.store import Run
+from stethoscope.views.common.placing import placed_beside
 
 TABLES: Final = ("rows", "scalars", "events", "sites", "findings")
 SUFFIXES: Final = {"csv": ".csv", "jsonl": ".jsonl", "parquet": ".parquet", "arrow": ".arrow"}
@@ -41,7 +40,8 @@ def export_run(
     if form == "tensorboard":
         from stethoscope.views.export.tensorboard import write_events
 
-        with _folder(path) as temporary:
+        with _placed(path) as temporary:
+            temporary.mkdir()
             num_events, name = write_events(run, temporary, stats)
         return [Written(path / name, "scalars, histograms, findings", num_events)]
     from stethoscope.views.export.tables import WRITERS
@@ -51,7 +51,8 @@ def export_run(
         table = tables[0] if tables else "rows"
         return [_write_file(run, table, path, write)]
     chosen = tables or TABLES
-    with _folder(path) as temporary:
+    with _placed(path) as temporary:
+        temporary.mkdir()
         counts = [write(run, table, temporary / f"{table}{SUFFIXES[form]}") for table in chosen]
     return [Written(path / f"{t}{SUFFIXES[form]}", t, n) for t, n in zip(chosen, counts, strict=True)]
 
@@ -63,10 +64,7 @@ def check(form: str, path: Path, tables: Sequence[str]) -> None:
     for table in tables:
         if table not in TABLES:
             raise ExportError("There is no such table", where=table, do=f"The tables are: {', '.join(TABLES)}")
-    if path.exists() or path.is_symlink():
-        raise ExportError(
-            "There is something at this path already", where=path, do="Choose another, or remove it first"
-        )
+    _refuse_taken(path)
     if form == "tensorboard":
         if tables:
             raise ExportError(
@@ -77,38 +75,26 @@ def check(form: str, path: Path, tables: Sequence[str]) -> None:
 
 
 def _write_file(run: Run, table: str, path: Path, write: Callable[[Run, str, Path], int]) -> Written:
-    with _temporary_beside(path) as temporary:
+    with _placed(path) as temporary:
         count = write(run, table, temporary)
     return Written(path, table, count)
 
 
 @contextmanager
-def _folder(path: Path) -> Iterator[Path]:
-    """A folder that takes its place when all in it is written."""
-    with _temporary_beside(path) as temporary:
-        temporary.mkdir()
-        yield temporary
-
-
-@contextmanager
-def _temporary_beside(path: Path) -> Iterator[Path]:
-    """A name beside the path, moved there at the end, gone where that fails."""
-    temporary = path.parent / f".{path.name}.{secrets.token_hex(4)}"
+def _placed(path: Path) -> Iterator[Path]:
+    """A name beside the path, moved there at the end where nothing came to stand there meanwhile."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        yield temporary
-        if path.exists():
-            raise ExportError(
-                "There is something at this path already", where=path, do="Choose another, or remove it first"
-            )
-        temporary.rename(path)
+        with placed_beside(path) as temporary:
+            yield temporary
+            _refuse_taken(path)
     except OSError as error:
         if isinstance(error, StethoscopeError):
             raise
         raise ExportError(f"It cannot be written there ({error.strerror or error})", where=path) from error
-    finally:
-        if temporary.is_dir():
-            shutil.rmtree(temporary, ignore_errors=True)
-        else:
-            with suppress(OSError):
-                temporary.unlink()
+
+
+def _refuse_taken(path: Path) -> None:
+    if path.exists() or path.is_symlink():
+        raise ExportError(
+            "There is something at this path already", where=path, do="Choose another, or remove it first"
+        )
