@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import importlib
 import json
 import os
-import pkgutil
 import runpy
 import signal
 import socket
@@ -21,6 +19,8 @@ import tempfile
 import time
 from pathlib import Path
 from typing import Any
+
+from tests.forking import prepare
 
 ROOT = Path(__file__).parents[2]
 
@@ -181,16 +181,7 @@ def become(asked: dict[str, Any]) -> None:
 def main() -> None:
     """Entry of `python tests/robustness/forks.py DESCRIPTOR`: a script, since Python ends others otherwise after Ctrl-C."""
     del sys.path[0]
-    import torch._dynamo  # every optimizer imports it when it is made
-    import torch.utils.data
-
-    import stethoscope
-
-    for room in ("store", "capture", "detect", "explain", "session"):
-        place = importlib.import_module(f"stethoscope.{room}")
-        for module in pkgutil.iter_modules(getattr(place, "__path__", []), f"{place.__name__}."):
-            importlib.import_module(module.name)
-    assert all((stethoscope.watch, torch.utils.data, torch._dynamo))
+    prepare()
     asked = serve(socket.socket(fileno=int(sys.argv[1])))
     if asked is not None:
         become(asked)

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 import stethoscope
+from tests.forking import prepare
 
 PRELUDE = """
 import atexit, code, contextlib, ctypes, os, signal, sys, threading, time
@@ -166,6 +167,7 @@ def redirect(path: Path) -> None:
 
 base, names = Path(sys.argv[1]), sys.argv[2:]
 torch.set_num_threads(1)
+prepare()
 children: list[Child] = []
 own: tuple[str, bool, Path] | None = None
 for name in names:

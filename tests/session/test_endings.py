@@ -17,6 +17,7 @@ import pytest
 from stethoscope.store import open_run
 
 SCRIPT = Path(__file__).with_name("ending_cases.py")
+PATHS = [str(SCRIPT.parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
 MOST_SECONDS = 5.0
 
 
@@ -31,7 +32,7 @@ class Ended:
             text=True,
             timeout=120,
             check=False,
-            env={**os.environ, "OMP_NUM_THREADS": "1", **(env or {})},
+            env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(PATHS), **(env or {})},
         )
         _wake_companions(folder)
         assert done.returncode == 0, done.stderr

@@ -98,16 +98,28 @@ def test_eager_training_is_bit_identical(
     _assert_same(_train(name, optimizer, style, None), _train(name, optimizer, style, tmp_path))
 
 
+@pytest.fixture(scope="module")
+def inductor_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Most of these trainings compile the same graphs: each is built once, for plain and watched alike."""
+    return tmp_path_factory.mktemp("inductor")
+
+
 @pytest.mark.filterwarnings("ignore::UserWarning:torch.*")  # dynamo looks at .grad of what it traces
 @pytest.mark.parametrize("style", ["plain", "amp", "accumulate"])
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
 @pytest.mark.parametrize("name", list(MODELS))
 def test_compiled_training_is_bit_identical(
-    name: str, optimizer: str, style: str, tmp_path: Path, one_thread: Any, monkeypatch: pytest.MonkeyPatch
+    name: str,
+    optimizer: str,
+    style: str,
+    tmp_path: Path,
+    inductor_cache: Path,
+    one_thread: Any,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     if shutil.which("c++") is None and shutil.which("g++") is None:
         pytest.skip("torch.compile needs a C++ compiler")
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(inductor_cache))
     plain = _train(name, optimizer, style, None, compiled=True)
     torch._dynamo.reset()
     watched = _train(name, optimizer, style, tmp_path, compiled=True)
