@@ -18,6 +18,7 @@ from benchmarks.faults.catalogue import Checkup, Fault, Outcome, Program
 import stethoscope
 from stethoscope.analyse.span import spans
 from stethoscope.detect import Detection
+from stethoscope.explain import Diagnosis
 from stethoscope.record import Finding, Severity, StethoscopeWarning
 from stethoscope.store import Run, open_run
 
@@ -119,7 +120,7 @@ def _judge(program: Program, outcome: Outcome, verdict: Verdict) -> None:
         verdict.causes = [Said.of(cause) for cause in diagnosis.causes]
         verdict.state = str(diagnosis.verdict.state)
         verdict.infos = [f.code for f in diagnosis.findings if f.severity is Severity.INFO]
-        _describe(run, verdict)
+        _describe(run, diagnosis, verdict)
         if fault is not None:
             _score(program, fault, list(diagnosis.causes), verdict)
             expected = outcome.step if outcome.step is not None else program.step
@@ -168,15 +169,13 @@ def _time(run: Run, program: Program, fault: Fault, expected: int | None, verdic
             return
 
 
-def _describe(run: Run, verdict: Verdict) -> None:
+def _describe(run: Run, diagnosis: Diagnosis, verdict: Verdict) -> None:
     verdict.num_steps = len(run.steps)
     loss = run.metric("loss").values if "loss" in run.metrics() else np.empty(0)
     if len(loss) >= 10:
         part = max(len(loss) // 10, 1)
         verdict.loss = (float(np.median(loss[:part])), float(np.median(loss[-part:])))
-    detection = Detection()
-    detection.observe(spans(run))
-    verdict.troubles += [f"detector {name} broke: {what}" for name, what in detection.errors.items()]
+    verdict.troubles += [f"a detector broke: {what}" for what in diagnosis.looked_at.broken_detectors]
     for event in run.events("totals"):
         if event.body.get("num_errors"):
             verdict.troubles.append(f"{event.body['num_errors']} guarded errors in capture")
