@@ -32,6 +32,7 @@ BRANCHES = (
     ast.Match,
 )
 FACES = ("terminal", "tui", "server", "pagedata", "report", "notebook", "export", "motion")
+CAST_TO_RUN = re.compile(r"cast\(\"?Run\"?,")
 Functions = list[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]
 
 
@@ -109,7 +110,9 @@ def count(files: dict[str, str]) -> dict[str, str]:
         "public names at the top": f"{len(public_names(trees['__init__.py']))}",
         "config fields": f"{sum(isinstance(n, ast.AnnAssign) for n in config.body) if config else 0}",
         "modules that rank findings": f"{len(rankers(trees))}",
+        "objects cast to Run": f"{len(CAST_TO_RUN.findall(whole))}",
         "imports between faces": f"{len(between_faces(trees))}",
+        "of them imports of the page's data": f"{sum('.pagedata' in one for one in between_faces(trees))}",
         "the word place(s)": f"{words['place'] + words['places']:,}",
     }
 
@@ -170,6 +173,17 @@ def by_room(files: dict[str, str]) -> Counter[str]:
     return found
 
 
+def num_words(revision: str) -> str:
+    """Words that ARCHITECTURE.md explains."""
+    if revision == "work tree":
+        text = Path("ARCHITECTURE.md").read_text()
+    else:
+        command = ["git", "show", f"{revision}:ARCHITECTURE.md"]
+        text = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    rows = text.partition("## Words")[2].count("\n| ")
+    return f"{rows - 2}" if rows else "no glossary"
+
+
 def print_table(heads: list[str], rows: list[list[str]]) -> None:
     """As Markdown."""
     for row in (heads, ["---"] * len(heads), *rows):
@@ -182,7 +196,10 @@ def main() -> int:
     parser.add_argument("revisions", nargs="*", default=["work tree"])
     revisions = parser.parse_args().revisions
     trees = [formatted(sources(revision)) for revision in revisions]
-    counted = [count(files) for files in trees]
+    counted = [
+        count(files) | {"words of the glossary": num_words(revision)}
+        for revision, files in zip(revisions, trees, strict=True)
+    ]
     print_table(["", *revisions], [[row, *(figures[row] for figures in counted)] for row in counted[0]])
     rooms = [by_room(files) for files in trees]
     print()
