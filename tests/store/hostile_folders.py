@@ -13,7 +13,7 @@ import os
 import shutil
 import socket
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ import zstandard
 
 from stethoscope.record import Evidence, Finding, Severity
 from stethoscope.store import FindingsWriter, RunWriter, seal
-from stethoscope.store.encoding import encode_rows, encode_scalars
+from stethoscope.store.encoding import encode_rows, encode_scalars, shuffle
 from stethoscope.store.frames import _FIELDS, HEADER_BYTES, MAGIC, FrameKind, checksum, read_header
 from stethoscope.store.json_payload import encode_json
 from stethoscope.store.runfile import dump, parse
@@ -354,7 +354,10 @@ FRAMES: dict[str, Callable[[], list[bytes]]] = {
         frame(rows_payload(3, num_columns=WIDE), FrameKind.ROWS, step=s * 10**12) for s in range(40)
     ],
     "scalars at both ends of 64 bits": lambda: [
-        frame(encode_scalars({"loss": 1.0}), FrameKind.SCALARS, step=s) for s in ENDS
+        frame(encode_scalars([(s, {"loss": 1.0})]), FrameKind.SCALARS, step=s) for s in ENDS
+    ],
+    "scalars of format 1 at both ends of 64 bits": lambda: [
+        frame(_scalars_of_step(["loss"]), FrameKind.SCALARS_OF_STEP, step=s) for s in ENDS
     ],
     "a serial of 2**64": lambda: [frame(EVENT, serial=2**64 - 1)],
     "a sequence of 2**64": lambda: [frame(EVENT, sequence=2**64 - 1)],
@@ -374,9 +377,15 @@ FRAMES: dict[str, Callable[[], list[bytes]]] = {
     "4 billion vectors of nothing": lambda: [frame(_vectors(2**32 - 1, 0, 1), FrameKind.VECTORS)],
     "vectors with an odd index": lambda: [frame(_vectors(3, 1, 9), FrameKind.VECTORS)],
     "vectors of objects": lambda: [frame(_vectors(3, 1, 1, dtype="|O"), FrameKind.VECTORS)],
-    "scalars named by numbers": lambda: [frame(_scalars([1, 2]), FrameKind.SCALARS)],
-    "scalars named by an object": lambda: [frame(_scalars({"a": 1}), FrameKind.SCALARS)],
-    "more scalars than there are": lambda: [frame(struct.pack("<II", 2**32 - 1, 2) + b"[]", FrameKind.SCALARS)],
+    "scalars named by numbers": lambda: [frame(_scalars_of_step([1, 2]), FrameKind.SCALARS_OF_STEP)],
+    "scalars named by an object": lambda: [frame(_scalars_of_step({"a": 1}), FrameKind.SCALARS_OF_STEP)],
+    "more scalars than there are": lambda: [frame(struct.pack("<II", 2**32 - 1, 2) + b"[]", FrameKind.SCALARS_OF_STEP)],
+    "tables of scalars named by numbers": lambda: [frame(_scalars([1, 2]), FrameKind.SCALARS)],
+    "4 billion scalars of one step": lambda: [frame(_scalars(["a"], counts=[2**32 - 1]), FrameKind.SCALARS)],
+    "scalars of names that there are not": lambda: [frame(_scalars(["a"], codes=[2**32 - 1]), FrameKind.SCALARS)],
+    "more steps with scalars than there are": lambda: [
+        frame(struct.pack("<III", 2**32 - 1, 0, 2) + b"[]", FrameKind.SCALARS)
+    ],
     "an event that is a list": lambda: [frame(b"[1,2]")],
     "an event whose body is a list": lambda: [frame(encode_json({"kind": "graph", "body": [1]}))],
     "an event whose kind is an object": lambda: [frame(encode_json({"kind": {}, "body": {}}))],
@@ -423,9 +432,16 @@ def _vectors(count: int, width: int, tag: int, dtype: str = "<u4") -> bytes:
     return struct.pack("<IIII", count, width, len(label), tag) + label + struct.pack("<I", 0) + bytes(12)
 
 
-def _scalars(names: Any) -> bytes:
+def _scalars_of_step(names: Any) -> bytes:
     packed = json.dumps(names).encode()
     return struct.pack("<II", len(names), len(packed)) + packed + bytes(8 * len(names))
+
+
+def _scalars(names: Any, counts: Sequence[int] = (1,), codes: Sequence[int] = (0,)) -> bytes:
+    """One step and one number, with what is said of them."""
+    packed = json.dumps(names).encode()
+    told = b"".join(shuffle(np.array(numbers, "<u4")) for numbers in (counts, codes))
+    return struct.pack("<III", 1, 1, len(packed)) + packed + bytes(8) + told + bytes(8)
 
 
 for _name, _frames in FRAMES.items():

@@ -1,7 +1,9 @@
 """What a row is after a trip through the file."""
 
 import contextlib
+import json
 import math
+import struct
 
 import numpy as np
 import pytest
@@ -78,12 +80,41 @@ def test_counts_that_are_no_whole_numbers_are_kept_as_they_are():
     np.testing.assert_array_equal(back[:, 0], table[:, 0])
 
 
+NAMED = st.dictionaries(st.text(max_size=40), ANY_FLOAT, max_size=10)
+STEPS = st.integers(-(2**63), 2**63 - 1)
+
+
 @settings(deadline=None)
-@given(st.dictionaries(st.text(max_size=40), ANY_FLOAT, max_size=10))
-def test_round_trip_of_scalars(values):
-    back = encoding.decode_scalars(encoding.encode_scalars(values))
-    assert list(back) == list(values)
-    np.testing.assert_array_equal(list(back.values()), list(values.values()))
+@given(st.lists(st.tuples(STEPS, NAMED), max_size=6))
+def test_round_trip_of_scalars(told):
+    back = encoding.decode_scalars(encoding.encode_scalars(told))
+    found = [(step, back.names[code]) for step, code in zip(back.steps.tolist(), back.codes.tolist(), strict=True)]
+    assert found == [(step, name) for step, values in told for name in values]
+    np.testing.assert_array_equal(back.values, [value for _, values in told for value in values.values()])
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(STEPS, NAMED), max_size=6))
+def test_scalars_by_name_keep_their_order(told):
+    names = list(dict.fromkeys(name for _, values in told for name in values))
+    back = encoding.decode_scalars(encoding.encode_scalars(told))
+    found = {name: (steps.tolist(), values) for name, steps, values in back.by_name()}
+    assert list(found) == names
+    for name in names:
+        mine = [(step, values[name]) for step, values in told if name in values]
+        assert found[name][0] == [step for step, _ in mine]
+        np.testing.assert_array_equal(found[name][1], [value for _, value in mine])
+
+
+@settings(deadline=None)
+@given(NAMED, STEPS)
+def test_scalars_as_format_1_wrote_them_are_read(values, step):
+    names = json.dumps(list(values)).encode()
+    raw = struct.pack("<II", len(values), len(names)) + names + np.array(list(values.values()), "<f8").tobytes()
+    back = encoding.decode_scalars_of_step(raw, step)
+    assert back.names == list(values)
+    assert back.steps.tolist() == [step] * len(values)
+    np.testing.assert_array_equal(back.values, list(values.values()))
 
 
 @pytest.mark.parametrize("dtype", ["u1", "u2", "u4", "i4", "u8", "f2", "f4", "f8", ">f4"])
@@ -104,7 +135,10 @@ def test_vectors_of_objects_are_refused():
 @settings(deadline=None)
 @given(st.binary(max_size=200))
 def test_no_bytes_make_a_decoder_do_anything_but_refuse(raw):
-    for decode in (encoding.decode_rows, encoding.decode_scalars, encoding.decode_vectors):
+    def decode_old(raw):
+        return encoding.decode_scalars_of_step(raw, 3)
+
+    for decode in (encoding.decode_rows, encoding.decode_scalars, decode_old, encoding.decode_vectors):
         with contextlib.suppress(EncodingError):
             assert decode(raw) is not None
 

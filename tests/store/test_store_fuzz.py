@@ -280,7 +280,9 @@ def test_json_of_any_bytes(raw):
 @FUZZ
 @given(st.dictionaries(st.text(max_size=5), st.floats(allow_nan=False), max_size=4))
 def test_scalars_still_come_back(values):
-    assert decode_scalars(encode_scalars(values)) == values
+    back = decode_scalars(encode_scalars([(7, values), (8, values)]))
+    assert back.values.tolist() == [*values.values()] * 2
+    assert back.steps.tolist() == [7] * len(values) + [8] * len(values)
 
 
 @FUZZ

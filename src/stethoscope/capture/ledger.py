@@ -7,26 +7,30 @@ ends and when the optimizer steps, tell exactly whether somebody cleared or chan
 
 from __future__ import annotations
 
+import operator
 from typing import Any, Final
 
 from stethoscope.record import metrics
 
 MAX_PARAMETERS: Final = 64
-ABSENT: Final = (0, -1)
+ABSENT: Final = id(None)
+
+States = tuple[list[int], list[int]]
+"""Of each parameter: which gradient it holds, ABSENT where none, and how often that was written, -1 where there is none."""
+
+_gradient_of: Final = operator.attrgetter("grad")
+_version_of: Final = operator.attrgetter("_version")
 
 
-State = tuple[int, int]
-
-
-def states_of(parameters: list[Any]) -> list[State]:
-    """Which gradient each parameter holds and how often it was written; ABSENT where there is none.
-
-    Asked four times a step of every parameter that is looked at, so in as few operations as can be.
-    """
-    return [
-        ABSENT if (gradient := parameter.grad) is None else (id(gradient), gradient._version)
-        for parameter in parameters
-    ]
+def states_of(parameters: list[Any]) -> States:
+    """What each parameter holds now. Asked three times a step, so the interpreter does as little of it as can be."""
+    gradients = list(map(_gradient_of, parameters))
+    held = list(map(id, gradients))
+    if ABSENT not in held:
+        return held, list(map(_version_of, gradients))
+    if held.count(ABSENT) == len(held):
+        return held, [-1] * len(held)
+    return held, [-1 if gradient is None else gradient._version for gradient in gradients]
 
 
 def is_cleared(parameter: Any) -> bool:
@@ -47,16 +51,19 @@ class Ledger:
 
     def __init__(self, parameters: list[Any]) -> None:
         self.parameters = _chosen(parameters)
-        self._seen: list[State] = states_of(self.parameters)
-        self._held_after_step = [False] * len(self.parameters)
-        self._cleared = [True] * len(self.parameters)
+        count = len(self.parameters)
+        self._nothing: States = [ABSENT] * count, [-1] * count
+        self._seen = states_of(self.parameters)
+        self._after_last_step = self._nothing
+        self._cleared = [True] * count
+        """Which gradients were cleared or changed since the last step, as far as anybody had to look."""
         self._is_all_cleared = False
         """Whether no gradient at all was there when a backward of this step began."""
-        self._after_backward: list[State] = [ABSENT] * len(self.parameters)
+        self._after_backward = self._nothing
         self.num_backwards = 0
         """Backward passes since this optimizer's last step."""
         self.num_steps = 0
-        self._at_step: list[State] | None = None
+        self._at_step: States | None = None
         """What the optimizer found when its step began."""
         self._writes_gradients = False
         """Whether its steps were seen to change gradients."""
@@ -84,14 +91,15 @@ class Ledger:
         True where gradients of an earlier backward were thrown away by an optimizer that never stepped.
         """
         now = states_of(self.parameters)
-        if now.count(ABSENT) == len(now):
+        if now == self._nothing:
             self._is_all_cleared = True
         elif now != self._seen:
-            changed = [state != seen for state, seen in zip(now, self._seen, strict=True)]
-            self._cleared = [cleared or new for cleared, new in zip(self._cleared, changed, strict=True)]
+            self._cleared = [
+                cleared or changed for cleared, changed in zip(self._cleared, _differing(now, self._seen), strict=True)
+            ]
         if self.num_steps or not self.num_backwards:
             return False
-        arrived = [p for p, state in zip(self.parameters, self._after_backward, strict=True) if state != ABSENT]
+        arrived = [p for p, held in zip(self.parameters, self._after_backward[0], strict=True) if held != ABSENT]
         return bool(arrived) and all(is_cleared(p) for p in arrived)
 
     def backward_ends(self) -> None:
@@ -105,19 +113,19 @@ class Ledger:
         if self._is_all_cleared and now == self._after_backward:
             # Nearly every step: all gradients were cleared before, and what arrived is still as it came.
             self.kept = []
-            return self._accounts(len(now) - now.count(ABSENT), 0, 0, 0)
-        arrived = [position for position, state in enumerate(self._after_backward) if state is not ABSENT]
+            return self._accounts(len(now[0]) - now[0].count(ABSENT), 0, 0, 0)
+        arrived = [position for position, held in enumerate(self._after_backward[0]) if held != ABSENT]
         kept = self._kept_of(arrived)
         self.kept = [self.parameters[p] for p in kept] if len(kept) < len(arrived) else []
-        vanished = sum(now[p] == ABSENT for p in arrived)
-        touched = sum(now[p] != self._after_backward[p] for p in arrived)
+        vanished = sum(now[0][p] == ABSENT for p in arrived)
+        touched = sum(map(_differing(now, self._after_backward).__getitem__, arrived))
         return self._accounts(len(arrived), len(kept), vanished, touched)
 
     def _kept_of(self, arrived: list[int]) -> list[int]:
         """Those whose gradients of the step before nobody cleared."""
         if not self.num_backwards or self._is_all_cleared:
             return []
-        return [p for p in arrived if self._held_after_step[p] and not self._cleared[p]]
+        return [p for p in arrived if self._after_last_step[0][p] != ABSENT and not self._cleared[p]]
 
     def _accounts(self, num_arrived: int, num_kept: int, num_vanished: int, num_touched: int) -> dict[str, float]:
         return {
@@ -140,8 +148,16 @@ class Ledger:
             self._writes_gradients |= before is not None and self._seen != before
         else:
             self._seen = before
-        self._held_after_step = [state is not ABSENT for state in self._seen]
-        self._cleared, self._is_all_cleared = [False] * len(self.parameters), False
-        self._after_backward = [ABSENT] * len(self.parameters)
+        self._after_last_step = self._seen
+        if any(self._cleared):
+            self._cleared = [False] * len(self.parameters)
+        self._is_all_cleared = False
+        self._after_backward = self._nothing
         self.num_backwards = 0
         self.num_steps += 1
+
+
+def _differing(one: States, other: States) -> list[bool]:
+    """Where two states are not the same."""
+    before = zip(*other, strict=True)
+    return [mine != theirs for mine, theirs in zip(zip(*one, strict=True), before, strict=True)]

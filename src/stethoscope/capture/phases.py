@@ -27,7 +27,8 @@ class Phases:
 
     def __init__(self, ours: Spender) -> None:
         self._ours = ours
-        self._open: dict[str, tuple[float, float]] = {}
+        self._open: dict[str, float] = {}
+        """What the clock showed when each began: the time that was neither ours nor an inner part's."""
         self._counted = 0.0
         self.on_end: Callable[[str], None] | None = None
         """Told which part has ended."""
@@ -35,15 +36,14 @@ class Phases:
     def begin(self, part: str) -> None:
         """A part begins; one that is under way goes on."""
         if part not in self._open:
-            self._open[part] = time.perf_counter() - self._ours.spent, self._counted
+            self._open[part] = time.perf_counter() - self._ours.spent - self._counted
 
     def end(self, part: str, scalars: dict[str, float]) -> None:
         """A part ends: its milliseconds are added to the step's named numbers."""
-        begun = self._open.pop(part, None)
-        if begun is None:
+        began = self._open.pop(part, None)
+        if began is None:
             return
-        at, counted = begun
-        spent = max(time.perf_counter() - self._ours.spent - at - (self._counted - counted), 0.0)
+        spent = max(time.perf_counter() - self._ours.spent - self._counted - began, 0.0)
         self._counted += spent
         scalars[part] = scalars.get(part, 0.0) + spent * 1e3
         if self.on_end is not None:

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import threading
 import time
-import weakref
 from collections.abc import Callable, Iterator, Mapping
+from threading import get_ident
 from typing import Any, Final
+from weakref import ref
 
 import numpy as np
 import torch
@@ -112,21 +112,21 @@ class OutputTap(Inert):
         taps = self._taps
         if taps.keeping and is_grad_enabled():
             # The way of nearly every call of nearly every step: nothing here that could wait until the loss is known.
-            if not self._is_part:
-                taps.inside.discard(threading.get_ident())
-            if type(output) is Tensor and output.is_cpu:
-                taps.kept.append((self, "", weakref.ref(output)))
-            elif type(output) is not Tensor:
+            if type(output) is Tensor:
+                taps.kept.append((self, "", ref(output)))
+            else:
                 taps.guard(self._keep, output)
+            if not self._is_part:
+                taps.inside.discard(get_ident())
             return None
         if taps.recording or taps.keeping:
             self._arrive(module, args, output)
         return None
 
     def _arrive(self, module: Any, args: Any, output: Any) -> None:
-        is_inside = threading.get_ident() in self._taps.inside
+        is_inside = get_ident() in self._taps.inside
         if self._kind is Kind.OUTPUT:
-            self._taps.inside.discard(threading.get_ident())
+            self._taps.inside.discard(get_ident())
         if _is_transformed():
             return
         if torch._C._current_graph_task_id() != -1:
@@ -157,9 +157,11 @@ class OutputTap(Inert):
         self._taps.spent += time.perf_counter() - began
 
     def _keep(self, output: Any) -> None:
-        for name, tensor in tensors_in(output):
-            if type(tensor) is Tensor and tensor.is_cpu and tensor.layout is torch.strided:
-                self._taps.kept.append((self, name, weakref.ref(tensor)))
+        kept = self._taps.kept
+        if type(output) is tuple and len(output) == 2 and type(output[0]) is Tensor and output[1] is None:
+            kept.append((self, "0", ref(output[0])))  # what attention returns, time and again
+            return
+        kept += [(self, name, ref(tensor)) for name, tensor in tensors_in(output) if type(tensor) is Tensor]
 
     def _look(self, output: Any) -> None:
         began = time.perf_counter()
@@ -241,7 +243,7 @@ class InputTap(Inert):
             taps.guard(taps.on_evaluation, values, module.training)
         if not is_training or torch._C._current_graph_task_id() != -1:
             return
-        taps.inside.add(threading.get_ident())
+        taps.inside.add(get_ident())
         taps.guard(self._on_call, values, module.training)
         if taps.recording or taps.inputs_due:
             taps.guard(self._look, values)
@@ -255,11 +257,10 @@ class InputTap(Inert):
     def _keep(self, values: Any) -> None:
         kept = self._taps.kept
         if len(values) == 1 and type(values[0]) is Tensor:
-            if values[0].is_cpu:
-                kept.append((self, "0", weakref.ref(values[0])))
+            kept.append((self, "0", ref(values[0])))
             return
-        found = [(n, t) for n, t in tensors_in(values) if type(t) is Tensor and t.is_cpu and t.layout is torch.strided]
-        kept += [(self, n, weakref.ref(t)) for n, t in found[:MAX_TENSORS_PER_OUTPUT]]
+        found = [(name, tensor) for name, tensor in tensors_in(values) if type(tensor) is Tensor]
+        kept += [(self, name, ref(tensor)) for name, tensor in found[:MAX_TENSORS_PER_OUTPUT]]
 
     def _look(self, values: Any) -> None:
         began = time.perf_counter()
@@ -307,7 +308,7 @@ class Taps:
         """Whether module outputs are looked at right now; see `record`."""
         self.keeping = False
         """Whether outputs of a step that is not looked at are kept until its loss is known."""
-        self.kept: list[tuple[OutputTap | InputTap, str, weakref.ref[torch.Tensor]]] = []
+        self.kept: list[tuple[OutputTap | InputTap, str, ref[torch.Tensor]]] = []
         """Inputs and outputs of such a step. Only known, not held: most live until the backward because autograd holds them,
         and memory that is free for the next layer is worth more than the rest."""
         self.on_output: Callable[..., None] | None = None
@@ -337,7 +338,7 @@ class Taps:
         self._parts: list[OutputTap] = []
         self.wants_graphs = False
         """Whether outputs were asked for under torch.compile too, which has not shown itself yet."""
-        self._tapped: dict[int, weakref.ref[torch.nn.Module]] = {}
+        self._tapped: dict[int, ref[torch.nn.Module]] = {}
         """Modules that have theirs, by address; a new one may come to stand where a replaced one stood."""
 
     def record(self, looked_at: bool) -> None:
@@ -359,7 +360,7 @@ class Taps:
             if is_root:
                 tap = InputTap(self, path, self._on_call)
                 self._handles.append(module.register_forward_pre_hook(tap, with_kwargs=True))
-            self._tapped[id(module)] = weakref.ref(module)
+            self._tapped[id(module)] = ref(module)
             if not outputs or not self._worth_tapping(path, module, is_root=is_root):
                 continue
             if len(self._handles) + len(self._part_handles) > self._limit:
@@ -416,14 +417,17 @@ class Taps:
         found = [
             (tap.index(name, tensor), tensor.detach())
             for tap, name, tensor in alive
-            if tensor.is_floating_point() and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+            if tensor.is_cpu
+            and tensor.layout is torch.strided
+            and tensor.is_floating_point()
+            and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
         ]
         if found:
             indices = [position for position, _ in found]
             pending = measure_async([tensor for _, tensor in found])
             self.collect(MeasuredGroup(np.array(indices, dtype=np.uint32), pending))
         self.forget()
-        return [tensor for tap, _, tensor in alive if isinstance(tap, InputTap)]
+        return [tensor for tap, _, tensor in alive if isinstance(tap, InputTap) and tensor.is_cpu]
 
     def _worth_tapping(self, path: str, module: torch.nn.Module, *, is_root: bool) -> bool:
         # A Sequential's output is its last child's: the same numbers twice would only cost twice.

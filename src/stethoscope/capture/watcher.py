@@ -78,6 +78,8 @@ class Watcher:
         self._counts = Totals(sink)
         self._num_idle = 0
         self._loss_watch = LossWatch()
+        self._is_loss_here = True
+        """Whether losses are on the CPU, where they are known at once: only then a lost one can be looked back from."""
         self._stepped_in_backward = self._is_timed = False
         self._closure: Closure | None = None
         """The closure of the optimizer that is stepping right now."""
@@ -252,7 +254,7 @@ class Watcher:
             self._flush_taps()
         if self.taps.graphs is not None:
             self.guard(self.taps.graphs.collect)
-        self.taps.keeping = not self.taps.recording
+        self.taps.keeping = self._is_loss_here and not self.taps.recording
         self.taps.gradient_scale = None
         rows.num_backwards += 1
         self._counts.num_backwards += 1
@@ -422,7 +424,7 @@ class Watcher:
         is_recording = may_look and plan.modules
         if taps.recording is not is_recording:
             taps.record(is_recording)
-        taps.keeping = may_look and not plan.modules
+        taps.keeping = may_look and not plan.modules and self._is_loss_here
         taps.inputs_due = plan.batches and plan.gradients and not self.evaluating
 
     def _note_loss(self, loss: torch.Tensor) -> None:
@@ -430,7 +432,8 @@ class Watcher:
         self.taps.gradient_scale = None if scale is None else pending_scale(scale)
         value = number_of(loss.detach() if scale is None else loss.detach() / scale)
         self.assembly.rows.losses.append(NotedLoss(metrics.LOSS, value, divisor))
-        if not loss.is_cpu:
+        self._is_loss_here = loss.is_cpu
+        if not self._is_loss_here:
             return
         number = value if isinstance(value, float) else scalar_of(value)
         if self._loss_watch.is_unlike(number, self.clock.step):

@@ -18,7 +18,8 @@ from typing import Final
 
 import zstandard
 
-FORMAT_VERSION: Final = 1
+FORMAT_VERSION: Final = 2
+"""2: the scalars of many steps in one frame."""
 MAGIC: Final = b"\x93StF"
 MAX_PAYLOAD: Final = 64 << 20
 """No payload is larger, stored or unpacked: a length beyond it is refused before anything is allocated."""
@@ -44,13 +45,15 @@ class FrameKind(IntEnum):
     FILE = 1
     SITES = 2
     ROWS = 3
-    SCALARS = 4
+    SCALARS_OF_STEP = 4
+    """As format 1 wrote them."""
     VECTORS = 5
     EVENT = 6
     HEALTH = 7
     NEXT = 8
     END = 9
     FINDINGS = 10
+    SCALARS = 11
 
 
 def name_of(kind: int) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Sized
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,15 @@ from stethoscope.kernels.columns import COLUMNS, Table, merge
 from stethoscope.record import FloatArray, IntArray
 from stethoscope.store.cache import ByteCache
 from stethoscope.store.checked import Fields, checked_end, checked_losses
-from stethoscope.store.encoding import Rows, decode_rows, decode_scalars, decode_vectors, vectors_name
+from stethoscope.store.encoding import (
+    Rows,
+    Scalars,
+    decode_rows,
+    decode_scalars,
+    decode_scalars_of_step,
+    decode_vectors,
+    vectors_name,
+)
 from stethoscope.store.frame_file import FrameAt, FrameFile, FrameIndex, Problem
 from stethoscope.store.frames import FrameError, FrameKind
 from stethoscope.store.json_payload import EncodingError, decode_json
@@ -48,7 +56,7 @@ class JournalPiece:
         self._has_twins = False
         self._rows = FrameIndex()
         self._known_steps = 0, np.empty(0, np.int64)
-        self._scalars = FrameIndex()
+        self._scalars, self._scalars_of_steps = FrameIndex(), FrameIndex()
         self._by_name: dict[str, tuple[array[int], array[float]]] = {}
         self._last_told = FIRST_STEP
         """The latest step of any scalar or event: a reader of later ones need not open the piece."""
@@ -66,7 +74,8 @@ class JournalPiece:
     @property
     def is_empty(self) -> bool:
         """Whether it holds no row, scalar, event or vector."""
-        return not (len(self._rows) or len(self._scalars) or len(self._told) or self._vectors)
+        indexes: list[Sized] = [self._rows, self._scalars, self._scalars_of_steps, self._told, self._vectors]
+        return not any(len(index) for index in indexes)
 
     def advance(self) -> bool:
         """Reads what came since; True where that is anything."""
@@ -101,7 +110,11 @@ class JournalPiece:
                 self._rows.add(frame)
                 self.num_rows += len(rows)
         elif kind == FrameKind.SCALARS:
-            self._take_scalars(frame, decode_scalars(payload))
+            self._take_scalars(decode_scalars(payload))
+            self._scalars.add(frame)
+        elif kind == FrameKind.SCALARS_OF_STEP:
+            self._take_scalars(decode_scalars_of_step(payload, step))
+            self._scalars_of_steps.add(frame)
         elif kind == FrameKind.EVENT:
             event = self._decode_event(step, frame.header.time, payload)
             if not self._cache.is_small:
@@ -122,16 +135,13 @@ class JournalPiece:
     def _decode_event(self, step: int, time: float, payload: bytes) -> Event:
         return decode_event(payload, step, self.key.rank, time)
 
-    def _take_scalars(self, frame: FrameAt, values: dict[str, float]) -> None:
-        step = frame.header.step
-        self._scalars.add(frame)
-        self._last_told = max(self._last_told, step)
-        for name, value in values.items():
-            if name not in self._by_name:
-                self._by_name[name] = array("q"), array("d")
-            steps, numbers = self._by_name[name]
-            steps.append(step)
-            numbers.append(value)
+    def _take_scalars(self, scalars: Scalars) -> None:
+        if len(scalars.steps):
+            self._last_told = max(self._last_told, int(scalars.steps.max()))
+        for name, steps, values in scalars.by_name():
+            known = self._by_name.setdefault(name, (array("q"), array("d")))
+            known[0].frombytes(steps.tobytes())
+            known[1].frombytes(values.tobytes())
 
     def _learn_sites(self, payload: bytes, checksum: bytes) -> None:
         # Each file of a start repeats the description, which is large where there are 10,000 layers: it is decoded once.
@@ -233,10 +243,12 @@ class JournalPiece:
                 out[:, k] = np.nan
         return out
 
-    def scalars(self) -> Iterator[tuple[int, dict[str, float]]]:
-        """Steps and their named numbers, in order."""
-        for step, offset in self._scalars:
-            yield step, decode_scalars(self._read_payload(offset))
+    def scalars(self) -> Iterator[Scalars]:
+        """The named numbers, in order of writing."""
+        for step, offset in self._scalars_of_steps:
+            yield decode_scalars_of_step(self._read_payload(offset), step)
+        for _, offset in self._scalars:
+            yield decode_scalars(self._read_payload(offset))
 
     def metric_names(self) -> set[str]:
         """The names of the scalars."""

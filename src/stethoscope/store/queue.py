@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from stethoscope.store.encoding import encode_rows, encode_scalars, encode_vectors
@@ -25,7 +25,7 @@ class Item:
     kind: FrameKind
     step: int
     time: float
-    content: tuple[Any, ...] | None
+    content: Sequence[Any] | None
     num_bytes: int
     num_rows: int = 0
 
@@ -35,12 +35,12 @@ class Item:
         return self.kind in (FrameKind.ROWS, FrameKind.VECTORS)
 
 
-def payload(kind: FrameKind, content: tuple[Any, ...]) -> bytes:
+def payload(kind: FrameKind, content: Sequence[Any]) -> bytes:
     """The content of an item of that kind as the bytes of its frame."""
     if kind == FrameKind.ROWS:
         return encode_rows(*content)
     if kind == FrameKind.SCALARS:
-        return encode_scalars(*content)
+        return encode_scalars(content)
     if kind == FrameKind.VECTORS:
         return encode_vectors(*content)
     if kind == FrameKind.SITES:
@@ -49,28 +49,33 @@ def payload(kind: FrameKind, content: tuple[Any, ...]) -> bytes:
     return bytes(content[0])
 
 
-def joined_sites(items: Iterable[Item]) -> Iterator[Item]:
-    """The items, with descriptions of sites that follow each other joined: they come one by one, in thousands."""
-    group: list[Item] = []
-    end = 0
+def joined(items: Iterable[Item]) -> list[Item]:
+    """The items as few frames: what many small ones say is written, read and sealed in one.
+
+    Scalars stand where the first of them stood, so that none comes later than it did. Descriptions of sites are joined where they
+    follow each other: they come one by one, in thousands.
+    """
+    out: list[Item] = []
+    scalars: list[Any] | None = None
+    sites: list[Any] | None = None
     for item in items:
-        is_sites = item.kind == FrameKind.SITES and item.content is not None
-        if group and not (is_sites and item.content[0] == end):  # type: ignore[index]
-            yield _joined(group)
-            group = []
-        if is_sites:
-            group.append(item)
-            end = item.content[0] + len(item.content[1])  # type: ignore[index]
+        content = item.content
+        if content is None:
+            continue
+        if item.kind == FrameKind.SCALARS and scalars is not None:
+            scalars += content
+            continue
+        if item.kind == FrameKind.SITES and sites is not None and content[0] == sites[0] + len(sites[1]):
+            sites[1] += content[1]
+            continue
+        if item.kind == FrameKind.SCALARS:
+            content = scalars = list(content)
+        elif item.kind == FrameKind.SITES:
+            content = sites = [content[0], list(content[1])]
         else:
-            yield item
-    if group:
-        yield _joined(group)
-
-
-def _joined(group: list[Item]) -> Item:
-    contents = [item.content for item in group if item.content is not None]
-    infos = tuple(info for _, some in contents for info in some)
-    return dataclasses.replace(group[0], content=(contents[0][0], infos))
+            sites = None
+        out.append(dataclasses.replace(item, content=content))
+    return out
 
 
 class _Lane:

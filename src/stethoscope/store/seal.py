@@ -211,8 +211,8 @@ def _write_segment(
             buckets_table(fold_rows(rows), infos, key.ordinal),
             row_group_rows=BUCKET_GROUP_ROWS,
         )
-    # One by one, not as lists: as objects they are many times what they are as columns.
-    scalars = scalars_table((entry for piece in group for entry in piece.scalars()), key.ordinal)
+    scalars = scalars_table((block for piece in group for block in piece.scalars()), key.ordinal)
+    # One by one, not as a list: as objects they are many times what they are as columns.
     events = events_table((entry for piece in group for entry in piece.events()), key.ordinal)
     for label, table_of in (("scalars", scalars), ("events", events)):
         if table_of.num_rows:

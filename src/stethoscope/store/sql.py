@@ -166,7 +166,7 @@ def _open_tables(catalogue: Catalogue, name: str) -> Iterator[tuple[int, Any]]:
             infos = catalogue.sites.infos
             found = rows_table(gather_rows([piece], np.arange(len(infos))), infos, piece.key.ordinal)
         else:
-            found = scalars_table(list(piece.scalars()), piece.key.ordinal)
+            found = scalars_table(piece.scalars(), piece.key.ordinal)
         if found.num_rows:
             yield piece.key.rank, found.select(schema.names).cast(schema)
 

@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from stethoscope.kernels.columns import COLUMNS, COUNTS, Table
 from stethoscope.record import IntArray, SiteInfo
+from stethoscope.store.encoding import Scalars
 from stethoscope.store.json_payload import decode_json
 from stethoscope.store.pieces import Event
 
@@ -154,23 +155,24 @@ def to_parquet(table: Any, *, row_group_rows: int = ROW_GROUP_ROWS) -> bytes:
     return sink.getvalue()
 
 
-def scalars_table(scalars: Iterable[tuple[int, dict[str, float]]], ordinal: int) -> Any:
+def scalars_table(blocks: Iterable[Scalars], ordinal: int) -> Any:
     """The Arrow table of scalars, one number a row, in order of writing."""
     import pyarrow as pa
 
-    steps, codes, values = array("q"), array("i"), array("d")
     names: dict[str, int] = {}
-    for step, numbers in scalars:
-        for name, value in numbers.items():
-            steps.append(step)
-            codes.append(names.setdefault(name, len(names)))
-            values.append(value)
+    steps, codes, values = [np.empty(0, np.int64)], [np.empty(0, np.int64)], [np.empty(0)]
+    for block in blocks:
+        own = np.array([names.setdefault(name, len(names)) for name in block.names], np.int64)
+        steps.append(block.steps)
+        codes.append(own[block.codes])
+        values.append(block.values)
     words = pa.array([text(name) for name in names], pa.string())
+    every = np.concatenate(steps)
     columns = {
-        "step": pa.array(np.array(steps, np.int64)),
-        "name": pa.DictionaryArray.from_arrays(pa.array(np.array(codes, np.int32)), words),
-        "start": pa.array(np.full(len(steps), ordinal, np.int32)),
-        "value": pa.array(np.array(values, np.float64)),
+        "step": pa.array(every),
+        "name": pa.DictionaryArray.from_arrays(pa.array(np.concatenate(codes).astype(np.int32)), words),
+        "start": pa.array(np.full(len(every), ordinal, np.int32)),
+        "value": pa.array(np.concatenate(values)),
     }
     return pa.table(columns)
 

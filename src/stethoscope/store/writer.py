@@ -9,6 +9,7 @@ once waits in `take_notices`. A forked child inherits an inert writer: no thread
 from __future__ import annotations
 
 import atexit
+import dataclasses
 import logging
 import os
 import secrets
@@ -36,7 +37,7 @@ from stethoscope.store.frames import COMPRESSION_LEVEL, FORMAT_VERSION, FrameErr
 from stethoscope.store.json_payload import EncodingError, encode_json
 from stethoscope.store.locate import next_ordinal, rank_folder
 from stethoscope.store.losses import COUNTERS, UNWRITTEN_SINCE, Losses, lost_steps_text
-from stethoscope.store.queue import ByteQueue, Item, joined_sites, payload
+from stethoscope.store.queue import ByteQueue, Item, joined, payload
 from stethoscope.store.spool import Spool
 
 _log: Final = logging.getLogger("stethoscope.store")
@@ -181,13 +182,8 @@ class RunWriter:
         self._put_item(FrameKind.ROWS, step, (indices, values, times), values.nbytes + 200, len(indices))
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
-        """Named numbers of this step."""
-        try:
-            numbers = {str(name): float(value) for name, value in values.items()}
-        except (TypeError, ValueError) as error:
-            self._reject_input(f"scalars of step {step}: {error}")
-            return
-        self._put_item(FrameKind.SCALARS, step, (numbers,), 100 * len(numbers) + 100)
+        """Named numbers of this step; the mapping is not changed by its giver from now on."""
+        self._put_item(FrameKind.SCALARS, step, ((step, values),), 100 * len(values) + 100)
 
     def vectors(self, step: int, name: str, index: U32Array, values: npt.NDArray[Any]) -> None:
         """One vector for each site in `index`, at this step."""
@@ -239,9 +235,7 @@ class RunWriter:
         if threading.current_thread() is not self._thread:
             self._thread.join(timeout)
 
-    def _put_item(
-        self, kind: FrameKind, step: int, content: tuple[Any, ...], num_bytes: int, num_rows: int = 0
-    ) -> None:
+    def _put_item(self, kind: FrameKind, step: int, content: Sequence[Any], num_bytes: int, num_rows: int = 0) -> None:
         if self._is_inert or self._is_closed or self._end is not None:
             return
         try:
@@ -287,7 +281,7 @@ class RunWriter:
         succeeded = (self._condition.is_writing or self._spool.open()) and self._spool.drain()
         while succeeded and not self._is_inert:
             batch = self._queue.take(_BATCH_BYTES)
-            for item in joined_sites(batch):
+            for item in joined(batch):
                 self._encode_item(item)
             succeeded = self._spool.drain()
             if not batch or self._spool.unsynced_bytes > _MOST_UNSYNCED_BYTES:
@@ -355,7 +349,11 @@ class RunWriter:
                 compressor=self._compressor,
                 num_rows=item.num_rows,
             )
-        except (EncodingError, FrameError, TypeError, ValueError, RecursionError) as error:
+        except (EncodingError, FrameError, TypeError, ValueError, OverflowError, RecursionError) as error:
+            if item.kind == FrameKind.SCALARS and len(content) > 1:  # only what is wrong is left out
+                for one in content:
+                    self._encode_item(dataclasses.replace(item, step=one[0], content=[one]))
+                return
             self._reject_input(f"{item.kind.name.lower()} of step {item.step}: {error}")
             return
         self._serial += 1
