@@ -27,7 +27,7 @@ def test_an_average_is_told_and_whether_it_moves(
     average = AveragedModel(model) if when == "before" else None
     session = stethoscope.watch(model, torch.optim.SGD(model.parameters(), 0.1), run=tmp_path / "run", quiet=True)
     average = average or AveragedModel(model)
-    monkeypatch.setattr(gc, "get_objects", lambda: pytest.fail("a step must not search"))
+    monkeypatch.setattr(gc, "get_objects", lambda **_: pytest.fail("a step must not search"))
     for _ in range(STEPS):
         model(torch.randn(8, 4)).square().mean().backward()
         session._optimizers[0].step()
@@ -52,3 +52,24 @@ def test_the_class_is_as_it_was_after_stop(tmp_path: Path) -> None:
     copy.deepcopy(AveragedModel(model))
     session.stop()
     assert AveragedModel.__dict__["__init__"] is before
+
+
+@pytest.mark.parametrize("collected", [False, True])
+def test_an_average_of_an_earlier_training_is_not_this_ones(collected: bool, tmp_path: Path) -> None:
+    def made() -> torch.nn.Linear:
+        torch.manual_seed(0)
+        return torch.nn.Linear(4, 4)
+
+    earlier = AveragedModel(made())
+    if collected:
+        gc.collect()
+    model = made()
+    session = stethoscope.watch(model, torch.optim.SGD(model.parameters(), 0.1), run=tmp_path / "run", quiet=True)
+    for _ in range(STEPS):
+        model(torch.randn(8, 4)).square().mean().backward()
+        session._optimizers[0].step()
+        session._optimizers[0].zero_grad()
+    session.stop()
+    with open_run(tmp_path / "run") as run:
+        assert not list(run.events_of(Averages))
+    assert torch.equal(earlier.module.weight, made().weight)

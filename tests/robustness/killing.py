@@ -20,7 +20,8 @@ QUEUE_BYTES = 64 << 20
 def kill_at_random(lab: Lab, tries: int, outcome: Outcome) -> None:
     lab.need_shim()
     for seed in range(tries):
-        chosen, one = random.Random(seed), lab.prepare(steps=200, flush_every=3, pause_s=0.002)
+        # More steps than it lives to take, on any machine.
+        chosen, one = random.Random(seed), lab.prepare(steps=3000, flush_every=3, pause_s=0.002)
         if seed % 2:
             one.rules(f"write tear 0 {chosen.randrange(4, 300)} 1 journal")
         one.start()

@@ -139,6 +139,12 @@ def test_two_trainings_are_two_runs(attended, script):
     assert [len(run.metric("loss")) for run in attended(script)] == [6, 6]
 
 
+def test_a_second_training_is_found_however_long_a_look_takes(attended, monkeypatch):
+    monkeypatch.setattr("stethoscope.capture.discovery.ALLOWANCE_SECONDS", 0.0)
+    monkeypatch.setattr("stethoscope.capture.discovery.SHARE", 0.0)
+    assert [len(run.metric("loss")) for run in attended(another_class)] == [6, 6]
+
+
 def test_an_optimizer_made_again_in_a_loop_goes_on_with_its_run(attended):
     assert [len(run.metric("loss")) for run in attended(made_again_in_a_loop)] == [12]
 

@@ -322,8 +322,10 @@ def kind_named(name: str) -> DistributedKind:
     return next(kind for kind in KINDS if kind.name == name)
 
 
-def run_kind(kind: DistributedKind, watched: bool, *, folder: Path | None = None, how: Launch = "run") -> Outcome:
-    """Launch a kind and wait for it; in `folder`, where its run is to be looked at afterwards."""
+def run_kind(
+    kind: DistributedKind, watched: bool, *, folder: Path | None = None, how: Launch = "run", every: int | None = None
+) -> Outcome:
+    """Launch a kind and wait for it; in `folder`, where its run is to be looked at afterwards, in steps that nobody's load decides."""
     with tempfile.TemporaryDirectory(prefix="stethoscope-kind-") as temporary:
         here = folder or Path(temporary)
         line = "import stethoscope; stethoscope.watch(model, optimizer)" if watched and how == "watch" else ""
@@ -334,12 +336,12 @@ def run_kind(kind: DistributedKind, watched: bool, *, folder: Path | None = None
             words = ["-m", *torchrun, "-m", "stethoscope", "run", "train.py"]
         elif watched and how == "launcher":
             words = ["-m", "stethoscope", "run", "-m", *torchrun, "train.py"]
-        return _launch(words, here)
+        return _launch(words, here, {} if every is None else {"STETHOSCOPE_EVERY": str(every)})
 
 
-def _launch(words: list[str], folder: Path) -> Outcome:
+def _launch(words: list[str], folder: Path, settings: dict[str, str]) -> Outcome:
     environment = {key: value for key, value in os.environ.items() if not key.startswith("STETHOSCOPE")}
-    environment |= {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(SOURCE)}
+    environment |= {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(SOURCE), **settings}
     for _ in range(4):
         shutil.rmtree(folder / ".stethoscope", ignore_errors=True)
         done = subprocess.run(

@@ -130,7 +130,7 @@ def test_ranks_of_one_launch(tmp_path: Path) -> None:
 def test_sharded_training_is_unharmed(name: str, how: Launch, tmp_path: Path) -> None:
     kind = kind_named(name)
     plain = run_kind(kind, watched=False)
-    watched = run_kind(kind, watched=True, folder=tmp_path, how=how)
+    watched = run_kind(kind, watched=True, folder=tmp_path, how=how, every=1)
     assert plain.returncode == 0, plain.stderr
     assert watched.same_training(plain), watched.stderr
     assert "nothing was watched" not in watched.stderr

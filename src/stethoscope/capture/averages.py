@@ -34,11 +34,7 @@ class Averages:
     def begin(self) -> None:
         """Before the first step: what the weights are now, and which averages there are. Looking for them takes too long for a step."""
         self._initial = sample(self._names.tensors)
-        objects = gc.get_objects()
-        # The types first, at C's speed: nearly always there is none, and nobody has to look at a million objects.
-        kinds = {kind for kind in set(map(type, objects)) if issubclass(kind, AveragedModel)}
-        if kinds:
-            self._made = [found for found in objects if type(found) in kinds]
+        self._made = made_after([*self._names.roots.values()])
 
     def met(self, average: Any) -> None:
         """One more was made."""
@@ -87,6 +83,22 @@ class Averages:
         for average in found if self.given is None else [self.given, *found]:
             if id(average) not in self._known:
                 self._known[id(average)] = (average, sample(average))
+
+
+def made_after(models: list[torch.nn.Module]) -> list[AveragedModel]:
+    """The averaged models that are younger than the oldest of these models: an older one, of a training before, is not theirs.
+
+    The collector lists the objects of a generation in the order in which they were made, and an older generation's are older.
+    """
+    generations = [gc.get_objects(generation=generation) for generation in (2, 1, 0)]
+    # The types first, at C's speed: nearly always there is none, and nobody has to look at a million objects.
+    kinds = {kind for objects in generations for kind in set(map(type, objects)) if issubclass(kind, AveragedModel)}
+    if not kinds:
+        return []
+    relevant = kinds | set(map(type, models))
+    some = [one for objects in generations for one in objects if type(one) in relevant]
+    first = next((n for n, one in enumerate(some) if any(one is model for model in models)), 0)
+    return [one for one in some[first:] if type(one) in kinds]
 
 
 def sample(average: Any) -> torch.Tensor | None:

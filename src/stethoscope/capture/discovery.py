@@ -34,7 +34,9 @@ MAX_NODES: Final = 200_000
 """Nodes of the loss's graph that are walked at most."""
 SHARE: Final = 0.01
 ALLOWANCE_SECONDS: Final = 1.0
-"""Looks may take this long in all, and after that this share of the time since the start."""
+"""Looks may take this much of the thread's own time in all, and after that this share of the time since the start."""
+LOOKS_FREE: Final = 3
+"""Looks that are taken whatever they cost: a process may hold millions of objects, and a second training is worth one."""
 
 ScriptLocation = tuple[tuple[str, int], ...]
 """Files and lines of the calls that led to a line of the script, innermost first."""
@@ -141,8 +143,10 @@ class Discovery:
     # ---- the look ----
 
     def _look(self, loss: Any) -> None:
-        began = time.perf_counter()
-        if self.spent_s > ALLOWANCE_SECONDS + SHARE * (began - self._began):
+        # The thread's own time: what is watched must not depend on how busy the machine is.
+        began = time.thread_time()
+        allowed = ALLOWANCE_SECONDS + SHARE * (time.perf_counter() - self._began)
+        if self.num_looks >= LOOKS_FREE and self.spent_s > allowed:
             return
         made = [(found, position) for ref, position in self._waiting if (found := ref()) is not None]
         optimizers = [optimizer for optimizer, _ in made]
@@ -160,7 +164,7 @@ class Discovery:
             others = [watcher for watcher in watchers if watcher not in self._own_watchers]
             models = [model for model in found if not is_watched(model, others)]
         self.num_looks += 1
-        self.spent_s += time.perf_counter() - began
+        self.spent_s += time.thread_time() - began
         if models:
             self._found(dict(zip(names(models), models, strict=True)), optimizers)
             self._former += self._current
