@@ -19,7 +19,7 @@ from stethoscope.detect.effects import BLOW_UP, LEARNING_TROUBLE, UNIT_TROUBLE
 from stethoscope.detect.needs import BATCHES, INPUTS, LOSS, UNITS, optional
 from stethoscope.kernels.columns import INDEX, stat
 from stethoscope.record import Evidence, Finding, Kind, Severity, metrics
-from stethoscope.record.events import Batch, FeatureSizes, LossGraph, Units
+from stethoscope.record.events import Batch, DataFlow, FeatureSizes, LossGraph, Units
 
 BATCHES_NEEDED: Final = 5
 LARGE: Final = 10.0
@@ -85,7 +85,8 @@ class InputScale(Detector):
         self._has_targets = False
         self._first_layer: tuple[str, float] | None = None
         self._is_normalised = False
-        self._is_scaled_away = False
+        self._scaled_by_order = False
+        self._scaled_by_flow: bool | None = None
         """Whether a norm takes their size away before anything else could suffer from it."""
         self._saturation: dict[str, float] = {}
         self._features: FeatureSizes | None = None
@@ -140,6 +141,9 @@ class InputScale(Detector):
             self._are_data = self._are_data or batch.source is not None
             names = batch.fingerprints
             self._identical[event.step] = len(names) > 1 and len(set(names)) == 1
+        for event, flow in span.events_of(DataFlow):
+            if not event.rank and self._scaled_by_flow is None:
+                self._scaled_by_flow = _is_scaled_on_every_way(flow)
         for event, graph in span.events_of(LossGraph):
             if not event.rank:
                 self._num_classes = max(self._num_classes, graph.num_classes)
@@ -166,7 +170,7 @@ class InputScale(Detector):
         row = int(np.flatnonzero(span.present[:, leaves[0]])[0])
         kinds = [str(span.modules[span.sites[n].site.module].get("type", "")) for n in leaves]
         self._is_normalised = any("Norm" in kind for kind in kinds)
-        self._is_scaled_away = _is_scaled_away(span)
+        self._scaled_by_order = _is_scaled_in_order(span)
         self._first_layer = (span.sites[leaves[0]].site.module, float(stat(span.rows[row, leaves[0]], "rms")))
 
     def _follow_constancy(self, span: Span, inputs: list[int]) -> None:
@@ -230,6 +234,11 @@ class InputScale(Detector):
         if 0 < spread < (LOST if self._is_normalised else SMALL) and quiet:
             return [self._too_small(spread)]
         return []
+
+    @property
+    def _is_scaled_away(self) -> bool:
+        """Whether a norm takes the size of the inputs away: by where the data goes, where that is known."""
+        return self._scaled_by_order if self._scaled_by_flow is None else self._scaled_by_flow
 
     def _chance(self) -> float | None:
         """The loss of predictions that do not depend on the inputs, where that is known."""
@@ -324,7 +333,27 @@ class InputScale(Detector):
         return all(spread == 0 for _, spread in self._sizes)
 
 
-def _is_scaled_away(span: Span) -> bool:
+def _is_scaled_on_every_way(flow: DataFlow) -> bool | None:
+    """Whether each way from the inputs meets a norm behind nothing but layers that hand their size on; None where ways are unknown."""
+    types = {node.path: node.type for node in flow.nodes}
+    waiting = [node.path for node in flow.nodes if node.role == "input"]
+    if not waiting or flow.untraced or flow.truncated:
+        return None
+    seen: set[str] = set(waiting)
+    while waiting:
+        source = waiting.pop()
+        for edge in flow.edges:
+            kind = types.get(edge.target, "")
+            if edge.source != source or edge.target in seen or "Norm" in kind:
+                continue
+            if not kind.startswith(HOMOGENEOUS):
+                return False
+            seen.add(edge.target)
+            waiting.append(edge.target)
+    return True
+
+
+def _is_scaled_in_order(span: Span) -> bool:
     """Whether only layers that hand the size of their input on stand between it and the first norm."""
     outputs = span.in_depth(span.site_indices(Kind.ACTIVATION))
     paths = dict.fromkeys(span.sites[n].site.module for n in outputs)
