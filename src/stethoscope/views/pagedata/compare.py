@@ -19,9 +19,8 @@ from stethoscope.views.common.open_run import OpenRun, both_locks
 from stethoscope.views.pagedata import facts, overview
 from stethoscope.views.pagedata.compare_settings import Settings, settings_data
 from stethoscope.views.pagedata.directions import Angles, cosine_data, sketches_of
-from stethoscope.views.pagedata.heat import MAX_CELLS, TreeRow, opened_rows, tree_data, troubled
+from stethoscope.views.pagedata.heat import MAX_CELLS, TreeRow, shown_rows, tree_data, troubled
 from stethoscope.views.pagedata.packing import Number, Packed, binned, floats, number, small, text
-from stethoscope.views.pagedata.query import MAX_ROWS
 from stethoscope.views.pagedata.runlist import nan_at
 
 EQUAL: Final = 7
@@ -132,8 +131,7 @@ def compare_data(
     is_examining = [viewed.examine_later() for viewed in (a, b)]
     tree = a.tree(kind)
     there = {node.path for node in b.tree(kind)}
-    indices = list(opened_rows(a, tree)) if rows is None else [at for at in rows if 0 <= at < len(tree)]
-    indices = indices[:MAX_ROWS]
+    indices = shown_rows(a, tree, rows)
     shared = [at for at, node in enumerate(tree) if node.path in there]
     all_pairs = _both_histories(a, b, kind, stat, [tree[at] for at in shared])
     differs = dict(zip(shared, _first_difference(*all_pairs), strict=True))
@@ -208,8 +206,7 @@ def angles_data(
     found = sketches_of(a, b, kind, lambda: both_locks(a, b), is_unwanted)
     with both_locks(a, b):
         tree = a.tree(kind)
-        indices = list(opened_rows(a, tree)) if rows is None else [at for at in rows if 0 <= at < len(tree)]
-        indices = indices[:MAX_ROWS]
+        indices = shown_rows(a, tree, rows)
         return {"kind": str(kind), "rows": indices, "cosine": cosine_data(found, [tree[at] for at in indices], window)}
 
 

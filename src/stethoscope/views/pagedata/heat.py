@@ -72,8 +72,7 @@ def heat_data(
     """The heatmap of some rows of the tree (by default those open at first) over first..last in `width` bins."""
     first, last, width = view
     tree = viewed.tree(kind)
-    indices = list(opened_rows(viewed, tree)) if rows is None else [at for at in rows if 0 <= at < len(tree)]
-    indices = indices[:MAX_ROWS]
+    indices = shown_rows(viewed, tree, rows)
     nodes = [tree[at] for at in indices]
     width = max(8, min(width, MAX_CELLS // max(1, len(nodes)), 4096))
     cells = viewed.grid(kind, stat, nodes, (first, last, width), has_time=exact)
@@ -132,6 +131,12 @@ def troubled(tree: Sequence[Node], findings: Iterable[Finding]) -> dict[int, Sev
 
 def _is_within(site: str, path: str) -> bool:
     return site == path or site.startswith(path + ".")
+
+
+def shown_rows(viewed: OpenRun, tree: Sequence[Node], asked: Sequence[int] | None) -> list[int]:
+    """The rows that were asked for and are there, by default those open at first; as many as a screen takes."""
+    rows = opened_rows(viewed, tree) if asked is None else [at for at in asked if 0 <= at < len(tree)]
+    return list(rows[:MAX_ROWS])
 
 
 def opened_rows(viewed: OpenRun, tree: Sequence[Node]) -> list[int]:
