@@ -1,12 +1,12 @@
 """What watching costs on small steps on the CPU, as users have them: nine programs of 0.5 to 100 ms a step.
 
-`python -m benchmarks.small_steps [NAME ...] [--rounds 6] [--cores 1] [--settings 'every=1'] [--peers]`
+`python -m benchmarks.small_steps [NAME ...] [--rounds 6] [--cores 1] [--settings 'every=1'] [--peers] [--parts]`
 
 For each program two processes train the same model, one plain and one watched, and take turns: a block of steps here, the
 same there, so that a machine that is busy or slow for a while is so for both. Printed: wall clock of the watched blocks over
 that of the plain ones beside them (mean, and the range over rounds), the median step, the worst step as a multiple of a plain
 one, the processor time of the whole process and of its companion; and the first 64 steps, which hold attaching.
-`--parts` adds microseconds of the training thread by part in steps that are not looked at.
+`--parts` prints instead where the training thread's microseconds go in steps that are not looked at.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from torch import nn
 FIRST: Final = 64
 STEADY_FROM: Final = 256
 BLOCK_SECONDS: Final = 1.0
+PEERS: Final = ("wandb", "tensorboard", "trainscope")
 HEAD: Final = (
     "| program | plain, ms | mean step | us a step | median | worst, times a plain step | training thread, us "
     "| process, us | companion, of a core | first 64 | attaching, s |"
@@ -256,6 +257,48 @@ def compare(name: str, how: str, settings: str, *, rounds: int, cores: int) -> s
     )
 
 
+def parts(name: str, settings: dict[str, Any], steps: int = 1200) -> str:
+    """Median microseconds in each of our entries, of steps in which nothing is measured; asking the clock takes part of them."""
+    from stethoscope.capture.ring import Ring
+    from stethoscope.capture.seams import SEAMS
+    from stethoscope.capture.taps import InputTap, OutputTap
+    from stethoscope.capture.watcher import Watcher
+
+    spent: dict[str, float] = {}
+
+    def timed(owner: type, method: str, label: str) -> None:
+        original = getattr(owner, method)
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            began = time.perf_counter()
+            result = original(*args, **kwargs)
+            spent[label] = spent.get(label, 0.0) + time.perf_counter() - began
+            return result
+
+        setattr(owner, method, call)
+
+    for method in ("backward_begins", "backward_ends", "step_begins", "step_ends"):
+        timed(Watcher, method, method.replace("_", " "))
+    timed(Watcher, "_close_step", "of it, closing the step")
+    timed(Ring, "release", "of it, handing over several steps")
+    timed(InputTap, "__call__", "forward begins")
+    timed(OutputTap, "__call__", "module outputs")
+    torch.set_num_threads(1)
+    model, optimizer, step = trained(name)
+    attach("stethoscope", model, optimizer, settings)
+    (watcher,) = SEAMS.listeners
+    found: dict[str, list[float]] = {}
+    for number in range(STEADY_FROM + steps):
+        plan = watcher.assembly.plan
+        spent.clear()
+        step()
+        if number >= STEADY_FROM and plan.is_ordinary and not plan.gradients:
+            for label, seconds in spent.items():
+                found.setdefault(label, []).append(seconds * 1e6)
+    cells = ", ".join(f"{label} {statistics.median(values):.0f}" for label, values in found.items())
+    return f"{name}: {cells}"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", default=[])
@@ -263,17 +306,24 @@ def main() -> None:
     parser.add_argument("--cores", type=int, default=2)
     parser.add_argument("--settings", default="")
     parser.add_argument("--peers", action="store_true")
+    parser.add_argument("--only-peers", default="", help="these alone: wandb,tensorboard,trainscope")
+    parser.add_argument("--parts", action="store_true")
     parser.add_argument("--work", default="")
     asked = parser.parse_args()
     names = asked.names or list(PROGRAMS)
     if asked.work:
         work(names[0], asked.work, eval(f"dict({asked.settings})"))
         return
+    if asked.parts:
+        for name in names:
+            print(parts(name, eval(f"dict({asked.settings})")), flush=True)
+        os._exit(0)
     load = os.getloadavg()[0]
     print(
         f"torch {torch.__version__}, {asked.cores} cores, settings: {asked.settings or 'default'}; load when begun {load:.1f}\n"
     )
-    for how in ["stethoscope", *(("wandb", "tensorboard", "trainscope") if asked.peers else ())]:
+    kinds = ["stethoscope", *(PEERS if asked.peers else ())]
+    for how in asked.only_peers.split(",") if asked.only_peers else kinds:
         print(f"{how}\n")
         print(HEAD)
         print("| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |")
