@@ -135,10 +135,12 @@ def test_sealing_that_fails_is_said(tmp_path: Path, capsys: pytest.CaptureFixtur
     (broken / "pyarrow.py").write_text("raise ModuleNotFoundError(\"No module named 'pyarrow'\")")
     monkeypatch.setenv("PYTHONPATH", f"{broken}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
     trained = begin(tmp_path / "runs", quiet=False, companion="process", disk=1 << 20)  # so little is sealed soon
+    go_on(trained, 200)
     said, until = "", time.monotonic() + 40
     while "cannot be sealed" not in said:
         assert time.monotonic() < until
-        go_on(trained, 20)
+        time.sleep(0.1)  # the companion's turn: to train meanwhile would only keep it from it
+        go_on(trained, 2)
         said += capsys.readouterr().err
     assert "pyarrow" in said
     trained.session.stop()
