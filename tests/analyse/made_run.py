@@ -70,7 +70,7 @@ class MadeRun:
         return ()
 
     def metric(self, name: str) -> Series:
-        raise KeyError(name)
+        return Series()
 
     def block(self, first: int, last: int) -> Block:
         steps = self.steps[(self.steps >= first) & (self.steps <= last)]

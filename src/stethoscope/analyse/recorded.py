@@ -36,7 +36,7 @@ class Recorded(Protocol):
         """The names of the scalars."""
 
     def metric(self, name: str) -> Series:
-        """One scalar over steps."""
+        """One scalar over steps; empty where it was not recorded."""
 
     def matrix(self, kind: Kind, stat: str, *, pattern: str, first: int, last: int) -> Matrix:
         """One statistic as steps by sites."""
