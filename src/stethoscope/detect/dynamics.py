@@ -25,6 +25,8 @@ WAITING_SHARE: Final = 0.6
 WAITING_MS: Final = 5.0
 WARM_UP: Final = 5
 TIMED: Final = 20
+IDLE: Final = 0.5
+"""Of the wait, on the CPU: where the processor works for longer, it prepares data, and nothing stands still meanwhile."""
 PAUSES: Final = 0.05
 """Of the waits, the longest: checkpoints, validation and the like are seldom, a slow batch now and then is not."""
 
@@ -61,6 +63,8 @@ class Dynamics(Detector):
         self._first: int | None = None
         self._worst = 0.0
         self._waits = Track(3)
+        self._idle = Track(2)
+        """Of the same steps, the wait and what of it the processor slept; only where that was measured."""
         self._num_waits = 0
         self._num_loaded = 0
         self._validated: set[int] = set()
@@ -73,6 +77,7 @@ class Dynamics(Detector):
         self._validated |= {event.step + 1 for event, _ in span.events_of(EvalEnd)}
         cosines, losses = span.metric(metrics.UPDATE_COSINE), span.metric(metrics.LOSS)
         waits, times = span.metric(metrics.DATA_MS), span.metric(metrics.STEP_MS)
+        idle = span.metric(metrics.IDLE_MS)
         self._num_loaded += int(np.isfinite(span.metric(metrics.LOADER_MS)).sum())
         for index, step in enumerate(span.steps):
             self._last_step = int(step)
@@ -89,6 +94,8 @@ class Dynamics(Detector):
             if np.isfinite(waits[index]) and np.isfinite(times[index]):
                 if self._num_waits >= WARM_UP and int(step) not in self._validated:
                     self._waits.add(int(step), float(waits[index]), float(times[index]))
+                    if np.isfinite(idle[index]):
+                        self._idle.add(float(waits[index]), float(idle[index]))
                 self._num_waits += 1
         self._validated = {step for step in self._validated if step > self._last_step}
 
@@ -128,6 +135,13 @@ class Dynamics(Detector):
         shown = usual if usual[0] >= spread[0] or 2 * self._num_loaded < self._num_waits else spread
         return int(self._waits.first(1)[0, 0]), len(self._waits), *shown
 
+    def _idle_share(self) -> float:
+        """Of the waits that were measured so, what the processor slept; 1 where nothing says otherwise: a device waits."""
+        if not len(self._idle) or 2 * len(self._idle) < len(self._waits):
+            return 1.0
+        table = self._idle.rows
+        return min(float(np.median(table[:, 1] / np.maximum(table[:, 0], 1e-9))), 1.0)
+
     def readings(self) -> dict[str, list[Reading]]:
         """What each rule asks for, and what it got."""
         window = [cosine for _, cosine in self._cosines]
@@ -148,6 +162,7 @@ class Dynamics(Detector):
                 Reading("steps that were timed", number, ">=", TIMED),
                 Reading("share of a step spent waiting", share, ">", WAITING_SHARE),
                 Reading("wait in ms", typical, ">", WAITING_MS),
+                Reading("share of the wait in which the processor slept (below, it is a note)", self._idle_share()),
             ],
         }
 
@@ -170,22 +185,27 @@ class Dynamics(Detector):
             )
         first, _, share, typical = self._waiting()
         if share > WAITING_SHARE and typical > WAITING_MS:
-            # Without a loader all that is known is what passes between a step and the next call of the model.
-            spent = (
-                "waiting for data"
-                if self._num_loaded
-                else "between a step and the model's next call, waiting for data or other work"
-            )
-            found.append(
-                Finding(
-                    "data_bound",
-                    Severity.WARNING,
-                    f"{share:.0%} of the time is spent {spent}, {typical:.0f} ms a step.",
-                    first,
-                    self._last_step,
-                    (),
-                    (Evidence("share of the step spent waiting", share), Evidence("waiting", typical, unit="ms")),
-                    "DataLoader(..., num_workers=4, persistent_workers=True, pin_memory=True)",
-                )
-            )
+            found.append(self._data_bound(first, share, typical))
         return found
+
+    def _data_bound(self, first: int, share: float, typical: float) -> Finding:
+        """A warning where something stands still meanwhile; where the processor itself prepares the data, a note."""
+        idle = self._idle_share()
+        # Without a loader all that is known is what passes between a step and the next call of the model.
+        spent = (
+            "waiting for data"
+            if self._num_loaded
+            else "between a step and the model's next call, waiting for data or other work"
+        )
+        if idle < IDLE:
+            spent = "between a step and the model's next call, and the processor works meanwhile: on data, or on an environment"
+        return Finding(
+            "data_bound",
+            Severity.WARNING if idle >= IDLE else Severity.INFO,
+            f"{share:.0%} of the time is spent {spent}, {typical:.0f} ms a step.",
+            first,
+            self._last_step,
+            (),
+            (Evidence("share of the step spent waiting", share), Evidence("waiting", typical, unit="ms")),
+            "DataLoader(..., num_workers=4, persistent_workers=True, pin_memory=True)",
+        )

@@ -57,6 +57,7 @@ OUTPUTS_MARKED: Final = _own("outputs_marked", "outputs of the model that were f
 STEP_MS: Final = _own("step_ms", "time of the step", "ms")
 DATA_MS: Final = _own("data_ms", "wait for data", "ms")
 LOADER_MS: Final = _own("loader_ms", "wait inside a DataLoader", "ms")
+IDLE_MS: Final = _own("idle_ms", "of the wait for data, time in which the processor does nothing", "ms")
 FORWARD_MS: Final = _own("forward_ms", "time of the forward pass", "ms")
 BACKWARD_MS: Final = _own("backward_ms", "time of the backward pass", "ms")
 OPTIMIZER_MS: Final = _own("optimizer_ms", "time of the optimizer's step", "ms")
