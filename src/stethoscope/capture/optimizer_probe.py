@@ -135,8 +135,12 @@ class OptimizerProbe:
         """Which tensors are bit by bit what they were before the last step, although it moved them; on the CPU alone."""
         if self._earlier is None or self._sample is None or len(self._earlier[0]) != len(before.host):
             return
-        values, moved = self._earlier
-        self._num_undone = np.where(moved & ~self._sample.any_of(values != before.host), self._num_undone + 1, 0)
+        values, changed = self._earlier
+        undone = self._sample.any_of(changed) & ~self._sample.any_of(values != before.host)
+        if undone.any():
+            # What a clamp puts back lay at the ends of its range.
+            undone &= self._sample.any_of(changed & ~self._sample.at_ends(values))
+        self._num_undone = np.where(undone, self._num_undone + 1, 0)
 
     def update(self, step: int) -> MeasuredGroup | None:
         """What the step changed since `remember`, on the sampled coordinates."""
@@ -146,7 +150,7 @@ class OptimizerProbe:
         after = self._sample.read(self.parameters)
         self._compare_direction(before, after, step)
         changed = len(before.host) == len(after.host) and len(before.host) > 0
-        self._earlier = (before.host, self._sample.any_of(before.host != after.host)) if changed else None
+        self._earlier = (before.host, before.host != after.host) if changed else None
         return MeasuredGroup(self._updates, self._sample.difference(before, after), part="boundary")
 
     def take_cosine(self) -> float | torch.Tensor | None:

@@ -84,6 +84,16 @@ class Sample:
             found[sized] = np.logical_or.reduceat(flags, self._starts[sized])
         return found
 
+    def at_ends(self, values: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
+        """Of every sampled value, whether it is the largest or the smallest of its tensor's."""
+        counts = np.diff(self._starts)
+        sized = np.flatnonzero(counts)
+        starts = self._starts[sized]
+        high = np.repeat(np.maximum.reduceat(values, starts), counts[sized])
+        low = np.repeat(np.minimum.reduceat(values, starts), counts[sized])
+        at_ends: npt.NDArray[np.bool_] = (values == high) | (values == low)
+        return at_ends
+
     def difference(self, before: Snapshot, after: Snapshot) -> Pending:
         """Rows of `after - before`; an exact zero is a coordinate that did not change."""
         if before.device is not None and after.device is not None:
