@@ -2,8 +2,9 @@
 
 Some dead units are no fault. Where its inputs hardly vary a unit is off for every sample by the toss of a coin; and
 the first steps, which move the output one way, push down the units whose outgoing weight has the wrong sign: about half of
-those that live. Both are over soon, and the other half learns. A fault is more than that: more units off from the first sample
-on than coins would give, or more than half of the living killed since.
+those that live, and more where inputs have one sign. The others learn, so that a part of a layer that was killed costs capacity
+and explains no failure: a note. A fault is more than that: more units off from the first sample on than coins would give, or
+hardly any that is left.
 
 Nor do dormant units matter where nothing is left for them to learn: under shifting targets the loss comes back with every
 shift; where it stays far below what it was, the layer has learned all it is asked.
@@ -31,12 +32,17 @@ COIN: Final = 1.64
 SATURATED_SHARE: Final = 0.8
 BEGINNING: Final = 16
 """A first sample before this step shows the units as they were initialized."""
+STARVED: Final = 0.9
+"""Above this share of dead units hardly anything is left of a layer, and nothing speaks for it."""
 LOOKS_NEEDED: Final = 4
 LOOKS_KEPT: Final = 256
 DORMANT_SHARE: Final = 0.5
 DORMANT_RISE: Final = 0.25
 LEARNED: Final = 0.5
 """Of the losses of the run's first third, by the median and by the largest: a last third below it has not come back up."""
+EVER_LEARNED: Final = 0.9
+LOSSES_AT_ONCE: Final = 5
+"""Of the first losses: their middle must have come below that share of it for something to have been learned."""
 LOAD_SHARE: Final = 0.9
 LOAD_LOOKS: Final = 5
 SMALL_BATCH: Final = 4
@@ -268,11 +274,10 @@ class UnitHealth(Detector):
         return self._born.get(path, 0) / self._num_units[path]
 
     def _is_fault(self, path: str, num_units: int, dead: int) -> bool:
-        """Whether more units are dead than chance and the first steps of a right training leave so."""
+        """Whether hardly any unit is left, or more were dead from the first sample on than chance gives."""
         born = (self._born or {}).get(path, 0) if self._began_so else num_units // 2
         from_birth = min(born, dead)
-        killed, living = dead - from_birth, num_units - from_birth
-        return dead == num_units or _beyond_coins(from_birth, num_units) or _beyond_coins(killed, living)
+        return dead > STARVED * num_units or _beyond_coins(from_birth, num_units)
 
     def _silent_after(self, layer: str, first: int) -> str:
         """The last of the modules right after a dead layer whose scales and shifts have no gradient either: there it is lost."""
@@ -329,10 +334,16 @@ class UnitHealth(Detector):
         path = max(risen, key=lambda name: risen[name][1])
         early, late, first = risen[path]
         learned = self._has_learned()
-        follows = "what it was asked it has learned" if learned else "the layer loses its ability to learn"
+        follows = (
+            "what it was asked it has learned"
+            if learned
+            else "the layer loses its ability to learn"
+            if self._had_learned()
+            else "the loss never fell while they were awake"
+        )
         return Finding(
             "dormant_units",
-            Severity.INFO if learned else Severity.WARNING,
+            Severity.WARNING if not learned and self._had_learned() else Severity.INFO,
             f"{late:.0%} of the units of {self._layer_name(path)} are dormant, up from {early:.0%}: {follows}.",
             first,
             self._last_look,
@@ -349,6 +360,15 @@ class UnitHealth(Detector):
             return False
         early, late = loss.part(0, 1 / 3), loss.part(2 / 3, 1)
         return bool(late.max() < LEARNED * early.max() and np.median(late) < LEARNED * np.median(early))
+
+    def _had_learned(self) -> bool:
+        """Whether the loss was ever well below its first values: what never could learn did not lose that by falling asleep."""
+        loss = self._curves.loss
+        if not len(loss) or not self._curves.is_measure or loss.values.min() <= 0:
+            return True
+        width = min(LOSSES_AT_ONCE, len(loss))
+        lowest = np.median(np.lib.stride_tricks.sliding_window_view(loss.values, width), axis=1).min()
+        return bool(lowest < EVER_LEARNED * np.median(loss.values[:width]))
 
     def _find_small(self) -> Finding | None:
         small = {
