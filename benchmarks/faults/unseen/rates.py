@@ -64,6 +64,17 @@ def u11_sgd_rate_of_1e_6(seed: int) -> Outcome:
     return finished(session)
 
 
+@program(step=0)
+def u11z_a_rate_too_low_for_the_time(seed: int) -> Outcome:
+    """Adam at 1e-6, each update a hundred-thousandth of its weight and more: ten times the steps would not do either."""
+    torch.manual_seed(seed)
+    data, model = digits(), mlp(64, 64, 10)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-6)
+    session = stethoscope.watch(model, optimizer)
+    fit(session, model, optimizer, batches(data.x, data.y, steps=120, seed=seed))
+    return finished(session)
+
+
 @program()
 def u12_exponential_decay_per_batch(seed: int) -> Outcome:
     """0.9 per epoch, stepped per batch: the rate is a millionth after 130 of 300 steps."""

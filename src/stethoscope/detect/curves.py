@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -117,6 +118,8 @@ class Curves:
         self.is_binary = False
         self._kind = SurrogateLoss()
         self._labels = np.zeros(0)
+        self._labels_read = np.zeros(0)
+        """Those that the loss was seen to read."""
         self._target_stds: list[float] = []
 
     def observe(self, span: Span) -> None:
@@ -136,12 +139,11 @@ class Curves:
         for _, graph in span.events_of(LossGraph):
             self.num_classes = max(self.num_classes, graph.num_classes)
             self.is_binary = self.is_binary or any(name in BINARY for name, _ in graph.operations)
+            self._labels_read = _added(self._labels_read, graph.class_counts)
         for event, batch in span.events_of(Batch):
             counts = batch.class_counts
             if counts and not event.rank:
-                if len(counts) > len(self._labels):
-                    self._labels = np.pad(self._labels, (0, len(counts) - len(self._labels)))
-                self._labels[: len(counts)] += counts
+                self._labels = _added(self._labels, counts)
         self._kind.observe(span)
         self._take_targets(span)
 
@@ -192,8 +194,9 @@ class Curves:
         if self.is_binary:
             return math.log(2.0)
         if self.num_classes > 1:
-            total = float(self._labels.sum())
-            shares = self._labels[self._labels > 0] / total if total else np.empty(0)
+            labels = max(self._labels, self._labels_read, key=lambda counts: float(counts.sum()))
+            total = float(labels.sum())
+            shares = labels[labels > 0] / total if total else np.empty(0)
             entropy = float(-(shares * np.log(shares)).sum()) if len(shares) > 1 else math.log(self.num_classes)
             return min(entropy, math.log(self.num_classes))
         return float(np.median(self._target_stds)) ** 2 if self._target_stds else None
@@ -204,3 +207,11 @@ class Curves:
         before = np.concatenate([[-1], steps[:-1]])
         found = [loss.between(low, high) for low, high in zip(before, steps, strict=True)]
         return np.array([float(np.median(part)) if len(part) else np.nan for part in found])
+
+
+def _added(total: FloatArray, counts: Sequence[int]) -> FloatArray:
+    """Counts by class, of which some may name more classes than others."""
+    longer = np.zeros(max(len(total), len(counts)))
+    longer[: len(total)] += total
+    longer[: len(counts)] += counts
+    return longer

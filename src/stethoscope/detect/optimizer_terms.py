@@ -16,7 +16,9 @@ from stethoscope.detect.tracks import Track
 from stethoscope.kernels.columns import INDEX, stat
 from stethoscope.record import Evidence, Finding, FloatArray, Kind, Severity, name_list
 
+SAMPLES_NEEDED: Final = 6
 STEPS_NEEDED: Final = 20
+"""For which something must have lasted; a busy machine looks at few of them, and then these have to do."""
 SHARES_KEPT: Final = 512
 MOST: Final = 0.5
 BOUND_FACTOR: Final = 3.0
@@ -54,6 +56,8 @@ class OptimizerTerms(Detector):
 
     def __init__(self) -> None:
         self._groups: dict[str, Group] = {}
+        self._lasting: dict[str, tuple[int, int]] = {}
+        """First and last step at which a tensor was looked at."""
         self._eps: dict[str, list[bool]] = {}
         self._eps_ratio: dict[str, float] = {}
         self._spike: tuple[int, str, float, float] | None = None
@@ -97,6 +101,7 @@ class OptimizerTerms(Detector):
         for index in np.flatnonzero(~np.isnan(square[:, INDEX["mean"]])):
             if len(seen) >= STEPS_NEEDED:
                 return
+            self._lasting[path] = self._since(path, int(span.steps[index])), int(span.steps[index])
             corrected = square[index, INDEX["mean"]] / max(1.0 - beta ** (int(span.steps[index]) + 1), 1e-12)
             size = math.sqrt(max(corrected, 0.0))
             seen.append(size < eps)
@@ -134,21 +139,29 @@ class OptimizerTerms(Detector):
             self._decay[path] = Track(limit=SHARES_KEPT, ends=1)
         for index in np.flatnonzero(np.isfinite(share)):
             self._decay[path].add(float(min(share[index], 1.0)))
+            self._lasting[path] = self._since(path, int(span.steps[index])), int(span.steps[index])
             first = self._norms.get(path, (float(weight[index]), 0.0))[0]
             self._norms[path] = (first, float(weight[index]))
 
+    def _since(self, path: str, step: int) -> int:
+        return self._lasting.get(path, (step, step))[0]
+
+    def _is_enough(self, path: str, num_samples: int) -> bool:
+        first, last = self._lasting.get(path, (0, 0))
+        return num_samples >= SAMPLES_NEEDED and last - first + 1 >= STEPS_NEEDED
+
     def readings(self) -> dict[str, list[Reading]]:
         """What each rule asks for, and what it got."""
-        full = [seen for seen in self._eps.values() if len(seen) >= STEPS_NEEDED]
+        full = [seen for path, seen in self._eps.items() if self._is_enough(path, len(seen))]
         under = [seen for seen in full if np.mean(seen) > 0.9]
-        decay = {path: float(np.median(s.values)) for path, s in self._decay.items() if len(s) >= STEPS_NEEDED}
+        decay = {path: float(np.median(s.values)) for path, s in self._decay.items() if self._is_enough(path, len(s))}
         shrunk = {path: self._norms[path][1] / self._norms[path][0] for path in decay if self._norms[path][0] > 0}
         ruled = [path for path in shrunk if decay[path] > DECAY_SHARE and shrunk[path] < SHRUNK]
         path = min(ruled or shrunk, key=lambda name: shrunk[name] - decay[name], default="")
         size, bound = self._spike[2:] if self._spike is not None else (np.nan, np.nan)
         return {
             "adam_eps_dominates": [
-                Reading(f"matrices whose second moment was read {STEPS_NEEDED} times", len(full), ">", 0),
+                Reading(f"matrices whose second moment was read over {STEPS_NEEDED} steps", len(full), ">", 0),
                 Reading("of which it lies below eps, share", len(under) / max(len(full), 1), ">", MOST),
             ],
             "adam_update_spike": [
@@ -173,7 +186,7 @@ class OptimizerTerms(Detector):
     def findings(self) -> list[Finding]:
         """Terms that rule in most matrices."""
         found = []
-        full = {path: seen for path, seen in self._eps.items() if len(seen) >= STEPS_NEEDED}
+        full = {path: seen for path, seen in self._eps.items() if self._is_enough(path, len(seen))}
         under = [path for path, seen in full.items() if np.mean(seen) > 0.9]
         if full and len(under) > MOST * len(full):
             found.append(self._eps_rules(sorted(under)))
@@ -182,7 +195,7 @@ class OptimizerTerms(Detector):
         ruled = [
             path
             for path, shares in self._decay.items()
-            if len(shares) >= STEPS_NEEDED
+            if self._is_enough(path, len(shares))
             and np.median(shares.values) > DECAY_SHARE
             and self._norms[path][1] < SHRUNK * self._norms[path][0]
         ]

@@ -12,6 +12,7 @@ from typing import ClassVar, Final
 import numpy as np
 
 from stethoscope.analyse.span import Span
+from stethoscope.detect.curves import Curves
 from stethoscope.detect.detector import Code, Detector, Reading, is_matrix
 from stethoscope.detect.effects import BLOW_UP, UNIT_TROUBLE
 from stethoscope.detect.needs import LOSS, RATE, UPDATES, WEIGHTS
@@ -21,7 +22,13 @@ from stethoscope.record import Evidence, Finding, FloatArray, Kind, Severity, me
 
 LARGE: Final = 0.1
 SMALL: Final = 1e-5
+OUT_OF_REACH: Final = 0.1
+"""Of its size: a weight that all updates of the run together, going one way, cannot move so far stays what it began as."""
+NOTHING_LEARNED: Final = 0.95
+"""Of what guessing gives: where a run ends above it, what its weights began as was of no use."""
+SAMPLES_NEEDED: Final = 6
 STEPS_NEEDED: Final = 20
+"""That these samples must span; a busy machine takes few."""
 LARGE_STEPS: Final = 5
 WRECKED_GROWTH: Final = 3.0
 WRECKED_STEPS: Final = 60
@@ -70,7 +77,7 @@ class UpdateSize(Detector):
     )
 
     def __init__(self) -> None:
-        self._num_steps = 0
+        self._num_steps = self._began = 0
         self._large_streak = 0
         self._large_since: int | None = None
         self._replaced: int | None = None
@@ -97,12 +104,14 @@ class UpdateSize(Detector):
         self._stalled: tuple[int, float, float] | None = None
         self._latest_loss = np.nan
         self._kind = SurrogateLoss()
+        self._curves = Curves()
         self._lost_at: int | None = None
         """The first step without a finite loss."""
 
     def observe(self, span: Span) -> None:
         """One median ratio for every step that has one."""
         self._kind.observe(span)
+        self._curves.observe(span)
         updates, weights, paths = _update_weight_pairs(span)
         rms, zeros = span.stat("rms"), span.stat("zero_fraction")
         loss, rates = span.metric(metrics.LOSS), span.metric(metrics.LEARNING_RATE)
@@ -124,6 +133,7 @@ class UpdateSize(Detector):
                 self._lost_at = int(step)
             if not known[row]:
                 continue
+            self._began = self._began if self._num_steps else int(step)
             self._last_step = int(step)
             self._num_steps += 1
             if rates[row] > self._last_rate * (1 + 1e-9) and self._num_steps > 1:
@@ -270,8 +280,23 @@ class UpdateSize(Detector):
                 Reading("best loss", self._best_loss),
             ],
             "update_too_small": [
-                Reading("steps with updates and weights", len(self._ratios), ">=", STEPS_NEEDED),
-                Reading(largest.label, largest.value, "<", SMALL),
+                Reading("steps with updates and weights", len(self._ratios), ">=", SAMPLES_NEEDED),
+                Reading("steps from the first of them to the last", self._spanned(), ">=", STEPS_NEEDED),
+                Reading(largest.label, largest.value, "<", SMALL, way="at any time"),
+                Reading(
+                    "most that all updates of the finished run can change a weight, as a share of it",
+                    self._reach() if self._curves.is_finished else np.nan,
+                    "<",
+                    OUT_OF_REACH,
+                    way="in the time",
+                ),
+                Reading(
+                    "loss at its end, against what guessing gives",
+                    self._against_guessing(),
+                    ">",
+                    NOTHING_LEARNED,
+                    way="in the time",
+                ),
                 Reading("the rate rose on the way", int(self._rising_rate), "=", 0),
             ],
         }
@@ -293,8 +318,28 @@ class UpdateSize(Detector):
         return self._never_large()
 
     def _never_large(self) -> list[Finding]:
-        never = len(self._ratios) >= STEPS_NEEDED and self._largest_ever < SMALL
-        return [self._too_small()] if never and not self._rising_rate else []
+        if len(self._ratios) < SAMPLES_NEEDED or self._spanned() < STEPS_NEEDED or self._rising_rate:
+            return []
+        return [self._too_small()] if self._largest_ever < SMALL or self._is_out_of_reach() else []
+
+    def _spanned(self) -> int:
+        return self._last_step - self._began + 1
+
+    def _reach(self) -> float:
+        """How far all updates of the run together can move a weight, all going one way, as a share of it."""
+        return self._largest_ever * (self._curves.last_step + 1)
+
+    def _against_guessing(self) -> float:
+        chance = self._curves.chance()
+        return self._middle_of_last(LOST_STEPS) / chance if chance and len(self._losses) >= LOST_STEPS else np.nan
+
+    def _is_out_of_reach(self) -> bool:
+        """The run is over, its weights are about what they began as, and the loss is where guessing is."""
+        if not self._curves.is_finished or self._reach() >= OUT_OF_REACH:
+            return False
+        first = self._first_loss or 0.0
+        fell = first - self._middle_of_last(LOST_STEPS) > STALL_FALL * abs(first)
+        return bool(self._against_guessing() > NOTHING_LEARNED) and not fell
 
     def _divergence(self) -> tuple[int, float, float] | None:
         """Where the loss diverged: the step, the loss, the best before. The first few losses say so when more have come."""
@@ -383,11 +428,14 @@ class UpdateSize(Detector):
 
     def _too_small(self) -> Finding:
         ratio = float(np.median(self._ratios))
+        so = "the learning rate is too low to learn anything"
+        if self._largest_ever >= SMALL:
+            num_steps = self._curves.last_step + 1
+            so = f"all {num_steps:,} together cannot move it by more than {self._reach():.1%}, too little for the time"
         return Finding(
             code="update_too_small",
             severity=Severity.WARNING,
-            message=f"No step changes any weight by more than {self._largest_ever:.1e} of its size: the learning rate is "
-            "too low to learn anything.",
+            message=f"No step changes any weight by more than {self._largest_ever:.1e} of its size: {so}.",
             first_step=0,
             last_step=self._last_step,
             evidence=(Evidence("update / weight", ratio), Evidence("learning rate", self._last_rate)),
