@@ -124,6 +124,17 @@ def test_the_targets_of_a_square_that_was_written_out() -> None:
     assert facts(near.mean()).get("output_cut", {}).get("negative_targets") is None
 
 
+def test_the_targets_that_a_loss_reads() -> None:
+    labels = torch.tensor([2, 0, 2, -1])
+    found = facts(F.cross_entropy(_logits(), labels, ignore_index=-1))
+    assert found["class_counts"] == [1, 0, 2]
+    numbers = torch.tensor([0.0, 1.0, 1.0, 4.0])
+    for loss in (F.mse_loss, F.huber_loss, F.binary_cross_entropy_with_logits):
+        found = facts(loss(_logits()[:, 0], numbers))
+        assert (found["target_mean"], found["target_square"]) == (1.5, 4.5)
+    assert "target_mean" not in facts(F.mse_loss(_logits()[:, 0], 2 * _logits()[:, 1])), "another output is no target"
+
+
 def test_the_module_that_made_what_the_fact_is_about() -> None:
     mean, spread = torch.nn.Linear(3, 1), torch.nn.Linear(3, 1)
     x, target = torch.ones(4, 3), torch.full((4,), -1.0)

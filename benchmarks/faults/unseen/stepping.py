@@ -161,6 +161,21 @@ def u07_head_frozen_by_its_first_letter(seed: int) -> Outcome:
     return finished(session, checkup)
 
 
+@program(site="encoder*", step=0)
+def u07z_a_frozen_encoder_that_was_never_trained(seed: int) -> Outcome:
+    """The checkpoint was not loaded, and the encoder is frozen all the same: a head learns on random features."""
+    torch.manual_seed(seed)
+    data = digits()
+    model = nn.Sequential()
+    model.add_module("encoder", nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 16), nn.ReLU()))
+    model.add_module("head", nn.Linear(16, 10))
+    model.encoder.requires_grad_(False)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    session = stethoscope.watch(model, optimizer)
+    fit(session, model, optimizer, batches(data.x, data.y, steps=80, seed=seed))
+    return finished(session)
+
+
 class DataCut(nn.Module):
     """`.data` to save memory."""
 

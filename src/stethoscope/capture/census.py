@@ -24,6 +24,10 @@ STACKED: Final[tuple[tuple[Any, int], ...]] = (
     (torch.nn.MultiheadAttention, 3),
 )
 STACKED_NAMES: Final = ("weight_ih", "weight_hh", "in_proj_weight")
+INITIALIZED: Final = (torch.nn.Linear, torch.nn.modules.conv._ConvNd)
+LEAST_VALUES: Final = 256
+"""Fewer values may lie so by chance."""
+SURE: Final = 4.0
 Mode = TypeVar("Mode", bound=Modes)
 MAX_COMPARED: Final = 1 << 24
 """Elements of a tensor that is compared with another: larger ones would cost more than a step."""
@@ -126,6 +130,27 @@ class Copies:
             if suspected
             else None
         )
+
+
+def untrained(names: Names) -> tuple[str, ...]:
+    """Frozen matrices with nothing in them but PyTorch's default initialization: uniform up to a bound that inputs give."""
+    found = []
+    for path, module in names.root.named_modules():
+        weight = dict(names.own(module)).get("weight") if isinstance(module, INITIALIZED) else None
+        if weight is None or weight.requires_grad or not can_defer(weight) or not weight.is_floating_point():
+            continue
+        if LEAST_VALUES <= weight.numel() <= MAX_COMPARED and _is_uniform(weight.detach()):
+            found.append(f"{path}.weight" if path else "weight")
+    return tuple(found)
+
+
+def _is_uniform(weight: torch.Tensor) -> bool:
+    """Waits for the device, as all that is looked at before the first step."""
+    bound = weight[0].numel() ** -0.5
+    largest, square = weight.abs().max().item(), weight.double().square().mean().item()
+    # Of a uniform variable's square the standard deviation is 0.894 of its mean.
+    unsure = SURE * 0.894 * weight.numel() ** -0.5
+    return bool(0.97 * bound < largest <= 1.001 * bound and abs(3 * square / bound**2 - 1) < unsure)
 
 
 def same(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import torch
 
+from stethoscope.capture.batches import MAX_CLASSES
 from stethoscope.capture.deferred_reads import can_defer, is_here
 from stethoscope.capture.nodes import (
     MAX_NODES,
@@ -61,6 +62,9 @@ NEVER_NEGATIVE: Final = (
     "Hardtanh",
 )
 """Operations whose result has a floor at zero; the last three where their lower limit says so."""
+BINARY: Final = ("BinaryCrossEntropyWithLogits", "BinaryCrossEntropy")
+MAX_TARGETS: Final = 1 << 20
+"""More are not counted."""
 SUM: Final = 2
 """A loss function's `reduction` that adds up."""
 
@@ -75,6 +79,8 @@ def facts(loss: torch.Tensor) -> dict[str, Any]:
     for node in nearest(root):
         name = kind(node)
         body["operations"].append([name, list(shape(node))])
+        if name in (*PAIRWISE, *BINARY):
+            _targets(node, body)
         if name in ("NllLoss", "NllLoss2D", "CrossEntropyLoss"):
             _classification(node, body)
         elif name == "LogSoftmax":
@@ -220,6 +226,29 @@ def _classification(node: Any, body: dict[str, Any]) -> None:
     dim = dimension(int(before._saved_dim), len(size))
     if 0 <= dim < len(size):
         body["num_classes"] = size[dim]
+        _labels(node, body)
+
+
+def _labels(node: Any, body: dict[str, Any]) -> None:
+    """How often each class is asked for: what guessing by that alone would give follows from it."""
+    labels = _seen(node, "_saved_target")
+    if labels is None or not is_here(labels) or labels.numel() > MAX_TARGETS or body["num_classes"] > MAX_CLASSES:
+        return
+    labels = labels.detach().flatten()
+    counted = labels[
+        (labels >= 0) & (labels < body["num_classes"]) & (labels != getattr(node, "_saved_ignore_index", -100))
+    ]
+    if "class_counts" not in body and counted.numel():
+        body["class_counts"] = torch.bincount(counted).tolist()
+
+
+def _targets(node: Any, body: dict[str, Any]) -> None:
+    """How far the targets of the loss nearest to `backward` vary; not where they are a model's output themselves."""
+    targets = _seen(node, "_saved_target")
+    if "target_mean" in body or targets is None or targets.requires_grad or targets.numel() > MAX_TARGETS:
+        return
+    wide = targets.detach().double()
+    body["target_mean"], body["target_square"] = _told(wide.mean()), _told(wide.square().mean())
 
 
 def _comparison(node: Any, body: dict[str, Any]) -> None:

@@ -97,6 +97,9 @@ class Notes:
         """Before the first step: what must be remembered to see it change."""
         self._twins, self._copies = census.Twins(self._names), census.Copies(self._names)
         self.averages.begin()
+        untrained = census.untrained(self._names)
+        if untrained:
+            self._sink.tell(self._clock.step, events.Untrained(sites=untrained))
 
     @property
     def units_due(self) -> bool:

@@ -17,7 +17,7 @@ from stethoscope.detect.detector import Code, Detector, Reading
 from stethoscope.detect.needs import FLOW_GRAPH, GRADIENTS, OUTPUTS, OWNERS, Need, optional
 from stethoscope.record import Evidence, Finding, Kind, Severity, metrics, name_list
 from stethoscope.record.dataflow import Unregistered
-from stethoscope.record.events import DataFlow, Ownership, TwinPair, Twins
+from stethoscope.record.events import DataFlow, Ownership, TwinPair, Twins, Untrained
 
 STEPS_NEEDED: Final = 20
 NUMBER: Final = re.compile(r"(?<![A-Za-z0-9])\d+(?![A-Za-z0-9])|(?<=[A-Za-z])\d+(?=$|\.)")
@@ -61,6 +61,8 @@ class Structure(Detector):
         self._split: tuple[int, TwinPair] | None = None
         self._owned: set[str] = set()
         self._frozen: set[str] = set()
+        self._untrained: tuple[str, ...] = ()
+        """Of the frozen ones, those that were just initialized when training began."""
         self._trainable: set[str] = set()
         self._num_dims: dict[str, int] = {}
         self._with_gradient: set[str] = set()
@@ -86,6 +88,8 @@ class Structure(Detector):
             self._num_apart += len(apart)
             if apart and self._split is None:
                 self._split = (event.step, apart[0])
+        for _, untrained in span.events_of(Untrained):
+            self._untrained = untrained.sites
         for _, ownership in span.events_of(Ownership):
             self._owned = {site for group in ownership.groups for site in group.sites}
         self._depth = dict(span.depth) or self._depth
@@ -249,6 +253,12 @@ class Structure(Detector):
         if slipped:
             names = sorted(slipped & self._frozen)
             return self._frozen_finding(names, "some of a row of equal layers, out of order")
+        # Random features on purpose are given to no optimizer.
+        handed = [p for p in self._untrained if p in self._frozen & self._owned and p.rpartition(".")[0] in self._ran]
+        if handed and self._num_steps >= STEPS_NEEDED:
+            return self._frozen_finding(
+                handed, "nothing but initial values are in there, and an optimizer that cannot train that holds it"
+            )
         return self._head_alone()
 
     def _head_alone(self) -> Finding | None:

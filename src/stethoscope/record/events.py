@@ -219,6 +219,11 @@ class LossGraph(EventBody):
     operations: tuple[tuple[str, tuple[int, ...]], ...]
     """The operations nearest to the loss and the shapes of their results."""
     num_classes: Count = 0
+    class_counts: tuple[Count, ...] = ()
+    """How often each class is among the targets that the loss reads."""
+    target_mean: float | None = None
+    target_square: float | None = None
+    """Mean and mean square of targets that are numbers."""
     double_softmax: str | None = None
     """What made probabilities of the values that cross entropy takes as logits."""
     double_sigmoid: str | None = None
@@ -393,6 +398,14 @@ class Copies(EventBody):
     sites: tuple[str, ...]
 
 
+@declared
+class Untrained(EventBody):
+    """Frozen matrices that are, when training begins, just as PyTorch initializes them."""
+
+    KIND: ClassVar[str] = "untrained"
+    sites: tuple[str, ...]
+
+
 # ---- close looks ----
 
 
@@ -564,6 +577,7 @@ KINDS: Final[dict[str, type[EventBody]]] = {
         Checkup,
         Continuation,
         Copies,
+        Untrained,
         DataFlow,
         EvalBatch,
         EvalBegin,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -23,6 +23,9 @@ FIRST: Final = 5
 """The first losses, whose median is where training began."""
 BATCHES_READ: Final = 64
 TARGET_ROWS: Final = 64
+GRAPHS_NEEDED: Final = 4
+STEADY: Final = 2.0
+"""Targets whose variance differs by more between the halves of the run are not those of a fixed set of data."""
 LABELS_NEEDED: Final = 100
 """Labels counted before their frequencies are known."""
 
@@ -62,15 +65,19 @@ class Progress:
     @property
     def chance(self) -> float | None:
         """The loss of always predicting the targets' distribution; None where that is not known."""
-        if self.kind.has_terms:
+        if self.kind.has_terms or self.kind.is_negated:
             return None
         if self.label_entropy is not None and self.kind.family in (LossFamily.CLASSES, LossFamily.BINARY):
-            return self.label_entropy
+            return self._in_its_units(self.label_entropy)
         if self.kind.family is LossFamily.DISTANCE:
-            return self.target_variance if self.kind.name in ("MseLoss", "Pow") else None
-        found = self.kind.chance
+            known = self.kind.name in ("MseLoss", "Pow")
+            # How many times the first loss is of it says nothing of the units: a first output may be anywhere.
+            return self.target_variance if known and self.kind.is_mean else None
+        return self._in_its_units(self.kind.chance)
+
+    def _in_its_units(self, found: float | None) -> float | None:
+        """A sum over the batch, or a loss that is scaled, is measured in other units than what was found."""
         first = self.first
-        # A sum over the batch, or a loss that is scaled, is measured in other units.
         if found is None or (not self.kind.is_mean and first is not None and not 0.3 * found < first < 3 * found):
             return None
         return found
@@ -103,18 +110,20 @@ def progress_of(run: Run) -> Progress:
     """Reads what symptoms need; a few metrics and events, no rows but those of targets and output."""
     known = run.metrics()
     loss = run.metric(metrics.LOSS)
-    graph = next(iter(run.events_of(LossGraph)), None)
+    graphs = run.events_of(LossGraph)
+    graph = next(iter(graphs), None)
     backwards = {event.step: body for event, body in run.events_of(Backward)}
     kind = LossKind(LossFamily.OPAQUE) if graph is None else loss_kind(graph[1], backwards.get(graph[0].step))
     scored = {name: run.metric(name) for name in known if _is_score(name)}
     continuations = [body.how for _, body in run.events_of(Continuation)]
-    entropy = _label_entropy(run, kind)
+    bodies = [body for event, body in graphs if not event.rank]
+    entropy = _label_entropy(run, kind, bodies)
     return Progress(
         loss=loss,
         kind=kind,
         validation={name: series for name, series in scored.items() if np.isfinite(series.values).any()},
         label_entropy=entropy,
-        target_variance=_target_variance(run) if kind.family is LossFamily.DISTANCE else None,
+        target_variance=_target_variance(run, bodies) if kind.family is LossFamily.DISTANCE else None,
         output_std=_output_std(run) if kind.family is LossFamily.DISTANCE else None,
         same_class=_same_class(run) if kind.family is LossFamily.CLASSES else None,
         num_losses=1 + sum(name.startswith("loss.") and name[5:].isdigit() for name in known),
@@ -132,16 +141,15 @@ def _is_score(name: str) -> bool:
     return not inner and ((is_validation(name) and direction(name) != 0) or direction(name) > 0)
 
 
-def _label_entropy(run: Run, kind: LossKind) -> float | None:
-    """The entropy of the classes over the batches whose targets were counted."""
+def _label_entropy(run: Run, kind: LossKind, graphs: Sequence[LossGraph]) -> float | None:
+    """The entropy of the classes over the batches whose targets were counted, or over those that the loss was seen to read."""
+    if kind.family is LossFamily.BINARY:
+        return _binary_entropy(graphs)
     if kind.family is not LossFamily.CLASSES:
         return None
-    total = np.zeros(0)
-    counted = [b.class_counts for e, b in run.events_of(Batch) if b.class_counts and not e.rank][:BATCHES_READ]
-    for counts in counted:
-        if len(counts) > len(total):
-            total = np.pad(total, (0, len(counts) - len(total)))
-        total[: len(counts)] += counts
+    logged = [b.class_counts for e, b in run.events_of(Batch) if b.class_counts and not e.rank][:BATCHES_READ]
+    read = [g.class_counts for g in graphs if g.class_counts][:BATCHES_READ]
+    total = max(_added(logged), _added(read), key=lambda counts: float(counts.sum()))
     num = float(total.sum())
     if num < LABELS_NEEDED:
         return None
@@ -149,8 +157,25 @@ def _label_entropy(run: Run, kind: LossKind) -> float | None:
     return min(float(-(shares * np.log(shares)).sum()), kind.chance or math.inf) if len(shares) > 1 else None
 
 
-def _target_variance(run: Run) -> float | None:
+def _added(counted: Sequence[Sequence[int]]) -> FloatArray:
+    total = np.zeros(max((len(counts) for counts in counted), default=0))
+    for counts in counted:
+        total[: len(counts)] += counts
+    return total
+
+
+def _binary_entropy(graphs: Sequence[LossGraph]) -> float | None:
+    """What always answering the mean of the targets gives, where they lie between 0 and 1."""
+    means = [g.target_mean for g in graphs[:BATCHES_READ] if g.target_mean is not None]
+    mean = float(np.mean(means)) if means else math.nan
+    return -mean * math.log(mean) - (1 - mean) * math.log(1 - mean) if 0 < mean < 1 else None
+
+
+def _target_variance(run: Run, graphs: Sequence[LossGraph]) -> float | None:
     """Within batches and between them: a batch of one has no spread of its own."""
+    seen = _variance_in_graphs(graphs)
+    if seen is not None:
+        return seen
     deviations, means = run.matrix(Kind.TARGET, "std"), run.matrix(Kind.TARGET, "mean")
     if not deviations.values.size or "float" not in deviations.sites[0].dtype:
         return None
@@ -160,8 +185,25 @@ def _target_variance(run: Run) -> float | None:
     return variance if variance > 0 else None
 
 
+def _variance_in_graphs(graphs: Sequence[LossGraph]) -> float | None:
+    """Of the targets that the loss was seen to read; None where they change as the model does, as an agent's returns."""
+    known = [
+        (g.target_mean, g.target_square) for g in graphs if g.target_mean is not None and g.target_square is not None
+    ]
+    if len(known) < GRAPHS_NEEDED:
+        return None
+    means, squares = np.array(known, dtype=float).T
+    half = len(known) // 2
+    parts = [float(squares[s].mean() - means[s].mean() ** 2) for s in (slice(0, half), slice(half, None))]
+    if not min(parts) > 0 or max(parts) > STEADY * min(parts):
+        return None
+    return float(squares.mean() - means.mean() ** 2)
+
+
 def _output_std(run: Run) -> float | None:
-    matrix = run.matrix(Kind.OUTPUT, "std")
+    """In the last part of the run: of one that is looked at seldom, its last rows may reach back to its first steps."""
+    end = run.last_step or 0
+    matrix = run.matrix(Kind.OUTPUT, "std", first=end - end // 4)
     if not matrix.values.size:
         return None
     found = matrix.values[-TARGET_ROWS:, 0]
