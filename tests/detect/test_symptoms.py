@@ -76,6 +76,34 @@ def test_swings_are_counted_from_where_they_began() -> None:
     assert (found.name, found.first_step) == ("swings", 120)
 
 
+def test_a_game_that_stands_at_chance_is_no_symptom() -> None:
+    """Of two networks against each other a loss near that of guessing is what balance looks like."""
+    assert names(run(STANDS, num_losses=2)) == []
+
+
+def test_a_loss_that_is_scaled_is_not_held_against_chance() -> None:
+    graph = LossGraph(operations=(("Mul", ()), ("NllLoss", ()), ("LogSoftmax", (8, 10))), num_classes=10)
+    scaled = loss_kind(graph, Backward(factor=1e-6, by="NllLoss", num_targets=8.0))
+    assert not scaled.is_mean
+    flat = Series(np.arange(200), np.full(200, 2.3e-6))
+    assert run(flat, scaled).chance is None
+    assert not learning(run(flat, scaled)).learns
+    plain = loss_kind(graph, Backward(factor=1.0, by="NllLoss", num_targets=8.0))
+    assert run(STANDS, plain).chance == CHANCE
+
+
+def test_an_error_with_its_sign_turned_round() -> None:
+    operations = (("Neg", ()), ("NllLoss", ()), ("LogSoftmax", (8, 10)))
+    negated = loss_kind(LossGraph(operations=operations, num_classes=10), None)
+    assert negated.is_negated
+    assert not negated.measures_error
+    grows = Series(np.arange(100), np.linspace(-2.3, -40.0, 100))
+    assert names(run(grows, negated)) == ["errors_grow"]
+    assert names(run(grows, negated, num_losses=2)) == [], "one side of a game may want errors"
+    back = loss_kind(LossGraph(operations=(("Neg", ()), ("Mean", ()), *operations), num_classes=10), None)
+    assert not back.is_negated
+
+
 def test_the_prior_alone_is_no_learning() -> None:
     """Nine of ten samples are of one class: a loss far below ln 10 is what the frequencies give."""
     prior = 0.9 * math.log(1 / 0.9) + 0.1 * math.log(9 / 0.1)
@@ -130,6 +158,7 @@ def test_no_symptom_before_the_rate_has_warmed_up_or_while_the_loss_falls() -> N
     assert names(run(STANDS, warm_up_ends=180)) == []
     assert names(run(curve((2.6, 2.26, 200), noise=0.001))) == []
     assert names(run(STANDS, is_live=True)) == [], "a live run is given longer"
+    assert names(run(Series(np.arange(75), np.linspace(2.36, 2.24, 75)))) == [], "slow is not stuck"
 
 
 def test_validation_that_parts_from_training() -> None:
@@ -160,7 +189,8 @@ def test_validation_that_parts_from_training() -> None:
         (["BinaryCrossEntropyWithLogits"], LossFamily.BINARY),
         (["CompiledFunction"], LossFamily.OPAQUE),
         ([], LossFamily.OPAQUE),
-        (["Neg", "NllLoss", "LogSoftmax"], LossFamily.UNKNOWN),
+        (["Neg", "NllLoss", "LogSoftmax"], LossFamily.CLASSES),
+        (["Neg", "Mean", "Pow", "Sub"], LossFamily.UNKNOWN),
         (["Sub", "Neg", "Mul", "Mean"], LossFamily.UNKNOWN),
         (["Mean", "ClampMin", "Sub"], LossFamily.UNKNOWN),
     ],

@@ -93,6 +93,52 @@ def test_weights_that_are_put_back_after_every_step(tmp_path: Path, until: int) 
     )
 
 
+@pytest.mark.parametrize(
+    ("trained", "handed", "is_told"), [(False, True, True), (True, True, False), (False, False, False)]
+)
+def test_a_frozen_layer_that_was_never_trained(tmp_path: Path, trained: bool, handed: bool, is_told: bool) -> None:
+    """Random features on purpose are given to no optimizer, and what was trained before no longer looks as initialized."""
+    model = nn.Sequential(nn.Linear(10, 64), nn.ReLU(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 3))
+    if trained:
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.add_(0.05 * torch.randn_like(parameter))
+    model[0].requires_grad_(False)
+    model[2].requires_grad_(False)
+    optimizer = torch.optim.Adam(model.parameters() if handed else model[4].parameters(), lr=0.01)
+    data = torch.randn(60, 32, 10)
+
+    def step(number: int, _: torch.Tensor, __: torch.Tensor) -> None:
+        x = data[number]
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), x[:, :3].argmax(1)).backward()
+        optimizer.step()
+
+    found = loop(model, optimizer, tmp_path, step)
+    told = [f.sites for f in found if f.code == "frozen_params"]
+    assert told == ([("0.weight", "2.weight")] if is_told else [])
+
+
+def test_weights_that_a_clamp_holds_at_its_limit(tmp_path: Path) -> None:
+    """A critic's weights are clipped after each step, and in time all of a layer lie at the limit: that is the method."""
+    model = Net()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.uniform_(-0.008, 0.008)
+    optimizer = torch.optim.RMSprop(model.parameters(), lr=5e-4)
+
+    def step(number: int, x: torch.Tensor, y: torch.Tensor) -> None:
+        optimizer.zero_grad()
+        model(x.abs())[:, 0].mean().neg().backward()
+        optimizer.step()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.clamp_(-0.01, 0.01)
+
+    found = loop(model, optimizer, tmp_path, step, num=90)
+    assert "silent_no_update" not in {f.code for f in found}
+
+
 @pytest.mark.parametrize(("rate", "is_lost"), [(3e-5, True), (3e-3, False)])
 def test_most_of_every_step_is_rounded_away(tmp_path: Path, rate: float, is_lost: bool) -> None:
     model = Net().bfloat16()

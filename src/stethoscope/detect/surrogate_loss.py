@@ -22,7 +22,7 @@ class SurrogateLoss:
         """Every recorded graph of the loss."""
         for _, graph in span.events_of(LossGraph):
             self._num_graphs += 1
-            self._num_surrogates += int(_is_surrogate(graph.coefficients))
+            self._num_surrogates += int(is_surrogate(graph.coefficients))
 
     @property
     def is_measure(self) -> bool:
@@ -30,6 +30,6 @@ class SurrogateLoss:
         return 2 * self._num_surrogates <= self._num_graphs
 
 
-def _is_surrogate(coefficients: Coefficients | None) -> bool:
+def is_surrogate(coefficients: Coefficients | None) -> bool:
     """Whether log-probabilities are multiplied by numbers that differ, and are no mask."""
     return coefficients is not None and coefficients.mask_share < 1 and coefficients.low < coefficients.high

@@ -10,7 +10,7 @@ from stethoscope.explain.state import State, Verdict
 from stethoscope.record import Drawn, Finding, Severity, printable
 
 SCHEMA_VERSION = 1
-OF_THE_LOSS = ("not_a_number", "impossible_value", "only_rises", "diverges", "does_not_learn", "swings")
+OF_THE_LOSS = ("not_a_number", "impossible_value", "errors_grow", "only_rises", "diverges", "does_not_learn", "swings")
 """Symptoms that say what the training loss does."""
 
 

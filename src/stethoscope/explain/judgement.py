@@ -30,6 +30,7 @@ COSTS_ONLY: Final = ("data_bound", "graph_retained", "hooks_accumulate")
 NEXT: Final = {
     "does_not_learn": BY_HEART,
     "impossible_value": "loss = F.cross_entropy(logits, targets)  # takes logits; F.nll_loss takes log-probabilities",
+    "errors_grow": "loss.backward()  # without the minus: does an error that is printed beside it fall then?",
     "parts_from_training": (
         "model.eval(); print(loss_fn(model(train_inputs), train_targets))  # as low as in training: the validation data "
         "differ; higher: train() and eval() mode differ"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from stethoscope.detect.symptoms.course import diverges, impossible_value, not_a_number, swings
+from stethoscope.detect.symptoms.course import diverges, errors_grow, impossible_value, not_a_number, swings
 from stethoscope.detect.symptoms.evidence import BY_HEART, Learning, learning
 from stethoscope.detect.symptoms.learning import does_not_learn
 from stethoscope.detect.symptoms.loss_kind import LossFamily, LossKind
@@ -28,7 +28,15 @@ __all__ = [
     "symptoms",
 ]
 
-_LOOKED_FOR: Final = (not_a_number, impossible_value, diverges, does_not_learn, swings, parts_from_training)
+_LOOKED_FOR: Final = (
+    not_a_number,
+    impossible_value,
+    errors_grow,
+    diverges,
+    does_not_learn,
+    swings,
+    parts_from_training,
+)
 """The gravest first: of several that a run has, the first is the one to speak of."""
 
 

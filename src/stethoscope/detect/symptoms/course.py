@@ -56,6 +56,8 @@ def impossible_value(progress: Progress) -> Symptom | None:
     steps, values = progress.finite
     if progress.kind.family is LossFamily.UNKNOWN or progress.kind.has_terms or not len(values):
         return None
+    if progress.kind.is_negated:
+        return None
     likely = progress.kind.name in ("NllLoss", "NllLoss2D", "BinaryCrossEntropy", "BinaryCrossEntropyWithLogits")
     below = np.flatnonzero(values < -1e-6)
     if not likely or len(below) < FIRST:
@@ -73,6 +75,27 @@ def impossible_value(progress: Progress) -> Symptom | None:
         first,
         int(steps[-1]),
         (Evidence("lowest loss, against the least possible", lowest, 0.0, stat="loss"),),
+        Severity.CRITICAL,
+    )
+
+
+def errors_grow(progress: Progress) -> Symptom | None:
+    """An error that is taken with a minus, and goes down: the errors grow. In a game, one side may want that."""
+    steps, values = progress.finite
+    first, level = progress.first or 0.0, progress.level or 0.0
+    if not progress.kind.is_negated or progress.kind.has_terms or progress.num_losses > 1 or progress.is_mixed:
+        return None
+    if len(values) < LOSSES_NEEDED or not level < min(first, 0.0):
+        return None
+    if first - level < max(SURE * progress.unsure, SHARE * abs(first)):
+        return None
+    return Symptom(
+        "errors_grow",
+        f"The loss is the negative of an error ({progress.kind.name}) and fell from {first:.3g} to {level:.3g}: training makes "
+        "the errors larger. A sign is turned round.",
+        int(steps[0]),
+        int(steps[-1]),
+        (Evidence("loss", level, first, stat="loss"),),
         Severity.CRITICAL,
     )
 

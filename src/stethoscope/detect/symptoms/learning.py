@@ -25,6 +25,9 @@ AT_CHANCE: Final = 0.97
 UNSURE: Final = 0.03
 """What noise may add to a level, as a share of the baseline: of a loss that jumps about, nothing is said here."""
 LATE: Final = 1.0 / 3.0
+SURE: Final = 2.0
+"""Standard errors between one third of the losses and the next."""
+HARDLY_SLOWER: Final = 0.3
 FALLING: Final = 0.01
 """A fall from the first half of the last part to the second, as a share of the loss: it still learns."""
 
@@ -37,10 +40,14 @@ def does_not_learn(progress: Progress) -> Symptom | None:
     num_needed = LOSSES_NEEDED_LIVE if progress.is_live else LOSSES_NEEDED
     if chance is None or chance <= 0 or int(late.sum()) < num_needed or progress.is_mixed:
         return None
+    if progress.num_losses > 1:
+        return None  # in a game a loss stands wherever the two sides balance
     tail = values[late][-max(int(LATE * int(late.sum())), LOSSES_NEEDED // 2) :]
     level = float(np.median(tail))
     unsure = 1.25 * noise(tail) / len(tail) ** 0.5
     if level + min(2.0 * unsure, UNSURE * chance) < AT_CHANCE * chance or still_falls(tail):
+        return None
+    if falls_steadily(values[late]):
         return None
     first = progress.first or level
     began = int(steps[0])
@@ -69,6 +76,15 @@ def still_falls(tail: FloatArray) -> bool:
     if before - after <= FALLING * abs(before):
         return False
     return mann_kendall(shorten(tail, 100)[0], alpha=0.01, correlated=True).direction is Direction.FALLING
+
+
+def falls_steadily(values: FloatArray) -> bool:
+    """Whether the loss goes down from third to third, by more than noise and hardly slower: slow is not stuck."""
+    third = len(values) // 3
+    first, middle, last = (float(np.median(values[at * third : (at + 1) * third])) for at in range(3))
+    unsure = 1.25 * noise(values) / third**0.5
+    falls = min(first - middle, middle - last) > SURE * unsure and middle - last > HARDLY_SLOWER * (first - middle)
+    return falls and first - last > FALLING * abs(first)
 
 
 def guessing(progress: Progress) -> str:

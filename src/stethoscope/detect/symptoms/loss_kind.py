@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import Final
 
+from stethoscope.detect.surrogate_loss import is_surrogate
 from stethoscope.record.events import Backward, LossGraph
 
 WRAPPING: Final = (
@@ -64,14 +65,16 @@ class LossKind:
     has_terms: bool = False
     """Whether further terms are added to it."""
     is_mean: bool = False
-    """Whether it is known to be an average over the targets."""
+    """Whether it is known to be an average over the targets, and nothing more is done to it."""
+    is_negated: bool = False
+    """Whether it is taken with the other sign, so that what falls is not the error."""
     operations: tuple[str, ...] = ()
     """The last operations before `backward`, of a loss that is not known."""
 
     @property
     def measures_error(self) -> bool:
         """Whether a lower value means fewer errors on the batches that it was computed on."""
-        return self.family is not LossFamily.UNKNOWN
+        return self.family is not LossFamily.UNKNOWN and not self.is_negated
 
     @property
     def chance(self) -> float | None:
@@ -86,17 +89,21 @@ def loss_kind(graph: LossGraph, backward: Backward | None) -> LossKind:
     names = [name for name, _ in graph.operations[:_LOOKED_AT]]
     if not names:
         return LossKind(LossFamily.OPAQUE)
-    family, index = _loss_family(names)
+    # Times advantages, a likelihood of actions is no error.
+    family, index = (LossFamily.UNKNOWN, 0) if is_surrogate(graph.coefficients) else _loss_family(names)
     if family is LossFamily.UNKNOWN:
         return LossKind(family, operations=tuple(names[:3]))
     before = names[:index]
     has_terms = "Add" in before or "Sub" in before
+    num_targets = backward.num_targets if backward is not None else 0.0
+    is_scaled = backward is not None and not 0.99 < backward.factor < 1.01
     return LossKind(
         family,
         names[index],
         graph.num_classes,
         has_terms,
-        is_mean="Sum" not in before and ("Mean" in before or (backward is not None and backward.num_targets > 0)),
+        is_negated=before.count("Neg") % 2 == 1,
+        is_mean=not is_scaled and "Sum" not in before and ("Mean" in before or num_targets > 0),
     )
 
 
@@ -109,10 +116,14 @@ def _loss_family(names: Sequence[str]) -> tuple[LossFamily, int]:
             return LossFamily.OPAQUE, index
         if name in BINARY:
             return LossFamily.BINARY, index
-        if name in DISTANCES or (name in WRITTEN_OUT and "Sub" in names[index + 1 : index + 3] and "Mean" in names):
+        # A square behind a minus may as well be the exponent of a likelihood.
+        is_plain = "Neg" not in names[:index]
+        if name in DISTANCES or (
+            is_plain and name in WRITTEN_OUT and "Sub" in names[index + 1 : index + 3] and "Mean" in names
+        ):
             return LossFamily.DISTANCE, index
         if name in OTHERS:
             return LossFamily.OTHER, index
-        if name not in WRAPPING:
+        if name not in (*WRAPPING, "Neg"):
             break
     return LossFamily.UNKNOWN, 0
