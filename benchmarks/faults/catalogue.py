@@ -266,6 +266,10 @@ H64 large inputs before a BatchNorm
 H65 a loss that falls slowly
 H66 the same run folder again
 H67 a forward replaced on the instance
+H68 killed units of a wide layer without which it learns
+H69 weights that are clipped to a limit after each step
+H70 a game of two networks in balance
+H71 a loader that keeps the processor busy
 """.strip().splitlines()
 )
 

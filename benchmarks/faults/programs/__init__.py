@@ -24,6 +24,7 @@ THEMES = (
     "healthy_networks",
     "healthy_precision",
     "healthy_unusual",
+    "healthy_strangers",
 )
 
 

@@ -1,0 +1,95 @@
+"""What mutants did to their programs, and what was said of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+from benchmarks.strangers.operators import OPERATORS
+from benchmarks.strangers.program import Program
+from benchmarks.strangers.running import Ran
+
+FIRST: int = 2
+"""A reader looks at the first two causes."""
+
+
+@dataclasses.dataclass
+class Judged:
+    """One mutant."""
+
+    ran: Ran
+    harmed: bool | None
+    """None where there is no measure of it."""
+    outcome: str
+    """"right", "trouble, no cause", "wrong cause", "cannot tell", "clean"."""
+    baseline: tuple[float, float]
+    value: float
+
+
+def measure(row: Ran, program: Program) -> float:
+    """More is worse. A run that broke off, or has no number, is as bad as can be."""
+    if program.metric:
+        if row.metric is None or not math.isfinite(row.metric):
+            return math.inf
+        return -row.metric if program.higher_is_better else row.metric
+    return row.loss[1] if row.loss and math.isfinite(row.loss[1]) else math.inf
+
+
+def judge(rows: Sequence[Ran], programs: Sequence[Program]) -> list[Judged]:
+    """Every mutant against runs of its original with other seeds."""
+    by_key = {program.key: program for program in programs}
+    judged = []
+    for key, program in by_key.items():
+        own = [row for row in rows if row.key == key]
+        base = sorted(measure(row, program) for row in own if row.operator == "none")
+        if len(base) < 2:
+            continue
+        best, worst = base[0], base[-1]
+        limit = worst + (worst - best)
+        for row in own:
+            if row.operator in ("", "none") or (row.error and not row.num_steps and row.operator != "no_step"):
+                continue
+            operator = OPERATORS[row.operator]
+            value = measure(row, program)
+            known = bool(program.metric) or not operator.alters_loss
+            judged.append(Judged(row, value > limit if known else None, outcome(row), (best, worst), value))
+    return judged
+
+
+def outcome(row: Ran) -> str:
+    """What a reader is told, in one word."""
+    codes = [cause[0] for cause in row.causes]
+    right = OPERATORS[row.operator].codes
+    if any(code in right for code in codes[:FIRST]):
+        return "right"
+    if codes:
+        return "wrong cause"
+    if row.state == "trouble_unexplained":
+        return "trouble, no cause"
+    return "clean" if row.state == "learns" else "cannot tell"
+
+
+def text(judged: Sequence[Judged]) -> str:
+    """The table, a line a mutant that did harm, and the sums."""
+    harmed = [one for one in judged if one.harmed]
+    lines = [
+        "| program | mutation | metric, against the original's | outcome | said |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    for one in sorted(harmed, key=lambda one: (one.outcome, one.ran.operator)):
+        said = ", ".join(cause[0] for cause in one.ran.causes[:2]) or ", ".join(one.ran.symptoms) or one.ran.message
+        suspected = f" (suspected: {one.ran.suspected[0]})" if not one.ran.causes and one.ran.suspected else ""
+        best, worst = one.baseline
+        numbers = f"{abs(one.value):.3g}, {abs(best):.3g} to {abs(worst):.3g}"
+        lines.append(f"| {one.ran.key} | {one.ran.operator} | {numbers} | {one.outcome} | {said[:110]}{suspected} |")
+    total = len(harmed)
+    sums = {
+        name: sum(one.outcome == name for one in harmed)
+        for name in ("right", "trouble, no cause", "wrong cause", "cannot tell", "clean")
+    }
+    lines += [
+        "",
+        f"{len(judged)} mutants, {total} of them harmed: " + ", ".join(f"{n} {name}" for name, n in sums.items()) + ".",
+    ]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,6 @@
+"""A small stand-in for torchvision, of which there is no build for every machine: data from scikit-learn's digits."""
+
+from torchvision import datasets, models, transforms, utils
+
+__version__ = "0.0+standin"
+__all__ = ["datasets", "models", "transforms", "utils"]
