@@ -89,3 +89,16 @@ def sine_waves(folder: Path) -> None:
     dice = np.random.RandomState(2)
     x = np.arange(200)[None] + dice.randint(-80, 80, 20)[:, None]
     torch.save(np.sin(x / 20.0).astype("float64"), folder / "traindata.pt")
+
+
+def cora(folder: Path) -> None:
+    """Papers with words of their field, for the citations that are in the repository."""
+    into = folder.parent / "data" / "cora"
+    ids = sorted({word for line in (into / "cora.cites").read_text().splitlines() for word in line.split()}, key=int)
+    dice = random.Random(0)
+    lines = []
+    for one in ids:
+        field = dice.randrange(7)
+        words = [int(dice.random() < (0.2 if number % 7 == field else 0.02)) for number in range(210)]
+        lines.append("\t".join([one, *map(str, words), f"field{field}"]))
+    (into / "cora.content").write_text("\n".join(lines) + "\n")

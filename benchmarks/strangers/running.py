@@ -74,16 +74,17 @@ def work_copy(program: Program, fetched: Path, into: Path, changed: dict[str, st
 
 
 def environment(program: Program, seed: int, folder: Path) -> dict[str, str]:
-    """Of the program's process."""
+    """Of the program's process; the repository counts as installed."""
+    root = folder.parents[len(Path(program.script).parents) - 2] if "/" in program.script else folder
     return os.environ | {
-        "PYTHONPATH": os.pathsep.join(map(str, (ROOT / "src", ROOT, STANDINS))),
+        "PYTHONPATH": os.pathsep.join(map(str, (ROOT / "src", ROOT, STANDINS, root))),
         "STRANGERS": "1",
         "STRANGERS_STEPS": str(program.steps),
         "STRANGERS_SEED": str(seed),
         "STRANGERS_SAMPLES": str(program.samples),
         "STETHOSCOPE_DIR": str(folder / "st"),
         "OMP_NUM_THREADS": "1",
-        "MPLBACKEND": "Agg",
+        "MPLBACKEND": "template",  # draws nothing
         # Scripts of the time before torch.load asked whom it may trust; what they load, they wrote themselves.
         "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD": "1",
         "PYTHONDONTWRITEBYTECODE": "1",

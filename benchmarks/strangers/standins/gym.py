@@ -36,4 +36,6 @@ class _Old:
 
 def make(name: str, **kwargs: Any) -> _Old:
     """By its name; versions that are gone give their successor."""
-    return _Old(gymnasium.make(name.replace("Pendulum-v0", "Pendulum-v1"), **kwargs))
+    for old in ("Pendulum", "CartPole"):
+        name = name.replace(f"{old}-v0", f"{old}-v1")
+    return _Old(gymnasium.make(name, **kwargs))
