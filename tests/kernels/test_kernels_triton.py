@@ -17,14 +17,15 @@ from stethoscope.kernels import launching, measuring, triton
 from stethoscope.kernels.pointers import Collected, collect
 
 
-def test_every_case_by_the_interpreter() -> None:
+@pytest.mark.parametrize(("words", "least"), [([], 20), (["pairs"], 7)], ids=["one by one", "in pairs"])
+def test_every_case_by_the_interpreter(words: list[str], least: int) -> None:
     pytest.importorskip("triton")
     environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-W", "ignore::RuntimeWarning", "-m", "tests.kernels.triton_cases"]
+    command = [sys.executable, "-W", "ignore::RuntimeWarning", "-m", "tests.kernels.triton_cases", *words]
     root = Path(__file__).parents[2]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False, cwd=root)
     assert done.returncode == 0, done.stderr[-2000:]
-    assert int(done.stdout) > 20
+    assert int(done.stdout) > least
 
 
 @settings(deadline=None)

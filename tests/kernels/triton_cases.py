@@ -158,6 +158,37 @@ def main(device: str = "cpu", part: int = 0, parts: int = 1) -> int:
     return done
 
 
+def pairs() -> Iterator[list[torch.Tensor]]:
+    """What is read two numbers at a time: with zeros and without, with subnormal numbers, several spans, nothing finite."""
+    for dtype in (torch.bfloat16, torch.float16, torch.float8_e4m3fn, torch.float8_e5m2):
+        some = ordinary_tensor(dtype, 9000, 2)
+        mixed = torch.randn(2 * SPAN + 77)
+        mixed[::3] = 0
+        lost = torch.randn(9000)
+        lost[7], lost[8500] = float("nan"), float("inf")
+        small = torch.randn(9000) * torch.finfo(dtype).smallest_normal * 4
+        if dtype == torch.bfloat16:  # of which the interpreter reads the subnormal ones wrongly
+            small = torch.randn(9000) * 1e-30
+        small[::9] = 0
+        yield [some, mixed.to(dtype), (mixed.abs() + 1).to(dtype), lost.to(dtype), small.to(dtype)]
+        yield [small.relu().to(dtype), torch.zeros(9000, dtype=dtype), torch.full((9000,), 0.5).to(dtype)]
+
+
+def check_pairs() -> int:
+    """Those cases by the interpreter, with a device's instructions for two numbers written out."""
+    from tests.kernels import pairs_by_hand
+
+    pairs_by_hand.use()
+    variants.MERGE_LANES = FEW_LANES  # type: ignore[misc]
+    found = list(pairs())
+    for position, group in enumerate(found):
+        check(group, (None, 1.0)[position % 2], position)
+    return len(found)
+
+
 if __name__ == "__main__":
     given = sys.argv[1:]
+    if given == ["pairs"]:
+        print(check_pairs())
+        sys.exit()
     print(main(*given[:1], *map(int, given[1:])))

@@ -31,7 +31,8 @@ def chunk_histograms(
     x = tl.where(offsets < length, x, float("nan"))
     bits = bits_of(x, READ)
     if READ == "double":
-        exponent = (bits >> 52).to(tl.int32) - 1023
+        # The sign is masked out after the shift: one compiler took the mask before it away for some elements of a thread.
+        exponent = ((bits >> 52) & 0x7FF).to(tl.int32) - 1023
         odd = exponent == 1024
         negative = x.to(tl.int64, bitcast=True) < 0
     else:
