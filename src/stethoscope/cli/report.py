@@ -70,7 +70,7 @@ def write_whole(path: Path, text: str) -> int:
 
     data = text.encode("utf-8", "replace")
     try:
-        with placed_beside(path) as beside:
+        with placed_beside(path, makes_folders=False) as beside:
             beside.write_bytes(data)
     except OSError as error:
         raise UsageError(f"The file cannot be written ({error.strerror})", where=path) from error

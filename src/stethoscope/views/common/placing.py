@@ -10,10 +10,11 @@ from pathlib import Path
 
 
 @contextlib.contextmanager
-def placed_beside(path: str | Path) -> Iterator[Path]:
+def placed_beside(path: str | Path, *, makes_folders: bool = True) -> Iterator[Path]:
     """A name beside `path` for a file or a folder to be; moved there at the end, gone on any failure."""
     target = Path(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
+    if makes_folders:
+        target.parent.mkdir(parents=True, exist_ok=True)
     temporary = target.parent / f".{target.name}.{secrets.token_hex(6)}"
     try:
         yield temporary
