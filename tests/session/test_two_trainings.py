@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import weakref
 
 import pytest
 import torch
@@ -143,6 +144,44 @@ def test_a_second_training_is_found_however_long_a_look_takes(attended, monkeypa
     monkeypatch.setattr("stethoscope.capture.discovery.ALLOWANCE_SECONDS", 0.0)
     monkeypatch.setattr("stethoscope.capture.discovery.SHARE", 0.0)
     assert [len(run.metric("loss")) for run in attended(another_class)] == [6, 6]
+
+
+def test_what_was_trained_before_is_free_to_go(attended, monkeypatch):
+    """A search over settings trains hundreds of models in one process, each as large as the memory allows."""
+    monkeypatch.setattr("stethoscope.capture.discovery.ALLOWANCE_SECONDS", 1e9)
+    gone = []
+
+    def script():
+        for number in range(3):
+            model = net()
+            optimizer = torch.optim.SGD(model.parameters(), 10.0**-number)
+            train(model, optimizer, steps=3)
+            gone.extend(weakref.ref(each) for each in (model, optimizer, model[0].weight) if number < 2)
+        del model, optimizer
+        gc.collect()
+        assert [ref() for ref in gone] == [None] * 6
+
+    assert len(attended(script)) == 3
+
+
+def test_a_training_that_nobody_looked_for_is_told(tmp_path, monkeypatch, capsys):
+    attendant = Attendant(DebugConfig.load(dir=str(tmp_path), companion="off"))
+    attendant._discovery = discovery = Discovery(attendant._found)
+    discovery.start()
+    try:
+        model = net()
+        train(model, adam(model), steps=2)
+        monkeypatch.setattr("stethoscope.capture.discovery.LOOKS_FREE", 0)
+        monkeypatch.setattr("stethoscope.capture.discovery.ALLOWANCE_SECONDS", -1e9)
+        other = net()
+        train(other, adam(other), steps=2)
+        assert "not watched" not in capsys.readouterr().err
+        attendant._at_exit()
+    finally:
+        discovery.stop()
+        for session in attendant._sessions:
+            session.stop()
+    assert "what was trained last was not watched" in capsys.readouterr().err
 
 
 def test_an_optimizer_made_again_in_a_loop_goes_on_with_its_run(attended):

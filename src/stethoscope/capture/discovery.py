@@ -55,6 +55,8 @@ class Discovery:
         self.spent_s = 0.0
         """How long the looks took."""
         self.num_looks = 0
+        self.was_put_off = False
+        """Whether the last look that was due was left out, because looks took too long already."""
         self.num_optimizers = 0
         """Optimizers that were made."""
         self._own_watchers: list[Any] = []
@@ -146,7 +148,8 @@ class Discovery:
         # The thread's own time: what is watched must not depend on how busy the machine is.
         began = time.thread_time()
         allowed = ALLOWANCE_SECONDS + SHARE * (time.perf_counter() - self._began)
-        if self.num_looks >= LOOKS_FREE and self.spent_s > allowed:
+        self.was_put_off = self.num_looks >= LOOKS_FREE and self.spent_s > allowed
+        if self.was_put_off:
             return
         made = [(found, position) for ref, position in self._waiting if (found := ref()) is not None]
         optimizers = [optimizer for optimizer, _ in made]

@@ -95,6 +95,7 @@ class Watcher:
             guard=self.guard,
             on_call=self._forward_begins,
         )
+        self._is_last_closed = False
         self.phases = Phases(self.taps)
         self.notes = Notes(self.names, self.table, sink, self.clock, self.schedule)
         self.cost = Cost(self.schedule, self.taps, self.batch_tracker, self.notes)
@@ -136,7 +137,8 @@ class Watcher:
     def stop(self, timeout_s: float = 5.0) -> None:
         """Close what is open and leave nothing behind; what a device still measures is waited for no longer than this."""
         SEAMS.leave(self)
-        if self.clock.anything_stepped:
+        if self.clock.anything_stepped and not self._is_last_closed:
+            self._is_last_closed = True
             self.guard(self._close_step, whole=False)
         self.guard(self.lineage.detach)
         self.guard(self.taps.detach)
@@ -145,6 +147,12 @@ class Watcher:
         self.guard(self.ring.stop, timeout_s)
         self.guard(self.assembly.kernel_wait.end, self.clock.step)
         self.sink.tell(self.clock.step, self.totals())
+
+    def let_go(self) -> None:
+        """Take everything off at once where stopping was interrupted; `stop` may still be called for the rest."""
+        SEAMS.leave(self)
+        self.guard(self.lineage.detach)
+        self.guard(self.taps.detach)
 
     def totals(self) -> events.Totals:
         """What was counted over the whole run."""

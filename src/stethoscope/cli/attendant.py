@@ -38,6 +38,7 @@ class Attendant:
         self._config = config
         self._discovery: Discovery | None = None
         self._sessions: list[DebugSession] = []
+        self._has_watched = False
         self._pid = os.getpid()
         self._ticker: LiveLine | None = None
 
@@ -67,6 +68,7 @@ class Attendant:
         for old in self._sessions:
             # What was trained before is over: its optimizers did not step since these were made.
             old.stop()
+        self._sessions.clear()  # each holds its model, and a script may train hundreds
         several = models if len(models) > 1 else next(iter(models.values()))
         try:
             session = watch(several, optimizers, config=self._config)
@@ -75,6 +77,7 @@ class Attendant:
             return
         session.closing_words = lambda diagnosis, folder: summary(diagnosis, folder, models, optimizers)
         self._sessions.append(session)
+        self._has_watched = True
         if not self._config.quiet and _is_terminal(sys.stderr):
             self._ticker = self._ticker or LiveLine()
             self._ticker.follow(session)
@@ -84,12 +87,22 @@ class Attendant:
             return
         if self._ticker is not None:
             self._ticker.stop()
-        if not self._sessions and not self._config.quiet:
+        missed = self._what_was_missed()
+        if missed and not self._config.quiet:
             from stethoscope.session import joining, messages
 
-            if joining.this_rank()[0] > 0:
-                return
-            messages.say(f"stethoscope: nothing was watched: {self._why_not_watched()}")
+            if joining.this_rank()[0] == 0:
+                messages.say(f"stethoscope: {missed}")
+
+    def _what_was_missed(self) -> str:
+        if not self._has_watched:
+            return f"nothing was watched: {self._why_not_watched()}"
+        if self._discovery is not None and self._discovery.was_put_off:
+            return (
+                "what was trained last was not watched: looking for its model would have taken more than the time that is "
+                "set apart for it. stethoscope.watch(model, optimizer) needs no look"
+            )
+        return ""
 
     def _why_not_watched(self) -> str:
         if self._discovery is None:

@@ -78,6 +78,19 @@ class Attachment:
             return
         self._leak_watch = LeakWatch(self._instruments.tensor_inspector.leak_detector, every)
 
+    def let_go(self) -> None:
+        """Take everything off at once, and ask nothing of what was seen."""
+        self._watcher.after_step = None
+        self.first_batch.close()
+        if self.layer_times is not None:
+            self.layer_times.close()
+        if self._hooks is not None:
+            self._hooks.on_change = None
+        if self._rules is not None:
+            self._rules.close()
+        if self._leak_watch is not None:
+            self._leak_watch.stop()
+
     def close(self, timeout_s: float) -> None:
         """Take everything off; the last Steps of a device are waited for no longer than this."""
         self._watcher.after_step = None
@@ -85,12 +98,8 @@ class Attachment:
         if self.layer_times is not None:
             self.layer_times.finish()
         self._finish_hooks(timeout_s)
-        if self._hooks is not None:
-            self._hooks.on_change = None
-        if self._rules is not None:
-            self._rules.close()
+        self.let_go()
         if self._leak_watch is not None:
-            self._leak_watch.stop()
             step = self._watcher.clock.step
             for leak in self._instruments.tensor_inspector.detect_leaks():
                 location = f"{leak.file}:{leak.line}"

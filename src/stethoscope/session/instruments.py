@@ -83,6 +83,11 @@ class Instruments:
         if self.attachment is not None:
             self.attachment.close(timeout_s)
 
+    def let_go(self) -> None:
+        """Leave the training alone at once."""
+        if self.attachment is not None:
+            self.attachment.let_go()
+
     def close_webhook(self, deadline: Deadline) -> None:
         """Send the alerts that wait, and say of those that did not arrive."""
         if self._webhook is None:

@@ -114,6 +114,11 @@ class Recording:
         # Where the end is not on the disk the companion waits for it in vain.
         self.guard(self.companion.finish, deadline if self.writer.is_on_disk else Deadline(0.0))
 
+    def let_go(self) -> None:
+        """Take everything off at once; `finish` may still be called for the rest."""
+        self.is_over = True
+        self.guard(self.watcher.let_go)
+
     def abandon(self) -> None:
         """In a forked child: the run is the parent's."""
         self.is_over = True

@@ -60,6 +60,8 @@ class DebugSession:
         self._instruments = Instruments(self.config, model, self._speaker)
         self._recording: Recording | None = None
         self._started = self._stopped = False
+        self._was_interrupted = False
+        """While it stopped: the rest is done by the next `stop`, or when the process ends."""
         self._num_evaluations = 0
         self.has_said_end = False
         """Whether the last line was said: who ends the process without waiting any longer says it otherwise."""
@@ -79,6 +81,9 @@ class DebugSession:
             self._attach()
         except BaseException as error:  # whatever is wrong with us, the script that is about to train must go on
             if not can_be_kept(error):
+                self._let_go()
+                if self._recording is not None:
+                    self._recording.give_up()
                 raise
             warn(
                 f"this model cannot be watched ({type(error).__name__}: {in_words(error)}). "
@@ -114,16 +119,28 @@ class DebugSession:
 
     def close(self, ended: str, reason: dict[str, Any] | None, deadline: Deadline) -> None:
         """As `stop`, within a given time: what cannot be had by then is left to the companion, and that is said."""
-        if not self.is_watching:
+        if not self.is_watching and not self._was_interrupted:
             if self._recording is not None:  # another thread is at it, or was interrupted
                 self._recording.writer.close(ended, reason, deadline.left())
             return
-        self._stopped = True
+        self._stopped, self._was_interrupted = True, False
         try:
             self._close(ended, reason, deadline)
+        except BaseException:  # Ctrl-C, or what a signal handler of the user's raised
+            self._was_interrupted = True
+            self._let_go()
+            raise
         finally:
             running.forget(self)
-            self._guard(endings.forget, self)
+            if not self._was_interrupted:
+                self._guard(endings.forget, self)
+
+    def _let_go(self) -> None:
+        """Whoever interrupts us wants no more of us: nothing of ours stays on the model."""
+        self._stopped = True
+        self._guard(self._instruments.let_go)
+        if self._recording is not None:
+            self._recording.let_go()
 
     def _close(self, ended: str, reason: dict[str, Any] | None, deadline: Deadline) -> None:
         recording = self._recording
