@@ -30,7 +30,7 @@ class Ended:
             [sys.executable, str(SCRIPT), str(folder), *names],
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=600,
             check=False,
             env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(PATHS), **(env or {})},
         )
