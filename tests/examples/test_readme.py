@@ -21,6 +21,7 @@ def _shape(text: str) -> list[str]:
     """The lines, with what differs from run to run taken out: dates, ids and losses, which no seed fixes."""
     text = re.sub(r"\d{8}-\d{6}-train-[0-9a-f]{6}", "RUN", text)
     text = re.sub(r"from \d+\.\d+ to 0\.0\d+", "from FIRST to LAST", text)
+    text = re.sub(r"mean gives \d+\.\d+", "mean gives BASELINE", text)
     return [line.strip() for line in text.strip().splitlines()]
 
 
