@@ -51,6 +51,7 @@ def page(run: Path) -> int:
     """The page's list, which must hold the good run too, and every question about the hostile one."""
     from starlette.testclient import TestClient
 
+    from stethoscope.views.pagedata.screens import questions
     from stethoscope.views.server import make_app
     from stethoscope.views.server.access import AccessPolicy
     from stethoscope.views.server.run_cache import opaque_id
@@ -61,10 +62,12 @@ def page(run: Path) -> int:
     assert listed.status_code == 200, listed.status_code
     names = {row["name"] for row in listed.json()["runs"]}
     assert "good" in names, names
+    asked = {name: "?path=blocks.0" if name == "layer" else "" for name in sorted(questions())}
     answers = {
-        tail: client.get(f"/api/runs/{opaque_id(run)}{tail}").status_code for tail in ("", "/layers", "/log", "/heat")
+        name: client.get(f"/api/runs/{opaque_id(run)}/{name}".rstrip("/") + words).status_code
+        for name, words in asked.items()
     }
-    assert all(code < 500 for code in answers.values()), answers
+    assert all(code < 500 and code != 404 for code in answers.values()), answers
     return 0
 
 

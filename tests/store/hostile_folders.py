@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import zstandard
 
-from stethoscope.record import Evidence, Finding, Severity
+from stethoscope.record import Evidence, Finding, Severity, events
 from stethoscope.store import FindingsWriter, RunWriter, seal
 from stethoscope.store.encoding import encode_rows, encode_scalars, shuffle
 from stethoscope.store.frames import _FIELDS, HEADER_BYTES, MAGIC, FrameKind, checksum, read_header
@@ -492,6 +492,17 @@ def _(run: Path, _outside: Path) -> None:
 
 
 # Events that readers take apart.
+
+
+@case("every kind of event, empty and of other types")
+def _(run: Path, _outside: Path) -> None:
+    bodies: list[dict[str, Any]] = []
+    for kind, declared in events.KINDS.items():
+        names = [field.name for field in dataclasses.fields(declared)]
+        wrongs = (None, "x", [1], [{}], {"a": 1}, -1, 1e308, True)
+        bodies += [{"kind": kind, "body": {} if wrong is None else dict.fromkeys(names, wrong)} for wrong in wrongs]
+    put_journal(run, *(frame(encode_json(body), serial=n) for n, body in enumerate(bodies)))
+
 
 for _kind in ("graph", "ownership", "batch", "modules", "start", "checkup", "loss_graph", "lists"):
 

@@ -21,7 +21,7 @@ from stethoscope.store.inside import (
     read_file,
     remove_file,
 )
-from tests.store.hostile_commands import attempt
+from tests.store.hostile_commands import COMMANDS, attempt
 from tests.store.hostile_folders import CASES, make_case, make_good
 from tests.store.run_making import make_run
 
@@ -123,6 +123,13 @@ def read_everything(run):
 
 def test_there_are_enough_hostile_folders():
     assert len(CASES) >= 80
+
+
+@pytest.mark.parametrize("command", ["show", "diagnose", "ui", "report", "export"])
+def test_every_kind_of_event_may_be_of_other_types(good, tmp_path, command):
+    """The faces, not the store alone: what an event lacks must not cost a page, a report or a line."""
+    run, _ = make_case("every kind of event, empty and of other types", good, tmp_path / "case")
+    assert COMMANDS[command](run) in (0, 1)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")

@@ -1,3 +1,4 @@
+import json
 import math
 
 import pytest
@@ -31,6 +32,11 @@ from stethoscope.views.common.styled_text import cell_width, cut_middle, flow_pa
 )
 def test_number_has_three_significant_digits(value, text):
     assert numbers.number(value) == text
+
+
+def test_json_has_null_where_a_float_is_none():
+    body = {"a": [1.5, math.nan, (math.inf, "x")], "b": None, "c": {"d": -math.inf}}
+    assert json.loads(numbers.strict_json(body)) == {"a": [1.5, None, [None, "x"]], "b": None, "c": {"d": None}}
 
 
 def test_number_in_ascii_is_ascii():

@@ -6,8 +6,9 @@ through `ratio`. What is not a number says so in a word.
 
 from __future__ import annotations
 
+import json
 import math
-from typing import Final
+from typing import Any, Final
 
 USUAL: Final = 1.5
 """A value within this factor of its median, either way, is usual."""
@@ -44,6 +45,22 @@ def json_number(value: float) -> float | str:
     if math.isfinite(value):
         return value
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
+def strict_json(body: Any) -> str:
+    """Compact JSON that any parser takes; a float that it has no word for, as an event may hold, is null and costs nothing else."""
+    try:
+        return json.dumps(body, allow_nan=False, separators=(",", ":"))
+    except ValueError:
+        return json.dumps(_without_nonfinite(body), allow_nan=False, separators=(",", ":"))
+
+
+def _without_nonfinite(body: Any) -> Any:
+    if isinstance(body, dict):
+        return {key: _without_nonfinite(value) for key, value in body.items()}
+    if isinstance(body, (list, tuple)):
+        return [_without_nonfinite(value) for value in body]
+    return None if isinstance(body, float) and not math.isfinite(body) else body
 
 
 def quantity(value: float | None, other: float | None = None, *, unit: str = "", ascii: bool = False) -> str:  # noqa: A002

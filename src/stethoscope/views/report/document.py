@@ -5,13 +5,13 @@ from __future__ import annotations
 import base64
 import gzip
 import html
-import json
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, TypedDict
 
 from stethoscope.record import ROOT_NAME, Kind, StethoscopeError
+from stethoscope.views.common.numbers import strict_json
 from stethoscope.views.common.open_run import OpenRun
 from stethoscope.views.common.standalone import one_file
 from stethoscope.views.pagedata import flow, layer, log, overview
@@ -142,7 +142,7 @@ def report_html(viewed: OpenRun, version: str) -> str:
     """The file."""
     from stethoscope.views.report.markdown import report_markdown
 
-    body = json.dumps(report_data(viewed, version), allow_nan=False, separators=(",", ":")).encode()
+    body = strict_json(report_data(viewed, version)).encode()
     data = base64.b64encode(gzip.compress(body, compresslevel=9, mtime=0)).decode("ascii")
     return one_file(
         f"{viewed.run.name} {viewed.run.id}, stethoscope",

@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from stethoscope.record import RunDamagedError, RunFormatError, RunNotFoundError, StethoscopeError
+from stethoscope.views.common.numbers import strict_json
 from stethoscope.views.pagedata.packing import text
 from stethoscope.views.pagedata.query import BadQuestionError, Trouble
 
@@ -20,7 +21,7 @@ _COMMANDS: Final = {RunFormatError: "pip install -U stethoscope", RunDamagedErro
 
 def json_answer(body: Any, request: Request, status: int = 200) -> Response:
     """Strict JSON, compressed where the client takes that; an answer over the cap is refused instead."""
-    data = json.dumps(body, allow_nan=False, separators=(",", ":")).encode()
+    data = strict_json(body).encode()
     if len(data) > MAX_BYTES:
         refusal = {"error": {"what": "The answer is too large", "do": "Ask for fewer rows or steps"}}
         data, status = json.dumps(refusal).encode(), 413

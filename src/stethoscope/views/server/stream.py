@@ -7,7 +7,6 @@ to fill: each one is told the latest version when it is ready to hear it, and is
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Callable
 from typing import Any, Final
 
@@ -16,6 +15,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 
 from stethoscope.record import StethoscopeError
+from stethoscope.views.common.numbers import strict_json
 from stethoscope.views.pagedata.packing import text
 from stethoscope.views.server.answers import error_answer
 from stethoscope.views.server.run_cache import RunCache
@@ -124,4 +124,4 @@ class _LimitedStream(StreamingResponse):
 
 
 def _event_bytes(kind: str, body: dict[str, Any]) -> bytes:
-    return f"event: {kind}\ndata: {json.dumps(body, allow_nan=False)}\n\n".encode()
+    return f"event: {kind}\ndata: {strict_json(body)}\n\n".encode()
