@@ -125,6 +125,13 @@ def test_there_are_enough_hostile_folders():
     assert len(CASES) >= 80
 
 
+@pytest.mark.parametrize("name", ["a norm of texts", "a norm of nulls", "a norm of lists"])
+def test_a_column_that_cannot_be_read_leaves_the_page_its_other_files(good, tmp_path, name):
+    """Its file is left out from there on, so that columns that were read before and after have other steps."""
+    run, _ = make_case(name, good, tmp_path / "case")
+    assert COMMANDS["ui"](run) == 0
+
+
 @pytest.mark.parametrize("command", ["show", "diagnose", "ui", "report", "export"])
 def test_every_kind_of_event_may_be_of_other_types(good, tmp_path, command):
     """The faces, not the store alone: what an event lacks must not cost a page, a report or a line."""

@@ -20,7 +20,7 @@ from stethoscope.analyse.tree import Node
 from stethoscope.kernels import columns
 from stethoscope.kernels.statistics import STATISTICS, Across, statistic
 from stethoscope.record import FloatArray, IntArray, Kind, Site, SiteInfo
-from stethoscope.store import BucketMatrix
+from stethoscope.store import BucketMatrix, Matrix
 from stethoscope.store.downsample.dense import INF, NAN
 
 Floats = npt.NDArray[np.floating[Any]]
@@ -46,9 +46,23 @@ def sites_by_step(run: Recorded, kind: Kind, stat: str, pattern: str, first: int
     found = run.matrix(kind, stat, pattern=pattern, first=first, last=last)
     broken = np.zeros_like(found.missing, dtype=np.uint8)
     for name in STATISTICS["num_nonfinite"].inputs:  # one after the other: each is as large as all else
-        is_broken = run.matrix(kind, name, pattern=pattern, first=first, last=last).values > 0
+        counted = run.matrix(kind, name, pattern=pattern, first=first, last=last)
+        is_broken = counted.values > 0
+        if not np.array_equal(counted.steps, found.steps) or counted.sites != found.sites:
+            is_broken = _aligned(is_broken, counted, found)
         np.maximum(broken, is_broken.view(np.uint8) * np.uint8(NAN if name == "num_nan" else INF), out=broken)
     return SiteValues(found.steps, tuple(found.sites), found.values, ~found.missing, broken)
+
+
+def _aligned(flags: npt.NDArray[np.bool_], given: Matrix, wanted: Matrix) -> npt.NDArray[np.bool_]:
+    """The same flags at the other table's steps and sites: reading one column may show that a file cannot be trusted."""
+    out = np.zeros(wanted.values.shape, dtype=np.bool_)
+    _, to_rows, from_rows = np.intersect1d(wanted.steps, given.steps, return_indices=True)
+    indices = {info.site: index for index, info in enumerate(given.sites)}
+    for column, info in enumerate(wanted.sites):
+        if info.site in indices:
+            out[to_rows, column] = flags[from_rows, indices[info.site]]
+    return out
 
 
 def sites_by_bucket(source: BucketMatrix) -> SiteValues:
