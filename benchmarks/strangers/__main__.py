@@ -20,7 +20,7 @@ from benchmarks.strangers.running import Ran, run, save
 def main() -> int:
     """Run what was asked for, and write every row as it comes."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.strangers", description=__doc__)
-    parser.add_argument("what", choices=("healthy", "baseline", "mutants"))
+    parser.add_argument("what", choices=("healthy", "plain", "baseline", "mutants"))
     parser.add_argument(
         "--fetched", type=Path, required=True, help="the folder of the fetched repositories, owner+name"
     )
@@ -56,9 +56,11 @@ def draw(options: argparse.Namespace) -> list[tuple[Program, str, int]]:
 
 
 def work(options: argparse.Namespace, program: Program) -> list[tuple[str, int]]:
-    """Operators and seeds. The original, started as the mutants are, is the operator "none"."""
+    """Operators and seeds. The original, started as the mutants are, without a companion, is the operator "none"."""
     if options.what == "healthy":
         return [("", 0)]
+    if options.what == "plain":
+        return [("none", 0)]
     if not program.is_mutated:
         return []
     if options.what == "baseline":

@@ -119,6 +119,25 @@ def test_a_frozen_layer_that_was_never_trained(tmp_path: Path, trained: bool, ha
     assert told == ([("0.weight", "2.weight")] if is_told else [])
 
 
+def test_layers_that_are_trained_one_after_another(tmp_path: Path) -> None:
+    """As in Forward-Forward: when the second layer's turn comes, the loss is another one and may begin anywhere."""
+    model = nn.Sequential(nn.Linear(10, 32), nn.Linear(32, 3))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(0.1)  # so that each step changes much of them
+    optimizers = [torch.optim.Adam(layer.parameters(), lr=0.02) for layer in model]
+    session = watch(model, optimizers, tmp_path)
+    for step, (x, _) in enumerate(batches(90)):
+        layer = step // 45
+        out = model(x) if layer else model[0](x)
+        loss = (out.square().mean() - 1.0).square() * 10.0 ** (3 * layer)
+        optimizers[layer].zero_grad()
+        loss.backward()
+        optimizers[layer].step()
+    session.stop()
+    assert "update_too_large" not in {f.code for f in causes(session)}
+
+
 def test_weights_that_a_clamp_holds_at_its_limit(tmp_path: Path) -> None:
     """A critic's weights are clipped after each step, and in time all of a layer lie at the limit: that is the method."""
     model = Net()

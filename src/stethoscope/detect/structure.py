@@ -257,7 +257,7 @@ class Structure(Detector):
         handed = [p for p in self._untrained if p in self._frozen & self._owned and p.rpartition(".")[0] in self._ran]
         if handed and self._num_steps >= STEPS_NEEDED:
             return self._frozen_finding(
-                handed, "nothing but initial values are in there, and an optimizer that cannot train that holds it"
+                handed, "never trained, the initial values are still there, although an optimizer holds them"
             )
         return self._head_alone()
 

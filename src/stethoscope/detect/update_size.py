@@ -81,6 +81,8 @@ class UpdateSize(Detector):
         self._large_streak = 0
         self._large_since: int | None = None
         self._replaced: int | None = None
+        self._moved: set[str] = set()
+        """Matrices that an update ever changed."""
         self._born_at_zero: set[str] | None = None
         self._large_ratio = 0.0
         self._large_sites: tuple[str, ...] = ()
@@ -126,8 +128,10 @@ class UpdateSize(Detector):
         ratios[rms[:, weights] < NEAR_ZERO * firsts] = np.nan
         self._leave_out_born_at_zero(ratios, paths)
         known = np.atleast_1d(np.any(~np.isnan(ratios), axis=1))
+        moved = rms[:, updates] > 0
         recorded = span.recorded(metrics.LOSS)
         for row, step in enumerate(span.steps):
+            self._note_moved({paths[n] for n in np.flatnonzero(moved[row])})
             self._follow_loss(int(step), float(loss[row]))
             if recorded[row] and not np.isfinite(loss[row]) and self._lost_at is None:
                 self._lost_at = int(step)
@@ -140,6 +144,14 @@ class UpdateSize(Detector):
                 self._rising_rate = True
             self._last_rate = float(rates[row]) if np.isfinite(rates[row]) else self._last_rate
             self._follow_ratio(int(step), ratios[row], paths)
+
+    def _note_moved(self, paths: set[str]) -> None:
+        """Where all that moves is new, another part is trained from here on, as layer by layer: its loss is another one."""
+        if paths and self._moved and not paths & self._moved:
+            self._first_loss, self._best_loss, self._worst_loss = None, np.inf, 0.0
+            self._losses, self._streak = Track(2, ends=RECENT), Track(2, limit=1024)
+            self._large_streak = 0
+        self._moved |= paths
 
     def _leave_out_born_at_zero(self, ratios: FloatArray, paths: list[str]) -> None:
         """A matrix that is nothing but its first update began at zero (LoRA's B): unless all are so, that is a choice."""
