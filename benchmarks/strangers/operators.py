@@ -219,7 +219,9 @@ def loss_sign(script: Script) -> bool:
     return True
 
 
-@_operator("accumulation_not_averaged", "update_too_small", "vanishing_gradients", "adam_eps_dominates")
+@_operator(
+    "accumulation_not_averaged", "update_too_small", "vanishing_gradients", "adam_eps_dominates", alters_loss=True
+)
 def loss_times_tiny(script: Script) -> bool:
     where = script.training_block()
     if where is None:
