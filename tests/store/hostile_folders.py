@@ -24,10 +24,11 @@ import zstandard
 
 from stethoscope.record import Evidence, Finding, Severity, events
 from stethoscope.store import FindingsWriter, RunWriter, seal
-from stethoscope.store.encoding import encode_rows, encode_scalars, shuffle
+from stethoscope.store.encoding import encode_rows, shuffle
 from stethoscope.store.frames import _FIELDS, HEADER_BYTES, MAGIC, FrameKind, checksum, read_header
 from stethoscope.store.json_payload import encode_json
 from stethoscope.store.runfile import dump, parse
+from stethoscope.store.scalars_payload import encode_scalars
 from stethoscope.store.sealed_file import SUFFIX, block_sums
 from tests.store.run_making import some_rows, some_sites
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from stethoscope.kernels.columns import INDEX, NUM_COLUMNS, NUM_COUNTS
-from stethoscope.store import encoding, frames
+from stethoscope.store import encoding, frames, scalars_payload
 from stethoscope.store.json_payload import EncodingError
 
 ANY_FLOAT = st.floats(allow_nan=True, allow_infinity=True, width=64, allow_subnormal=True)
@@ -87,7 +87,7 @@ STEPS = st.integers(-(2**63), 2**63 - 1)
 @settings(deadline=None)
 @given(st.lists(st.tuples(STEPS, NAMED), max_size=6))
 def test_round_trip_of_scalars(told):
-    back = encoding.decode_scalars(encoding.encode_scalars(told))
+    back = scalars_payload.decode_scalars(scalars_payload.encode_scalars(told))
     found = [(step, back.names[code]) for step, code in zip(back.steps.tolist(), back.codes.tolist(), strict=True)]
     assert found == [(step, name) for step, values in told for name in values]
     np.testing.assert_array_equal(back.values, [value for _, values in told for value in values.values()])
@@ -97,7 +97,7 @@ def test_round_trip_of_scalars(told):
 @given(st.lists(st.tuples(STEPS, NAMED), max_size=6))
 def test_scalars_by_name_keep_their_order(told):
     names = list(dict.fromkeys(name for _, values in told for name in values))
-    back = encoding.decode_scalars(encoding.encode_scalars(told))
+    back = scalars_payload.decode_scalars(scalars_payload.encode_scalars(told))
     found = {name: (steps.tolist(), values) for name, steps, values in back.by_name()}
     assert list(found) == names
     for name in names:
@@ -111,7 +111,7 @@ def test_scalars_by_name_keep_their_order(told):
 def test_scalars_as_format_1_wrote_them_are_read(values, step):
     names = json.dumps(list(values)).encode()
     raw = struct.pack("<II", len(values), len(names)) + names + np.array(list(values.values()), "<f8").tobytes()
-    back = encoding.decode_scalars_of_step(raw, step)
+    back = scalars_payload.decode_scalars_of_step(raw, step)
     assert back.names == list(values)
     assert back.steps.tolist() == [step] * len(values)
     np.testing.assert_array_equal(back.values, list(values.values()))
@@ -136,9 +136,9 @@ def test_vectors_of_objects_are_refused():
 @given(st.binary(max_size=200))
 def test_no_bytes_make_a_decoder_do_anything_but_refuse(raw):
     def decode_old(raw):
-        return encoding.decode_scalars_of_step(raw, 3)
+        return scalars_payload.decode_scalars_of_step(raw, 3)
 
-    for decode in (encoding.decode_rows, encoding.decode_scalars, decode_old, encoding.decode_vectors):
+    for decode in (encoding.decode_rows, scalars_payload.decode_scalars, decode_old, encoding.decode_vectors):
         with contextlib.suppress(EncodingError):
             assert decode(raw) is not None
 

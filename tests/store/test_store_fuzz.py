@@ -18,10 +18,11 @@ from hypothesis import strategies as st
 from stethoscope.config import DebugConfig
 from stethoscope.record import ConfigError, RunError
 from stethoscope.store import open_run
-from stethoscope.store.encoding import decode_rows, decode_scalars, decode_vectors, encode_scalars
+from stethoscope.store.encoding import decode_rows, decode_vectors
 from stethoscope.store.frames import FrameError, FrameKind, checksum, read_header, unpack
 from stethoscope.store.json_payload import EncodingError, decode_json
 from stethoscope.store.runfile import parse
+from stethoscope.store.scalars_payload import decode_scalars, encode_scalars
 from tests.store.hostile_folders import (
     GOOD_FINDING,
     WIDE,

@@ -13,15 +13,7 @@ from stethoscope.kernels.columns import COLUMNS, Table, merge
 from stethoscope.record import FloatArray, IntArray
 from stethoscope.store.cache import ByteCache
 from stethoscope.store.checked import Fields, checked_end, checked_losses
-from stethoscope.store.encoding import (
-    Rows,
-    Scalars,
-    decode_rows,
-    decode_scalars,
-    decode_scalars_of_step,
-    decode_vectors,
-    vectors_name,
-)
+from stethoscope.store.encoding import Rows, decode_rows, decode_vectors, vectors_name
 from stethoscope.store.frame_file import FrameAt, FrameFile, FrameIndex, Problem
 from stethoscope.store.frames import FrameError, FrameKind
 from stethoscope.store.json_payload import EncodingError, decode_json
@@ -35,6 +27,7 @@ from stethoscope.store.pieces import (
     StartKey,
     decode_event,
 )
+from stethoscope.store.scalars_payload import Scalars, decode_scalars, decode_scalars_of_step
 from stethoscope.store.sitetable import SiteTable
 
 

@@ -12,10 +12,11 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from stethoscope.store.encoding import encode_rows, encode_scalars, encode_vectors
+from stethoscope.store.encoding import encode_rows, encode_vectors
 from stethoscope.store.frames import FrameKind
 from stethoscope.store.json_payload import encode_json
 from stethoscope.store.losses import Losses
+from stethoscope.store.scalars_payload import encode_scalars
 
 
 @dataclasses.dataclass(slots=True)

@@ -20,9 +20,9 @@ import numpy.typing as npt
 
 from stethoscope.kernels.columns import COLUMNS, COUNTS, Table
 from stethoscope.record import IntArray, SiteInfo
-from stethoscope.store.encoding import Scalars
 from stethoscope.store.json_payload import decode_json
 from stethoscope.store.pieces import Event
+from stethoscope.store.scalars_payload import Scalars
 
 ROW_GROUP_ROWS: Final = 32 << 10
 _ESCAPED: Final = "\0json:"
