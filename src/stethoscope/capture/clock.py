@@ -14,6 +14,7 @@ import weakref
 from typing import Any, Final
 
 PATIENCE: Final = 16
+RESTS: Final = 2
 
 
 class Clock:
@@ -57,6 +58,10 @@ class Clock:
     def has_several(self) -> bool:
         """Whether more than one optimizer was met; one that is gone counts until a Step finds it so."""
         return len(self._known) > 1
+
+    def rests(self, optimizer: Any) -> bool:
+        """Whether it has not stepped for two rounds in which others did: another one may have taken its place."""
+        return self._missed.get(id(optimizer), 0) >= RESTS
 
     @property
     def anything_stepped(self) -> bool:

@@ -20,8 +20,8 @@ class GradientArrivals:
         self.check_at = -1
         """The step at which what was there at first should be looked at again."""
 
-    def has_arrived(self, parameter: Any, step: int) -> bool:
-        """Whether this parameter has a gradient that came since it was first asked about."""
+    def has_arrived(self, parameter: Any, step: int) -> bool | None:
+        """Whether this parameter has a gradient that came since it was first asked about; None where that is only being asked."""
         gradient = parameter.grad
         known = self._first.get(id(parameter))
         if known is None or known[0]() is not parameter:
@@ -29,7 +29,7 @@ class GradientArrivals:
             self._first[id(parameter)] = weakref.ref(parameter), held, _version(gradient)
             if gradient is not None:
                 self.check_at = step + CHECK_AFTER
-            return False
+            return None if gradient is not None else False
         _, held, version = known
         return gradient is not None and (held is None or held() is not gradient or _version(gradient) != version)
 

@@ -176,7 +176,8 @@ class OptimizerRegistry:
         owned = {id(p) for probe in self.probes for p in probe.all_parameters}
         orphans = [p for p in self._names.tensors if id(p) not in owned]
         self.orphans = self._bound(None, orphans) if orphans else None
-        foreign_params = [p for probe in self.probes for p in probe.foreign_params]
+        at_work = [probe for probe in self.probes if not self._clock.rests(probe.optimizer)]
+        foreign_params = [p for probe in at_work for p in probe.foreign_params]
         self._sink.tell(
             step,
             events.Ownership(
@@ -185,7 +186,10 @@ class OptimizerRegistry:
                 groups=tuple(self._group(o, g) for o in self._clock.optimizers for g in o.param_groups),
                 not_in_optimizer=tuple(self._describe(p, step) for p in orphans),
                 not_in_model=tuple(
-                    events.ForeignParameter(shape=tuple(p.shape), has_gradient=self._arrivals.has_arrived(p, step))
+                    # One that was there before says nothing yet: nobody is accused of holding what the model does not use.
+                    events.ForeignParameter(
+                        shape=tuple(p.shape), has_gradient=self._arrivals.has_arrived(p, step) is not False
+                    )
                     for p in foreign_params
                 ),
             ),
@@ -245,7 +249,7 @@ class OptimizerRegistry:
         return events.OrphanParameter(
             site=f"{module}.{name}" if module else name,
             trainable=bool(parameter.requires_grad),
-            has_gradient=self._arrivals.has_arrived(parameter, step),
+            has_gradient=self._arrivals.has_arrived(parameter, step) is True,
         )
 
     def _group(self, optimizer: Any, group: dict[str, Any]) -> events.ParameterGroup:

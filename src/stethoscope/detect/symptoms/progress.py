@@ -154,7 +154,11 @@ def _label_entropy(run: Run, kind: LossKind, graphs: Sequence[LossGraph]) -> flo
     if num < LABELS_NEEDED:
         return None
     shares = total[total > 0] / num
-    return min(float(-(shares * np.log(shares)).sum()), kind.chance or math.inf) if len(shares) > 1 else None
+    if len(shares) < 2:
+        return None
+    # Few labels seem to be less even than all are: by (classes - 1) / (2 labels), after Miller and Madow.
+    entropy = float(-(shares * np.log(shares)).sum()) + (len(shares) - 1) / (2 * num)
+    return min(entropy, math.log(len(shares)), kind.chance or math.inf)
 
 
 def _added(counted: Sequence[Sequence[int]]) -> FloatArray:
