@@ -7,13 +7,15 @@ import struct
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from stethoscope.kernels.columns import INDEX, NUM_COLUMNS, NUM_COUNTS
 from stethoscope.store import encoding, frames, scalars_payload
+from stethoscope.store.frames import FrameKind
 from stethoscope.store.json_payload import EncodingError
+from stethoscope.store.queue import MOST_STEPS, Item, joined
 
 ANY_FLOAT = st.floats(allow_nan=True, allow_infinity=True, width=64, allow_subnormal=True)
 NUM_ROWS = st.integers(0, 40)
@@ -104,6 +106,27 @@ def test_scalars_by_name_keep_their_order(told):
         mine = [(step, values[name]) for step, values in told if name in values]
         assert found[name][0] == [step for step, _ in mine]
         np.testing.assert_array_equal(found[name][1], [value for _, value in mine])
+
+
+@settings(deadline=None)
+@given(st.lists(st.sampled_from([FrameKind.SCALARS, FrameKind.ROWS, FrameKind.EVENT]), max_size=200))
+@example([FrameKind.SCALARS] * 200)
+def test_scalars_share_frames_of_a_few_steps_and_none_comes_later(kinds):
+    items = [Item(kind, step, 0.0, [(step, {"loss": 1.0})], 1) for step, kind in enumerate(kinds)]
+    found = joined(items)
+    told = [one.content for one in found if one.kind == FrameKind.SCALARS]
+    assert all(len(content) <= MOST_STEPS for content in told)
+    assert [step for content in told for step, _ in content] == [
+        n for n, k in enumerate(kinds) if k == FrameKind.SCALARS
+    ]
+    others = [one.step for one in found if one.kind != FrameKind.SCALARS]
+    assert others == [n for n, kind in enumerate(kinds) if kind != FrameKind.SCALARS]
+    seen = set()
+    for one in found:
+        if one.kind == FrameKind.SCALARS:
+            seen.update(step for step, _ in one.content)
+        else:
+            assert {n for n in range(one.step) if kinds[n] == FrameKind.SCALARS} <= seen
 
 
 @settings(deadline=None)

@@ -10,7 +10,7 @@ import dataclasses
 import threading
 from collections import deque
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Final
 
 from stethoscope.store.encoding import encode_rows, encode_vectors
 from stethoscope.store.frames import FrameKind
@@ -50,6 +50,10 @@ def payload(kind: FrameKind, content: Sequence[Any]) -> bytes:
     return bytes(content[0])
 
 
+MOST_STEPS: Final = 64
+"""Whose scalars share a frame: that is what one damaged byte may cost."""
+
+
 def joined(items: Iterable[Item]) -> list[Item]:
     """The items as few frames: what many small ones say is written, read and sealed in one.
 
@@ -63,7 +67,7 @@ def joined(items: Iterable[Item]) -> list[Item]:
         content = item.content
         if content is None:
             continue
-        if item.kind == FrameKind.SCALARS and scalars is not None:
+        if item.kind == FrameKind.SCALARS and scalars is not None and len(scalars) < MOST_STEPS:
             scalars += content
             continue
         if item.kind == FrameKind.SITES and sites is not None and content[0] == sites[0] + len(sites[1]):
