@@ -4,18 +4,23 @@ from __future__ import annotations
 
 from typing import Final
 
-from benchmarks.strangers.program import (
-    Program,
+from benchmarks.strangers.preparing import (
+    cora_as_csv,
     shakespeare_bytes,
+    short_sound,
     sine_waves,
+    sphere,
+    translations,
     words_as_train_txt,
     words_in_three_files,
 )
+from benchmarks.strangers.program import Program
 
 _TUTORIAL: Final = "yunjey/pytorch-tutorial"
 _EXAMPLES: Final = "pytorch/examples"
 _GAN: Final = "eriklindernoren/PyTorch-GAN"
 _TCN: Final = "locuslab/TCN"
+_SIREN: Final = "vsitzmann/siren"
 _MIDDLE: Final = "tutorials/02-intermediate"
 _PERCENT: Final = r"test images: ([\d.]+) %"
 _NAMES: Final = "--num-workers 0 --max-steps 400 --n-embd 32 --n-embd2 32 --n-layer 2"
@@ -26,9 +31,9 @@ _NANO: Final = (
 
 
 def _gan(name: str, **settings: str) -> Program:
-    more = "".join(f" --{key} {value}" for key, value in settings.items())
     script = f"implementations/{name}/{name}.py"
-    return Program(_GAN, script, f"--n_epochs 6 --n_cpu 0{more}", samples=1000, is_mutated=False)
+    epochs = settings.get("n_epochs", "6")
+    return Program(_GAN, script, f"--n_epochs {epochs} --n_cpu 0", samples=1000, is_mutated=False)
 
 
 PROGRAMS: Final = (
@@ -37,7 +42,9 @@ PROGRAMS: Final = (
     ),
     Program(_TUTORIAL, "tutorials/01-basics/linear_regression/main.py", is_mutated=False),
     Program(_TUTORIAL, "tutorials/01-basics/logistic_regression/main.py", metric=_PERCENT, higher_is_better=True),
-    Program(_TUTORIAL, f"{_MIDDLE}/bidirectional_recurrent_neural_network/main.py", is_mutated=False),
+    Program(
+        _TUTORIAL, f"{_MIDDLE}/bidirectional_recurrent_neural_network/main.py", metric=_PERCENT, higher_is_better=True
+    ),
     Program(
         _TUTORIAL,
         f"{_MIDDLE}/convolutional_neural_network/main.py",
@@ -45,8 +52,8 @@ PROGRAMS: Final = (
         higher_is_better=True,
     ),
     Program(_TUTORIAL, f"{_MIDDLE}/deep_residual_network/main.py", steps=60, is_mutated=False),
-    Program(_TUTORIAL, f"{_MIDDLE}/recurrent_neural_network/main.py", is_mutated=False),
-    Program(_TUTORIAL, f"{_MIDDLE}/language_model/main.py", steps=60, prepare=words_as_train_txt, is_mutated=False),
+    Program(_TUTORIAL, f"{_MIDDLE}/recurrent_neural_network/main.py", metric=_PERCENT, higher_is_better=True),
+    Program(_TUTORIAL, f"{_MIDDLE}/language_model/main.py", steps=60, prepare=words_as_train_txt),
     Program(_TUTORIAL, "tutorials/03-advanced/generative_adversarial_network/main.py", steps=600, is_mutated=False),
     Program(_TUTORIAL, "tutorials/03-advanced/variational_autoencoder/main.py"),
     Program(_EXAMPLES, "mnist/main.py", "--epochs 3", metric=r"Accuracy: \d+/\d+ \((\d+)%\)", higher_is_better=True),
@@ -83,10 +90,18 @@ PROGRAMS: Final = (
     _gan("wgan_gp"),
     _gan("cgan"),
     _gan("aae"),
-    Program("karpathy/makemore", "makemore.py", f"--type mlp {_NAMES}", steps=400, is_mutated=False),
+    _gan("acgan", n_epochs="2"),
+    _gan("dcgan", n_epochs="2"),
+    _gan("ebgan", n_epochs="2"),
+    _gan("infogan", n_epochs="2"),
+    _gan("relativistic_gan", n_epochs="2"),
+    _gan("sgan", n_epochs="2"),
+    _gan("wgan_div"),
+    Program("karpathy/makemore", "makemore.py", f"--type mlp {_NAMES}", steps=400),
     Program("karpathy/makemore", "makemore.py", f"--type transformer {_NAMES}", steps=400),
-    Program("karpathy/makemore", "makemore.py", f"--type gru {_NAMES}", steps=400, is_mutated=False),
-    Program("karpathy/makemore", "makemore.py", f"--type bow {_NAMES}", steps=400, is_mutated=False),
+    Program("karpathy/makemore", "makemore.py", f"--type gru {_NAMES}", steps=400),
+    Program("karpathy/makemore", "makemore.py", f"--type bow {_NAMES}", steps=400),
+    Program("karpathy/makemore", "makemore.py", f"--type rnn {_NAMES}", steps=400),
     Program("karpathy/makemore", "makemore.py", f"--type bigram {_NAMES}", steps=400, is_mutated=False),
     Program("karpathy/nanoGPT", "train.py", _NANO, prepare=shakespeare_bytes, metric=r"val loss ([\d.naninf]+)"),
     Program(
@@ -117,6 +132,50 @@ PROGRAMS: Final = (
         "run.py",
         "-dataset-name cifar10 --epochs 3 --batch-size 32 -j 0 --disable-cuda --arch resnet18",
         samples=600,
+        is_mutated=False,
+    ),
+    Program(
+        "sfujim/TD3",
+        "main.py",
+        "--policy DDPG --env Pendulum-v1 --max_timesteps 500 --start_timesteps 200",
+        steps=500,
+        is_mutated=False,
+    ),
+    Program(
+        "jadore801120/attention-is-all-you-need-pytorch",
+        "train.py",
+        "-data_pkl data.pkl -output_dir out -no_cuda -epoch 4 -b 32 -d_model 64 -d_inner_hid 128 -d_k 16 -d_v 16 "
+        "-n_head 4 -n_layers 2 -warmup 100 -dropout 0.0",
+        prepare=translations,
+        metric=r"\(Validation\) +ppl: +([\d.naninf]+)",
+        files=("transformer/Models.py", "transformer/Optim.py"),
+    ),
+    Program(_EXAMPLES, "gat/main.py", "--epochs 60", prepare=cora_as_csv, is_mutated=False),
+    Program(
+        _EXAMPLES,
+        "imagenet/main.py",
+        "--dummy --epochs 2 -b 16 -j 0 -p 5 --lr 0.01 -a resnet18",
+        samples=96,
+        is_mutated=False,
+    ),
+    Program(_SIREN, "experiment_scripts/train_audio.py", prepare=short_sound, steps=150, is_mutated=False),
+    Program(
+        _SIREN,
+        "experiment_scripts/train_sdf.py",
+        "--experiment_name sdf --point_cloud_path sphere.xyz --batch_size 500 --model_type sine",
+        prepare=sphere,
+        steps=120,
+        is_mutated=False,
+    ),
+    Program("KindXiaoming/pykan", "hellokan.ipynb", is_mutated=False),
+    *(
+        Program("higgsfield/RL-Adventure-2", f"{name}.ipynb", steps=300, is_mutated=False)
+        for name in ("1.actor-critic", "2.gae", "3.ppo", "5.ddpg", "6.td3", "7.soft actor-critic")
+    ),
+    Program(
+        "lucidrains/x-transformers",
+        "train_parity.py",
+        steps=20,
         is_mutated=False,
     ),
 )

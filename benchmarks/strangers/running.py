@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import importlib
-import json
 import os
 import re
 import runpy
@@ -16,18 +14,20 @@ import sys
 import time
 import traceback
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-import numpy as np
 from benchmarks.strangers.program import Program
+from benchmarks.strangers.reading import Ran, read
 
 STANDINS: Final = Path(__file__).parent / "standins"
 ROOT: Final = Path(__file__).parents[2]
 LIMIT_SECONDS: Final = 240
+PROCESSOR_SECONDS: Final = 60
+"""Of a mutant and of what it is compared with."""
+GRACE_SECONDS: Final = 30
 QUIETLY: Final = {"STETHOSCOPE_COMPANION": "off", "STETHOSCOPE_QUIET": "true"}
 PRELOADED: Final = (
     "torch",
-    "sklearn.datasets",
     "PIL.Image",
     "stethoscope",
     "stethoscope.session",
@@ -38,34 +38,12 @@ _LEFT_OUT: Final = shutil.ignore_patterns(
 )
 
 
-@dataclasses.dataclass
-class Ran:
-    """What one start of a program gave."""
-
-    key: str
-    repository: str
-    seed: int
-    operator: str = ""
-    state: str = ""
-    message: str = ""
-    causes: list[list[Any]] = dataclasses.field(default_factory=list)
-    symptoms: list[str] = dataclasses.field(default_factory=list)
-    suspected: list[str] = dataclasses.field(default_factory=list)
-    live: list[str] = dataclasses.field(default_factory=list)
-    metric: float | None = None
-    loss: list[float] = dataclasses.field(default_factory=list)
-    num_steps: int = 0
-    seconds: float = 0.0
-    exit: int = 0
-    error: str = ""
-    folder: str = ""
-
-
 def work_copy(program: Program, fetched: Path, into: Path, changed: dict[str, str]) -> Path:
     """A copy of the repository with its data, and with files that a mutation changed."""
-    source = fetched / program.repository.replace("/", "+")
-    shutil.copytree(source, into, ignore=_LEFT_OUT, dirs_exist_ok=True)
-    folder = (into / program.script).parent
+    shutil.copytree(program.folder(fetched), into, ignore=_LEFT_OUT, dirs_exist_ok=True)
+    folder = (into / program.file).parent
+    if program.file != program.script:
+        (into / program.file).write_text(program.source(fetched, program.script))
     if program.prepare is not None:
         program.prepare(folder)
     for name, text in changed.items():
@@ -76,14 +54,17 @@ def work_copy(program: Program, fetched: Path, into: Path, changed: dict[str, st
 def environment(program: Program, seed: int, folder: Path) -> dict[str, str]:
     """Of the program's process; the repository counts as installed."""
     root = folder.parents[len(Path(program.script).parents) - 2] if "/" in program.script else folder
+    paths = (ROOT / "src", ROOT, STANDINS, root, os.environ.get("PYTHONPATH", ""))
     return os.environ | {
-        "PYTHONPATH": os.pathsep.join(map(str, (ROOT / "src", ROOT, STANDINS, root))),
+        "PYTHONPATH": os.pathsep.join(filter(None, map(str, paths))),
+        "PATH": os.pathsep.join((str(STANDINS / "bin"), os.environ.get("PATH", ""))),
         "STRANGERS": "1",
         "STRANGERS_STEPS": str(program.steps),
         "STRANGERS_SEED": str(seed),
         "STRANGERS_SAMPLES": str(program.samples),
         "STETHOSCOPE_DIR": str(folder / "st"),
         "OMP_NUM_THREADS": "1",
+        "CUDA_VISIBLE_DEVICES": "",
         "MPLBACKEND": "template",  # draws nothing
         # Scripts of the time before torch.load asked whom it may trust; what they load, they wrote themselves.
         "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD": "1",
@@ -91,72 +72,108 @@ def environment(program: Program, seed: int, folder: Path) -> dict[str, str]:
     }
 
 
-def run_as_a_user(program: Program, seed: int, folder: Path) -> tuple[int, str, str]:
+def run_as_a_user(program: Program, seed: int, folder: Path, limit: float) -> tuple[int, str, str]:
     """`python -m stethoscope run SCRIPT ARGS` in a process of its own, with all that a user would see."""
-    words = [sys.executable, "-m", "stethoscope", "run", Path(program.script).name, *program.args.split()]
-    with subprocess.Popen(
-        words,
-        cwd=folder,
-        env=environment(program, seed, folder),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        errors="replace",
-    ) as process:
-        try:
-            out, err = process.communicate(timeout=LIMIT_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.send_signal(signal.SIGINT)
-            out, err = process.communicate()
-    return process.returncode, out, err
-
-
-def run_forked(program: Program, seed: int, folder: Path) -> tuple[int, str, str]:
-    """The same without a companion, in a fork that has torch already: a few seconds less of every run."""
+    words = [sys.executable, "-m", "stethoscope", "run", Path(program.file).name, *program.args.split()]
     out, err = folder / "out.txt", folder / "err.txt"
+    with (
+        out.open("w") as to_out,
+        err.open("w") as to_err,
+        subprocess.Popen(
+            words,
+            cwd=folder,
+            env=environment(program, seed, folder),
+            stdout=to_out,
+            stderr=to_err,
+            start_new_session=True,
+        ) as process,
+    ):
+        for patience, then in ((limit, signal.SIGINT), (GRACE_SECONDS, signal.SIGKILL)):
+            try:
+                process.wait(patience)
+                break
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, then)
+    return process.returncode, out.read_text(errors="replace"), err.read_text(errors="replace")
+
+
+def preload() -> None:
+    """What a fork shall have already."""
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
     for name in PRELOADED:
         importlib.import_module(name)
+
+
+def run_forked(program: Program, seed: int, folder: Path, limit: float) -> tuple[int, str, str]:
+    """The same without a companion, in a fork that has torch already: a few seconds less of every run."""
+    out, err = folder / "out.txt", folder / "err.txt"
+    preload()
     child = os.fork()
     if not child:
-        code = 1
-        try:
-            os.setsid()
-            os.environ |= environment(program, seed, folder) | QUIETLY
-            os.chdir(folder)
-            for number, path in ((1, out), (2, err)):
-                os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
-            sys.stdout, sys.stderr = os.fdopen(1, "w", buffering=1), os.fdopen(2, "w", buffering=1)
-            signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGINT))
-            signal.alarm(LIMIT_SECONDS)
-            sys.path.insert(1, str(STANDINS))
-            runpy.run_path(str(STANDINS / "sitecustomize.py"))
-            from stethoscope.cli import main
-
-            code = main(["run", Path(program.script).name, *program.args.split()])
-        except SystemExit as stop:
-            code = stop.code if isinstance(stop.code, int) else 1
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            with contextlib.suppress(Exception):
-                import atexit
-
-                atexit._run_exitfuncs()
-                sys.stdout.flush()
-                sys.stderr.flush()
-            os._exit(code or 0)
-    _, status = os.waitpid(child, 0)
+        _be_the_program(program, seed, folder, limit)
+    until = time.monotonic() + limit + GRACE_SECONDS
+    done, status = os.waitpid(child, os.WNOHANG)
+    while not done:
+        if time.monotonic() > until:
+            os.killpg(child, signal.SIGKILL)
+            until += GRACE_SECONDS
+        time.sleep(0.05)
+        done, status = os.waitpid(child, os.WNOHANG)
     return os.waitstatus_to_exitcode(status), out.read_text(errors="replace"), err.read_text(errors="replace")
 
 
-def run(program: Program, seed: int, fetched: Path, into: Path, operator: str, changed: dict[str, str]) -> Ran:
+def _be_the_program(program: Program, seed: int, folder: Path, limit: float) -> None:
+    code = 1
+    try:
+        os.setsid()
+        os.environ |= environment(program, seed, folder) | QUIETLY
+        os.chdir(folder)
+        for number, path in ((1, folder / "out.txt"), (2, folder / "err.txt")):
+            os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
+        sys.stdout, sys.stderr = os.fdopen(1, "w", buffering=1), os.fdopen(2, "w", buffering=1)
+        for clock, number, seconds in (
+            (signal.ITIMER_REAL, signal.SIGALRM, limit),
+            (signal.ITIMER_PROF, signal.SIGPROF, PROCESSOR_SECONDS),
+        ):
+            signal.signal(number, lambda *_: os.kill(os.getpid(), signal.SIGINT))
+            signal.setitimer(clock, seconds)
+        sys.path[:] = [*environment(program, seed, folder)["PYTHONPATH"].split(os.pathsep), *sys.path]
+        runpy.run_path(str(STANDINS / "sitecustomize.py"))
+        from stethoscope.cli import main
+
+        code = main(["run", Path(program.file).name, *program.args.split()])
+    except SystemExit as stop:
+        code = stop.code if isinstance(stop.code, int) else 1
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        with contextlib.suppress(Exception):
+            import atexit
+
+            atexit._run_exitfuncs()
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(code or 0)
+
+
+def run(
+    program: Program,
+    seed: int,
+    fetched: Path,
+    into: Path,
+    operator: str,
+    changed: dict[str, str],
+    limit: float = LIMIT_SECONDS,
+) -> Ran:
     """One start, judged as `diagnose` does. A healthy program runs as a user runs it."""
     ran = Ran(program.key, program.repository, seed, operator)
-    began = time.perf_counter()
+    began, processor = time.perf_counter(), _processor_seconds()
     folder = work_copy(program, fetched, into, changed)
     start = run_as_a_user if not operator else run_forked
-    ran.exit, out, err = start(program, seed, folder)
+    ran.exit, out, err = start(program, seed, folder, limit)
     ran.seconds = time.perf_counter() - began
+    used = _processor_seconds() - processor
+    ran.is_cut = ran.seconds >= limit or (bool(operator) and used >= PROCESSOR_SECONDS)
     (into / "stdout.txt").write_text(out)
     (into / "stderr.txt").write_text(err)
     ran.live = [line for line in err.splitlines() if line.startswith(("stethoscope: ", "  stethoscope"))]
@@ -164,7 +181,7 @@ def run(program: Program, seed: int, fetched: Path, into: Path, operator: str, c
     with contextlib.suppress(ValueError):
         ran.metric = float(found[-1]) if found else None
     try:
-        _read(ran, folder / "st")
+        read(ran, folder / "st")
     except Exception:
         ran.error = traceback.format_exc(limit=-2)
     if "KeyboardInterrupt" not in err and ran.exit not in (0, 130, -signal.SIGINT) and not ran.error:
@@ -172,28 +189,6 @@ def run(program: Program, seed: int, fetched: Path, into: Path, operator: str, c
     return ran
 
 
-def _read(ran: Ran, folder: Path) -> None:
-    import stethoscope
-    from stethoscope.store import find_runs, open_run
-
-    runs = sorted(find_runs(folder))
-    if not runs:
-        ran.error = "no run was recorded"
-        return
-    # Of several trainings in one script, the longest.
-    opened = max((open_run(path) for path in runs), key=lambda one: len(one.steps))
-    ran.folder, ran.num_steps = str(opened.path), len(opened.steps)
-    diagnosis = stethoscope.diagnose(opened)
-    ran.state, ran.message = str(diagnosis.verdict.state), diagnosis.verdict.message
-    ran.causes = [[c.code, str(c.severity), c.first_step, list(c.sites[:3]), c.message] for c in diagnosis.causes]
-    ran.symptoms = [symptom.name for symptom in diagnosis.verdict.symptoms]
-    ran.suspected = [one.text for one in diagnosis.verdict.suspected]
-    values = opened.metric("loss").values if "loss" in opened.metrics() else np.empty(0)
-    if len(values):
-        tenth = max(len(values) // 10, 1)
-        ran.loss = [float(np.median(values[:tenth])), float(np.median(values[-tenth:]))]
-
-
-def save(rows: list[Ran], path: Path) -> None:
-    """As JSON."""
-    path.write_text(json.dumps([dataclasses.asdict(row) for row in rows], indent=1) + "\n")
+def _processor_seconds() -> float:
+    times = os.times()
+    return times.children_user + times.children_system

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from benchmarks.strangers.operators import OPERATORS
 from benchmarks.strangers.program import Program
-from benchmarks.strangers.running import Ran
+from benchmarks.strangers.reading import Ran
 
 FIRST: int = 2
 """A reader looks at the first two causes."""
@@ -42,13 +42,16 @@ def judge(rows: Sequence[Ran], programs: Sequence[Program]) -> list[Judged]:
     judged = []
     for key, program in by_key.items():
         own = [row for row in rows if row.key == key]
-        base = sorted(measure(row, program) for row in own if row.operator == "none")
-        if len(base) < 2:
+        originals = [row for row in own if row.operator == "none"]
+        # A run that the clock ended has not come as far, so its measure says nothing.
+        if len(originals) < 2 or any(row.is_cut or row.error for row in originals):
             continue
+        base = sorted(measure(row, program) for row in originals)
         best, worst = base[0], base[-1]
         limit = worst + (worst - best)
         for row in own:
-            if row.operator in ("", "none") or (row.error and not row.num_steps and row.operator != "no_step"):
+            never_began = row.error and not row.num_steps and row.operator != "no_step"
+            if row.operator in ("", "none") or row.is_cut or never_began:
                 continue
             operator = OPERATORS[row.operator]
             value = measure(row, program)

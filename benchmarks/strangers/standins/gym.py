@@ -2,28 +2,68 @@
 
 from __future__ import annotations
 
+import sys
+import types
 from typing import Any
 
 import gymnasium
 from gymnasium import spaces
 
-__all__ = ["make", "spaces"]
+__all__ = ["ActionWrapper", "ObservationWrapper", "Wrapper", "envs", "make", "spaces"]
+
+envs = types.SimpleNamespace()
 
 
-class _Old:
+class Wrapper:
+    """One environment in another's clothes."""
+
     def __init__(self, env: Any) -> None:
-        self.env, self._seed = env, None
-        self._max_episode_steps = env.spec.max_episode_steps if env.spec else None
+        self.env = env
 
     def __getattr__(self, name: str) -> Any:
+        if name == "env":
+            raise AttributeError(name)
         return getattr(self.env, name)
+
+    def reset(self, **kwargs: Any) -> Any:
+        """An observation."""
+        return self.env.reset(**kwargs)
+
+    def step(self, action: Any) -> Any:
+        """Observation, reward, whether it is done, and more."""
+        return self.env.step(action)
+
+
+class ObservationWrapper(Wrapper):
+    def reset(self, **kwargs: Any) -> Any:
+        """An observation."""
+        return self.observation(self.env.reset(**kwargs))
+
+    def step(self, action: Any) -> Any:
+        """Observation, reward, whether it is done, and more."""
+        observation, *more = self.env.step(action)
+        return self.observation(observation), *more
+
+
+class ActionWrapper(Wrapper):
+    def step(self, action: Any) -> Any:
+        """Observation, reward, whether it is done, and more."""
+        change = self.action if hasattr(type(self), "action") else self._action  # its name before gym 0.9
+        return self.env.step(change(action))
+
+
+class _Old(Wrapper):
+    def __init__(self, env: Any) -> None:
+        super().__init__(env)
+        self._seed: int | None = None
+        self._max_episode_steps = env.spec.max_episode_steps if env.spec else None
 
     def seed(self, seed: int | None = None) -> None:
         """Keeps it for the next `reset`."""
         self._seed = seed
         self.env.action_space.seed(seed)
 
-    def reset(self) -> Any:
+    def reset(self, **_: Any) -> Any:
         """An observation."""
         seed, self._seed = self._seed, None
         return self.env.reset(seed=seed)[0]
@@ -39,3 +79,18 @@ def make(name: str, **kwargs: Any) -> _Old:
     for old in ("Pendulum", "CartPole"):
         name = name.replace(f"{old}-v0", f"{old}-v1")
     return _Old(gymnasium.make(name, **kwargs))
+
+
+def _modules() -> None:
+    clip = types.ModuleType("gym.wrappers.clip_action")
+    clip.ClipAction = Wrapper
+    sys.modules |= {
+        "gym.spaces": spaces,
+        "gym.spaces.box": spaces.box,
+        "gym.wrappers": types.ModuleType("gym.wrappers"),
+        "gym.wrappers.clip_action": clip,
+    }
+
+
+__path__: list[str] = []
+_modules()

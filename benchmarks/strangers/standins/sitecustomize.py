@@ -13,11 +13,14 @@ _SEED = int(os.environ.get("STRANGERS_SEED", "0"))
 def _prepare() -> None:
     import random
 
+    import nothing
     import numpy as np
     import torch
     from torch.optim.optimizer import register_optimizer_step_post_hook
 
+    nothing.install()
     torch.set_num_threads(1)
+    os.cpu_count = lambda: 2  # as many workers as a small machine has
     plain = torch.manual_seed
 
     def shifted(seed: int) -> torch.Generator:

@@ -10,22 +10,32 @@ from typing import Any
 import numpy as np
 import torch
 from PIL import Image
-from sklearn.datasets import load_digits
 from torch.utils.data import Dataset
 
 _TEST = 297
 _SAMPLES = int(os.environ.get("STRANGERS_SAMPLES", "1500"))
 
 
-def _digits(train: bool, size: int) -> tuple[np.ndarray, np.ndarray]:
+def _loaded() -> tuple[np.ndarray, np.ndarray]:
+    packed = os.environ.get("STRANGERS_DIGITS", "")
+    if packed:
+        with np.load(packed) as arrays:
+            return arrays["images"], arrays["target"]
+    from sklearn.datasets import load_digits
+
     loaded = load_digits()
-    order = np.random.RandomState(0).permutation(len(loaded.target))
-    order = order[_TEST:][:_SAMPLES] if train else order[:_TEST]
+    return loaded.images, loaded.target
+
+
+def _digits(train: bool, size: int) -> tuple[np.ndarray, np.ndarray]:
+    images, target = _loaded()
+    order = np.random.RandomState(0).permutation(len(target))
+    order = order[_TEST:][:_SAMPLES] if train else order[:_TEST][:_SAMPLES]
     pictures = []
-    for picture in loaded.images[order]:
+    for picture in images[order]:
         small = Image.fromarray((picture * (255.0 / 16.0)).astype(np.uint8))
         pictures.append(np.asarray(small.resize((size, size), Image.Resampling.BILINEAR)))
-    return np.stack(pictures), loaded.target[order].astype(np.int64)
+    return np.stack(pictures), target[order].astype(np.int64)
 
 
 class VisionDataset(Dataset):
