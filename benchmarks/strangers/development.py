@@ -118,6 +118,13 @@ PROGRAMS: Final = (
         "--seq_len 40 --levels 4 --batch_size 128 --epochs 1",
         metric=r"Average loss: ([\d.naninf]+)",
     ),
+    Program(
+        _TCN,
+        "TCN/mnist_pixel/pmnist_test.py",
+        "--levels 4 --nhid 8 --epochs 3 --batch_size 16",
+        samples=600,
+        is_mutated=False,
+    ),
     Program(_TCN, "TCN/poly_music/music_test.py", "--nhid 20 --levels 2 --epochs 2", steps=250, is_mutated=False),
     Program("lucidrains/x-transformers", "train_copy.py", steps=60, is_mutated=False),
     Program(

@@ -8,6 +8,7 @@ import importlib.util
 import sys
 import types
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 PACKAGES = (
@@ -53,6 +54,14 @@ class Nothing(metaclass=_Class):
         pass
 
 
+class SummaryWriter(Nothing):
+    """Writes nothing, into a folder that there is: scripts put files of their own beside."""
+
+    def __init__(self, log_dir: Any = None, *_: Any, **__: Any) -> None:
+        self.log_dir = str(log_dir or "runs")
+        Path(self.log_dir).mkdir(parents=True, exist_ok=True)
+
+
 class _Module(types.ModuleType):
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -82,5 +91,6 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 def install() -> None:
     """What is installed comes first."""
     if importlib.util.find_spec("tensorboard") is None:
-        sys.modules["torch.utils.tensorboard"] = _Module("torch.utils.tensorboard")
+        module = sys.modules["torch.utils.tensorboard"] = _Module("torch.utils.tensorboard")
+        module.SummaryWriter = SummaryWriter
     sys.meta_path.append(_Finder())
