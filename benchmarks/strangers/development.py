@@ -33,7 +33,7 @@ _NANO: Final = (
 def _gan(name: str, **settings: str) -> Program:
     script = f"implementations/{name}/{name}.py"
     epochs = settings.get("n_epochs", "6")
-    return Program(_GAN, script, f"--n_epochs {epochs} --n_cpu 0", samples=1000, is_mutated=False)
+    return Program(_GAN, script, f"--n_epochs {epochs} --n_cpu 0", samples=1000, is_mutated=False, seconds=40.0)
 
 
 PROGRAMS: Final = (
@@ -103,7 +103,14 @@ PROGRAMS: Final = (
     Program("karpathy/makemore", "makemore.py", f"--type bow {_NAMES}", steps=400),
     Program("karpathy/makemore", "makemore.py", f"--type rnn {_NAMES}", steps=400),
     Program("karpathy/makemore", "makemore.py", f"--type bigram {_NAMES}", steps=400, is_mutated=False),
-    Program("karpathy/nanoGPT", "train.py", _NANO, prepare=shakespeare_bytes, metric=r"val loss ([\d.naninf]+)"),
+    Program(
+        "karpathy/nanoGPT",
+        "train.py",
+        _NANO,
+        prepare=shakespeare_bytes,
+        metric=r"val loss ([\d.naninf]+)",
+        seconds=15.0,
+    ),
     Program(
         _TCN,
         "TCN/copy_memory/copymem_test.py",
@@ -111,12 +118,14 @@ PROGRAMS: Final = (
         metric=r"Accuracy: ([\d.]+)",
         higher_is_better=True,
         is_mutated=False,
+        seconds=60.0,
     ),
     Program(
         _TCN,
         "TCN/adding_problem/add_test.py",
         "--seq_len 40 --levels 4 --batch_size 128 --epochs 1",
         metric=r"Average loss: ([\d.naninf]+)",
+        seconds=30.0,
     ),
     Program(
         _TCN,
@@ -124,9 +133,10 @@ PROGRAMS: Final = (
         "--levels 4 --nhid 8 --epochs 3 --batch_size 16",
         samples=600,
         is_mutated=False,
+        seconds=60.0,
     ),
     Program(_TCN, "TCN/poly_music/music_test.py", "--nhid 20 --levels 2 --epochs 2", steps=250, is_mutated=False),
-    Program("lucidrains/x-transformers", "train_copy.py", steps=60, is_mutated=False),
+    Program("lucidrains/x-transformers", "train_copy.py", steps=60, is_mutated=False, seconds=60.0),
     Program(
         "sfujim/TD3",
         "main.py",
@@ -157,13 +167,21 @@ PROGRAMS: Final = (
         metric=r"\(Validation\) +ppl: +([\d.naninf]+)",
         files=("transformer/Models.py", "transformer/Optim.py"),
     ),
-    Program(_EXAMPLES, "gat/main.py", "--epochs 60", prepare=cora_as_csv, is_mutated=False),
+    Program(
+        _EXAMPLES,
+        "gat/main.py",
+        "--epochs 40 --num-heads 2 --hidden-dim 16",
+        prepare=cora_as_csv,
+        is_mutated=False,
+        seconds=60.0,
+    ),
     Program(
         _EXAMPLES,
         "imagenet/main.py",
         "--dummy --epochs 2 -b 16 -j 0 -p 5 --lr 0.01 -a resnet18",
         samples=96,
         is_mutated=False,
+        seconds=60.0,
     ),
     Program(_SIREN, "experiment_scripts/train_audio.py", prepare=short_sound, steps=150, is_mutated=False),
     Program(
@@ -174,15 +192,24 @@ PROGRAMS: Final = (
         steps=120,
         is_mutated=False,
     ),
-    Program("KindXiaoming/pykan", "hellokan.ipynb", is_mutated=False),
+    *(
+        Program("KindXiaoming/pykan", f"{name}.ipynb", steps=200, is_mutated=False)
+        for name in (
+            "hellokan",
+            "tutorials/Example/Example_1_function_fitting",
+            "tutorials/Example/Example_4_classfication",
+            "tutorials/Example/Example_9_singularity",
+        )
+    ),
     *(
         Program("higgsfield/RL-Adventure-2", f"{name}.ipynb", steps=300, is_mutated=False)
-        for name in ("1.actor-critic", "2.gae", "3.ppo", "5.ddpg", "6.td3", "7.soft actor-critic")
+        for name in ("4.acer", "5.ddpg", "6.td3", "7.soft actor-critic")
     ),
     Program(
         "lucidrains/x-transformers",
         "train_parity.py",
         steps=20,
         is_mutated=False,
+        seconds=60.0,
     ),
 )

@@ -105,16 +105,21 @@ PROGRAMS: Final = (
             ("rpo_continuous_action", "--total-timesteps 2048 --num-steps 512 --num-minibatches 8 --update-epochs 4"),
         )
     ),
-    Program("kuangliu/pytorch-cifar", "main.py", samples=48, steps=30, is_mutated=False, seconds=100.0),
+    Program("kuangliu/pytorch-cifar", "main.py", samples=24, steps=24, is_mutated=False, seconds=110.0),
     Program(_CONTRAST, "main_supcon.py", _SMALL, samples=400, steps=25, is_mutated=False, seconds=60.0),
-    Program(_CONTRAST, "main_supcon.py", f"{_SMALL} --method SimCLR", samples=400, steps=25, is_mutated=False),
-    Program(_CONTRAST, "main_ce.py", f"{_SMALL} --learning_rate 0.05", samples=400, steps=25, is_mutated=False),
+    Program(
+        _CONTRAST, "main_supcon.py", f"{_SMALL} --method SimCLR", samples=400, steps=25, is_mutated=False, seconds=60.0
+    ),
+    Program(
+        _CONTRAST, "main_ce.py", f"{_SMALL} --learning_rate 0.05", samples=400, steps=25, is_mutated=False, seconds=60.0
+    ),
     Program(
         "milesial/Pytorch-UNet",
         "train.py",
-        "--epochs 3 --batch-size 2 --scale 1 --learning-rate 1e-4 --validation 20",
+        "--epochs 2 --batch-size 2 --scale 1 --learning-rate 1e-4 --validation 20",
         prepare=discs,
         is_mutated=False,
+        seconds=90.0,
     ),
     Program(
         _FLOWS,

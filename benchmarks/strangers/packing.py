@@ -73,7 +73,9 @@ def copy_notebook(program: Program, fetched: Path, into: Path) -> None:
     """Its cells without what they gave, which is most of its size."""
     notebook = json.loads((program.folder(fetched) / program.script).read_text())
     cells = [{"cell_type": cell["cell_type"], "source": cell["source"]} for cell in notebook["cells"]]
-    (program.folder(into) / program.script).write_text(json.dumps({"cells": cells}))
+    path = program.folder(into) / program.script
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"cells": cells}))
 
 
 def pack_wheels(wheels: Path, archive: Path) -> None:

@@ -50,6 +50,11 @@ class Nothing(metaclass=_Class):
     def __enter__(self) -> Nothing:
         return Nothing()
 
+    def __add__(self, _: Any) -> Nothing:
+        return Nothing()
+
+    __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __add__
+
     def __exit__(self, *_: object) -> None:
         pass
 
@@ -86,6 +91,11 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
     def exec_module(self, _: types.ModuleType) -> None:
         pass
+
+
+def module(name: str) -> types.ModuleType:
+    """One more of them, whatever it is called."""
+    return _Module(name)
 
 
 def install() -> None:
