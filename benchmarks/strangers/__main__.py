@@ -42,7 +42,8 @@ def main() -> int:
     if (digits := options.fetched / "digits.npz").exists():
         os.environ["STRANGERS_DIGITS"] = str(digits)
     preload()
-    rows = load(options.json)
+    # An original that did not begin is tried again.
+    rows = [row for row in load(options.json) if row.num_steps or row.operator not in ("", "none")]
     done = {(row.key, row.operator, row.seed) for row in rows}
     tasks = [task(options, *one) for one in draw(options) if (one[0].key, *one[1:3]) not in done]
     print(f"{len(rows)} rows are there, {len(tasks)} are to come", flush=True)

@@ -8,7 +8,6 @@ from benchmarks.strangers.preparing import cora, discs, text_as_input_txt
 from benchmarks.strangers.program import Program
 
 _MORVAN: Final = "MorvanZhou/PyTorch-Tutorial"
-_TEST: Final = r"test accuracy: ([\d.]+)"
 _NLP: Final = "graykode/nlp-tutorial"
 _CLEAN: Final = "vwxyzjn/cleanrl"
 _ODE: Final = "rtqichen/torchdiffeq"
@@ -18,9 +17,9 @@ _SMALL: Final = "--batch_size 32 --num_workers 0 --epochs 2 --model resnet18 --p
 _ACTOR: Final = "ikostrikov/pytorch-a2c-ppo-acktr-gail"
 
 
-def _morvan(name: str, *, mutated: bool = False, steps: int = 300, metric: str = "") -> Program:
+def _morvan(name: str, *, mutated: bool = False, steps: int = 300) -> Program:
     script = f"tutorial-contents/{name}.py"
-    return Program(_MORVAN, script, steps=steps, is_mutated=mutated, metric=metric, higher_is_better=bool(metric))
+    return Program(_MORVAN, script, steps=steps, is_mutated=mutated)
 
 
 def _nlp(script: str, *, mutated: bool = False) -> Program:
@@ -32,8 +31,8 @@ PROGRAMS: Final = (
     _morvan("302_classification", mutated=True),
     _morvan("304_save_reload"),
     _morvan("306_optimizer"),
-    _morvan("401_CNN", mutated=True, metric=_TEST),
-    _morvan("402_RNN_classifier", mutated=True, metric=_TEST),
+    _morvan("401_CNN", mutated=True),
+    _morvan("402_RNN_classifier", mutated=True),
     _morvan("403_RNN_regressor", mutated=True),
     _morvan("404_autoencoder", steps=200, mutated=True),
     _morvan("405_DQN_Reinforcement_learning"),

@@ -25,6 +25,8 @@ LIMIT_SECONDS: Final = 240
 PROCESSOR_SECONDS: Final = 60
 """Of a mutant and of what it is compared with."""
 GRACE_SECONDS: Final = 30
+ANSWERS: Final = "answers.txt"
+"""What a script that asks is told."""
 QUIETLY: Final = {"STETHOSCOPE_COMPANION": "off", "STETHOSCOPE_QUIET": "true"}
 PRELOADED: Final = (
     "torch",
@@ -44,6 +46,7 @@ def work_copy(program: Program, fetched: Path, into: Path, changed: dict[str, st
     folder = (into / program.file).parent
     if program.file != program.script:
         (into / program.file).write_text(program.source(fetched, program.script))
+    (folder / ANSWERS).write_text("y\n" * 9)
     if program.prepare is not None:
         program.prepare(folder)
     for name, text in changed.items():
@@ -77,12 +80,14 @@ def run_as_a_user(program: Program, seed: int, folder: Path, limit: float) -> tu
     words = [sys.executable, "-m", "stethoscope", "run", Path(program.file).name, *program.args.split()]
     out, err = folder / "out.txt", folder / "err.txt"
     with (
+        (folder / ANSWERS).open() as answers,
         out.open("w") as to_out,
         err.open("w") as to_err,
         subprocess.Popen(
             words,
             cwd=folder,
             env=environment(program, seed, folder),
+            stdin=answers,
             stdout=to_out,
             stderr=to_err,
             start_new_session=True,
@@ -128,8 +133,10 @@ def _be_the_program(program: Program, seed: int, folder: Path, limit: float) -> 
         os.setsid()
         os.environ |= environment(program, seed, folder) | QUIETLY
         os.chdir(folder)
+        os.dup2(os.open(folder / ANSWERS, os.O_RDONLY), 0)
         for number, path in ((1, folder / "out.txt"), (2, folder / "err.txt")):
             os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
+        sys.stdin = os.fdopen(0)
         sys.stdout, sys.stderr = os.fdopen(1, "w", buffering=1), os.fdopen(2, "w", buffering=1)
         for clock, number, seconds in (
             (signal.ITIMER_REAL, signal.SIGALRM, limit),
@@ -176,7 +183,7 @@ def run(
     ran.is_cut = ran.seconds >= limit or (bool(operator) and used >= PROCESSOR_SECONDS)
     (into / "stdout.txt").write_text(out)
     (into / "stderr.txt").write_text(err)
-    ran.live = [line for line in err.splitlines() if line.startswith(("stethoscope: ", "  stethoscope"))]
+    ran.live = re.findall("stethoscope: [^\r\n]*", err)  # a progress bar may stand before it on its line
     found = re.findall(program.metric, out) if program.metric else []
     with contextlib.suppress(ValueError):
         ran.metric = float(found[-1]) if found else None
