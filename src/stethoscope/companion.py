@@ -58,6 +58,8 @@ class Companion:
         self._seen: int | None = None
         self._num_skips = 4
         self._writer = FindingsWriter(folder)
+        with contextlib.suppress(OSError):  # a full disk: tried again with the first findings
+            self._writer.open()
         self._written: list[Finding] = []
         self._text = repr([self._written, {}])
         self._sealing_errors: dict[str, str] = {}

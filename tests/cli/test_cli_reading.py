@@ -8,8 +8,8 @@ import json
 import pytest
 
 from stethoscope.record import Severity
-from stethoscope.store import FindingsWriter
 from stethoscope.views.common.styled_text import cell_width
+from tests.store.run_making import write_findings
 from tests.views import synthetic
 
 pytestmark = pytest.mark.usefixtures("given_diagnosis")
@@ -25,7 +25,7 @@ def strict(text):
 
 
 def test_list_shows_state_step_loss_and_what_was_found(cli, healthy, sick):
-    FindingsWriter(sick).write([synthetic.CAUSE])
+    write_findings(sick, [synthetic.CAUSE])
     code, out, _ = cli("list")
     head, first, second = out.splitlines()
     assert code == 0
@@ -40,7 +40,7 @@ def test_list_shows_state_step_loss_and_what_was_found(cli, healthy, sick):
 
 def test_list_names_the_cause_and_not_the_worst_that_followed(cli, sick):
     cause = dataclasses.replace(synthetic.CAUSE, code="attention_logit_growth", severity=Severity.WARNING)
-    FindingsWriter(sick).write([cause, *synthetic.FOLLOWED])
+    write_findings(sick, [cause, *synthetic.FOLLOWED])
     line = cli("list", "--width", 100)[1].splitlines()[1]
     assert line.split()[-2:] == ["▲", "attention_logit_growth"]
     assert line.split()[3].startswith("20")
@@ -53,7 +53,7 @@ def test_list_names_the_cause_and_not_the_worst_that_followed(cli, sick):
 
 
 def test_the_list_says_of_an_examined_run_what_its_verdict_says(cli, healthy):
-    FindingsWriter(healthy).write([])
+    write_findings(healthy, [])
     assert cli("list", "--width", 100)[1].splitlines()[1].endswith("? cannot tell")
     assert cli("list", "--ascii")[1].splitlines()[1].endswith("? cannot tell")
     assert strict(cli("list", "--json")[1])["runs"][0]["verdict"] == "cannot_tell"

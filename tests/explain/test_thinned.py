@@ -44,6 +44,18 @@ def test_findings_from_before_thinning_stand(tmp_path: Path) -> None:
     assert [cause.code for cause in diagnose(tmp_path).causes] == ["exploding_gradients"]
 
 
+def test_a_search_that_was_cut_off_tells_what_it_had_and_that_it_was(tmp_path: Path) -> None:
+    make(tmp_path)
+    FindingsWriter(tmp_path).write([FOUND], replace=True)
+    whole = diagnose(tmp_path)
+    assert [f.code for f in whole.findings] != [FOUND.code], "nothing is missing, so what was cut off is not needed"
+    size = sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file())
+    thin(tmp_path, size // 2)
+    told = diagnose(tmp_path)
+    assert FOUND.code in [cause.code for cause in told.causes]
+    assert any("the search that saw them whole is still under way" in words for words in told.verdict.reservations)
+
+
 def test_without_a_companion_what_is_left_is_looked_at(tmp_path: Path) -> None:
     make(tmp_path)
     size = sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file())

@@ -20,8 +20,9 @@ import pytest
 from stethoscope.analyse.graph import Edge, Graph, Node
 from stethoscope.kernels.histogram import NUM_BINS, ZERO_BIN
 from stethoscope.record import Evidence, Finding, Kind, Severity, SiteInfo
-from stethoscope.store import FindingsWriter, RunWriter, process
+from stethoscope.store import RunWriter, process
 from stethoscope.views.server.run_cache import opaque_id
+from tests.store.run_making import write_findings
 from tests.views import synthetic
 
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser") or ""
@@ -107,7 +108,7 @@ def base(tmp_path_factory):
     infos = synthetic.sites_of(synthetic.MODULES, (Kind.GRADIENT, Kind.WEIGHT, Kind.UPDATE))
     synthetic.write_run(folder / HEALTHY, infos=infos)
     add_extras(folder / HEALTHY, infos, range(1, 201))
-    FindingsWriter(folder / HEALTHY).write([])
+    write_findings(folder / HEALTHY, [])
     synthetic.write_run(
         folder / SICK, synthetic.exploding, name="gpt-fp16", metrics=synthetic.exploding_metrics, infos=infos
     )
@@ -119,12 +120,12 @@ def base(tmp_path_factory):
         writer.vectors(step, "sketch", np.arange(len(infos), dtype=np.uint32), sketches)
     assert writer.flush()
     writer.close("exception", {"exception": "FloatingPointError"})
-    FindingsWriter(folder / SICK).write([synthetic.CAUSE, *synthetic.FOLLOWED])
+    write_findings(folder / SICK, [synthetic.CAUSE, *synthetic.FOLLOWED])
     write_stale(folder / STALE)
     evidence = (Evidence(NASTY, 1.0, 2.0, unit=NASTY[:40], site="ok"),)
     synthetic.write_run(folder / HOSTILE, name=NASTY, modules=[NASTY, "ok"], steps=range(1, 40))
-    FindingsWriter(folder / HOSTILE).write(
-        [Finding(NASTY, Severity.CRITICAL, f"{NASTY} broke", 5, 9, (NASTY,), evidence, NASTY)]
+    write_findings(
+        folder / HOSTILE, [Finding(NASTY, Severity.CRITICAL, f"{NASTY} broke", 5, 9, (NASTY,), evidence, NASTY)]
     )
     return folder
 

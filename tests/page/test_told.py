@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from stethoscope.record import Evidence, Finding, Severity
-from stethoscope.store import FindingsWriter
 from stethoscope.views.server.run_cache import opaque_id
 from tests.page.conftest import HEALTHY, SICK, Watched, run_hash
+from tests.store.run_making import write_findings
 from tests.views import synthetic
 
 ALONE = "20261116-070000-alone-abcabc"
@@ -40,7 +40,7 @@ def alone(base):
         (Evidence("share of the first place", 0.9, 0.1),),
         "q, k = rms_norm(q), rms_norm(k)",
     )
-    FindingsWriter(folder).write([cause])
+    write_findings(folder, [cause])
     return folder
 
 
@@ -67,7 +67,7 @@ def checked(base):
     writer.event(0, "checkup", body)
     assert writer.flush()
     writer.close("finished")
-    FindingsWriter(folder).write([])
+    write_findings(folder, [])
     return folder
 
 

@@ -12,7 +12,7 @@ from stethoscope.config import DebugConfig
 from stethoscope.detect import Detection
 from stethoscope.explain import diagnose
 from stethoscope.record import Finding, Severity
-from stethoscope.session import session
+from stethoscope.session import companion_handle, session
 from stethoscope.session.companion_handle import CompanionHandle
 from stethoscope.session.deadline import Deadline
 from stethoscope.store import FindingsWriter
@@ -74,6 +74,7 @@ def test_what_the_companion_found_is_not_looked_for_again(tmp_path: Path, monkey
     assert folder is not None
     with monkeypatch.context() as patched:
         patched.setattr(session, "STOP_SECONDS", 120.0)
+        patched.setattr(companion_handle, "FINISH_SECONDS", 120.0)
         patched.setattr(Detection, "observe", lambda *_: pytest.fail("the whole run is read once more"))
         trained.session.stop()
         assert trained.session._recording.companion is not None

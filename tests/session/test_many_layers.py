@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -16,10 +18,11 @@ from stethoscope.capture import lineage, notes, optimizer_probe
 from stethoscope.capture.routing import Routing
 from stethoscope.capture.schedule import FIRST_COSTS, Schedule
 from stethoscope.config import DebugConfig
+from stethoscope.detect.inputs import _is_scaled_in_order
 from stethoscope.explain import diagnose
 from stethoscope.record import Kind, Site, SiteInfo
 from stethoscope.store import Run, RunWriter, journal_piece, open_run, spool
-from tests.store.run_making import journals, make_run, some_sites, write_steps
+from tests.store.run_making import journals, make_run, some_rows, some_sites, write_steps
 
 
 class CountedList(torch.nn.ModuleList):
@@ -60,6 +63,36 @@ def test_sites_that_every_journal_repeats_are_decoded_once(tmp_path: Path, monke
         assert list(run.steps) == list(range(12))
     assert len(journals(tmp_path / "run")) > 2
     assert sum(decoded) == 200
+
+
+class CountedDict(dict[str, Any]):
+    """Counts how often somebody walks over it."""
+
+    num_walks = 0
+
+    def __iter__(self) -> Iterator[str]:
+        self.num_walks += 1
+        return super().__iter__()
+
+
+def test_modules_are_not_walked_over_for_each_of_them_where_a_norm_is_looked_for(tmp_path: Path) -> None:
+    """With 10,000 layers the companion took longer over this than over all else."""
+    writer = RunWriter.create(tmp_path / "run", {"name": "made"})
+    paths = [f"blocks.{number}.linear" for number in range(50)]
+    writer.sites([SiteInfo(Site(path, Kind.ACTIVATION, ""), (4,), "float32", 4) for path in ["blocks", *paths, "norm"]])
+    writer.rows(0, np.arange(52), some_rows(52, 0))
+    writer.close()
+    with open_run(tmp_path / "run") as run:
+        (one,) = span.spans(run)
+    kinds = dict.fromkeys(paths, "Linear") | {"norm": "LayerNorm"} | {path[:-7]: "Holder" for path in paths}
+    modules = CountedDict({path: {"path": path, "type": kind} for path, kind in kinds.items()})
+    modules["blocks"] = {"path": "blocks", "type": "Holder"}
+    assert _is_scaled_in_order(dataclasses.replace(one, modules=modules))
+    assert modules.num_walks == 1
+    modules["blocks.49.linear.inner"] = {"path": "blocks.49.linear.inner", "type": "Tanh"}
+    assert _is_scaled_in_order(dataclasses.replace(one, modules=modules)), "what did not run does not count"
+    modules["blocks.3.linear"]["type"] = "Tanh"
+    assert not _is_scaled_in_order(dataclasses.replace(one, modules=modules))
 
 
 def test_spans_of_many_sites_are_short_and_find_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

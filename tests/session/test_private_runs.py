@@ -14,7 +14,7 @@ from stethoscope.record import StethoscopeWarning
 from stethoscope.session.location import private_temporary_folder
 from stethoscope.session.redaction import MASK, command_to_record, environment_to_record
 from stethoscope.store import seal
-from tests.session.training import begin, go_on
+from tests.session.training import await_companion, begin, go_on
 
 ADDRESS = "https://hooks.example.org/services/T0/B0/very-secret-token?key=abc"
 
@@ -36,7 +36,9 @@ def open_umask():
 @pytest.mark.usefixtures("open_umask")
 def test_folders_are_0700_and_files_0600_under_any_umask(tmp_path):
     base = tmp_path / "runs"
-    folder = Path(go_on(begin(base, companion="process"), 30).session.stop().path)
+    session = go_on(begin(base, companion="process"), 30).session
+    folder = Path(session.stop().path)
+    await_companion(session)
     seal(folder, final=True)
     for name, mode in modes_under(base).items():
         expected = 0o700 if (tmp_path / name).is_dir() else 0o600

@@ -20,7 +20,7 @@ from stethoscope.store import companion_log, open_run
 from stethoscope.views.common.open_run import OpenRun
 from stethoscope.views.pagedata.facts import status_parts
 from stethoscope.views.pagedata.verdict import verdict_data
-from tests.session.training import Trained, begin, go_on
+from tests.session.training import Trained, await_companion, begin, go_on
 
 
 @pytest.fixture(autouse=True)
@@ -171,6 +171,7 @@ def test_a_detector_that_fails_in_the_companion_is_named_on_every_face(
     trained = begin(tmp_path / "runs", quiet=False, companion="process", detectors=("brittle_detector:Brittle",))
     go_on(trained, 30)
     trained.session.stop()
+    await_companion(trained.session)
     handle: Any = trained.session._recording.companion
     assert handle.has_concluded
     closing = capsys.readouterr().err.splitlines()[-1]

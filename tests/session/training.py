@@ -40,6 +40,14 @@ def begin(folder: Path, name: str = "mlp", **settings: Any) -> Trained:
     return Trained(stethoscope.watch(model, optimizer, **given), model, optimizer)
 
 
+def await_companion(session: stethoscope.DebugSession) -> int:
+    """Until the companion has finished alone; its exit code."""
+    assert session._recording is not None
+    process = session._recording.companion._process
+    assert process is not None
+    return process.wait(60.0)
+
+
 def go_on(trained: Trained, steps: int, name: str = "mlp", after: Callable[[int], None] = lambda step: None) -> Trained:
     generator = torch.Generator().manual_seed(1)
     for step in range(steps):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from stethoscope.kernels.columns import NUM_COLUMNS, NUM_COUNTS
-from stethoscope.record import Kind, Site, SiteInfo
-from stethoscope.store import RunWriter
+from stethoscope.record import Finding, Kind, Site, SiteInfo
+from stethoscope.store import FindingsWriter, RunWriter
 from stethoscope.store.encoding import stored_floats
 
 
@@ -51,6 +52,13 @@ def make_run(
     writer._thread.join()
     writer._spool.close()
     return expected
+
+
+def write_findings(folder: Path, findings: Sequence[Finding]) -> None:
+    """What a search found that has come to its end."""
+    writer = FindingsWriter(folder)
+    writer.write(findings)
+    writer.close()
 
 
 def journals(folder: Path) -> list[Path]:

@@ -21,6 +21,7 @@ from stethoscope.store.inside import (
     read_file,
     remove_file,
 )
+from stethoscope.store.sealed_table import _check_types
 from tests.store.hostile_commands import COMMANDS, attempt
 from tests.store.hostile_folders import CASES, make_case, make_good
 from tests.store.run_making import make_run
@@ -209,3 +210,14 @@ def test_listings_are_bounded_and_sizes_follow_no_link(tmp_path, monkeypatch):
     monkeypatch.setattr("stethoscope.store.inside.MOST_ENTRIES", 1)
     with pytest.raises(RefusedFileError, match="more than 1 names"):
         list_folder(tmp_path / "run")
+
+
+def test_texts_that_point_beyond_their_words_are_refused():
+    """Arrow reads such a file without a word; whoever takes the words then reads memory that is not theirs."""
+    import pyarrow as pa
+
+    beyond = pa.DictionaryArray.from_arrays(pa.array([0, 1], pa.int32()), pa.array(["a"]), safe=False)
+    fine = pa.DictionaryArray.from_arrays(pa.array([0, 1], pa.int32()), pa.array(["a", "b"]))
+    _check_types(pa.table({"module": fine}), ["module"])
+    with pytest.raises(pa.ArrowInvalid):
+        _check_types(pa.table({"module": beyond}), ["module"])

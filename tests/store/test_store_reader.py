@@ -12,7 +12,7 @@ from stethoscope.kernels.columns import NUM_COLUMNS, merge, stat
 from stethoscope.record import Finding, Kind, Severity, Site, SiteInfo
 from stethoscope.store import FindingsWriter, RunWriter, find_runs, latest_run, new_run_folder, open_run
 from stethoscope.store.encoding import stored_floats
-from tests.store.run_making import assert_rows, make_run, some_rows, some_sites, write_steps
+from tests.store.run_making import assert_rows, make_run, some_rows, some_sites, write_findings, write_steps
 
 NAMES = [
     "größe.层",
@@ -247,7 +247,7 @@ def test_of_too_many_findings_the_worst_are_read_and_the_rest_is_said(tmp_path):
     make_run(tmp_path)
     notes = [Finding(f"note_{place}", Severity.INFO, "as many as you like", place, place) for place in range(1200)]
     late = Finding("nan", Severity.CRITICAL, "NaN", 5000, 5000)
-    FindingsWriter(tmp_path).write([*notes, late])
+    write_findings(tmp_path, [*notes, late])
     run = open_run(tmp_path)
     assert len(run.findings()) == 1000
     assert run.findings()[-1] == late

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from stethoscope.record import Finding, MissingExtraError, RunDamagedError, Severity, StethoscopeError
-from stethoscope.store import FindingsWriter, RunWriter, open_run, seal
+from stethoscope.store import RunWriter, open_run, seal
 from stethoscope.store import spool as spool_module
-from tests.store.run_making import make_run, some_rows, some_sites
+from tests.store.run_making import make_run, some_rows, some_sites, write_findings
 
 duckdb = pytest.importorskip("duckdb")
 
@@ -17,7 +17,7 @@ duckdb = pytest.importorskip("duckdb")
 def run(request, tmp_path, monkeypatch):
     monkeypatch.setattr(spool_module, "ROTATE_STEPS", 4)
     make_run(tmp_path, num_steps=10, num_sites=3, ended=None if request.param == "half" else "finished")
-    FindingsWriter(tmp_path).write([Finding("nan", Severity.CRITICAL, "it's NaN", 3, 9)])
+    write_findings(tmp_path, [Finding("nan", Severity.CRITICAL, "it's NaN", 3, 9)])
     if request.param != "live":
         seal(tmp_path, final=True)
     return open_run(tmp_path)

@@ -11,7 +11,7 @@ import pytest
 from stethoscope.explain.context_evidence import CLIP, context_evidence, loss_words, metric_series
 from stethoscope.explain.diagnosis import Diagnosis
 from stethoscope.record import Evidence, Finding, Kind, Series, Severity
-from stethoscope.store import Event, FindingsWriter, RunWriter, open_run
+from stethoscope.store import Event, RunWriter, open_run
 from stethoscope.views.common.open_run import OpenRun
 from stethoscope.views.pagedata.event_messages import event_message, says_something
 from stethoscope.views.pagedata.followed import followed_entries, lasting
@@ -19,6 +19,7 @@ from stethoscope.views.pagedata.log import log_data, num_entries
 from stethoscope.views.pagedata.ranks import over_ranks, spread_bins
 from stethoscope.views.pagedata.verdict import verdict_data
 from stethoscope.views.terminal import render_diagnosis
+from tests.store.run_making import write_findings
 from tests.views import synthetic
 from tests.views.synthetic import CAUSE, FOLLOWED, write_run
 
@@ -106,7 +107,7 @@ def test_a_cause_that_nothing_followed_is_not_told_twice(tmp_path):
 
 
 def test_the_page_gets_five_numbers(sick):
-    FindingsWriter(sick.path).write([BARE])
+    write_findings(sick.path, [BARE])
     cause = verdict_data(OpenRun(sick.path))["cause"]
     assert len(cause["evidence"]) == 1
     assert [one["label"] for one in cause["meanwhile"]][-1] == "loss"
@@ -174,7 +175,7 @@ def test_the_log_tells_what_changed_once(tmp_path):
     assert writer.flush()
     writer.close("finished")
     found = Finding("plateau", Severity.WARNING, "The loss has not moved.", 50, 100)
-    FindingsWriter(folder).write([found])
+    write_findings(folder, [found])
     viewed = OpenRun(folder)
     log = log_data(viewed)
     assert [(one["step"], one["type"]) for one in log["entries"]] == [

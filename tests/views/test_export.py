@@ -15,9 +15,10 @@ import pytest
 from stethoscope.cli import main
 from stethoscope.kernels import histogram
 from stethoscope.record import Evidence, Finding, Kind, Severity, Site, SiteInfo
-from stethoscope.store import FindingsWriter, RunWriter, open_run
+from stethoscope.store import RunWriter, open_run
 from stethoscope.views.export import TABLES, export_run
 from stethoscope.views.export.tensorboard import masked_crcs
+from tests.store.run_making import write_findings
 from tests.views import synthetic
 
 NASTY = "=cmd|' /C calc'!A0</script>\x1b[2J"
@@ -40,11 +41,12 @@ def folder(tmp_path_factory):
     writer.event(7, "skipped_step", {"why": "Inf", "scale": float("inf")})
     assert writer.flush()
     writer.close()
-    FindingsWriter(path).write(
+    write_findings(
+        path,
         [
             synthetic.CAUSE,
             Finding("odd", Severity.WARNING, NASTY, 3, 4, (NASTY,), (Evidence("x", float("nan"), None),)),
-        ]
+        ],
     )
     return path
 

@@ -12,8 +12,9 @@ import stethoscope
 from stethoscope.explain import Diagnosis, State, Verdict
 from stethoscope.explain.diagnosis import LookedAt
 from stethoscope.record import Evidence, Finding, Severity
-from stethoscope.store import FindingsWriter, open_run
+from stethoscope.store import open_run
 from stethoscope.views.notebook import markup
+from tests.store.run_making import write_findings
 from tests.views import synthetic
 
 NASTY = '</div></svg><script>alert(1)</script><img src=x onerror="alert(2)">\x1b[31m\u202e&lt;'
@@ -84,7 +85,7 @@ def sick(tmp_path):
         ended="exception",
         body={"exception": "FloatingPointError"},
     )
-    FindingsWriter(folder).write([synthetic.CAUSE, *synthetic.FOLLOWED])
+    write_findings(folder, [synthetic.CAUSE, *synthetic.FOLLOWED])
     return folder
 
 
@@ -112,11 +113,12 @@ def test_hostile_names_are_text(tmp_path):
     modules = [f"{NASTY}.{n}" for n in range(3)]
     folder = synthetic.write_run(tmp_path / "r", synthetic.exploding, modules=modules, name=NASTY, steps=range(1, 40))
     evidence = Evidence(NASTY, 2.0, 1.0, unit=NASTY, site=NASTY, kind="gradient", stat="norm")
-    FindingsWriter(folder).write(
+    write_findings(
+        folder,
         [
             Finding(NASTY, Severity.CRITICAL, NASTY, 5, 9, (f"{NASTY}.0.weight",), (evidence,), NASTY),
             Finding("other", Severity.INFO, NASTY, 5, 9),
-        ]
+        ],
     )
     with open_run(folder) as run:
         html = run._repr_html_()
@@ -134,7 +136,8 @@ def test_runs_without_findings_and_without_steps(tmp_path):
     fine = synthetic.write_run(tmp_path / "a")
     with open_run(fine) as run:
         assert "Not examined yet" in checked(run._repr_html_()).words
-        (fine / "findings").mkdir(exist_ok=True)
+    write_findings(fine, [])
+    with open_run(fine) as run:
         words = checked(run._repr_html_()).words
         assert "cannot tell" in words
         assert "20 of 20 tensors, 200 steps." in words

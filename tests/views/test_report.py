@@ -11,9 +11,9 @@ import re
 import pytest
 
 from stethoscope.cli import main
-from stethoscope.store import FindingsWriter
 from stethoscope.views.pagedata import OpenRun
 from stethoscope.views.report import report_data, report_html, report_markdown
+from tests.store.run_making import write_findings
 from tests.views import synthetic
 
 NASTY = "</script><script>alert(1)</script><img src=x onerror=alert(2)>`|*_[x](javascript:alert(3))"
@@ -29,7 +29,7 @@ def sick(tmp_path):
         ended="exception",
         body={"exception": "FloatingPointError"},
     )
-    FindingsWriter(folder).write([synthetic.CAUSE, *synthetic.FOLLOWED])
+    write_findings(folder, [synthetic.CAUSE, *synthetic.FOLLOWED])
     return folder
 
 
@@ -82,7 +82,7 @@ def test_hostile_names_stay_text(tmp_path):
     folder = synthetic.write_run(
         tmp_path / "20261116-130000-x-ffffff", name=NASTY, modules=[NASTY, "ok"], steps=range(1, 30)
     )
-    FindingsWriter(folder).write([])
+    write_findings(folder, [])
     text = report_html(OpenRun(folder), "0.1.0")
     assert text.count("<script>") == 1
     assert "<img" not in text

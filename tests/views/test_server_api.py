@@ -19,11 +19,11 @@ from starlette.testclient import TestClient
 
 from stethoscope.analyse.bins import Mark
 from stethoscope.record import Evidence, Finding, Severity
-from stethoscope.store import FindingsWriter
 from stethoscope.views.server import make_app
 from stethoscope.views.server.access import AccessPolicy
 from stethoscope.views.server.app import QUESTIONS
 from stethoscope.views.server.run_cache import opaque_id
+from tests.store.run_making import write_findings
 
 TOKEN = "the-token-of-these-tests"
 SICK = "20261116-130000-gpt-fp16-3f9a01"
@@ -44,8 +44,8 @@ def base(tmp_path_factory):
         body={"exception": "FloatingPointError"},
     )
     synthetic.write_run(folder / LIVE, name="gpt-live", ended=None)
-    FindingsWriter(folder / SICK).write([synthetic.CAUSE, *synthetic.FOLLOWED])
-    FindingsWriter(folder / HEALTHY).write([])
+    write_findings(folder / SICK, [synthetic.CAUSE, *synthetic.FOLLOWED])
+    write_findings(folder / HEALTHY, [])
     return folder
 
 
@@ -297,7 +297,7 @@ def test_hostile_names_come_out_as_harmless_text(tmp_path):
     evidence = (Evidence(nasty, 1.0, 2.0, unit=nasty, site=nasty),)
     finding = Finding("code", Severity.CRITICAL, f"{nasty} broke", 5, 9, (nasty,), evidence, nasty)
     synthetic.write_run(tmp_path / "20261116-120000-x-eeeeee", name=nasty, modules=[nasty, "ok"], steps=range(1, 20))
-    FindingsWriter(tmp_path / "20261116-120000-x-eeeeee").write([finding])
+    write_findings(tmp_path / "20261116-120000-x-eeeeee", [finding])
     app = make_app(tmp_path, AccessPolicy.at("127.0.0.1", 7654, token=TOKEN))
     client = TestClient(app, base_url="http://127.0.0.1:7654", headers={"authorization": f"Bearer {TOKEN}"})
     run_id = client.get("/api/runs").json()["runs"][0]["key"]

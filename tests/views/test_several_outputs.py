@@ -11,7 +11,6 @@ import pytest
 from stethoscope.analyse.bins import Mark
 from stethoscope.analyse.history import reader
 from stethoscope.record import Evidence, Finding, Kind, Severity, Site, SiteInfo
-from stethoscope.store import FindingsWriter
 from stethoscope.views.common.glyphs import Screen
 from stethoscope.views.common.styled_text import to_text
 from stethoscope.views.pagedata import OpenRun, flow, layer
@@ -19,6 +18,7 @@ from stethoscope.views.pagedata.heat import heat_data
 from stethoscope.views.report import report_data
 from stethoscope.views.tui.layer_page import layer_page
 from stethoscope.views.tui.view import View
+from tests.store.run_making import write_findings
 from tests.views import synthetic
 
 RETURNED = {
@@ -63,7 +63,7 @@ def desk_with_cause(folder: Path, where: str) -> OpenRun:
             Evidence(f"non-finite values in {where}", 4.0, 0.0, site=where, kind="output", stat="num_nonfinite"),
         ),
     )
-    FindingsWriter(folder).write([cause])
+    write_findings(folder, [cause])
     return OpenRun(folder)
 
 
@@ -123,7 +123,7 @@ def test_the_report_shows_what_the_model_returned(tmp_path, where):
 
 def test_no_empty_figure_where_nothing_was_measured(tmp_path):
     path = synthetic.write_run(tmp_path / "20261116-130000-none-3f9a02")
-    FindingsWriter(path).write([Finding("nonfinite_origin", Severity.CRITICAL, "NaN in the loss.", 9, 9, ("(loss)",))])
+    write_findings(path, [Finding("nonfinite_origin", Severity.CRITICAL, "NaN in the loss.", 9, 9, ("(loss)",))])
     assert report_data(OpenRun(path), "0.1.0")["layer"] is None
 
 

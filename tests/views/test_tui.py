@@ -12,7 +12,6 @@ import pytest
 
 from stethoscope.analyse.bins import Bins
 from stethoscope.record import Series
-from stethoscope.store import FindingsWriter
 from stethoscope.views.common.glyphs import Screen as Paper
 from stethoscope.views.common.styled_text import cell_width, fit_line, line_width, to_text
 from stethoscope.views.pagedata import OpenRun
@@ -27,6 +26,7 @@ from stethoscope.views.tui.run_screen import CompareScreen, FlowScreen, LayerScr
 from stethoscope.views.tui.runs_page import RunList
 from stethoscope.views.tui.screens import PageScreen
 from stethoscope.views.tui.view import View
+from tests.store.run_making import write_findings
 from tests.views import synthetic
 
 
@@ -41,13 +41,13 @@ def sick(base: Path, name: str = "20261116-130000-gpt-fp16-3f9a01", **more) -> P
         body={"exception": "FloatingPointError"},
         **more,
     )
-    FindingsWriter(folder).write([synthetic.CAUSE, *synthetic.FOLLOWED])
+    write_findings(folder, [synthetic.CAUSE, *synthetic.FOLLOWED])
     return folder
 
 
 def healthy(base: Path, name: str = "20261116-120000-gpt-small-aaaaaa", **more) -> Path:
     folder = synthetic.write_run(base / name, **more)
-    FindingsWriter(folder).write([])
+    write_findings(folder, [])
     (folder / "findings").mkdir(exist_ok=True)
     return folder
 

@@ -8,6 +8,7 @@ saturated. Small inputs are one unless a layer brings them up. Inputs that never
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import ClassVar, Final
 
 import numpy as np
@@ -357,8 +358,10 @@ def _is_scaled_in_order(span: Span) -> bool:
     """Whether only layers that hand the size of their input on stand between it and the first norm."""
     outputs = span.in_depth(span.site_indices(Kind.ACTIVATION))
     paths = dict.fromkeys(span.sites[n].site.module for n in outputs)
+    # Looked up, not searched for with each path: models have ten thousand modules.
+    holders = {holder for path in span.modules for holder in _holders_of(path)}
     for path in paths:
-        if not path or any(other.startswith(f"{path}.") for other in span.modules):
+        if not path or path in holders:
             continue
         kind = str(span.modules.get(path, {}).get("type", ""))
         if "Norm" in kind:
@@ -366,3 +369,11 @@ def _is_scaled_in_order(span: Span) -> bool:
         if not kind.startswith(HOMOGENEOUS):
             return False
     return False
+
+
+def _holders_of(path: str) -> Iterator[str]:
+    """The modules that this one is inside of, but for the root."""
+    end = path.rfind(".")
+    while end > 0:
+        yield path[:end]
+        end = path.rfind(".", 0, end)

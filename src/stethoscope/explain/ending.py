@@ -7,9 +7,11 @@ from typing import Any
 
 from stethoscope.explain.diagnosis import LookedAt
 from stethoscope.store import Run
+from stethoscope.store.findings import Search
 from stethoscope.store.losses import FIRST_LOST, LAST_LOST, LOST_STEPS, lost_steps_text
 
 LONGEST = 200
+_UNFINISHED = {Search.UNDER_WAY: "is still under way", Search.CUT_OFF: "did not come to its end"}
 
 
 def reservations(looked: LookedAt, run: Run) -> list[str]:
@@ -21,6 +23,8 @@ def reservations(looked: LookedAt, run: Run) -> list[str]:
     if looked.num_steps_lost:
         lost = {LOST_STEPS: looked.num_steps_lost, FIRST_LOST: looked.first_lost_step, LAST_LOST: looked.last_lost_step}
         told.append(f"{lost_steps_text(lost)} never reached the disk.")
+    if run.thinned and run.state != "live" and run.search in _UNFINISHED:
+        told.append(f"Old steps were thinned out, and the search that saw them whole {_UNFINISHED[run.search]}.")
     if looked.broken_detectors:
         named = ", ".join(broken.partition(":")[0] for broken in looked.broken_detectors[:3])
         more = f" and {len(looked.broken_detectors) - 3} more" if len(looked.broken_detectors) > 3 else ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -45,7 +45,8 @@ def diagnose(
             if is_late is not None and is_late():
                 raise TimeoutError
             detection.observe([span])
-        findings = [*detection.findings(), *_from_elsewhere(opened)]
+        findings = detection.findings()
+        findings += _from_elsewhere(opened, {finding.code for finding in findings})
         # Of those that are not known here, such as a script's own, what was said of them while the run was recorded.
         here = {kind.__name__ for kind in known().detectors}
         elsewhere = {name: error for name, error in opened.failures().items() if name not in here}
@@ -85,9 +86,10 @@ def broken_detectors(failures: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(f"{name}: {error}" for name, error in failures.items() if name != SEALING)
 
 
-def _from_elsewhere(run: Run) -> list[Finding]:
-    """What detectors found while the run was recorded that are not known here, such as those of a script's own."""
-    return [finding for finding in run.findings() if finding.code not in pages.codes()]
+def _from_elsewhere(run: Run, found: Collection[str]) -> list[Finding]:
+    """What was found while the run was recorded and cannot be here: by a script's own detectors, or in steps that were thinned since."""
+    gone = set() if run.thinned else pages.codes()
+    return [finding for finding in run.findings() if finding.code not in gone and finding.code not in found]
 
 
 def looked_at(run: Run, broken: tuple[str, ...] = (), *, has_rows: npt.NDArray[np.bool_] | None = None) -> LookedAt:

@@ -25,10 +25,9 @@ from stethoscope.store.private import open_file
 POLL_SECONDS: Final = 1.0
 MOST_RESTARTS: Final = 2
 """Of a companion that was killed; one that fails by itself would do so again."""
-FINISH_SHARE: Final = 0.6
-"""Of the time there is at the end, how much the last findings are waited for; in the rest they can be computed here."""
-SEALING_SECONDS: Final = 2.0
-"""How long it waits then for the last seal: what was recorded is durable already, and a reader need not know where it lies."""
+FINISH_SECONDS: Final = 1.0
+"""How long the end waits for the companion's last findings and its last seal. What was recorded is durable already: a companion that is
+behind needs nobody to wait for it, and a reader need not know what is sealed."""
 _LOOK_SECONDS: Final = 0.05
 GIVES_BACK: Final = {
     "PYTHONMALLOC": "malloc",
@@ -63,10 +62,8 @@ class CompanionHandle:
         self._thread: threading.Thread | None = None
         self._wanted = config.companion == "process" and rank == 0
         self._earlier: set[str] = set()
-        self.has_concluded = False
-        """Whether it has seen every step to the end: what it found is all there is to find."""
+        self._has_concluded = False
         self._said: set[tuple[str, int]] = set()
-        self.on_findings: list[Callable[[list[Finding]], None]] = []
         self.left_out = [name for name in config.detectors if name.startswith("__main__:")]
         """Detectors that stand in the script itself: another process cannot import them, so they look at the end."""
 
@@ -150,35 +147,29 @@ class CompanionHandle:
         return bool(reader.closed() - self._earlier)
 
     def finish(self, deadline: Deadline) -> None:
-        """Let it take in the end and say what it found; after a while go on without it. It seals the rest alone."""
+        """Hear what it found, where that comes soon; else it goes on without us, looks at the rest and seals it."""
+        soon = Deadline(min(FINISH_SECONDS, deadline.left()))
         self._stopping.set()
         if self._thread is not None:
-            self._thread.join(min(POLL_SECONDS * 2, deadline.left(FINISH_SHARE)))
+            self._thread.join(soon.left())
         self._say_notices()
         if self._process is None:
             return
-        self.has_concluded = self._wait_for_findings(self._process, Deadline(deadline.left(FINISH_SHARE)))
+        while not (self.has_concluded or soon.has_passed or self._process.poll() is not None):
+            time.sleep(_LOOK_SECONDS)
         try:
-            self._process.wait(min(SEALING_SECONDS, deadline.left(FINISH_SHARE)) if self.has_concluded else 0)
+            self._process.wait(soon.left() if self.has_concluded else 0)
         except subprocess.TimeoutExpired:
             # Somebody has to take its exit status, or it stays as a zombie for as long as this process lives.
             with contextlib.suppress(RuntimeError):  # which is not long where it can no longer make a thread
                 threading.Thread(target=self._process.wait, name="stethoscope-reaper", daemon=True).start()
 
-    def _wait_for_findings(self, process: subprocess.Popen[bytes], deadline: Deadline) -> bool:
-        """Whether its last word came in time. A file that an earlier process closed is none."""
-        reader = FindingsReader(self._folder)
-        while True:
-            has_ended = process.poll() is not None or deadline.has_passed
-            try:
-                reader.update()
-            except (OSError, RunError):
-                return False
-            if reader.closed() - self._earlier:
-                return True
-            if has_ended:
-                return False
-            time.sleep(_LOOK_SECONDS)
+    @property
+    def has_concluded(self) -> bool:
+        """Whether it has seen every step to the end: what it found is all there is to find."""
+        if not self._has_concluded and self._stopping.is_set() and self._process is not None:
+            self._has_concluded = self._has_closed()
+        return self._has_concluded
 
     @property
     def is_at_work(self) -> bool:
@@ -229,8 +220,6 @@ class CompanionHandle:
                     known = now
             except (OSError, RunError):
                 continue
-            for listener in self.on_findings:
-                listener(found)
             for cause in causes:
                 key = (cause.code, cause.first_step)
                 if key not in self._said and cause.severity is not Severity.INFO:

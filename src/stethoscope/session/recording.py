@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 READ_SECONDS: Final = 5.0
 """How long an instrument that is asked waits for what was measured last to be on the disk."""
+QUICK_BYTES: Final = 4 << 20
+"""A run that is not larger is looked through in about a second: at the end, where the companion is late, that is done here."""
 
 
 class Recording:
@@ -161,19 +163,25 @@ class Recording:
             self.flush(READ_SECONDS)
         return self.run() if is_run(self.folder) else None
 
+    @property
+    def _is_left_to_the_companion(self) -> bool:
+        """Whether it is still looking, and nobody else would be done sooner."""
+        return self.companion.is_at_work and self.writer.counters.get("bytes_written", 0) > QUICK_BYTES
+
     def diagnose(self, deadline: Deadline | None = None) -> Diagnosis:
         """Causes and findings of what was recorded so far; TimeoutError where they cannot be had in time."""
         from stethoscope.explain import Diagnosis, diagnose
 
         if self.writer.state == "memory" or not is_run(self.folder):
             return Diagnosis()
-        if deadline is not None and deadline.has_passed:
+        if deadline is not None and (deadline.has_passed or self._is_left_to_the_companion):
             raise TimeoutError
         if not self.is_over:
             self.flush(30.0)
+        # Before the run is read: what the companion says at its end is read with it.
+        has_all = self.companion.has_concluded and not self.companion.left_out
         run = self.run()
         arguments.use_detectors(self._config.detectors)
-        has_all = self.companion.has_concluded and not self.companion.left_out
         found = run.findings() if has_all else None
         return diagnose(run, findings=found, is_late=None if deadline is None else lambda: deadline.has_passed)
 

@@ -11,10 +11,12 @@ import secrets
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 
 from stethoscope.record import Finding
+from stethoscope.store import process
 from stethoscope.store.checked import Fields
 from stethoscope.store.frame_file import FrameFile, Problem
 from stethoscope.store.frames import FORMAT_VERSION, Allowance, FrameKind, build
@@ -37,12 +39,26 @@ _HALF_WRITTEN_S: Final = 0.002
 _Key = tuple[str, int | None, int, str]
 
 
+class Search(StrEnum):
+    """How far the process came that looked for problems last."""
+
+    NONE = "none"
+    CUT_OFF = "cut off"
+    """It is gone, or cannot be seen from here, and never said that it was done."""
+    UNDER_WAY = "under way"
+    COMPLETE = "complete"
+
+
 class FindingsWriter:
     """Writes findings beside a run. Raises OSError where it cannot: the caller is not the training loop."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = Path(folder) / FOLDER
         self._journal: Journal | None = None
+
+    def open(self) -> None:
+        """Says who looks, before there is anything to say."""
+        self._open_journal().sync()
 
     def write(
         self, findings: Sequence[Finding], *, replace: bool = False, failures: Mapping[str, str] | None = None
@@ -89,7 +105,8 @@ class FindingsWriter:
             names = [_NAME.match(entry.name) for entry in list_folder(self._folder.parent, FOLDER)]
             ordinal = max((int(found[1]) for found in names if found), default=0) + 1
             journal = Journal(self._folder / f"findings-{ordinal:04d}-{secrets.token_hex(4)}.stf")
-            head = {"format_version": FORMAT_VERSION, "ordinal": ordinal, "started_at": time.time()}
+            head: dict[str, Any] = {"format_version": FORMAT_VERSION, "ordinal": ordinal, "started_at": time.time()}
+            head["process"] = process.describe()
             journal.append(build(FrameKind.FILE, 0, time.time(), encode_json(head)))
             self._journal = journal
         return self._journal
@@ -145,6 +162,7 @@ class FindingsReader:
         changed = False
         for frame, payload in file.stream():
             if frame.header.kind != FrameKind.FINDINGS:
+                changed |= frame.header.kind == FrameKind.END
                 continue
             try:
                 replace, findings, self._failures[file.label] = _decode_findings(payload)
@@ -180,6 +198,17 @@ class FindingsReader:
     def closed(self) -> set[str]:
         """The names of the files whose process has said that nothing follows."""
         return {file.path.name for file in list(self._files.values()) if file.is_closed}
+
+    def search(self) -> Search:
+        """How far the search came of the process that began last."""
+        files = dict(self._files)
+        if not files:
+            return Search.NONE
+        latest = files[max(files)]
+        if latest.is_closed:
+            return Search.COMPLETE
+        is_alive = process.is_known_alive((latest.head or {}).get("process", {}))
+        return Search.UNDER_WAY if is_alive else Search.CUT_OFF
 
     def problems(self) -> list[Problem]:
         """Damage in the findings' files."""

@@ -23,6 +23,14 @@ def describe() -> dict[str, Any]:
     }
 
 
+def is_known_alive(who: Mapping[str, Any]) -> bool:
+    """True only where it is certain that the process is there; False also means "cannot be told from here"."""
+    here = describe()
+    if any(not here[name] or who.get(name) != here[name] for name in ("host", "boot", "pid_namespace")):
+        return False
+    return isinstance(who.get("pid"), int) and who.get("ticks") == _start_ticks(int(who["pid"])) is not None
+
+
 def is_known_dead(who: Mapping[str, Any]) -> bool:
     """True only where it is certain that the process is gone; False also means "cannot be told from here"."""
     here = describe()

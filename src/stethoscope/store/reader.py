@@ -34,7 +34,7 @@ from stethoscope.store.catalogue import Catalogue
 from stethoscope.store.checked import checked_info
 from stethoscope.store.downsample.buckets import BASE_LEVEL, SiteBuckets, join
 from stethoscope.store.downsample.reading import BucketMatrix
-from stethoscope.store.findings import FindingsReader
+from stethoscope.store.findings import FindingsReader, Search
 from stethoscope.store.frame_file import Problem
 from stethoscope.store.inside import Entry, list_folder
 from stethoscope.store.layout import Block, Matrix
@@ -321,9 +321,14 @@ class Run(Drawn):
         return self._findings.failures()
 
     @property
+    def search(self) -> Search:
+        """How far the process beside the training has come with looking for problems."""
+        return self._findings.search()
+
+    @property
     def was_examined(self) -> bool:
-        """Whether detectors read the run while it was written."""
-        return any(entry.name == "findings" and entry.is_folder for entry in self._folder_entries())
+        """Whether that process has looked at everything that there is; of a live run, whether it is looking."""
+        return self.search is Search.COMPLETE or (self.search is Search.UNDER_WAY and self.state == "live")
 
     def verify(self) -> list[Problem]:
         """Tests every byte of the run, also those that no question has touched yet; returns `problems`."""

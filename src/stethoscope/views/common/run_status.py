@@ -10,6 +10,7 @@ import numpy as np
 
 from stethoscope.explain.diagnosis import LookedAt
 from stethoscope.record import StethoscopeError, metrics, plural
+from stethoscope.store.findings import Search
 from stethoscope.store.locate import last_written
 from stethoscope.store.losses import lost_steps_text
 from stethoscope.views.common import numbers
@@ -167,6 +168,8 @@ def status_parts(run: Run, looked_at: LookedAt | None = None) -> list[StatusPart
     if cost is not None:
         first, rest = str(cost).split(" a step ")
         parts.append(StatusPart(first, f"a step {rest}", "Recording:"))
+    if run.search is Search.UNDER_WAY and run.state != "live":
+        parts.append(StatusPart("still under way", "", "Search beside the training:"))
     if run.thinned:
         gone = sum(part.rows_dropped for part in run.thinned)
         parts.append(StatusPart(numbers.count(gone), "rows thinned out"))

@@ -9,6 +9,7 @@ import numpy as np
 from stethoscope.explain import conclude
 from stethoscope.record import metrics
 from stethoscope.store import Run, folder_bytes
+from stethoscope.store.findings import Search
 from stethoscope.views.common.open_run import OpenRun
 from stethoscope.views.pagedata import facts
 from stethoscope.views.pagedata.followed import clause
@@ -84,10 +85,9 @@ def run_row(viewed: OpenRun, key: str) -> RunRow:
 def list_verdict(viewed: OpenRun) -> ListVerdict:
     """The first cause in a row; "unlooked" where nobody has looked for findings yet."""
     run = viewed.run
-    config = run.info.get("config", {})
-    # A companion that found nothing leaves no file; without one, nothing was searched.
-    if not viewed.was_examined and config.get("companion", "off") != "process":
-        words = "Not examined yet"
+    diagnosis = conclude(run, run.findings())
+    if not viewed.was_examined and not diagnosis.causes:
+        words = "Being examined" if run.search is Search.UNDER_WAY else "Not examined yet"
         return {
             "state": "",
             "label": "",
@@ -97,7 +97,6 @@ def list_verdict(viewed: OpenRun) -> ListVerdict:
             "firstStep": None,
             "looked": False,
         }
-    diagnosis = conclude(run, run.findings())
     causes, followed, verdict = diagnosis.causes, diagnosis.followed, diagnosis.verdict
     if not causes:
         lost = run.state == "damaged" and not verdict.state.is_trouble
