@@ -87,7 +87,7 @@ def load(path: Path) -> list[Ran]:
 
 
 def save(rows: Sequence[Ran], path: Path) -> None:
-    """As JSON; a cut between two rows leaves the earlier file whole."""
+    """As JSON, a line a row; a cut between two rows leaves the earlier file whole."""
     partial = path.with_suffix(".partial")
-    partial.write_text(json.dumps([dataclasses.asdict(row) for row in rows], indent=1) + "\n")
+    partial.write_text("[\n" + ",\n".join(json.dumps(vars(row)) for row in rows) + "\n]\n")
     partial.replace(path)
