@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import stethoscope
-from stethoscope.detect.update_size import UpdateSize
+from stethoscope.detect.loss_course import LossCourse
 from stethoscope.record import Finding
 from stethoscope.session import DebugSession
 from tests.detect.trainings import Net, batches, train, watch
@@ -370,12 +370,12 @@ def test_a_first_step_that_replaces_the_weights_is_no_bad_beginning(
 )
 def test_a_rise_within_the_noise_of_the_loss_is_no_divergence(noise: float, at: int, is_told: bool) -> None:
     random = np.random.default_rng(0)
-    follower = UpdateSize()
+    course = LossCourse()
     losses = np.exp(noise * random.standard_normal(200)) * np.linspace(0.6, 0.2, 200)
     losses[:3], losses[at : at + 3] = 0.6, 2.0  # three batches in a row, three times the first loss
     for step, loss in enumerate(losses):
-        follower._follow_loss(step, float(loss))
-    assert (follower._divergence() is not None) is is_told
+        course.see(step, float(loss))
+    assert (course.divergence() is not None) is is_told
 
 
 @pytest.mark.parametrize(("rate", "is_told"), [(0.02, False), (10.0, True)])

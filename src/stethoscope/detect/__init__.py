@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from stethoscope.detect.detection import Detection
-from stethoscope.detect.detector import Code, Detector, Reading
+from stethoscope.detect.detector import Code, Detector, Reading, Rule
 
-__all__ = ["Code", "Detection", "Detector", "Reading"]
+__all__ = ["Code", "Detection", "Detector", "Reading", "Rule"]

@@ -8,12 +8,13 @@ sixty-four is not the mean over its samples. A rate may have been chosen for eit
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import ClassVar, Final
 
 import numpy as np
 
 from stethoscope.analyse.span import Span
-from stethoscope.detect.detector import Code, Detector, Reading
+from stethoscope.detect.detector import Code, Detector, Reading, Rule
 from stethoscope.detect.needs import GRAPH, LEDGER
 from stethoscope.detect.tracks import SampledHistory
 from stethoscope.record import Evidence, Finding, Severity, metrics
@@ -65,10 +66,6 @@ class Accumulation(Detector):
                 self._looks.append((step, found, bool(touched[index] > 0)))
         self._waiting = {step: found for step, found in self._waiting.items() if step > self._last_step}
 
-    def _whole(self) -> dict[int, list[Backward]]:
-        """Steps of several backwards of one loss function, all of them measured."""
-        return {step: found for step, found, _ in self._looks}
-
     def _summed(self) -> dict[int, int]:
         """Steps whose backwards each count as a whole; gradients that were scaled by hand afterwards are left out."""
         return {
@@ -80,37 +77,37 @@ class Accumulation(Detector):
     def _uneven(self) -> dict[int, tuple[float, float]]:
         """Steps in which equal factors stand before means over unequal numbers."""
         found = {}
-        for step, backwards in self._whole().items():
+        for step, backwards, _ in self._looks:
             factors, targets = [one.factor for one in backwards], [one.num_targets for one in backwards]
             if max(factors) <= 1.001 * min(factors) and max(targets) >= UNEVEN * min(targets):
                 found[step] = (min(targets), max(targets))
         return found
 
-    def readings(self) -> dict[str, list[Reading]]:
-        """How many steps showed each."""
-        told = Reading("measured steps of several backwards", len(self._whole()))
-        ratio = max((high / low for low, high in self._uneven().values()), default=math.nan)
-        return {
-            "accumulation_not_averaged": [
-                told,
-                Reading("of which added up whole losses", len(self._summed()), ">=", STEPS_NEEDED),
-            ],
-            "accumulation_uneven": [
-                told,
-                Reading("of which averaged unequal means", len(self._uneven()), ">=", STEPS_NEEDED),
-                Reading("most targets against fewest", ratio, ">=", UNEVEN),
-            ],
-        }
-
-    def findings(self) -> list[Finding]:
+    def rules(self) -> Iterator[Rule]:
         """Advice, where most of the measured steps show it."""
-        found, whole = [], self._whole()
         summed, uneven = self._summed(), self._uneven()
-        if len(summed) >= max(STEPS_NEEDED, len(whole) // 2):
-            found.append(self._not_averaged(summed))
-        if len(uneven) >= max(STEPS_NEEDED, len(whole) // 2):
-            found.append(self._unequal(uneven))
-        return found
+        num_looks = len({step for step, _, _ in self._looks})
+        looks = Reading("measured steps of several backwards", num_looks)
+        enough = max(STEPS_NEEDED, num_looks // 2)
+        yield Rule(
+            "accumulation_not_averaged",
+            (looks, Reading("of which added up whole losses", len(summed), ">=", enough)),
+            lambda: self._not_averaged(summed),
+        )
+        yield Rule(
+            "accumulation_uneven",
+            (
+                looks,
+                Reading("of which averaged unequal means", len(uneven), ">=", enough),
+                Reading(
+                    "most targets against fewest",
+                    max((high / low for low, high in uneven.values()), default=math.nan),
+                    ">=",
+                    UNEVEN,
+                ),
+            ),
+            lambda: self._unequal(uneven),
+        )
 
     def _not_averaged(self, summed: dict[int, int]) -> Finding:
         first, number = min(summed), int(np.median(list(summed.values())))

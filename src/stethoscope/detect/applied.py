@@ -7,16 +7,28 @@ lr x gradient (or Adam's step, which is about lr) is above the weight's own prec
 
 from __future__ import annotations
 
-import dataclasses
+from collections.abc import Iterator
+from functools import partial
 from typing import ClassVar, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from stethoscope.analyse.span import Span
-from stethoscope.detect.detector import Code, Detector, Reading, Streak
+from stethoscope.detect.detector import (
+    Code,
+    Detector,
+    Reading,
+    Readings,
+    Rule,
+    Streak,
+    all_hold,
+    median,
+    nearest,
+    ratio,
+)
 from stethoscope.detect.needs import GRADIENTS, OWNERS, RATE, UPDATES, WEIGHTS
-from stethoscope.detect.rounding import FALL, RESTING, Rounding
+from stethoscope.detect.rounding import FALL, MOST, RESTING, Rounding
 from stethoscope.kernels.columns import INDEX, stat
 from stethoscope.record import Evidence, Finding, FloatArray, Kind, Severity, metrics, name_list
 from stethoscope.record.events import Ownership, UndoneUpdates
@@ -120,78 +132,58 @@ class Applied(Detector):
                 step_size = rates[step] * gradient[step, INDEX["abs_max"]]
                 self._ratio[path] = float(step_size / mean) if mean > 0 else float("inf")
 
-    def readings(self) -> dict[str, list[Reading]]:
-        """What each rule asks for of the tensor that stood still for longest."""
-        still = {path: streak.longest for path, streak in self._still.items() if path not in self._ever_moved}
-        path = max(still, key=lambda name: still[name], default="")
-        count = Reading("steps in a row without a change that was due", still.get(path, 0), ">=", SURE_AFTER, path)
-        never = Reading("tensors that never changed", len(still), ">", 0)
-        ratio, limit = self._ratio.get(path, np.nan), RELATIVE_PRECISION.get(self._dtype.get(path, ""), 0.0)
-        size = "largest lr × gradient / mean weight"
-        alone = [dataclasses.replace(one, way="never") for one in (never, count)]
-        middles = self._rounding.middles
-        at = max(middles, key=lambda name: middles[name], default="")
-        undone = len(self._undone[2]) if self._undone is not None else 0
-        return {
-            "silent_no_update": [
-                *alone,
-                Reading(size, ratio, ">=", limit, path, way="never"),
-                Reading("parameters that are put back after every step", undone, ">", 0, way="put back"),
-            ],
-            "update_below_precision": [
-                *alone,
-                Reading(size, ratio, "<", limit, path, way="never"),
-                Reading(
-                    "share of a weight of few bits that does not change",
-                    middles.get(at, np.nan),
-                    ">",
-                    RESTING,
-                    at,
-                    way="mostly",
-                ),
-                Reading("fall of the loss, of its size", self._rounding.fall, "<", FALL, way="mostly"),
-            ],
-        }
-
-    def findings(self) -> list[Finding]:
+    def rules(self) -> Iterator[Rule]:
         """Tensors that stand still although a change was due."""
-        stuck = {p: s for p, s in self._still.items() if s.longest >= SURE_AFTER and p not in self._ever_moved}
-        too_fine = {p: s for p, s in stuck.items() if self._is_below_precision(p)}
-        others = {p: s for p, s in stuck.items() if p not in too_fine}
-        found = [*self._put_back()]
-        if others:
-            found.append(
-                self._finding(
-                    "silent_no_update",
-                    others,
-                    f"{name_list(sorted(others))} {'does' if len(others) == 1 else 'do'} not change although "
-                    f"{'its' if len(others) == 1 else 'their'} gradient and learning rate are not zero.",
-                    "param.copy_(new)  # write into the parameter the optimizer holds, do not replace or restore it",
-                )
-            )
-        if too_fine:
-            found.append(
-                self._finding(
-                    "update_below_precision",
-                    too_fine,
-                    f"Updates of {name_list(sorted(too_fine))} are smaller than one unit of {self._dtype[min(too_fine)]} and "
-                    "round to nothing.",
-                    WIDER,
-                )
-            )
-        else:
-            found += self._rounded_away()
-        return found
+        yield self._put_back()
+        still = {path: streak for path, streak in self._still.items() if path not in self._ever_moved}
+        worst_first = sorted(still, key=lambda path: -still[path].longest)
+        never = Reading("tensors that never changed", len(still), ">", 0)
+        for code, asks, told in (
+            ("silent_no_update", ">=", self._silent),
+            ("update_below_precision", "<", self._too_fine),
+        ):
+            asked = {path: self._stands_still(path, asks) for path in worst_first}
+            paths = [path for path in sorted(still) if all_hold(asked[path])]
+            found = (never, *(nearest(asked.values())))
+            yield Rule(code, found, partial(told, paths), "never")
+        yield self._rounded_away()
 
-    def _put_back(self) -> list[Finding]:
-        if self._undone is None:
-            return []
-        first, last, sites = self._undone
-        if self._last_step > 2 * last + 1:
-            return []  # it would have been said again at the next power of two
+    def _stands_still(self, path: str, asks: str) -> Readings:
+        """For long, by steps above or below what the tensor's type can hold."""
+        steps, limit = self._still[path].longest, RELATIVE_PRECISION.get(self._dtype[path], 0.0)
+        return (
+            Reading("steps in a row without a change that was due", steps, ">=", SURE_AFTER, path),
+            Reading("largest lr × gradient / mean weight", self._ratio.get(path, np.inf), asks, limit, path),
+        )
+
+    def _silent(self, paths: list[str]) -> Finding:
+        one = len(paths) == 1
+        return self._finding(
+            "silent_no_update",
+            paths,
+            f"{name_list(paths)} {'does' if one else 'do'} not change although {'its' if one else 'their'} gradient and learning "
+            "rate are not zero.",
+            "param.copy_(new)  # write into the parameter the optimizer holds, do not replace or restore it",
+        )
+
+    def _too_fine(self, paths: list[str]) -> Finding:
+        return self._finding(
+            "update_below_precision",
+            paths,
+            f"Updates of {name_list(paths)} are smaller than one unit of {self._dtype[paths[0]]} and round to nothing.",
+            WIDER,
+        )
+
+    def _put_back(self) -> Rule:
+        first, last, sites = self._undone or (0, 0, [])
         one = len(sites) == 1
-        return [
-            Finding(
+        return Rule(
+            "silent_no_update",
+            (
+                Reading("parameters that are put back after every step", len(sites), ">", 0),
+                Reading("latest step, before it would have been said again", self._last_step, "<=", 2 * last + 1),
+            ),
+            lambda: Finding(
                 "silent_no_update",
                 Severity.CRITICAL,
                 f"{name_list(sites)} {'is' if one else 'are'} put back after every step to what {'it was' if one else 'they were'} before: "
@@ -201,54 +193,66 @@ class Applied(Detector):
                 tuple(sites),
                 (Evidence("parameters that are put back", float(len(sites))),),
                 "remove what writes to the parameter between two steps; requires_grad_(False) where it is meant to stay",
-            )
-        ]
+            ),
+            "put back",
+        )
 
-    def _rounded_away(self) -> list[Finding]:
-        lost, rounding = self._rounding.lost(), self._rounding
-        if not lost:
-            return []
-        share = float(np.median([rounding.middles[path] for path in lost]))
-        return [
-            Finding(
+    def _rounded_away(self) -> Rule:
+        rounding, middles = self._rounding, self._rounding.middles
+        resting = sorted(path for path, share in middles.items() if share > RESTING)
+        worst = max(middles, key=lambda path: middles[path], default="")
+        share = median([middles[path] for path in resting])
+        fall = Reading("fall of the loss, of its size", rounding.fall, "<", FALL)
+        return Rule(
+            "update_below_precision",
+            (
+                Reading(
+                    "share of a weight of few bits that does not change",
+                    middles.get(worst, np.nan),
+                    ">",
+                    RESTING,
+                    worst,
+                ),
+                Reading("share of such weights of which it is so", ratio(len(resting), len(middles)), ">", MOST),
+                fall,
+            ),
+            lambda: Finding(
                 "update_below_precision",
                 Severity.CRITICAL,
-                f"{share:.0%} of the values of {name_list(lost)} do not change at a step: their updates are smaller than one unit of "
-                f"{self._dtype.get(lost[0], 'their type')} and round to nothing, and the loss does not fall.",
+                f"{share:.0%} of the values of {name_list(resting)} do not change at a step: their updates are smaller than one unit "
+                f"of {self._dtype.get(resting[0], 'their type')} and round to nothing, and the loss does not fall.",
                 rounding.since,
                 rounding.last_step,
-                tuple(lost),
+                tuple(resting),
                 (
                     Evidence(
                         "share of values that do not change",
                         share,
                         0.0,
-                        site=lost[0],
+                        site=resting[0],
                         kind="update",
                         stat="zero_fraction",
                     ),
-                    Evidence("fall of the loss, of its size", rounding.fall),
+                    Evidence(fall.label, fall.value),
                 ),
                 WIDER,
-            )
-        ]
+            ),
+            "mostly",
+            is_otherwise=True,
+        )
 
-    def _is_below_precision(self, path: str) -> bool:
-        return self._ratio.get(path, np.inf) < RELATIVE_PRECISION.get(self._dtype[path], 0.0)
-
-    def _finding(self, code: str, stuck: dict[str, Streak], message: str, remedy: str) -> Finding:
-        first = min(s.start_of_longest for s in stuck.values())
-        worst = min(stuck)
+    def _finding(self, code: str, paths: list[str], message: str, remedy: str) -> Finding:
+        stuck = [self._still[path] for path in paths]
         return Finding(
             code=code,
             severity=Severity.CRITICAL,
             message=message,
-            first_step=first,
-            last_step=max(s.last_step for s in stuck.values()),
-            sites=tuple(sorted(stuck)),
+            first_step=min(streak.start_of_longest for streak in stuck),
+            last_step=max(streak.last_step for streak in stuck),
+            sites=tuple(paths),
             evidence=(
-                Evidence("steps in a row without a change", float(max(s.longest for s in stuck.values()))),
-                Evidence("largest lr × gradient / mean weight", self._ratio.get(worst), site=worst),
+                Evidence("steps in a row without a change", float(max(streak.longest for streak in stuck))),
+                Evidence("largest lr × gradient / mean weight", self._ratio.get(paths[0]), site=paths[0]),
             ),
             remedy=remedy,
         )

@@ -9,13 +9,14 @@ trained and evaluated on give the training accuracy.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import ClassVar, Final
 
 import numpy as np
 
 from stethoscope.analyse.span import Span
-from stethoscope.detect.detector import Code, Detector, Reading
+from stethoscope.detect.detector import Code, Detector, Reading, Readings, Rule, all_hold, ratio
 from stethoscope.detect.effects import UNIT_TROUBLE
 from stethoscope.detect.needs import BATCH_HINT, BATCHES, Need
 from stethoscope.record import Evidence, Finding, Severity
@@ -117,45 +118,34 @@ class _Draws:
         self._num_batches += 1
         self._num_with_twins += len(set(numbers)) < len(numbers)
 
-    def readings(self) -> dict[str, list[Reading]]:
-        """What the rules about one source ask for, and what they got."""
-        total = float(self._class_totals.sum())
-        fair = float(((self._class_totals / total) ** 2).sum()) if total > 0 else np.nan
-        mixed = self._purity_sum / self._num_pure if self._num_pure else np.nan
-        soon = self._soon()[0]
-        return {
-            "unshuffled_data": [
-                Reading("batches with one label a sample", self._num_pure, ">=", BATCHES_NEEDED),
-                Reading(
-                    "chance that two samples of a batch share their class", mixed, ">=", fair + SORTED * (1.0 - fair)
-                ),
-            ],
-            "duplicate_batches": [
-                Reading("batches", self._num_batches, ">=", BATCHES_NEEDED),
-                Reading("different batches", self._num_different, ">=", 1 / SOON),
-                Reading("batches that came again soon", soon, ">=", max(3.0, REPEATED * self._num_batches)),
-            ],
-        }
-
     def _soon(self) -> tuple[int, int, int]:
         """How many batches came again too soon to be of the next epoch, and the first and last step of those."""
         near = [found for lag, found in self._lags.items() if lag <= SOON * self._num_different]
         first, last = min((one[1] for one in near), default=0), max((one[2] for one in near), default=0)
         return sum(one[0] for one in near), first, last
 
-    def unshuffled(self) -> list[Finding]:
-        """Batches of one class."""
+    def _fair(self) -> float:
+        """The chance that two samples share their class, whatever the order."""
         total = float(self._class_totals.sum())
-        if self._num_pure < BATCHES_NEEDED or total <= 0:
-            return []
-        shares = self._class_totals / total
-        fair = float((shares**2).sum())
-        found = self._purity_sum / self._num_pure
-        if int((shares >= COMMON).sum()) < 2 or found - fair < SORTED * (1.0 - fair):
-            return []
-        num = self._num_pure
-        return [
-            Finding(
+        return float(((self._class_totals / total) ** 2).sum()) if total > 0 else np.nan
+
+    def _mixed(self) -> float:
+        """The same of two samples of a batch."""
+        return ratio(self._purity_sum, self._num_pure)
+
+    def unshuffled(self) -> Rule:
+        """Whether batches hold a single class."""
+        total, num = float(self._class_totals.sum()), self._num_pure
+        fair = float(((self._class_totals / total) ** 2).sum()) if total > 0 else np.nan
+        found, chance = ratio(self._purity_sum, num), "chance that two samples of a batch share their class"
+        return Rule(
+            "unshuffled_data",
+            (
+                Reading("batches with one label a sample", num, ">=", BATCHES_NEEDED),
+                Reading("classes that are not too rare", int((self._class_totals >= COMMON * total).sum()), ">=", 2),
+                Reading(chance, found, ">=", fair + SORTED * (1.0 - fair)),
+            ),
+            lambda: Finding(
                 "unshuffled_data",
                 Severity.WARNING,
                 f"The data are sorted: {self._num_single:,} of {num:,} batches hold a single class, and two samples of a batch "
@@ -163,42 +153,42 @@ class _Draws:
                 self.first_step,
                 self.last_step,
                 ("batch",),
-                (
-                    Evidence("chance that two samples of a batch share their class", found, fair),
-                    Evidence("batches of a single class", self._num_single / num),
-                ),
+                (Evidence(chance, found, fair), Evidence("batches of a single class", self._num_single / num)),
                 "DataLoader(dataset, batch_size=..., shuffle=True)",
-            )
-        ]
+            ),
+            is_otherwise=True,
+        )
 
-    def duplicates(self) -> list[Finding]:
-        """Batches that came again too soon."""
-        num_different = self._num_different
-        # Of fewer different ones the very next batch would already be the next epoch's.
-        if self._num_batches < BATCHES_NEEDED or num_different < 1 / SOON:
-            return []
+    def duplicates(self) -> Rule:
+        """Whether batches come again too soon."""
+        num, num_different = self._num_batches, self._num_different
         num_soon, first, last = self._soon()
-        # Data of a few possible values repeat by themselves, as twins within a batch show.
-        natural = self._num_with_twins > COMMON * self._num_batches
-        if num_soon < max(3.0, REPEATED * self._num_batches) or natural:
-            return []
-        share = num_soon / self._num_batches
-        return [
-            Finding(
+        return Rule(
+            "duplicate_batches",
+            (
+                Reading("batches", num, ">=", BATCHES_NEEDED),
+                # Of fewer the very next batch would already be the next epoch's.
+                Reading("different batches", num_different, ">=", 1 / SOON),
+                Reading("batches that came again soon", num_soon, ">=", max(3.0, REPEATED * num)),
+                # Data of a few possible values repeat by themselves, as twins within a batch show.
+                Reading("batches with twins among their samples", self._num_with_twins, "<=", COMMON * num),
+            ),
+            lambda: Finding(
                 "duplicate_batches",
                 Severity.WARNING,
-                f"{num_soon:,} of {self._num_batches:,} batches had been there shortly before, sample by sample, since step "
+                f"{num_soon:,} of {num:,} batches had been there shortly before, sample by sample, since step "
                 f"{first:,}: only {num_different:,} are different.",
                 first,
                 last,
                 ("batch",),
                 (
-                    Evidence("share of batches that came again", share, 0.0),
-                    Evidence("different batches", float(num_different), float(self._num_batches)),
+                    Evidence("share of batches that came again", num_soon / num, 0.0),
+                    Evidence("different batches", float(num_different), float(num)),
                 ),
                 "DataLoader(..., worker_init_fn=lambda w: seed_everything(torch.initial_seed()))  # each worker its own seed",
-            )
-        ]
+            ),
+            is_otherwise=True,
+        )
 
 
 def _rounded(lag: int) -> int:
@@ -267,48 +257,31 @@ class Sampling(Detector):
         if names:
             self._first_validated.setdefault(source, step)
 
-    def readings(self) -> dict[str, list[Reading]]:
-        """What each rule asks for, and what it got: of the data that speak, else of the first."""
-        draws = self._in_order() or [_Draws()]
-        spoke = next((draw for draw in draws if draw.unshuffled() or draw.duplicates()), draws[0])
-        shared = [hashes.shared(self._trained) for hashes in self._validated.values()]
-        both, validated = max(shared, default=(0, 0))
-        return spoke.readings() | {
-            "train_val_overlap": [
-                Reading(
-                    "validation samples that were trained on", both, ">=", max(OVERLAP_SAMPLES, OVERLAP * validated)
-                ),
-                Reading("validation samples", validated),
-            ],
-        }
+    def rules(self) -> Iterator[Rule]:
+        """Each of the three by itself: of the data that show it first."""
+        draws = sorted(self._draws.values(), key=lambda draw: draw.first_step) or [_Draws()]
+        for draw in draws:
+            yield draw.unshuffled()
+        for draw in draws:
+            yield draw.duplicates()
+        yield from self._overlaps()
 
-    def _in_order(self) -> list[_Draws]:
-        return [draw for _, draw in sorted(self._draws.items(), key=lambda item: item[1].first_step)]
-
-    def findings(self) -> list[Finding]:
-        """Each of the three by itself, once."""
-        draws = self._in_order()
-        unshuffled = [finding for draw in draws for finding in draw.unshuffled()]
-        duplicates = [finding for draw in draws for finding in draw.duplicates()]
-        return [*unshuffled[:1], *duplicates[:1], *self._overlap()]
-
-    def _overlap(self) -> list[Finding]:
-        """Where everything that is evaluated on, but for what is trained on by its own name, was trained on too."""
-        found: list[Finding] = []
+    def _overlaps(self) -> Iterator[Rule]:
+        """Of all that is evaluated on, but for what is trained on by its own name: whether it was trained on too."""
+        asked: dict[int | None, Readings] = {}
+        num_clean = 0
         for source, validated in self._validated.items():
-            if source is not None and source in self._draws:
-                continue
-            num_both, num_all = validated.shared(self._trained)
-            # Data of a few possible values repeat by themselves; then equal hashes say nothing.
-            natural = self._num_validated_twice[source] > COMMON * max(num_all, 1)
-            if num_both < OVERLAP_SAMPLES or num_both < OVERLAP * num_all or natural:
-                if source is not None and num_all >= OVERLAP_SAMPLES:
-                    return []  # there is a clean validation: what overlaps beside it measures training
-                continue
-            found.append(self._tell_overlap(source, num_both, num_all))
-        return found[:1]
+            if source is None or source not in self._draws:
+                asked[source] = _overlap(*validated.shared(self._trained), self._num_validated_twice[source])
+                is_clean = not all_hold(asked[source]) and asked[source][1].value >= OVERLAP_SAMPLES
+                num_clean += source is not None and is_clean
+        # Where there is a clean validation, what overlaps beside it measures training.
+        clean = Reading("validations whose samples were not trained on", num_clean, "=", 0)
+        for source, readings in asked.items() or [(None, _overlap(0, 0, 0))]:
+            yield Rule("train_val_overlap", (*readings, clean), partial(self._tell_overlap, source), is_otherwise=True)
 
-    def _tell_overlap(self, source: int | None, num_both: int, num_all: int) -> Finding:
+    def _tell_overlap(self, source: int | None) -> Finding:
+        num_both, num_all = self._validated[source].shared(self._trained)
         return Finding(
             "train_val_overlap",
             Severity.WARNING,
@@ -323,3 +296,12 @@ class Sampling(Detector):
             ),
             "train_set, val_set = torch.utils.data.random_split(dataset, [0.8, 0.2])  # split before anything is drawn",
         )
+
+
+def _overlap(num_both: int, num_all: int, num_twins: int) -> Readings:
+    return (
+        Reading("validation samples that were trained on", num_both, ">=", max(OVERLAP_SAMPLES, OVERLAP * num_all)),
+        Reading("validation samples", num_all),
+        # Data of a few possible values repeat by themselves; then equal hashes say nothing.
+        Reading("twins among them", num_twins, "<=", COMMON * max(num_all, 1)),
+    )

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import ClassVar, Final
 
 import numpy as np
 
 from stethoscope.analyse.span import Span
-from stethoscope.detect.detector import Code, Detector, Reading
+from stethoscope.detect.detector import Code, Detector, Reading, Rule, ratio
 from stethoscope.detect.effects import BLOW_UP, LEARNING_TROUBLE, UNIT_TROUBLE
 from stethoscope.detect.needs import GRAPH, LOSS, OUTPUTS
-from stethoscope.record import Evidence, Finding, Kind, Severity, metrics
+from stethoscope.record import Evidence, Finding, FloatArray, Kind, Severity, metrics
 from stethoscope.record.events import LossGraph
 
 LAYERS_NEEDED: Final = 3
@@ -19,6 +20,8 @@ EARLY: Final = 4
 """Steps that count as the beginning."""
 GROWN: Final = 100.0
 """Times the input's size at the end of the chain: what a layer that keeps variance never does."""
+TAKE_PART: Final = 0.7
+"""Share of the layers."""
 MOVED: Final = 0.1
 """Of the size of a matrix: after a step that is larger than this in the middle one, the weights are no longer the initial ones."""
 FAR_ABOVE: Final = 4.0
@@ -101,82 +104,72 @@ class Beginnings(Detector):
         if self._sizes:
             self._head = self._sizes[-1][0]
 
-    def readings(self) -> dict[str, list[Reading]]:
-        """What each rule asks for, and what it got."""
-        base = self._input or (self._sizes[0][1] if self._sizes else 0.0)
-        ratio = self._sizes[-1][1] / base if self._sizes and base > 0 else np.nan
+    def rules(self) -> Iterator[Rule]:
+        """Scale first: a bad scale makes a bad first loss too."""
+        scale = self._scale()
+        yield scale
         before = self._sizes[-2][1] if len(self._sizes) > 1 else self._input
         chance = math.log(self._num_classes) if self._num_classes > 1 else math.nan
-        return {
-            "bad_init_scale": [
-                Reading("layers with weights measured at the beginning", len(self._sizes), ">=", LAYERS_NEEDED),
-                Reading("size after the last layer / size of the input", ratio, ">", GROWN, self._head),
-            ],
-            "bad_initial_loss": [
+        yield Rule(
+            "bad_initial_loss",
+            (
                 Reading("first loss", self._loss, ">=", FAR_ABOVE * chance),
                 Reading("size of the logits", self._output_size, ">=", FAR_ABOVE * max(before, 1.0), self._head),
                 Reading("first step that was recorded", -1 if self._first is None else self._first, "=", 0),
-            ],
-        }
+                Reading("told as bad_init_scale", scale.holds, "=", 0),
+            ),
+            lambda: self._high_loss(chance),
+        )
 
-    def findings(self) -> list[Finding]:
-        """Scale first: a bad scale makes a bad first loss too."""
-        scale = self._find_scale()
-        if scale is not None:
-            return [scale]
-        loss = self._find_loss()
-        return [loss] if loss is not None else []
-
-    def _find_scale(self) -> Finding | None:
-        if len(self._sizes) < LAYERS_NEEDED or self._first is None:
-            return None
-        base = self._input or self._sizes[0][1]
+    def _scale(self) -> Rule:
+        """Every layer takes part: one wide layer is a choice, a chain of them is a scale."""
+        base = self._input or (self._sizes[0][1] if self._sizes else 0.0)
         sizes = np.array([size for _, size in self._sizes])
-        if base <= 0 or not (sizes > 0).all():
-            return None
-        ratio = float(sizes[-1] / base)
-        steps = np.diff(np.log(np.concatenate([[base], sizes])))
-        # Every layer takes part: one wide layer is a choice, a chain of them is a scale.
-        grows = (steps > 0).mean() > 0.7 and ratio > GROWN and float(sizes[:-1].max() / base) > math.sqrt(GROWN)
-        if not grows:
-            return None
-        worst = int(np.argmax(steps))
+        known = sizes if base > 0 and (sizes > 0).all() else np.zeros(0)
+        growth = np.diff(np.log(np.concatenate([[base], known]))) if len(known) else np.zeros(0)
+        largest = known / base if len(known) else np.array([np.nan])
+        return Rule(
+            "bad_init_scale",
+            (
+                Reading("layers with weights measured at the beginning", len(self._sizes), ">=", LAYERS_NEEDED),
+                Reading("size after the last layer / size of the input", float(largest[-1]), ">", GROWN, self._head),
+                Reading(
+                    "the same after the largest before it", max(largest[:-1], default=np.nan), ">", math.sqrt(GROWN)
+                ),
+                Reading(
+                    "share of the layers that let it grow",
+                    ratio(float((growth > 0).sum()), len(growth)),
+                    ">",
+                    TAKE_PART,
+                ),
+            ),
+            lambda: self._grown(base, growth, float(largest[-1])),
+        )
+
+    def _grown(self, base: float, growth: FloatArray, times: float) -> Finding:
+        step, (last, size) = self._first or 0, self._sizes[-1]
         return Finding(
             "bad_init_scale",
             Severity.CRITICAL,
-            f"Before anything is learned, values grow {ratio:,.0f} times from the input to {self._sizes[-1][0]}: the initial weights "
-            "are too large.",
-            self._first,
-            self._first,
-            (self._sizes[worst][0], self._sizes[-1][0]),
+            f"Before anything is learned, values grow {times:,.0f} times from the input to {last}: the initial weights are too large.",
+            step,
+            step,
+            (self._sizes[int(np.argmax(growth))][0], last),
             (
-                Evidence(
-                    f"size after {self._sizes[-1][0]}",
-                    float(sizes[-1]),
-                    base,
-                    site=self._sizes[-1][0],
-                    kind="activation",
-                    stat="rms",
-                ),
+                Evidence(f"size after {last}", size, base, site=last, kind="activation", stat="rms"),
                 Evidence("first loss", self._loss),
             ),
             "nn.init.kaiming_normal_(layer.weight)  # keeps the size from layer to layer",
         )
 
-    def _find_loss(self) -> Finding | None:
-        if self._num_classes < 2 or not math.isfinite(self._loss) or self._first is None or self._first > 0:
-            return None
-        chance = math.log(self._num_classes)
-        before = self._sizes[-2][1] if len(self._sizes) > 1 else self._input
-        if self._loss < FAR_ABOVE * chance or self._output_size < FAR_ABOVE * max(before, 1.0):
-            return None
+    def _high_loss(self, chance: float) -> Finding:
         return Finding(
             "bad_initial_loss",
             Severity.WARNING,
-            f"The first loss is {self._loss:.3g}, where guessing among {self._num_classes} classes gives {chance:.3g}: {self._head} begins "
-            "far too sure of itself.",
-            self._first,
-            self._first,
+            f"The first loss is {self._loss:.3g}, where guessing among {self._num_classes} classes gives {chance:.3g}: {self._head} "
+            "begins far too sure of itself.",
+            0,
+            0,
             (self._head,),
             (
                 Evidence("first loss", self._loss, chance),

@@ -6,16 +6,17 @@ class was predicted for long and the loss shows that little more than the classe
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import ClassVar, Final
 
 import numpy as np
 
 from stethoscope.analyse.span import Span
 from stethoscope.analyse.trends import Direction, mann_kendall
-from stethoscope.detect.detector import Code, Detector, Reading
+from stethoscope.detect.detector import Code, Detector, Reading, Rule, median, ratio
 from stethoscope.detect.needs import BATCHES, LOSS, PREDICTIONS, optional
 from stethoscope.kernels.columns import INDEX
-from stethoscope.record import Evidence, Finding, Kind, Severity, metrics
+from stethoscope.record import Evidence, Finding, FloatArray, Kind, Severity, metrics
 from stethoscope.record.events import Batch, LossGraph
 
 LOOKS_NEEDED: Final = 10
@@ -101,67 +102,58 @@ class ClassCollapse(Detector):
             self._num_batches += 1
 
     def _still_falls(self) -> bool:
-        """A loss below what the frequencies give that goes on falling tells samples apart, whatever it predicts by now."""
         half = len(self._losses) // 2
-        before, after = float(np.median(self._losses[:half])), float(np.median(self._losses[half:]))
+        before, after = median(self._losses[:half]), median(self._losses[half:])
         trend = mann_kendall(self._losses, alpha=0.01).direction
         return after < before - FALLS * abs(before) and trend is Direction.FALLING
 
-    def readings(self) -> dict[str, list[Reading]]:
-        """What the rule asks for, and what it got."""
+    def rules(self) -> Iterator[Rule]:
+        """Only while it lasts."""
         total = float(self._labels.sum())
+        shares = self._labels / total if total else self._labels
+        common = float(shares[self._top]) if total and self._top < len(shares) else np.nan
+        entropy, loss = _entropy(shares), median(self._losses)
+        num_classes = 2 if self._num_units == 1 and self._is_one_logit else self._num_units
+        expected = (1.0 - common) * total / max(self._num_batches, 1) * self._num_looks
         lasts = self._last_step - self._since if self._since is not None else 0
-        return {
-            "class_collapse": [
-                Reading(
-                    "share of the commonest class among the labels",
-                    float(self._labels.max()) / total if total else np.nan,
-                    ">=",
-                    MAJORITY,
-                ),
+        # Below what the frequencies give, a loss that goes on falling tells samples apart, whatever it predicts by now.
+        learns = loss < entropy and self._still_falls()
+        yield Rule(
+            "class_collapse",
+            (
                 Reading(
                     "samples in a row in which every prediction was one class", self._num_looks, ">=", LOOKS_NEEDED
                 ),
                 Reading("steps for which that has lasted", lasts, ">=", STEPS_NEEDED),
-            ]
-        }
+                Reading("classes of the labels, and of the model", len(shares), "=", num_classes),
+                Reading("share of that class among the labels", common, ">=", MAJORITY),
+                Reading("share of the commonest class among them", float(shares.max(initial=0.0)), "=", common),
+                Reading("predictions of other classes that were to be expected", expected, ">=", EXPECTED),
+                Reading("loss, against the entropy of the classes", ratio(loss, entropy), ">", LEARNED),
+                Reading("it is below that entropy and goes on falling", learns, "=", 0),
+            ),
+            lambda: self._tell(shares, common, loss, entropy),
+        )
 
-    def findings(self) -> list[Finding]:
-        """Only while it lasts."""
-        total = float(self._labels.sum())
-        if self._since is None or self._num_looks < LOOKS_NEEDED or total <= 0 or self._top >= len(self._labels):
-            return []
-        num_classes = 2 if self._num_units == 1 and self._is_one_logit else self._num_units
-        if num_classes != len(self._labels) or self._last_step - self._since < STEPS_NEEDED:
-            return []
-        shares = self._labels / total
-        common = float(shares[self._top])
-        expected = (1.0 - common) * total / max(self._num_batches, 1) * self._num_looks
-        positive = shares[shares > 0]
-        entropy = float(-(positive * np.log(positive)).sum())
-        loss = float(np.median(self._losses)) if self._losses else float("nan")
-        is_majority = common >= MAJORITY and common == float(shares.max())
-        if (
-            not is_majority
-            or expected < EXPECTED
-            or not loss > LEARNED * entropy
-            or (loss < entropy and self._still_falls())
-        ):
-            return []
+    def _tell(self, shares: FloatArray, common: float, loss: float, entropy: float) -> Finding:
+        since = self._since or 0
         rare = ", ".join(f"class {n} {share:.1%}" for n, share in enumerate(shares[:4]) if n != self._top)
-        return [
-            Finding(
-                "class_collapse",
-                Severity.WARNING,
-                f"Every prediction since step {self._since:,} is class {self._top}, which {common:.1%} of the labels are; "
-                f"{rare} of the labels are never predicted.",
-                self._since,
-                self._last_step,
-                ("(root)",),
-                (
-                    Evidence(f"share of predictions of class {self._top}", 1.0, common),
-                    Evidence("loss, against the entropy of the classes", loss, entropy),
-                ),
-                "nn.CrossEntropyLoss(weight=1 / class_counts)  # or a WeightedRandomSampler",
-            )
-        ]
+        return Finding(
+            "class_collapse",
+            Severity.WARNING,
+            f"Every prediction since step {since:,} is class {self._top}, which {common:.1%} of the labels are; "
+            f"{rare} of the labels are never predicted.",
+            since,
+            self._last_step,
+            ("(root)",),
+            (
+                Evidence(f"share of predictions of class {self._top}", 1.0, common),
+                Evidence("loss, against the entropy of the classes", loss, entropy),
+            ),
+            "nn.CrossEntropyLoss(weight=1 / class_counts)  # or a WeightedRandomSampler",
+        )
+
+
+def _entropy(shares: FloatArray) -> float:
+    positive = shares[shares > 0]
+    return float(-(positive * np.log(positive)).sum())

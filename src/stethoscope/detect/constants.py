@@ -6,13 +6,14 @@ their columns, or where the very first layer already gets them although the batc
 
 from __future__ import annotations
 
-from typing import ClassVar, Final
+from collections.abc import Iterator
+from typing import ClassVar, Final, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from stethoscope.analyse.span import Span
-from stethoscope.detect.detector import Code, Detector, Reading
+from stethoscope.detect.detector import Code, Detector, Reading, Rule
 from stethoscope.detect.effects import BLOW_UP, UNIT_TROUBLE
 from stethoscope.detect.needs import BATCHES
 from stethoscope.kernels.columns import INDEX, stat
@@ -72,20 +73,18 @@ class Constants(Detector):
             unwell = unwell | np.any(span.rows[:, indices, INDEX[name]] > 0, axis=1)
         return unwell
 
-    def readings(self) -> dict[str, list[Reading]]:
-        """What the rule asks for, and what it got."""
+    def rules(self) -> Iterator[Rule]:
+        """At most one finding; the first bad step has decided."""
         num_known = len(self._absent) or len(self._constant or {})
-        return {
-            "constant_feature": [
+        yield Rule(
+            "constant_feature",
+            (
                 Reading("features without variance so far", num_known, ">", 0),
-                Reading("a non-finite value was seen in outputs, loss or gradients", int(self._is_over), "=", 1),
-                Reading("it stands in their columns, or in the first layer", int(self._finding is not None), "=", 1),
-            ]
-        }
-
-    def findings(self) -> list[Finding]:
-        """At most one."""
-        return [self._finding] if self._finding is not None else []
+                Reading("a non-finite value was seen in outputs, loss or gradients", self._is_over, "=", 1),
+                Reading("it stands in their columns, or in the first layer", self._finding is not None, "=", 1),
+            ),
+            lambda: cast(Finding, self._finding),
+        )
 
     def _take(self, batch: Batch) -> None:
         self._num_samples = batch.num_samples

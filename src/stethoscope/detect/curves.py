@@ -204,7 +204,7 @@ class Curves:
     def training_at(self, steps: IntArray) -> FloatArray:
         """The usual training loss around each validation: the middle of the losses since the one before."""
         loss = self.loss
-        before = np.concatenate([[-1], steps[:-1]])
+        before = np.concatenate([[-1], steps])[:-1]
         found = [loss.between(low, high) for low, high in zip(before, steps, strict=True)]
         return np.array([float(np.median(part)) if len(part) else np.nan for part in found])
 

@@ -6,9 +6,11 @@ import abc
 import dataclasses
 import math
 import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import ClassVar, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from stethoscope.analyse.span import Span
 from stethoscope.detect.needs import Need
@@ -29,12 +31,51 @@ class Reading:
     limit: float = math.nan
     site: str = ""
     way: str = ""
-    """A rule with several ways to speak names them: all readings of one way, and those of no way, must hold."""
+    """Of a code with several rules, which of them asks for it; "" where all do."""
 
     @property
     def holds(self) -> bool | None:
         """Whether the rule has here what it asks for; None for a number that is only told."""
         return bool(SIGNS[self.sign](self.value, self.limit)) if self.sign else None
+
+
+Readings = Sequence[Reading]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Rule:
+    """What a finding rests on: it is told where all readings hold, and `diagnose --why` prints the same readings."""
+
+    code: str
+    readings: Readings
+    tell: Callable[[], Finding]
+    """Puts it into words; called only where the readings hold."""
+    way: str = ""
+    """Of a code that is found in several ways, which of them this is. Rules of one way ask the same of several candidates."""
+    is_otherwise: bool = False
+    """Whether it is told only where no rule about its code before it is."""
+
+    @property
+    def holds(self) -> bool:
+        """Whether everything is as the rule asks."""
+        return all_hold(self.readings)
+
+
+def all_hold(readings: Iterable[Reading]) -> bool:
+    """Whether every number is as it is asked to be."""
+    return all(reading.holds is not False for reading in readings)
+
+
+def nearest(candidates: Iterable[Readings]) -> Readings:
+    """Of candidates of whom the same is asked, the first of those that lack least; nothing where there are none."""
+    return min(candidates, key=_lacks, default=())
+
+
+def _lacks(readings: Readings) -> tuple[int, float]:
+    """How many numbers are not as they are asked to be, and by how much of their size."""
+    lacking = [reading for reading in readings if reading.holds is False]
+    sizes = [abs(one.value - one.limit) / max(abs(one.value), abs(one.limit), 1e-300) for one in lacking]
+    return len(lacking), sum(math.inf if math.isnan(size) else size for size in sizes)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -60,13 +101,32 @@ class Detector(abc.ABC):
     def observe(self, span: Span) -> None:
         """Take in the next steps."""
 
-    @abc.abstractmethod
+    def rules(self) -> Iterable[Rule]:
+        """What all steps so far come to, in the order in which it is told. A code may have several rules."""
+        return ()
+
     def findings(self) -> list[Finding]:
         """What is found in all steps so far."""
+        told: list[Finding] = []
+        for rule in self.rules():
+            if rule.holds and not (rule.is_otherwise and any(finding.code == rule.code for finding in told)):
+                told.append(rule.tell())
+        return told
 
     def readings(self) -> dict[str, list[Reading]]:
-        """By code, the numbers that its rule asks for, as far as they can be told; they are necessary, not sufficient."""
-        return {}
+        """By code, the numbers on which it is decided: of each way, and of candidates those of the one that lacks least."""
+        ways: dict[str, dict[str, Readings]] = {}
+        for rule in self.rules():
+            of_code = ways.setdefault(rule.code, {})
+            of_code[rule.way] = nearest([of_code.get(rule.way, rule.readings), rule.readings])
+        return {code: _of_all_ways(found) for code, found in ways.items()}
+
+
+def _of_all_ways(ways: dict[str, Readings]) -> list[Reading]:
+    """What all ways ask for, once; then what each asks for besides, under its name."""
+    common = [one for one in next(iter(ways.values())) if all(any(one is r for r in other) for other in ways.values())]
+    own = [(way, one) for way, readings in ways.items() for one in readings if all(one is not c for c in common)]
+    return common + [dataclasses.replace(one, way=way) for way, one in own]
 
 
 class Streak:
@@ -110,7 +170,22 @@ class Recent:
 
     def median(self) -> float:
         """The median of what is kept, NaN where there is nothing."""
-        return float(np.median(self._values[: len(self)])) if len(self) else float("nan")
+        return median(self._values[: len(self)])
+
+
+def median(values: npt.ArrayLike) -> float:
+    """The median, NaN of nothing."""
+    return float(np.median(np.asarray(values))) if np.size(values) else math.nan
+
+
+def ratio(part: float, whole: float) -> float:
+    """The quotient, NaN where there is nothing to divide by."""
+    return part / whole if whole else math.nan
+
+
+def layer_name(path: str, types: Mapping[str, str]) -> str:
+    """For a sentence: "layer 2 (Linear)"."""
+    return f"layer {path} ({types[path]})" if types.get(path) else f"layer {path}"
 
 
 def is_matrix(info: SiteInfo) -> bool:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 from typing import ClassVar, Final
 
 import numpy as np
 
 from stethoscope.analyse.span import Span
 from stethoscope.analyse.trends import Direction, mann_kendall, shorten
-from stethoscope.detect.detector import Code, Detector, Reading
+from stethoscope.detect.detector import Code, Detector, Reading, Rule, median
 from stethoscope.detect.needs import LOSS, Need
 from stethoscope.detect.surrogate_loss import SurrogateLoss
 from stethoscope.detect.tracks import LIMIT, Track
@@ -114,15 +115,6 @@ class Dynamics(Detector):
             for step, loss in self._recent:
                 self._losses.add(step, loss)
 
-    def _oscillates(self) -> bool:
-        """For long, and the loss is where it was: at the edge of stability updates oppose each other and it falls all the same."""
-        if self._first is None or self._last_step - self._first < max(LASTING, self._first - self._began):
-            return False
-        losses = self._losses.values
-        if len(losses) < WINDOW or not self._kind.is_measure:
-            return False
-        return mann_kendall(shorten(losses, 200)[0], alpha=0.01).direction is not Direction.FALLING
-
     def _waiting(self) -> tuple[int, int, float, float]:
         """From which step, how many waits, their share of the time and their length: of the typical ones, or of all but pauses."""
         if len(self._waits) < TIMED:
@@ -142,55 +134,57 @@ class Dynamics(Detector):
         table = self._idle.rows
         return min(float(np.median(table[:, 1] / np.maximum(table[:, 0], 1e-9))), 1.0)
 
-    def readings(self) -> dict[str, list[Reading]]:
-        """What each rule asks for, and what it got."""
-        window = [cosine for _, cosine in self._cosines]
-        since = np.nan if self._first is None else self._last_step - self._first
-        _, number, share, typical = self._waiting()
-        return {
-            "oscillation": [
+    def rules(self) -> Iterator[Rule]:
+        """Both where they last."""
+        began = self._first or 0
+        # At the edge of stability updates oppose each other too, and the loss falls all the same.
+        trend = mann_kendall(shorten(self._losses.values, 200)[0], alpha=0.01).direction
+        yield Rule(
+            "oscillation",
+            (
                 Reading(
-                    f"median cosine of the last {WINDOW} updates",
-                    float(np.median(window)) if window else np.nan,
-                    "<=",
-                    OPPOSED,
+                    f"median cosine of the last {WINDOW} updates", median([c for _, c in self._cosines]), "<=", OPPOSED
                 ),
-                Reading("the loss is a measure of progress", int(self._kind.is_measure), "=", 1),
-                Reading("steps for which that has lasted", since, ">=", max(LASTING, (self._first or 0) - self._began)),
-            ],
-            "data_bound": [
+                Reading("the loss is a measure of progress", self._kind.is_measure, "=", 1),
+                Reading(
+                    "steps for which that has lasted",
+                    np.nan if self._first is None else self._last_step - began,
+                    ">=",
+                    max(LASTING, began - self._began),
+                ),
+                Reading("losses in that time", len(self._losses.values), ">=", WINDOW),
+                Reading("they fall", trend is Direction.FALLING, "=", 0),
+            ),
+            self._oscillates,
+        )
+        first, number, share, typical = self._waiting()
+        idle = self._idle_share()
+        yield Rule(
+            "data_bound",
+            (
                 Reading("steps that were timed", number, ">=", TIMED),
                 Reading("share of a step spent waiting", share, ">", WAITING_SHARE),
                 Reading("wait in ms", typical, ">", WAITING_MS),
-                Reading("share of the wait in which the processor slept (below, it is a note)", self._idle_share()),
-            ],
-        }
+                Reading("share of the wait in which the processor slept (below half, it is a note)", idle),
+            ),
+            lambda: self._data_bound(first, share, typical, idle),
+        )
 
-    def findings(self) -> list[Finding]:
-        """Both where they last."""
-        found = []
-        if self._oscillates():
-            found.append(
-                Finding(
-                    "oscillation",
-                    Severity.WARNING,
-                    f"Since step {self._first:,} each update undoes the last one and the loss does not fall: the learning rate is at its "
-                    "limit.",
-                    self._first or 0,
-                    self._last_step,
-                    (),
-                    (Evidence("cosine between successive updates", self._worst),),
-                    "lr=lr / 2",
-                )
-            )
-        first, _, share, typical = self._waiting()
-        if share > WAITING_SHARE and typical > WAITING_MS:
-            found.append(self._data_bound(first, share, typical))
-        return found
+    def _oscillates(self) -> Finding:
+        return Finding(
+            "oscillation",
+            Severity.WARNING,
+            f"Since step {self._first:,} each update undoes the last one and the loss does not fall: the learning rate is at its "
+            "limit.",
+            self._first or 0,
+            self._last_step,
+            (),
+            (Evidence("cosine between successive updates", self._worst),),
+            "lr=lr / 2",
+        )
 
-    def _data_bound(self, first: int, share: float, typical: float) -> Finding:
+    def _data_bound(self, first: int, share: float, typical: float, idle: float) -> Finding:
         """A warning where something stands still meanwhile; where the processor itself prepares the data, a note."""
-        idle = self._idle_share()
         # Without a loader all that is known is what passes between a step and the next call of the model.
         spent = (
             "waiting for data"

@@ -8,12 +8,13 @@ almost no gradient left, and a sample that it gets wrong gives it back the size 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import ClassVar, Final
 
 import numpy as np
 
 from stethoscope.analyse.span import Span
-from stethoscope.detect.detector import Code, Detector, Reading, Recent, is_matrix
+from stethoscope.detect.detector import Code, Detector, Reading, Recent, Rule, is_matrix, median
 from stethoscope.detect.effects import BLOW_UP
 from stethoscope.detect.needs import GRADIENTS
 from stethoscope.detect.tracks import Track
@@ -151,71 +152,43 @@ class Flow(Detector):
             if not self._began_with and len(self._recent) == STEPS_NEEDED:
                 self._began_with = self._recent.median()
 
-    def readings(self) -> dict[str, list[Reading]]:
-        """What each rule asks for, and what it got."""
-        seen = Reading("steps with gradients of enough layers", self._num_steps, ">=", STEPS_NEEDED, way="by depth")
-        decades, trend = self._slope_so_far()
-        back = {p: float(np.median(r.values)) for p, r in self._recurrent.items() if len(r) >= STEPS_NEEDED}
-        path = max(back, key=lambda name: back[name], default="")
-        spread, order = "powers of ten from the first layers' gradient to the last ones'", "rank correlation with depth"
-        ways = ("back in time", "in one burst", "in time")
-        clips = [Reading("clipping seen", int(self._clips), "=", 0, way=way) for way in ways]
-        return {
-            "vanishing_gradients": [
-                seen,
-                Reading(spread, decades, ">=", DECADES, way="by depth"),
-                Reading(order, trend, ">=", TREND, way="by depth"),
-            ],
-            "exploding_gradients": [
-                seen,
-                Reading(spread, decades, "<=", -DECADES, way="by depth"),
-                Reading(order, trend, "<=", -TREND, way="by depth"),
-                clips[0],
-                Reading(
-                    "gradient of a recurrent layer / last layer's",
-                    back.get(path, np.nan),
-                    ">",
-                    BACK_IN_TIME,
-                    path,
-                    "back in time",
-                ),
-                clips[1],
-                Reading(
-                    f"recurrent layers over {BURST:.0e} times the last one", len(self._bursts), ">", 0, way=ways[1]
-                ),
-                clips[2],
-                Reading(
-                    f"steps over {SPIKE:.0f} times the usual norm", self._num_spikes, ">=", SPIKES_NEEDED, way="in time"
-                ),
-            ],
-        }
-
-    def findings(self) -> list[Finding]:
+    def rules(self) -> Iterator[Rule]:
         """The trend with depth, then the jumps in time."""
-        found = []
-        if self._num_steps >= STEPS_NEEDED:
-            decades, trend = self._slope_so_far()
-            if abs(decades) >= DECADES and abs(trend) >= TREND and decades * trend > 0:
-                found.append(self._by_depth(decades))
-        back = {
-            path: float(np.median(ratios.values))
-            for path, ratios in self._recurrent.items()
-            if len(ratios) >= STEPS_NEEDED and np.median(ratios.values) > BACK_IN_TIME
-        }
-        since = self._recurrent_since
-        if not back and self._bursts:
-            since = min(step for step, _ in self._bursts.values())
-            back = {path: ratio for path, (_, ratio) in self._bursts.items()}
-        if back and not self._clips:
-            found.append(self._back_in_time(back, since))
-        if self._first_spike is not None and self._num_spikes >= SPIKES_NEEDED and not self._clips:
-            found.append(self._in_time(*self._first_spike))
-        return found
+        seen = Reading("steps with gradients of enough layers", self._num_steps, ">=", STEPS_NEEDED)
+        decades, trend = median(self._slopes.column(0)), median(self._slopes.column(1))
+        spread, order = "powers of ten from the first layers' gradient to the last ones'", "rank correlation with depth"
+        for code, sign, asks in (("vanishing_gradients", 1, ">="), ("exploding_gradients", -1, "<=")):
+            by_depth = (
+                seen,
+                Reading(spread, decades, asks, sign * DECADES),
+                Reading(order, trend, asks, sign * TREND),
+            )
+            yield Rule(code, by_depth, lambda: self._by_depth(decades), "by depth")
+        clips = Reading("clipping seen", self._clips, "=", 0)
+        back = {path: median(ratios.values) for path, ratios in self._recurrent.items() if len(ratios) >= STEPS_NEEDED}
+        back = {path: times for path, times in back.items() if times > BACK_IN_TIME} or back
+        worst = max(back, key=lambda path: back[path], default="")
+        explodes = Reading(
+            "gradient of a recurrent layer / last layer's", back.get(worst, np.nan), ">", BACK_IN_TIME, worst
+        )
+        yield Rule(
+            "exploding_gradients",
+            (explodes, clips),
+            lambda: self._back_in_time(back, self._recurrent_since),
+            "back in time",
+        )
+        burst = (
+            Reading(f"recurrent layers over {BURST:.0e} times the last one", len(self._bursts), ">", 0),
+            Reading("the same usually, and found so", explodes.holds is True, "=", 0),
+            clips,
+        )
+        yield Rule("exploding_gradients", burst, self._in_one_burst, "in one burst")
+        jumps = Reading(f"steps over {SPIKE:.0f} times the usual norm", self._num_spikes, ">=", SPIKES_NEEDED)
+        yield Rule("exploding_gradients", (jumps, clips), self._in_time, "in time")
 
-    def _slope_so_far(self) -> tuple[float, float]:
-        """The usual number of decades from the first layers to the last, and how well depth orders them."""
-        rows = self._slopes.rows
-        return (float(np.median(rows[:, 0])), float(np.median(rows[:, 1]))) if len(rows) else (np.nan, np.nan)
+    def _in_one_burst(self) -> Finding:
+        since = min(step for step, _ in self._bursts.values())
+        return self._back_in_time({path: ratio for path, (_, ratio) in self._bursts.items()}, since)
 
     def _by_depth(self, decades: float) -> Finding:
         mean = self._sums / max(self._num_steps, 1)
@@ -258,7 +231,9 @@ class Flow(Detector):
             remedy="torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # and an orthogonal recurrence of gain 1",
         )
 
-    def _in_time(self, step: int, total: float, usual: float, path: str) -> Finding:
+    def _in_time(self) -> Finding:
+        assert self._first_spike is not None
+        step, total, usual, path = self._first_spike
         return Finding(
             code="exploding_gradients",
             severity=Severity.CRITICAL,

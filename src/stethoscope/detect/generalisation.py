@@ -6,6 +6,7 @@ training went on too long.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import ClassVar, Final
 
 import numpy as np
@@ -13,7 +14,7 @@ import numpy as np
 from stethoscope.analyse.span import Span
 from stethoscope.analyse.trends import noise
 from stethoscope.detect.curves import Curve, Curves
-from stethoscope.detect.detector import Code, Detector, Reading
+from stethoscope.detect.detector import Code, Detector, Reading, Readings, Rule, median, ratio
 from stethoscope.detect.needs import LOSS, TOTALS, VALIDATION
 from stethoscope.record import Evidence, Finding, FloatArray, Severity
 
@@ -26,6 +27,12 @@ RISE: Final = 1.15
 OF_RANGE: Final = 0.1
 """And as a share of what was gained from the first training loss to the best validation loss."""
 NOISES: Final = 4.0
+LASTS: Final = 0.9
+"""Of the last validations: so many lie above the middle between the best and the end."""
+FITS_ON: Final = 0.8
+"""Of the training loss when validation was best."""
+APART: Final = 1.3
+"""Validation loss at the end, against the training loss."""
 GAIN: Final = 0.02
 """An accuracy that rose by this much since the best loss: the model is surer, not worse."""
 
@@ -53,109 +60,106 @@ class Generalisation(Detector):
         """Take in the next steps."""
         self._curves.observe(span)
 
-    def readings(self) -> dict[str, list[Reading]]:
-        """What each rule asks for, and what it got."""
-        found = self._curves.validation_loss()
-        curve = found[1] if found is not None and len(found[1]) else None
-        num = 0 if curve is None else len(curve)
-        best = float(curve.values.min()) if curve is not None else np.nan
-        late = float(np.median(curve.values[-max(4, num // 3) :])) if curve is not None else np.nan
-        training = self._curves.training_at(curve.steps) if curve is not None else np.array([np.nan])
-        last, chance = float(np.median(training[-3:])), self._curves.chance()
-        level = np.nan if chance is None else chance
-        known = [
-            Reading("the run has said its totals", int(self._curves.is_finished), "=", 1),
-            Reading("validation losses", num, ">=", LOOKS_NEEDED),
-        ]
-        return {
-            "labels_uninformative": [
-                *known,
-                Reading("training loss at the end", last, "<", FITTED * level),
-                Reading("best validation loss", best, ">=", AT_CHANCE * level),
-            ],
-            "overfitting": [
-                *known,
-                Reading("validation loss at the end", late, ">", RISE * best),
-                Reading("its best", best),
-                Reading("training loss at the end", last),
-            ],
-        }
-
-    def findings(self) -> list[Finding]:
+    def rules(self) -> Iterator[Rule]:
         """One of the two at most; nothing where validation ran a few times only."""
-        found = self._curves.validation_loss()
-        if not self._curves.is_finished or found is None or len(found[1]) < LOOKS_NEEDED:
-            return []
-        name, curve = found
+        name, curve = self._curves.validation_loss() or ("", self._curves.curve(""))
         training = self._curves.training_at(curve.steps)
-        if not np.isfinite(training).all():
-            return []
-        uninformative = self._uninformative(name, curve, training)
-        return [uninformative] if uninformative is not None else self._overfitting(name, curve, training)
+        known = (
+            Reading("the run has said its totals", self._curves.is_finished, "=", 1),
+            Reading("validation losses", len(curve), ">=", LOOKS_NEEDED),
+            Reading("of which without a training loss beside them", int(np.isnan(training).sum()), "=", 0),
+        )
+        uninformative = self._uninformative(known, name, curve, training)
+        yield uninformative
+        told = Reading("told as labels_uninformative", uninformative.holds, "=", 0)
+        yield self._overfitting((*known, told), name, curve, training)
 
-    def _uninformative(self, name: str, curve: Curve, training: FloatArray) -> Finding | None:
-        chance = self._curves.chance()
-        last, best = float(np.median(training[-3:])), float(curve.values.min())
-        if chance is None or chance <= 0 or not 0 <= last < FITTED * chance or best < AT_CHANCE * chance:
-            return None
-        accuracies = [c for n, c in self._curves.validation(1).items() if "acc" in n.lower()]
+    def _uninformative(self, known: Readings, name: str, curve: Curve, training: FloatArray) -> Rule:
+        chance = self._curves.chance() or np.nan
+        last, best = median(training[-3:]), min(curve.values, default=np.nan)
+        metrics = self._curves.validation(1).items()
+        accuracies = [median(found.part(0.5, 1)) for name, found in metrics if "acc" in name.lower() and len(found)]
         guess = 1.0 / max(self._curves.num_classes, 2)
-        if any(float(np.median(c.part(0.5, 1))) > guess + max(0.1, 0.5 * guess) for c in accuracies):
-            return None
-        shown = [Evidence("validation accuracy", float(np.median(c.part(0.5, 1))), guess) for c in accuracies[:1]]
-        return Finding(
+        return Rule(
             "labels_uninformative",
-            Severity.WARNING,
-            f"The training samples were learned by heart (loss {last:.3g}), and {name} was never better than chance: its best "
-            f"is {best:.3g} where knowing nothing gives {chance:.3g}. The labels may not belong to these inputs.",
-            int(curve.steps[0]),
-            int(curve.steps[-1]),
-            ("batch",),
             (
-                Evidence(f"best {name}, against chance", best, chance),
-                Evidence("training loss", last, float(training[0])),
-                *shown,
+                *known,
+                Reading("what knowing nothing gives", chance, ">", 0),
+                Reading("training loss at the end", last, "<", FITTED * chance),
+                Reading("the same", last, ">=", 0),
+                Reading("best validation loss", best, ">=", AT_CHANCE * chance),
+                Reading(
+                    "validation accuracy, second half",
+                    max(accuracies, default=0.0),
+                    "<=",
+                    guess + max(0.1, 0.5 * guess),
+                ),
             ),
-            "assert len(inputs) == len(labels)  # and look at ten pairs: shuffled apart, sorted, or of another file",
+            lambda: Finding(
+                "labels_uninformative",
+                Severity.WARNING,
+                f"The training samples were learned by heart (loss {last:.3g}), and {name} was never better than chance: its best "
+                f"is {best:.3g} where knowing nothing gives {chance:.3g}. The labels may not belong to these inputs.",
+                int(curve.steps[0]),
+                int(curve.steps[-1]),
+                ("batch",),
+                (
+                    Evidence(f"best {name}, against chance", best, chance),
+                    Evidence("training loss", last, float(training[0])),
+                    *(Evidence("validation accuracy", accuracy, guess) for accuracy in accuracies[:1]),
+                ),
+                "assert len(inputs) == len(labels)  # and look at ten pairs: shuffled apart, sorted, or of another file",
+            ),
         )
 
-    def _overfitting(self, name: str, curve: Curve, training: FloatArray) -> list[Finding]:
-        onset = int(np.argmin(curve.values))
-        best = float(curve.values[onset])
-        late = curve.values[-max(4, len(curve) // 3) :]
-        end, last = float(np.median(late)), float(np.median(training[-3:]))
-        if onset > len(curve) - 5 or best <= 0 or last < 0:
-            return []
-        began = max(float(self._curves.loss.values[0]), float(curve.values[0]))
-        rose = (
-            end > RISE * best and end - best > OF_RANGE * (began - best) and end - best > NOISES * noise(curve.values)
+    def _overfitting(self, known: Readings, name: str, curve: Curve, training: FloatArray) -> Rule:
+        onset = int(np.argmin(curve.values)) if len(curve) else 0
+        best, began = (
+            min(curve.values, default=np.nan),
+            max([*self._curves.loss.values[:1], *curve.values[:1]], default=0.0),
         )
-        lasting = float((late > best + 0.5 * (end - best)).mean()) > 0.9
-        still_fitting = last < 0.8 * float(np.median(training[max(0, onset - 1) : onset + 2])) and end > 1.3 * last
-        if not (rose and lasting and still_fitting):
-            return []
-        surer = any(self._gained(c, int(curve.steps[onset])) for c in self._curves.validation(1).values())
-        step = int(curve.steps[onset])
-        return [
-            Finding(
+        late = curve.values[-max(4, len(curve) // 3) :]
+        end, last = median(late), median(training[-3:])
+        return Rule(
+            "overfitting",
+            (
+                *known,
+                Reading("validations after the best one", len(curve) - 1 - onset, ">=", 4),
+                Reading("best validation loss", best, ">", 0),
+                Reading("validation loss at the end", end, ">", RISE * best),
+                Reading("its rise since the best", end - best, ">", OF_RANGE * (began - best)),
+                Reading("the same, against its noise", end - best, ">", NOISES * noise(curve.values)),
+                Reading(
+                    "share of the last ones up there", ratio((late > (best + end) / 2).sum(), len(late)), ">", LASTS
+                ),
+                Reading("training loss at the end", last, ">=", 0),
+                Reading("the same, since then", last, "<", FITS_ON * median(training[max(0, onset - 1) : onset + 2])),
+                Reading("validation loss at the end, against the training loss", end, ">", APART * last),
+            ),
+            lambda: Finding(
                 "overfitting",
-                Severity.INFO if surer else Severity.WARNING,
-                f"{name} was best at step {step:,} ({best:.3g}) and is {end:.3g} at the end, while the training loss went on "
-                f"falling to {last:.3g}: the model learns its samples by heart since then.",
-                step,
+                Severity.INFO if self._is_surer(int(curve.steps[onset])) else Severity.WARNING,
+                f"{name} was best at step {curve.steps[onset]:,} ({best:.3g}) and is {end:.3g} at the end, while the training loss "
+                f"went on falling to {last:.3g}: the model learns its samples by heart since then.",
+                int(curve.steps[onset]),
                 int(curve.steps[-1]),
                 (),
                 (
                     Evidence(f"{name}, against its best", end, best),
                     Evidence("training loss, against that step's", last, float(training[onset])),
                 ),
-                f"torch.save(model.state_dict(), path)  # keep the model of step {step}, or use weight decay, dropout, more data",
-            )
-        ]
+                f"torch.save(model.state_dict(), path)  # keep the model of step {curve.steps[onset]}, or use weight decay, dropout, "
+                "more data",
+            ),
+        )
 
-    @staticmethod
-    def _gained(curve: Curve, step: int) -> bool:
-        before = curve.values[curve.steps <= step]
-        if not len(before) or len(curve) < LOOKS_NEEDED or curve.values.max() > 1:
-            return False
-        return float(np.median(curve.part(0.66, 1))) > float(before.max()) + GAIN
+    def _is_surer(self, step: int) -> bool:
+        """Whether an accuracy went on rising after the best loss."""
+        return any(_has_gained(curve, step) for curve in self._curves.validation(1).values())
+
+
+def _has_gained(curve: Curve, step: int) -> bool:
+    before = curve.values[curve.steps <= step]
+    if not len(before) or len(curve) < LOOKS_NEEDED or curve.values.max() > 1:
+        return False
+    return float(np.median(curve.part(0.66, 1))) > float(before.max()) + GAIN

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stethoscope.analyse.span import Span
-from stethoscope.detect.detector import Code, Detector, Reading, Streak
+from stethoscope.detect.detector import Code, Detector, Reading, Readings, Rule, Streak, median
 from stethoscope.detect.effects import BLOW_UP, LEARNING_TROUBLE, UNIT_TROUBLE
 from stethoscope.detect.needs import BATCHES, INPUTS, LOSS, UNITS, optional
 from stethoscope.kernels.columns import INDEX, stat
@@ -189,97 +189,120 @@ class InputScale(Detector):
             self._constant.see(step, lasts or one_sample)
             self._last_step = step
 
-    def readings(self) -> dict[str, list[Reading]]:
-        """What each rule asks for, and what it got."""
-        known = Reading("batches of floats that were logged", len(self._sizes), ">=", BATCHES_NEEDED)
-        sizes = [float(np.median(values)) for values in zip(*self._sizes, strict=True)] or [np.nan, np.nan]
-        chance = self._chance()
-        first = float(np.median(self._losses)) if self._losses else np.nan
-        return {
-            "unscaled_inputs": [
-                known,
-                Reading("root mean square of the inputs", sizes[0], ">=", LARGE, self._name),
-                Reading("a norm takes their size away", int(self._is_scaled_away), "=", 0),
-                Reading("first losses", first, ">", FLOODED * (np.nan if chance is None else chance), way="first loss"),
-                Reading(
-                    "largest share of saturated outputs",
-                    max(self._saturation.values(), default=np.nan),
-                    ">",
-                    SATURATED,
-                    way="saturated",
-                ),
-            ],
-            "inputs_too_small": [
-                known,
-                Reading("spread of the inputs", sizes[1], "<", LOST if self._is_normalised else SMALL, self._name),
-                Reading("size of the first layer's output", self._first_layer[1] if self._first_layer else np.nan),
-            ],
-            "inputs_ignored": [
-                Reading("batches in a row without any difference", self._constant.longest, ">=", BATCHES_NEEDED)
-            ],
-        }
-
-    def findings(self) -> list[Finding]:
+    def rules(self) -> Iterator[Rule]:
         """Nothing at all comes first: it has no size."""
-        if self._constant.longest >= BATCHES_NEEDED and (self._targets_vary or not self._has_targets):
-            lasting = self._constant.length > 0 or self._constant.longest >= 4 * BATCHES_NEEDED
-            if lasting:
-                return [self._ignored()]
-        if len(self._sizes) < BATCHES_NEEDED:
-            return []
-        rms, spread = (float(np.median(values)) for values in zip(*self._sizes, strict=True))
-        if rms >= LARGE:
-            return [] if self._is_scaled_away else self._unscaled(rms)
-        # A model that scales its inputs itself shows outputs far larger than what went in.
-        quiet = self._first_layer is None or self._first_layer[1] < max(AUDIBLE, LIFTED * rms)
-        if 0 < spread < (LOST if self._is_normalised else SMALL) and quiet:
-            return [self._too_small(spread)]
-        return []
+        constant = self._constant
+        ignored = Rule(
+            "inputs_ignored",
+            (
+                Reading("batches in a row without any difference", constant.longest, ">=", BATCHES_NEEDED),
+                Reading("targets differ, or are not known", self._targets_vary or not self._has_targets, "=", 1),
+                Reading(
+                    "the latest batches are so too, or this lasted for long",
+                    constant.length > 0 or constant.longest >= 4 * BATCHES_NEEDED,
+                    "=",
+                    1,
+                ),
+            ),
+            self._ignored,
+        )
+        yield ignored
+        rms, spread = (median([size[n] for size in self._sizes]) for n in (0, 1))
+        known = (
+            Reading("told as inputs_ignored", ignored.holds, "=", 0),
+            Reading("batches of floats that were logged", len(self._sizes), ">=", BATCHES_NEEDED),
+        )
+        yield from self._unscaled(known, rms)
+        small = LOST if self._is_normalised else SMALL
+        yield Rule(
+            "inputs_too_small",
+            (
+                *known,
+                Reading("spread of the inputs", spread, "<", small, self._name),
+                Reading("the same, not zero", spread, ">", 0, self._name),
+                Reading("root mean square of the inputs", rms, "<", LARGE, self._name),
+                # A model that scales its inputs itself shows outputs far larger than what went in.
+                Reading(
+                    "size of the first layer's output",
+                    self._first_layer[1] if self._first_layer else np.nan,
+                    "<" if self._first_layer else "",
+                    max(AUDIBLE, LIFTED * rms),
+                ),
+            ),
+            lambda: self._too_small(spread),
+        )
 
     @property
     def _is_scaled_away(self) -> bool:
         """Whether a norm takes the size of the inputs away: by where the data goes, where that is known."""
         return self._scaled_by_order if self._scaled_by_flow is None else self._scaled_by_flow
 
-    def _chance(self) -> float | None:
-        """The loss of predictions that do not depend on the inputs, where that is known."""
+    def _chance(self) -> float:
+        """The loss of predictions that do not depend on the inputs; NaN where that is unknown."""
         if self._num_classes > 1:
             return math.log(self._num_classes)
         if self._target_rms:
             size = float(np.median(self._target_rms))
             return max(size, size * size, 0.1)
-        return None
+        return np.nan
 
-    def _unscaled(self, rms: float) -> list[Finding]:
-        chance = self._chance()
-        evidence = [Evidence("root mean square of the inputs", rms, 1.0, site=self._name, kind="input", stat="rms")]
-        evidence += self._ranges()
-        full = [path for path, share in self._saturation.items() if share > SATURATED]
-        first = float(np.median(self._losses)) if self._losses else float("nan")
-        if chance is not None and (first > FLOODED * chance or not all(map(math.isfinite, self._losses))):
-            harm = f"the first losses are about {first:.3g} where knowing nothing gives {chance:.3g}"
-            evidence.append(Evidence("first loss", first, chance))
-        elif full:
-            harm = f"{full[0]} is saturated from the start"
-            evidence.append(Evidence(f"saturated outputs of {full[0]}", self._saturation[full[0]], 0.0))
-        elif self._lost_at is not None and self._lost_at - self._first_step < BATCHES_NEEDED and first >= rms:
-            # Nobody said what the targets are; a loss as large as the inputs that is gone at once needs no telling.
-            harm = f"the loss, {first:.3g} at first, was lost at step {self._lost_at:,}"
-            evidence.append(Evidence("first loss", first))
-        else:
-            return []
-        return [
-            Finding(
-                "unscaled_inputs",
-                Severity.CRITICAL,
-                f"The inputs are about {rms:,.3g} in size where layers are made for about 1, and {harm}.",
-                self._first_step,
-                self._last_step,
-                (self._name,),
-                tuple(evidence),
-                "inputs = (inputs - inputs.mean(0)) / inputs.std(0)  # with mean and std of the training set",
-            )
-        ]
+    def _unscaled(self, known: Readings, rms: float) -> Iterator[Rule]:
+        """Large, with nothing that takes their size away, and harmful in one of three ways."""
+        large = (
+            *known,
+            Reading("root mean square of the inputs", rms, ">=", LARGE, self._name),
+            Reading("a norm takes their size away", self._is_scaled_away, "=", 0),
+        )
+        chance, first = self._chance(), median(self._losses)
+        yield Rule(
+            "unscaled_inputs",
+            (*large, Reading("first losses", first, ">", FLOODED * chance)),
+            lambda: self._tell_unscaled(
+                rms,
+                f"the first losses are about {first:.3g} where knowing nothing gives {chance:.3g}",
+                Evidence("first loss", first, chance),
+            ),
+            "first loss",
+        )
+        full = next((path for path, share in self._saturation.items() if share > SATURATED), "")
+        share = self._saturation[full] if full else max(self._saturation.values(), default=np.nan)
+        yield Rule(
+            "unscaled_inputs",
+            (*large, Reading("largest share of saturated outputs", share, ">", SATURATED, full)),
+            lambda: self._tell_unscaled(
+                rms, f"{full} is saturated from the start", Evidence(f"saturated outputs of {full}", share, 0.0)
+            ),
+            "saturated",
+            is_otherwise=True,
+        )
+        # Nobody said what the targets are; a loss as large as the inputs that is gone at once needs no telling.
+        lost = np.nan if self._lost_at is None else self._lost_at
+        yield Rule(
+            "unscaled_inputs",
+            (
+                *large,
+                Reading("step at which the loss was no number", lost, "<", self._first_step + BATCHES_NEEDED),
+                Reading("first losses, against the size of the inputs", first, ">=", rms),
+            ),
+            lambda: self._tell_unscaled(
+                rms, f"the loss, {first:.3g} at first, was lost at step {lost:,}", Evidence("first loss", first)
+            ),
+            "lost",
+            is_otherwise=True,
+        )
+
+    def _tell_unscaled(self, rms: float, harm: str, shown: Evidence) -> Finding:
+        size = Evidence("root mean square of the inputs", rms, 1.0, site=self._name, kind="input", stat="rms")
+        return Finding(
+            "unscaled_inputs",
+            Severity.CRITICAL,
+            f"The inputs are about {rms:,.3g} in size where layers are made for about 1, and {harm}.",
+            self._first_step,
+            self._last_step,
+            (self._name,),
+            (size, *self._ranges(), shown),
+            "inputs = (inputs - inputs.mean(0)) / inputs.std(0)  # with mean and std of the training set",
+        )
 
     def _ranges(self) -> list[Evidence]:
         sizes = self._features

@@ -6,12 +6,14 @@ tensor is in which list.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from functools import partial
 from typing import ClassVar, Final
 
 import numpy as np
 
 from stethoscope.analyse.span import Span
-from stethoscope.detect.detector import Code, Detector, Reading, Streak
+from stethoscope.detect.detector import Code, Detector, Reading, Rule, Streak
 from stethoscope.detect.effects import BLOW_UP, LEARNING_TROUBLE, UNIT_TROUBLE
 from stethoscope.detect.needs import GRADIENTS, LEDGER, OWNERS, RATE, Need, optional
 from stethoscope.record import Evidence, Finding, Kind, Severity, events, metrics, name_list
@@ -20,6 +22,8 @@ SURE_AFTER: Final = 3
 """Steps in a row before a broken account is called a habit and not an accident."""
 NEVER_STEPS_AFTER: Final = 4
 """Times that gradients were thrown away by an optimizer that never stepped."""
+BACKWARDS_NEEDED: Final = 8
+"""By the end of a run in which no optimizer stepped."""
 OWNERSHIP_AFTER: Final = 4
 """Steps to wait before a parameter counts as held by no optimizer: that may come later."""
 ZERO_RATE_AFTER: Final = 10
@@ -95,64 +99,56 @@ class GradientAccounts(Detector):
             all_zero = touched[index] == arrived[index] and bool(len(live)) and not moved
             self._lost.see(int(step), bool(some and (all_gone or all_zero)))
 
-    def readings(self) -> dict[str, list[Reading]]:
-        """What each rule asks for, and what it got."""
-        never = Reading("optimizer steps", self._num_steps, "=", 0)
-        backwards = self._totals.num_backwards if self._totals is not None else 0
-        return {
-            "gradients_not_cleared": [
+    def rules(self) -> Iterator[Rule]:
+        """The accounts that are broken as a habit."""
+        yield Rule(
+            "gradients_not_cleared",
+            (
                 Reading(
                     "steps in a row that kept the gradients of the step before", self._kept.longest, ">=", SURE_AFTER
-                )
-            ],
-            "gradients_cleared_before_step": [
+                ),
+            ),
+            self._not_cleared,
+        )
+        yield Rule(
+            "gradients_cleared_before_step",
+            (
                 Reading(
                     "steps in a row whose gradients were gone before the optimizer's step",
                     self._lost.longest,
                     ">=",
                     SURE_AFTER,
-                )
-            ],
-            "optimizer_never_steps": [
-                never,
-                Reading("the weights moved all the same", int(self._has_moved), "=", 0),
-                Reading(
-                    "times gradients were thrown away unused",
-                    self._discarded,
-                    ">=",
-                    NEVER_STEPS_AFTER,
-                    way="thrown away",
                 ),
-                Reading("backward passes by the end", backwards, ">=", 8, way="at the end"),
-                Reading(
-                    "a step was under way at the end",
-                    int(self._totals is not None and self._totals.step_unfinished),
-                    "=",
-                    0,
-                    way="at the end",
-                ),
-            ],
-        }
-
-    def findings(self) -> list[Finding]:
-        """The accounts that are broken as a habit."""
-        found = []
-        if self._kept.longest >= SURE_AFTER:
-            found.append(self._not_cleared())
-        if self._lost.longest >= SURE_AFTER:
-            found.append(self._cleared_early())
-        totals = self._totals
-        # A step that the run's end cut off had begun: its closure's evaluations are no backward passes without a step.
-        at_the_end = totals is not None and not totals.num_steps and not totals.step_unfinished
-        backwards = totals.num_backwards if totals is not None else 0
-        never = (
-            self._num_steps == 0
-            and not self._has_moved
-            and (self._discarded >= NEVER_STEPS_AFTER or (at_the_end and backwards >= 8))
+            ),
+            self._cleared_early,
         )
-        if never:
-            found.append(self._never_steps(max(backwards, self._discarded)))
-        return found
+        ended = self._totals
+        backwards, steps, is_cut = (
+            (ended.num_backwards, ended.num_steps, ended.step_unfinished) if ended is not None else (0, 0, False)
+        )
+        never = (
+            Reading("optimizer steps", self._num_steps, "=", 0),
+            Reading("the weights moved all the same", self._has_moved, "=", 0),
+        )
+        yield Rule(
+            "optimizer_never_steps",
+            (*never, Reading("times gradients were thrown away unused", self._discarded, ">=", NEVER_STEPS_AFTER)),
+            lambda: self._never_steps(max(backwards, self._discarded)),
+            "thrown away",
+        )
+        yield Rule(
+            "optimizer_never_steps",
+            (
+                *never,
+                Reading("backward passes by the end", backwards, ">=", BACKWARDS_NEEDED),
+                Reading("optimizer steps by the end", steps, "=", 0),
+                # A step that the run's end cut off had begun: its closure's evaluations are no backward passes without a step.
+                Reading("a step was under way at the end", is_cut, "=", 0),
+            ),
+            lambda: self._never_steps(max(backwards, self._discarded)),
+            "at the end",
+            is_otherwise=True,
+        )
 
     def _not_cleared(self) -> Finding:
         sites = self._kept_sites if self._kept_share < 1 else ()
@@ -262,37 +258,26 @@ class Ownership(Detector):
         self._since = {site: self._since.get(site, begun) for site in named}
         self._latest, self._step = ownership, step
 
-    def readings(self) -> dict[str, list[Reading]]:
-        """What each rule asks for, and what it got."""
-        outside, unused = self._outside()
-        known = Reading("step of the latest list of parameters", self._step, ">=", OWNERSHIP_AFTER)
-        still = {name: streak.longest for name, streak in self._zero.items() if name not in self._ever_positive}
-        return {
-            "optimizer_params_not_in_model": [
-                known,
-                Reading("tensors in the optimizer that are not the model's and get no gradient", unused, ">", 0),
-            ],
-            "trainable_params_not_in_optimizer": [
-                known,
-                Reading("trainable tensors with a gradient that no optimizer holds", len(outside), ">", 0),
-            ],
-            "zero_lr_group": [
-                Reading("groups whose rate was never above 0", len(still), ">", 0),
-                Reading("steps in a row at rate 0", max(still.values(), default=0), ">=", ZERO_RATE_AFTER),
-            ],
-        }
-
-    def findings(self) -> list[Finding]:
-        """What no optimizer holds, what no model holds, what has no rate."""
-        found = [*self._zero_rates()]
-        if self._step < OWNERSHIP_AFTER:
-            return found
+    def rules(self) -> Iterator[Rule]:
+        """What has no rate, what no model holds, what no optimizer holds."""
+        yield from self._zero_rates()
         orphans, num_foreign = self._outside()
-        if num_foreign:
-            found.append(self._of_other_model(num_foreign, orphans))
-        elif orphans:
-            found.append(self._left_out(orphans))
-        return found
+        known = Reading("step of the latest list of parameters", self._step, ">=", OWNERSHIP_AFTER)
+        foreign = "tensors in the optimizer that are not the model's and get no gradient"
+        yield Rule(
+            "optimizer_params_not_in_model",
+            (known, Reading(foreign, num_foreign, ">", 0)),
+            lambda: self._of_other_model(num_foreign, orphans),
+        )
+        yield Rule(
+            "trainable_params_not_in_optimizer",
+            (
+                known,
+                Reading("trainable tensors with a gradient that no optimizer holds", len(orphans), ">", 0),
+                Reading(f"{foreign}, which is told instead", num_foreign, "=", 0),
+            ),
+            lambda: self._left_out(orphans),
+        )
 
     def _outside(self) -> tuple[list[str], int]:
         """Trainable parameters with a gradient that no optimizer holds; how many unused tensors optimizers hold that no model has."""
@@ -332,25 +317,30 @@ class Ownership(Detector):
             remedy="optimizer = torch.optim.AdamW(model.parameters(), ...)  # again, after replacing a layer",
         )
 
-    def _zero_rates(self) -> list[Finding]:
+    def _zero_rates(self) -> Iterator[Rule]:
         groups = self._latest.groups if self._latest is not None else ()
-        found = []
-        for name, streak in sorted(self._zero.items()):
-            if name in self._ever_positive or streak.longest < ZERO_RATE_AFTER:
-                continue
+        for name, streak in sorted(self._zero.items()) or [("", Streak())]:
             number = int(name.partition(".")[2] or 0)
             sites = groups[number].sites if number < len(groups) else ()
-            found.append(
-                Finding(
-                    code="zero_lr_group",
-                    severity=Severity.CRITICAL,
-                    message=f"The learning rate of {name_list(sites) or 'a parameter group'} is 0 and has been since step "
-                    f"{streak.start_of_longest:,}: never trained.",
-                    first_step=streak.start_of_longest,
-                    last_step=streak.last_step,
-                    sites=sites,
-                    evidence=(Evidence("learning rate", 0.0), Evidence("steps", float(streak.longest))),
-                    remedy=f'optimizer.param_groups[{number}]["lr"] = 1e-3  # or leave the group out',
-                )
+            yield Rule(
+                "zero_lr_group",
+                (
+                    Reading("the group's rate was ever above 0", name in self._ever_positive, "=", 0, *sites[:1]),
+                    Reading("steps in a row at rate 0", streak.longest, ">=", ZERO_RATE_AFTER, *sites[:1]),
+                ),
+                partial(_zero_rate, number, sites, streak),
             )
-        return found
+
+
+def _zero_rate(number: int, sites: tuple[str, ...], streak: Streak) -> Finding:
+    return Finding(
+        code="zero_lr_group",
+        severity=Severity.CRITICAL,
+        message=f"The learning rate of {name_list(sites) or 'a parameter group'} is 0 and has been since step "
+        f"{streak.start_of_longest:,}: never trained.",
+        first_step=streak.start_of_longest,
+        last_step=streak.last_step,
+        sites=sites,
+        evidence=(Evidence("learning rate", 0.0), Evidence("steps", float(streak.longest))),
+        remedy=f'optimizer.param_groups[{number}]["lr"] = 1e-3  # or leave the group out',
+    )

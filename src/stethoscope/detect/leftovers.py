@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import ClassVar, Final
 
 import numpy as np
 
 from stethoscope.analyse.span import Span
-from stethoscope.detect.detector import Code, Detector, Reading, Streak
+from stethoscope.detect.detector import Code, Detector, Reading, Rule, Streak
 from stethoscope.detect.groups import Group, groups_by_site
 from stethoscope.detect.needs import STATE, Need, optional
 from stethoscope.record import Evidence, Finding, Kind, Severity, metrics, name_list
@@ -209,152 +210,152 @@ class Leftovers(Detector):
                 self._note_start(step, is_momentum=True)
             self._momentum_seen = max(self._momentum_seen, step)
 
-    def readings(self) -> dict[str, list[Reading]]:
-        """What each rule asks for, and what it got."""
-        flag = max(self._create.longest, self._retain.longest)
-        return {
-            "graph_retained": [
-                Reading("graphs of earlier steps alive", self._alive.now, ">=", GRAPHS_NEEDED, way="kept alive"),
-                Reading(
-                    "steps in a row with retain_graph or create_graph and no use of it",
-                    flag,
-                    ">=",
-                    FLAG_STEPS,
-                    way="flags",
-                ),
-            ],
-            "hooks_accumulate": [
-                Reading("hooks at the start", self._hooks.first),
-                Reading("times their number rose", self._hooks.num_rises, ">=", RISES_NEEDED),
-            ],
-            "ema_frozen": [
-                Reading("looks at averaged weights", self._num_averages, ">=", AVERAGE_LOOKS),
-                Reading("the average moved at least once", int(self._averages_moved), "=", 0),
-            ],
-            "optimizer_state_lost": [
-                Reading("times the optimizer's own count or momentum began again", self._num_starts, ">", 0)
-            ],
-        }
-
-    def findings(self) -> list[Finding]:
+    def rules(self) -> Iterator[Rule]:
         """Each where it lasts."""
-        found = [
-            self._find_alive() or self._find_outputs(),
-            self._find_flags(),
-            self._find_hooks(),
-            self._find_average(),
-            self._find_lost(),
-        ]
-        return [finding for finding in found if finding is not None]
+        yield self._alive_graphs()
+        yield self._alive_outputs()
+        yield self._unused_flag()
+        yield self._more_hooks()
+        yield self._still_average()
+        yield self._lost_state()
 
-    def _find_alive(self) -> Finding | None:
+    def _alive_graphs(self) -> Rule:
         alive = self._alive
-        if alive.num < GRAPHS_NEEDED or not alive.now >= GRAPHS_NEEDED:
-            return None
-        if alive.length < GRAPHS_NEEDED or alive.now - alive.start < GROWTH * alive.length:
-            return None
         where = f" (backward is called at {name_list(self._lines, 1)})" if self._lines else ""
-        return Finding(
+        return Rule(
             "graph_retained",
-            Severity.WARNING,
-            f"{int(alive.now):,} graphs of earlier steps are still alive, one more with each step{where}: something keeps the loss, "
-            "such as total += loss.",
-            alive.first_step,
-            alive.last_step,
-            (),
-            (Evidence("graphs alive", alive.now, alive.start),),
-            "total += loss.item()  # or loss.detach()",
+            (
+                Reading("steps at which live graphs were counted", alive.num, ">=", GRAPHS_NEEDED),
+                Reading("graphs of earlier steps alive", alive.now, ">=", GRAPHS_NEEDED),
+                Reading("steps since their number last fell", alive.length, ">=", GRAPHS_NEEDED),
+                Reading("graphs that came in that time", alive.now - alive.start, ">=", GROWTH * alive.length),
+            ),
+            lambda: Finding(
+                "graph_retained",
+                Severity.WARNING,
+                f"{int(alive.now):,} graphs of earlier steps are still alive, one more with each step{where}: something keeps the "
+                "loss, such as total += loss.",
+                alive.first_step,
+                alive.last_step,
+                (),
+                (Evidence("graphs alive", alive.now, alive.start),),
+                "total += loss.item()  # or loss.detach()",
+            ),
+            "kept alive",
         )
 
-    def _find_outputs(self) -> Finding | None:
+    def _alive_outputs(self) -> Rule:
         """Predictions whose graphs stay: nearly every one that was marked since the last time that any were let go."""
         outputs = self._outputs
         rise = outputs.now - outputs.start
-        if not rise >= GRAPHS_NEEDED or rise < GROWTH * outputs.length:
-            return None
-        # What is kept of a rollout comes at once and stays level; what leaks comes with every step.
-        if outputs.num_since < OUTPUT_STEPS or outputs.num_rises < GROWTH * outputs.num_since:
-            return None
-        return Finding(
+        return Rule(
             "graph_retained",
-            Severity.WARNING,
-            f"{int(outputs.now):,} outputs of earlier steps are still alive with their graphs, one more with each step: something keeps "
-            "the model's predictions, such as a list for a plot.",
-            outputs.first_step,
-            outputs.last_step,
-            (),
-            (Evidence("outputs alive", outputs.now, outputs.start),),
-            "history.append(output.detach())",
+            (
+                Reading(
+                    "outputs of earlier steps that stayed alive since their number last fell", rise, ">=", GRAPHS_NEEDED
+                ),
+                Reading("the same, against all outputs of that time", rise, ">=", GROWTH * outputs.length),
+                # What is kept of a rollout comes at once and stays level; what leaks comes with every step.
+                Reading("steps in that time", outputs.num_since, ">=", OUTPUT_STEPS),
+                Reading("of which added to them", outputs.num_rises, ">=", GROWTH * outputs.num_since),
+            ),
+            lambda: Finding(
+                "graph_retained",
+                Severity.WARNING,
+                f"{int(outputs.now):,} outputs of earlier steps are still alive with their graphs, one more with each step: something "
+                "keeps the model's predictions, such as a list for a plot.",
+                outputs.first_step,
+                outputs.last_step,
+                (),
+                (Evidence("outputs alive", outputs.now, outputs.start),),
+                "history.append(output.detach())",
+            ),
+            "outputs",
+            is_otherwise=True,
         )
 
-    def _find_flags(self) -> Finding | None:
-        name, streak = (
-            ("create_graph", self._create) if self._create.longest >= FLAG_STEPS else ("retain_graph", self._retain)
-        )
-        if streak.longest < FLAG_STEPS:
-            return None
-        return Finding(
+    def _unused_flag(self) -> Rule:
+        creates = self._create.longest >= min(FLAG_STEPS, self._retain.longest)
+        name, streak = ("create_graph", self._create) if creates else ("retain_graph", self._retain)
+        return Rule(
             "graph_retained",
-            Severity.WARNING,
-            f"backward({name}=True) on every step since {streak.start_of_longest:,}, with no second backward that would need it: "
-            "memory that is never used.",
-            streak.start_of_longest,
-            streak.last_step,
-            (),
-            (Evidence("steps with the flag", float(streak.longest)),),
-            "loss.backward()  # without the flag",
+            (Reading(f"steps in a row with {name} and no use of it", streak.longest, ">=", FLAG_STEPS),),
+            lambda: Finding(
+                "graph_retained",
+                Severity.WARNING,
+                f"backward({name}=True) on every step since {streak.start_of_longest:,}, with no second backward that would need it: "
+                "memory that is never used.",
+                streak.start_of_longest,
+                streak.last_step,
+                (),
+                (Evidence("steps with the flag", float(streak.longest)),),
+                "loss.backward()  # without the flag",
+            ),
+            "flags",
         )
 
-    def _find_hooks(self) -> Finding | None:
+    def _more_hooks(self) -> Rule:
         hooks = self._hooks
-        if hooks.num_rises < RISES_NEEDED or hooks.now < hooks.most:
-            return None
-        return Finding(
+        return Rule(
             "hooks_accumulate",
-            Severity.WARNING,
-            f"The model's hooks grew from {hooks.first:.0f} to {hooks.now:.0f} since step {hooks.before_rise:,}: they are "
-            "registered again and never removed.",
-            hooks.before_rise,
-            self._last_step,
-            tuple(self._hooked),
-            (Evidence("hooks", hooks.now, hooks.first),),
-            "handle = module.register_forward_hook(hook); handle.remove()",
+            (
+                Reading("hooks at the start", hooks.first),
+                Reading("times their number rose", hooks.num_rises, ">=", RISES_NEEDED),
+                Reading("hooks now, against the most there were", hooks.now, ">=", hooks.most),
+            ),
+            lambda: Finding(
+                "hooks_accumulate",
+                Severity.WARNING,
+                f"The model's hooks grew from {hooks.first:.0f} to {hooks.now:.0f} since step {hooks.before_rise:,}: they are "
+                "registered again and never removed.",
+                hooks.before_rise,
+                self._last_step,
+                tuple(self._hooked),
+                (Evidence("hooks", hooks.now, hooks.first),),
+                "handle = module.register_forward_hook(hook); handle.remove()",
+            ),
         )
 
-    def _find_average(self) -> Finding | None:
-        if self._num_averages < AVERAGE_LOOKS:
-            return None
+    def _still_average(self) -> Rule:
         step, latest = self._averages
-        still = [a for a in latest if not a.moved and (a.given or self._ended)]
-        if not still or self._averages_moved:
-            return None
-        return Finding(
+        still = [average.type for average in latest if not average.moved and (average.given or self._ended)]
+        return Rule(
             "ema_frozen",
-            Severity.CRITICAL,
-            f"The average of the weights ({still[0].type}) has not moved in {step:,} steps: it is never updated.",
-            0,
-            self._last_step,
-            (),
-            (Evidence("looks without a change", float(self._num_averages)),),
-            "ema.update_parameters(model)  # after optimizer.step()",
+            (
+                Reading("looks at averaged weights", self._num_averages, ">=", AVERAGE_LOOKS),
+                Reading("the average moved at least once", self._averages_moved, "=", 0),
+                Reading("averages that were given to watch(), or of a run that ended", len(still), ">", 0),
+            ),
+            lambda: Finding(
+                "ema_frozen",
+                Severity.CRITICAL,
+                f"The average of the weights ({still[0]}) has not moved in {step:,} steps: it is never updated.",
+                0,
+                self._last_step,
+                (),
+                (Evidence("looks without a change", float(self._num_averages)),),
+                "ema.update_parameters(model)  # after optimizer.step()",
+            ),
         )
 
-    def _find_lost(self) -> Finding | None:
-        step = self._first_start
-        if step is None:
-            return None
+    def _lost_state(self) -> Rule:
+        step = self._first_start or 0
         shown = (
             Evidence("momentum, against the gradient", 1.0)
             if self._is_momentum_lost
             else Evidence("the optimizer's own step count", 1.0, self._lost_count or None)
         )
-        return Finding(
+        return Rule(
             "optimizer_state_lost",
-            Severity.CRITICAL,
-            f"The run was continued at step {step:,} with an empty optimizer: its moments begin again at zero.",
-            step,
-            self._last_step,
-            (),
-            (shown,),
-            'optimizer.load_state_dict(checkpoint["optimizer"])',
+            (Reading("times the optimizer's own count or momentum began again", self._num_starts, ">", 0),),
+            lambda: Finding(
+                "optimizer_state_lost",
+                Severity.CRITICAL,
+                f"The run was continued at step {step:,} with an empty optimizer: its moments begin again at zero.",
+                step,
+                self._last_step,
+                (),
+                (shown,),
+                'optimizer.load_state_dict(checkpoint["optimizer"])',
+            ),
         )

@@ -8,12 +8,14 @@ loss that nothing holds back. A term with a goal (a teacher's logits, a z-loss o
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from functools import partial
 from typing import ClassVar, Final
 
 import numpy as np
 
 from stethoscope.analyse.span import Span
-from stethoscope.detect.detector import Code, Detector, Reading
+from stethoscope.detect.detector import Code, Detector, Reading, Rule, all_hold, median
 from stethoscope.detect.effects import BLOW_UP
 from stethoscope.detect.needs import LOGITS, UNITS_HINT, Need
 from stethoscope.detect.tracks import Track
@@ -32,8 +34,11 @@ OPEN: Final = 0.4
 """Where it must have been before: attention that starts sharp is made so."""
 LOGIT_GROWTH: Final = 8.0
 LARGE_LOGIT: Final = 30.0
+HALVED: Final = 0.5
 DRIFT: Final = 0.5
 """Times ln(number of classes) that the mean log-sum-exp moved."""
+STILL: Final = 0.2
+"""Of the change until the middle: log Z must go on as far after it."""
 SHIFTED: Final = 1.5
 """Times their spread that all logits moved together."""
 PUSHED: Final = 0.01
@@ -119,66 +124,50 @@ class Logits(Detector):
             if math.isfinite(push) and size > 0:
                 self._pushes.add(float(push), float(size))
 
-    def readings(self) -> dict[str, list[Reading]]:
-        """What each rule asks for: of the attention with the lowest entropy now, and of the output."""
-        looked = {path: looks for path, looks in self._looks.items() if len(looks) >= ATTENTION_LOOKS}
-        now = {path: float(np.median(looks.last(BASELINE_LOOKS)[:, 1])) for path, looks in looked.items()}
-        path = min(now, key=lambda name: now[name], default="")
-        before = float(looked[path].first(BASELINE_LOOKS)[:, 1].max()) if path else np.nan
-        largest = (looked[path].first(1)[0, 2], looked[path].latest[2]) if path else (np.nan, np.nan)
-        moved = float(np.subtract(*self._log_z_ends())) if len(self._drift) else np.nan
-        share, sign, lasts = self._gradient_push()
-        return {
-            "attention_logit_growth": [
-                Reading("attention modules sampled often enough", len(now), ">", 0),
-                Reading("entropy at the start, of a uniform row's", before, ">", OPEN, path, "collapsed"),
-                Reading("entropy now, of a uniform row's", now.get(path, np.nan), "<", COLLAPSED, path, "collapsed"),
-                Reading("largest logit", largest[1], ">", LARGE_LOGIT, path, "ran away"),
-                Reading("largest logit at the start", largest[0], site=path),
-            ],
-            "output_logit_drift": [
-                Reading("looks at the output's logits", len(self._drift), ">", LOOKS_NEEDED),
-                Reading("change of the mean log Z", abs(moved), ">=", DRIFT * math.log(max(self._num_classes, 2))),
-                Reading(
-                    "all logits moved together, times their spread", self._common_shift(), ">", SHIFTED, way="shifted"
-                ),
-                Reading("share of the gradient that shifts all logits", share, ">", PUSHED, way="pushed"),
-                Reading("share of samples in which it has one sign", abs(sign), ">=", ONE_SIGN, way="pushed"),
-                Reading("this push in the last fifth, against its largest", lasts, ">=", LASTS, way="pushed"),
-            ],
-        }
-
-    def findings(self) -> list[Finding]:
+    def rules(self) -> Iterator[Rule]:
         """Attention by module, the worst one told; then the output."""
-        grown = [found for path in sorted(self._looks) if (found := self._attention_finding(path)) is not None]
-        grown.sort(key=lambda pair: pair[0])
-        told = [grown[0][1]] if grown else []
-        drift = self._output()
-        return told if drift is None else [*told, drift]
+        looked = {
+            path: (median(looks.last(BASELINE_LOOKS)[:, 1]), looks) for path, looks in sorted(self._looks.items())
+        }
+        for path, (after, looks) in sorted(looked.items(), key=lambda item: item[1][0]) or [("", (math.nan, Track(3)))]:
+            yield from self._attention(path, after, looks)
+        yield from self._output()
 
-    def _log_z_ends(self) -> tuple[float, float]:
-        """The mean log Z now, and where it began."""
-        last, first = self._drift.last(BASELINE_LOOKS), self._drift.first(BASELINE_LOOKS)
-        return float(np.median(last[:, 1])), float(np.median(first[:, 1]))
-
-    def _attention_finding(self, path: str) -> tuple[float, Finding] | None:
-        looks = self._looks[path]
-        if len(looks) < ATTENTION_LOOKS:
-            return None
+    def _attention(self, path: str, after: float, looks: Track) -> Iterator[Rule]:
         early, late = looks.first(BASELINE_LOOKS), looks.last(BASELINE_LOOKS)
-        before, after = float(early[:, 1].max()), float(np.median(late[:, 1]))
-        base, top = float(early[0, 2]), float(np.median(late[:, 2]))
-        collapsed = before > OPEN and after < COLLAPSED and bool((late[:, 1] < COLLAPSED).all())
-        ran_away = math.isfinite(base) and top > LARGE_LOGIT and top > LOGIT_GROWTH * base and after < 0.5 * before
-        if not collapsed and not ran_away:
-            return None
-        middle = (before + after) / 2
-        above = np.flatnonzero(looks.column(1) > middle)
-        first = int(looks.steps[min(int(above[-1]) + 1, len(looks.steps) - 1)] if len(above) else early[0, 0])
-        evidence = [Evidence("attention entropy against a uniform row", after, before)]
-        if math.isfinite(top):
-            evidence.append(Evidence("largest logit", top, base if math.isfinite(base) else None))
-        finding = Finding(
+        before, base, top = max(early[:, 1], default=math.nan), median(early[:1, 2]), median(late[:, 2])
+        enough = Reading("looks at an attention", len(looks), ">=", ATTENTION_LOOKS, path)
+        ways = {
+            "collapsed": (
+                Reading("entropy at the start, of a uniform row's", before, ">", OPEN, path),
+                Reading("entropy now, of a uniform row's", after, "<", COLLAPSED, path),
+                Reading(
+                    "the same in each of the latest looks", max(late[:, 1], default=math.nan), "<", COLLAPSED, path
+                ),
+            ),
+            "ran away": (
+                Reading("largest logit", top, ">", LARGE_LOGIT, path),
+                Reading("the same, against the start", top, ">", LOGIT_GROWTH * base, path),
+                Reading("entropy now, against the start", after, "<", HALVED * before, path),
+            ),
+        }
+        for way, readings in ways.items():
+            yield Rule(
+                "attention_logit_growth",
+                (enough, *readings),
+                partial(self._tell_attention, path, looks, (before, after), (base, top)),
+                way,
+                is_otherwise=True,
+            )
+
+    def _tell_attention(
+        self, path: str, looks: Track, entropy: tuple[float, float], logit: tuple[float, float]
+    ) -> Finding:
+        (before, after), (base, top) = entropy, logit
+        above = np.flatnonzero(looks.column(1) > (before + after) / 2)
+        first = int(looks.steps[min(int(above[-1]) + 1, len(looks.steps) - 1)] if len(above) else looks.first(1)[0, 0])
+        largest = Evidence("largest logit", top, base if math.isfinite(base) else None)
+        return Finding(
             "attention_logit_growth",
             Severity.WARNING,
             f"Attention in {path} locks onto single positions from step {first:,}: its entropy fell from {before:.0%} to "
@@ -186,10 +175,12 @@ class Logits(Detector):
             first,
             self._last_step,
             (path,),
-            tuple(evidence),
+            (
+                Evidence("attention entropy against a uniform row", after, before),
+                *([largest] if math.isfinite(top) else []),
+            ),
             "q, k = rms_norm(q), rms_norm(k)  # or a smaller learning rate for query and key",
         )
-        return after, finding
 
     def _common_shift(self) -> float:
         """How far all logits moved together, in their spread; a model that grows sure spreads them, which is learning."""
@@ -212,30 +203,44 @@ class Logits(Detector):
         lasts = min(fifth[-1] / max(*fifth, 1e-300) for fifth in fifths)
         return float(np.median(np.abs(sums) / sizes)), float(np.sign(sums).mean()), lasts
 
-    def _output(self) -> Finding | None:
-        if len(self._drift) <= LOOKS_NEEDED or self._num_classes < 2 or self._num_classes != self._num_labels:
-            return None
-        values, (end, start) = self._drift.values, self._log_z_ends()
-        limit = DRIFT * math.log(self._num_classes)
-        middle = float(np.median(values[len(values) // 2 :][:BASELINE_LOOKS]))
-        still = abs(end - middle) > 0.2 * abs(middle - start)
-        share, sign, lasts = self._gradient_push()
-        # Descent moves the logits against the gradient.
-        outward = sign * (end - start) < 0
-        pushed = share > PUSHED and abs(sign) >= ONE_SIGN and lasts >= LASTS and outward
-        if abs(end - start) < limit or not still or not (self._common_shift() > SHIFTED or pushed):
-            return None
-        moved = np.flatnonzero(np.abs(values - start) > limit / 2)
-        first = int(self._drift.steps[moved[0]]) if len(moved) else self._last_step
-        pull = [Evidence("share of the gradient that shifts all logits", share, 0.0)] if pushed else []
-        return Finding(
-            "output_logit_drift",
-            Severity.WARNING,
-            f"The output's logits drift: the mean of log Z went from {start:.3g} to {end:.3g} since step {first:,}, which the loss "
-            "does not see.",
-            first,
-            self._last_step,
-            ("(root)",),
-            (Evidence("mean log Z", end, start), *pull),
-            "loss = loss + 1e-4 * torch.logsumexp(logits, -1).square().mean()",
+    def _output(self) -> Iterator[Rule]:
+        """Log Z went far and did not come to rest, with all logits together or by a push that nothing holds back."""
+        drift, num_classes = self._drift, self._num_classes
+        start, end = (median(part[:, 1]) for part in (drift.first(BASELINE_LOOKS), drift.last(BASELINE_LOOKS)))
+        middle = median(drift.values[len(drift.values) // 2 :][:BASELINE_LOOKS])
+        limit = DRIFT * math.log(max(num_classes, 2))
+        drifts = (
+            Reading("looks at the output's logits", len(drift), ">", LOOKS_NEEDED),
+            Reading("classes of the output", num_classes, ">=", 2),
+            Reading("classes of the labels", self._num_labels, "=", num_classes),
+            Reading("change of the mean log Z", abs(end - start), ">=", limit),
+            Reading("the same in the second half", abs(end - middle), ">", STILL * abs(middle - start)),
         )
+        shifted = Reading("all logits moved together, times their spread", self._common_shift(), ">", SHIFTED)
+        share, sign, lasts = self._gradient_push()
+        pushed = (
+            Reading("share of the gradient that shifts all logits", share, ">", PUSHED),
+            Reading("share of samples in which it has one sign", abs(sign), ">=", ONE_SIGN),
+            Reading("this push in the last fifth, against its largest", lasts, ">=", LASTS),
+            # Descent moves the logits against the gradient.
+            Reading("its sign, times the change of log Z", sign * (end - start), "<", 0),
+        )
+        pull = [Evidence(pushed[0].label, share, 0.0)] if all_hold(pushed) else []
+
+        def tell() -> Finding:
+            moved = np.flatnonzero(np.abs(drift.values - start) > limit / 2)
+            first = int(drift.steps[moved[0]]) if len(moved) else self._last_step
+            return Finding(
+                "output_logit_drift",
+                Severity.WARNING,
+                f"The output's logits drift: the mean of log Z went from {start:.3g} to {end:.3g} since step {first:,}, which the "
+                "loss does not see.",
+                first,
+                self._last_step,
+                ("(root)",),
+                (Evidence("mean log Z", end, start), *pull),
+                "loss = loss + 1e-4 * torch.logsumexp(logits, -1).square().mean()",
+            )
+
+        yield Rule("output_logit_drift", (*drifts, shifted), tell, "shifted")
+        yield Rule("output_logit_drift", (*drifts, *pushed), tell, "pushed", is_otherwise=True)

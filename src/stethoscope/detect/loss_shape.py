@@ -6,12 +6,14 @@ Read from the autograd graph of the loss itself, so each of these is a fact abou
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from functools import partial
 from typing import Any, ClassVar, Final
 
 import numpy as np
 
 from stethoscope.analyse.span import Span
-from stethoscope.detect.detector import Code, Detector, Reading
+from stethoscope.detect.detector import Code, Detector, Reading, Readings, Rule
 from stethoscope.detect.needs import GRAPH
 from stethoscope.detect.tracks import SampledHistory
 from stethoscope.record import Evidence, Finding, Kind, Severity
@@ -32,6 +34,10 @@ FACTS: Final = {
     "loss_clamped": "clamped",
 }
 """From a code to the fact of the graph that it rests on."""
+
+
+Seen = list[tuple[int, Any]]
+"""The steps at which the graph showed a fact, and what it showed."""
 
 
 class LossShape(Detector):
@@ -93,41 +99,38 @@ class LossShape(Detector):
                     if maker:
                         self._makers.setdefault(key, maker)
 
-    def readings(self) -> dict[str, list[Reading]]:
-        """How often the loss's graph was read, and how often it showed each."""
-        looks = Reading("steps at which the loss's graph was read", self._num_looks, ">", 0)
-        found = {
-            code: [looks, Reading("of which showed it", len(self._seen.get(key, ())), ">=", SEEN_NEEDED)]
-            for code, key in FACTS.items()
-        }
-        cut = [fact.negative_targets for _, fact in self._seen.get("output_cut", ())]
-        below = max((share for share in cut if share is not None), default=np.nan)
-        found["output_clipped"].append(Reading("share of targets below zero", below, ">=", NEGATIVE_SHARE))
-        clamped = max((fact.share for _, fact in self._seen.get("clamped", ())), default=np.nan)
-        found["loss_clamped"].append(Reading("share of terms beyond the limit", clamped, ">=", CLAMPED_SHARE))
-        return found
-
-    def findings(self) -> list[Finding]:
+    def rules(self) -> Iterator[Rule]:
         """What was seen more than once."""
-        makers = {
-            "double_softmax": self._double_softmax,
-            "double_sigmoid": self._double_sigmoid,
-            "broadcast": self._broadcast,
-            "output_cut": self._cut,
-            "clamped": self._clamped,
-        }
-        found = [
-            make(self._seen[key].to_list())
-            for key, make in makers.items()
-            if len(self._seen.get(key, ())) >= SEEN_NEEDED
-        ]
-        return [finding for finding in found if finding is not None]
+        looks = Reading("steps at which the loss's graph was read", self._num_looks, ">", 0)
+        for code, tell in (
+            ("double_softmax", self._double_softmax),
+            ("double_sigmoid", self._double_sigmoid),
+            ("loss_broadcast", self._broadcast),
+            ("output_clipped", self._cut),
+            ("loss_clamped", self._clamped),
+        ):
+            seen = self._seen[FACTS[code]].to_list() if FACTS[code] in self._seen else []
+            shown = Reading("of which showed it", len(self._seen.get(FACTS[code], ())), ">=", SEEN_NEEDED)
+            further, told = self._further(code, seen)
+            yield Rule(code, (looks, shown, *further), partial(tell, told))
+
+    def _further(self, code: str, seen: Seen) -> tuple[Readings, Seen]:
+        """What two of the facts must weigh besides, and the sightings that do."""
+        if code == "output_clipped":
+            below = [fact.negative_targets for _, fact in seen if fact.negative_targets is not None]
+            return (Reading("share of targets below zero", max(below, default=np.nan), ">=", NEGATIVE_SHARE),), seen
+        if code == "loss_clamped":
+            heavy = [(step, fact) for step, fact in seen if fact.share >= CLAMPED_SHARE]
+            label = f"of which with at least {CLAMPED_SHARE:.0%} of the terms beyond the limit"
+            most = Reading("largest share of terms beyond the limit", max((f.share for _, f in seen), default=np.nan))
+            return (Reading(label, len(heavy), ">=", min(CLAMPED_NEEDED, self._num_looks)), most), heavy
+        return (), seen
 
     def _finding(
         self,
         code: str,
         severity: Severity,
-        seen: list[tuple[int, Any]],
+        seen: Seen,
         message: str,
         evidence: tuple[Evidence, ...],
         remedy: str,
@@ -136,13 +139,9 @@ class LossShape(Detector):
         sites = (site,) if site else ()
         return Finding(code, severity, message, seen[0][0], self._last_step, sites, evidence, remedy)
 
-    def _double_softmax(self, seen: list[tuple[int, Any]]) -> Finding:
+    def _double_softmax(self, seen: Seen) -> Finding:
         classes = max(self._num_classes, 2)
-        floor = (
-            -math.log(math.e / (math.e + classes - 1))
-            if seen[0][1] == "Softmax"
-            else -math.log(math.e / (math.e + (classes - 1)))
-        )
+        floor = -math.log(math.e / (math.e + classes - 1))
         return self._finding(
             "double_softmax",
             Severity.CRITICAL,
@@ -153,7 +152,7 @@ class LossShape(Detector):
             "return logits  # cross_entropy takes logits; apply softmax only to show probabilities",
         )
 
-    def _double_sigmoid(self, seen: list[tuple[int, Any]]) -> Finding:
+    def _double_sigmoid(self, seen: Seen) -> Finding:
         return self._finding(
             "double_sigmoid",
             Severity.CRITICAL,
@@ -164,7 +163,7 @@ class LossShape(Detector):
             "return logits  # binary_cross_entropy_with_logits takes logits",
         )
 
-    def _broadcast(self, seen: list[tuple[int, Any]]) -> Finding:
+    def _broadcast(self, seen: Seen) -> Finding:
         small, large = seen[0][1].prediction, seen[0][1].result
         return self._finding(
             "loss_broadcast",
@@ -176,10 +175,8 @@ class LossShape(Detector):
             "loss = loss_fn(output.squeeze(1), target)  # or target.unsqueeze(1): equal shapes",
         )
 
-    def _cut(self, seen: list[tuple[int, Any]]) -> Finding | None:
+    def _cut(self, seen: Seen) -> Finding:
         shares = [fact.negative_targets for _, fact in seen if fact.negative_targets is not None]
-        if not shares or max(shares) < NEGATIVE_SHARE:
-            return None
         share = sum(shares) / len(shares)
         return self._finding(
             "output_clipped",
@@ -190,10 +187,7 @@ class LossShape(Detector):
             "remove the activation after the last layer",
         )
 
-    def _clamped(self, seen: list[tuple[int, Any]]) -> Finding | None:
-        heavy = [(step, fact) for step, fact in seen if fact.share >= CLAMPED_SHARE]
-        if len(heavy) < min(CLAMPED_NEEDED, self._num_looks):
-            return None
+    def _clamped(self, heavy: Seen) -> Finding:
         share = max(fact.share for _, fact in heavy)
         return self._finding(
             "loss_clamped",

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import ClassVar, Final
 
 import numpy as np
 
 from stethoscope.analyse.span import Span
-from stethoscope.detect.detector import Code, Detector, Reading, Streak
+from stethoscope.detect.detector import Code, Detector, Reading, Rule, Streak
 from stethoscope.detect.needs import Need
 from stethoscope.record import Evidence, Finding, Severity, events, metrics, name_list
 
@@ -39,35 +40,27 @@ class Modes(Detector):
         for row in np.flatnonzero(np.isfinite(is_training)):
             self._streak.see(int(span.steps[row]), bool(is_training[row] == 0.0))
 
-    def _affected_modules(self) -> tuple[str, ...]:
-        """The modules that behave otherwise in evaluation mode, and are in it."""
-        return () if self._in_evaluation is None else self._in_evaluation.evaluating
-
-    def readings(self) -> dict[str, list[Reading]]:
-        """What the rule asks for, and what it got."""
-        return {
-            "eval_mode_in_training": [
-                Reading("training steps in a row in evaluation mode", self._streak.longest, ">=", STEPS_NEEDED),
-                Reading("modules that behave differently there", len(self._affected_modules()), ">", 0),
-            ]
-        }
-
-    def findings(self) -> list[Finding]:
+    def rules(self) -> Iterator[Rule]:
         """Only where the mode makes a difference."""
-        affected = self._affected_modules()
-        if self._streak.longest < STEPS_NEEDED or self._in_evaluation is None or not affected:
-            return []
-        kinds = ", ".join(self._in_evaluation.kinds_evaluating)
-        return [
-            Finding(
+        streak, modes = self._streak, self._in_evaluation
+        # What behaves otherwise in evaluation mode, and is in it.
+        affected, kinds = (modes.evaluating, modes.kinds_evaluating) if modes else ((), ())
+        yield Rule(
+            "eval_mode_in_training",
+            (
+                Reading("training steps in a row in evaluation mode", streak.longest, ">=", STEPS_NEEDED),
+                Reading("modules that behave differently there", len(affected), ">", 0),
+            ),
+            lambda: Finding(
                 "eval_mode_in_training",
                 Severity.CRITICAL,
-                f"The model trains in evaluation mode since step {self._streak.start_of_longest:,}: {name_list(affected)} ({kinds}) "
+                f"The model trains in evaluation mode since step {streak.start_of_longest:,}: {name_list(affected)} "
+                f"({', '.join(kinds)}) "
                 f"{'does' if len(affected) == 1 else 'do'} not behave as in training.",
-                self._streak.start_of_longest,
-                self._streak.last_step,
+                streak.start_of_longest,
+                streak.last_step,
                 affected,
-                (Evidence("steps in evaluation mode", float(self._streak.longest)),),
+                (Evidence("steps in evaluation mode", float(streak.longest)),),
                 "model.train()  # after every validation",
-            )
-        ]
+            ),
+        )

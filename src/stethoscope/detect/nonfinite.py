@@ -8,13 +8,15 @@ feature or a target that is missing.
 
 from __future__ import annotations
 
-from typing import ClassVar, Final
+import dataclasses
+from collections.abc import Iterator
+from typing import ClassVar, Final, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from stethoscope.analyse.span import Span
-from stethoscope.detect.detector import Code, Detector, Reading
+from stethoscope.detect.detector import Code, Detector, Reading, Rule
 from stethoscope.detect.effects import BLOW_UP, LEARNING_TROUBLE, UNIT_TROUBLE
 from stethoscope.detect.needs import BUFFERS, GRADIENTS, INPUTS, LOSS, OUTPUTS, optional
 from stethoscope.kernels.columns import INDEX
@@ -114,30 +116,22 @@ class Nonfinite(Detector):
             self._first_size.setdefault(path, float(sizes[first[column], column]))
             self._last_size[path] = float(sizes[last[column], column])
 
-    def readings(self) -> dict[str, list[Reading]]:
-        """Which of the four was met; each is a count, so one is enough."""
+    def rules(self) -> Iterator[Rule]:
+        """At most one origin, and the buffers that were bad before it. Each is a count, so one is enough."""
         code = self._origin.code if self._origin is not None else ""
-        step = self._origin.first_step if self._origin is not None else np.nan
-        told = {
-            "nonfinite_origin": "first steps with NaN or Inf in loss, gradients or weights from finite inputs",
-            "nonfinite_batch": "first steps with NaN or Inf that the batch already held",
-            "precision_overflow": "first steps with Inf in a float16 output",
-        }
-        found = {
-            name: [Reading(label, int(code == name), ">", 0), Reading("first bad step", step)]
-            for name, label in told.items()
-        }
+        step = Reading("first bad step", self._origin.first_step if self._origin is not None else np.nan)
+        for name, label in (
+            ("nonfinite_origin", "first steps with NaN or Inf in loss, gradients or weights from finite inputs"),
+            ("nonfinite_batch", "first steps with NaN or Inf that the batch already held"),
+            ("precision_overflow", "first steps with Inf in a float16 output"),
+        ):
+            yield Rule(name, (Reading(label, code == name, ">", 0), step), self._extended_origin)
         buffers = Reading("buffers with NaN or Inf while the loss was finite", len(self._buffer_sites), ">", 0)
-        return {**found, "nonfinite_buffer": [buffers]}
+        yield Rule("nonfinite_buffer", (buffers,), lambda: cast(Finding, self._buffer))
 
-    def findings(self) -> list[Finding]:
-        """At most one origin, and the buffers that were bad before it."""
-        found = []
-        if self._origin is not None:
-            found.append(_extended_to(self._origin, self._last_bad))
-        if self._buffer is not None:
-            found.append(self._buffer)
-        return found
+    def _extended_origin(self) -> Finding:
+        assert self._origin is not None
+        return dataclasses.replace(self._origin, last_step=max(self._last_bad, self._origin.last_step))
 
     def _find_origin(self, span: Span, index: int, bad: npt.NDArray[np.bool_], loss: float | None) -> Finding:
         step = int(span.steps[index])
@@ -328,10 +322,6 @@ def _origin(message: str, step: int, sites: tuple[str, ...], evidence: list[Evid
         evidence=tuple(evidence),
         remedy=remedy,
     )
-
-
-def _extended_to(finding: Finding, last: int) -> Finding:
-    return Finding.from_json(finding.to_json() | {"last_step": max(last, finding.last_step)})
 
 
 def _value_name(value: float) -> str:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import ClassVar, Final
 
 import numpy as np
 
 from stethoscope.analyse.span import Span
-from stethoscope.detect.detector import Code, Detector, Reading, is_matrix
+from stethoscope.detect.detector import Code, Detector, Reading, Rule, all_hold, is_matrix, median, nearest, ratio
 from stethoscope.detect.effects import BLOW_UP
 from stethoscope.detect.groups import Group, groups_by_site
 from stethoscope.detect.needs import GRADIENTS, OWNERS, STATE, UPDATES, WEIGHTS
@@ -150,58 +151,49 @@ class OptimizerTerms(Detector):
         first, last = self._lasting.get(path, (0, 0))
         return num_samples >= SAMPLES_NEEDED and last - first + 1 >= STEPS_NEEDED
 
-    def readings(self) -> dict[str, list[Reading]]:
-        """What each rule asks for, and what it got."""
-        full = [seen for path, seen in self._eps.items() if self._is_enough(path, len(seen))]
-        under = [seen for seen in full if np.mean(seen) > 0.9]
-        decay = {path: float(np.median(s.values)) for path, s in self._decay.items() if self._is_enough(path, len(s))}
-        shrunk = {path: self._norms[path][1] / self._norms[path][0] for path in decay if self._norms[path][0] > 0}
-        ruled = [path for path in shrunk if decay[path] > DECAY_SHARE and shrunk[path] < SHRUNK]
-        path = min(ruled or shrunk, key=lambda name: shrunk[name] - decay[name], default="")
-        size, bound = self._spike[2:] if self._spike is not None else (np.nan, np.nan)
-        return {
-            "adam_eps_dominates": [
+    def rules(self) -> Iterator[Rule]:
+        """Terms that rule in most matrices."""
+        full = [path for path, seen in self._eps.items() if self._is_enough(path, len(seen))]
+        under = sorted(path for path in full if np.mean(self._eps[path]) > 0.9)
+        yield Rule(
+            "adam_eps_dominates",
+            (
                 Reading(f"matrices whose second moment was read over {STEPS_NEEDED} steps", len(full), ">", 0),
-                Reading("of which it lies below eps, share", len(under) / max(len(full), 1), ">", MOST),
-            ],
-            "adam_update_spike": [
-                Reading("updates beyond Adam's own bound", int(self._spike is not None), ">", 0),
+                Reading("of which it lies below eps, share", ratio(len(under), len(full)), ">", MOST),
+            ),
+            lambda: self._eps_rules(under),
+        )
+        _, _, size, bound = self._spike or (0, "", np.nan, np.nan)
+        yield Rule(
+            "adam_update_spike",
+            (
+                Reading("updates beyond Adam's own bound", self._spike is not None, ">", 0),
                 Reading("the first of them", size),
                 Reading("the bound there", bound),
-            ],
-            "weight_decay_dominates": [
-                Reading(
-                    "share of the matrices that decay rules and that shrank",
-                    len(ruled) / max(len(self._decay), 1),
-                    ">",
-                    MOST,
-                ),
-                Reading(
-                    "decay's median share of the step, of the worst", decay.get(path, np.nan), ">", DECAY_SHARE, path
-                ),
-                Reading("its size against its start", shrunk.get(path, np.nan), "<", SHRUNK, path),
-            ],
+            ),
+            self._spike_finding,
+        )
+        decay = {
+            path: median(shares.values) for path, shares in self._decay.items() if self._is_enough(path, len(shares))
         }
-
-    def findings(self) -> list[Finding]:
-        """Terms that rule in most matrices."""
-        found = []
-        full = {path: seen for path, seen in self._eps.items() if self._is_enough(path, len(seen))}
-        under = [path for path, seen in full.items() if np.mean(seen) > 0.9]
-        if full and len(under) > MOST * len(full):
-            found.append(self._eps_rules(sorted(under)))
-        if self._spike is not None:
-            found.append(self._spike_finding())
-        ruled = [
-            path
-            for path, shares in self._decay.items()
-            if self._is_enough(path, len(shares))
-            and np.median(shares.values) > DECAY_SHARE
-            and self._norms[path][1] < SHRUNK * self._norms[path][0]
-        ]
-        if self._decay and len(ruled) > MOST * len(self._decay):
-            found.append(self._decay_rules(sorted(ruled)))
-        return found
+        shrunk = {path: ratio(self._norms[path][1], self._norms[path][0]) for path in decay}
+        asked = {
+            path: (
+                Reading("decay's median share of the step", decay.get(path, np.nan), ">", DECAY_SHARE, path),
+                Reading("its size against its start", shrunk.get(path, np.nan), "<", SHRUNK, path),
+            )
+            for path in sorted(decay, key=lambda path: shrunk[path] - decay[path]) or [""]
+        }
+        ruled = sorted(path for path, readings in asked.items() if all_hold(readings))
+        share = ratio(len(ruled), len(self._decay))
+        yield Rule(
+            "weight_decay_dominates",
+            (
+                Reading("share of the matrices that decay rules and that shrank", share, ">", MOST),
+                *nearest(asked.values()),
+            ),
+            lambda: self._decay_rules(ruled, decay),
+        )
 
     def _eps_rules(self, paths: list[str]) -> Finding:
         worst = min(paths, key=lambda path: self._eps_ratio[path])
@@ -240,8 +232,8 @@ class OptimizerTerms(Detector):
             "torch.optim.AdamW(..., eps=1e-8)  # larger than the square root of the smallest float32",
         )
 
-    def _decay_rules(self, paths: list[str]) -> Finding:
-        worst = max(paths, key=lambda path: float(np.median(self._decay[path].values)))
+    def _decay_rules(self, paths: list[str], decay: dict[str, float]) -> Finding:
+        worst = max(paths, key=lambda path: decay[path])
         first, last = self._norms[worst]
         return Finding(
             "weight_decay_dominates",
@@ -254,7 +246,7 @@ class OptimizerTerms(Detector):
             (
                 Evidence(
                     "decay's share of the step",
-                    float(np.median(self._decay[worst].values)),
+                    decay[worst],
                     site=worst,
                     kind="weight",
                     stat="norm",

@@ -9,12 +9,13 @@ from __future__ import annotations
 import dataclasses
 import heapq
 from collections import deque
+from collections.abc import Iterator
 from typing import ClassVar, Final
 
 import numpy as np
 
 from stethoscope.analyse.span import Span
-from stethoscope.detect.detector import Code, Detector, Reading
+from stethoscope.detect.detector import Code, Detector, Reading, Rule, median, ratio
 from stethoscope.detect.effects import BLOW_UP, LEARNING_TROUBLE, UNIT_TROUBLE
 from stethoscope.detect.needs import BATCHES, GRADIENTS, INPUTS, LOSS, optional
 from stethoscope.detect.tracks import Track
@@ -97,36 +98,25 @@ class Outliers(Detector):
         self._before.append((abs(loss), abs(gradient)))
         self._num_batches += 1
 
-    def readings(self) -> dict[str, list[Reading]]:
-        """What the rule asks for, and what it got."""
-        largest = self._largest.values
-        usual = float(np.median(largest)) if len(largest) else np.nan
-        top = max(self._top).value / usual if len(largest) and usual > 0 else np.nan
-        num_far = sum(batch.value > FAR * usual for batch in self._top)
-        return {
-            "outlier_batch": [
-                Reading("batches of floats that were logged", len(self._largest), ">=", BATCHES_NEEDED),
-                Reading("largest value of any batch / usual largest", top, ">", FAR, self._name),
-                Reading("batches as far as that", num_far, "<=", self._most_far()),
-            ]
-        }
-
-    def _most_far(self) -> int:
-        """So many batches may stand apart and still be few."""
-        return min(max(2, int(RARE * self._num_batches)), TOP - 1)
-
-    def findings(self) -> list[Finding]:
-        """The first batch that stands apart."""
-        if len(self._largest) < BATCHES_NEEDED:
-            return []
-        usual = float(np.median(self._largest.values))
-        far = [batch for batch in self._top if batch.value > FAR * usual]
+    def rules(self) -> Iterator[Rule]:
+        """A few batches that stand apart from all others."""
+        usual = median(self._largest.values)
+        far = sorted((batch for batch in self._top if batch.value > FAR * usual), key=lambda batch: batch.number)
         ordinary = [batch.value for batch in self._top if batch.value <= FAR * usual]
-        if not 0 < len(far) <= self._most_far() or not ordinary:
-            return []
-        if min(far).value < GAP * max(ordinary):
-            return []
-        return [self._tell(sorted(far, key=lambda batch: batch.number), usual)]
+        top = max((batch.value for batch in self._top), default=np.nan)
+        gap = ratio(min((batch.value for batch in far), default=np.nan), max(ordinary, default=np.nan))
+        # So many batches may stand apart and still be few.
+        most = min(max(2, int(RARE * self._num_batches)), TOP - 1)
+        yield Rule(
+            "outlier_batch",
+            (
+                Reading("batches of floats that were logged", len(self._largest), ">=", BATCHES_NEEDED),
+                Reading("largest value of any batch", top, ">", FAR * usual, self._name),
+                Reading("batches as far from the usual largest value", len(far), "<=", most),
+                Reading("the least of them, against the largest of all others", gap, ">=", GAP, self._name),
+            ),
+            lambda: self._tell(far, usual),
+        )
 
     def _tell(self, far: list[_Batch], usual: float) -> Finding:
         worst = max(far, key=lambda batch: batch.spike[1] / max(batch.spike[2], 1e-300))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import ClassVar, Final
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy as np
 from stethoscope.analyse.span import Span
 from stethoscope.analyse.trends import Direction, mann_kendall, noise, shorten
 from stethoscope.detect.curves import Curves
-from stethoscope.detect.detector import Code, Detector, Reading
+from stethoscope.detect.detector import Code, Detector, Reading, Rule, median, ratio
 from stethoscope.detect.needs import LOSS
 from stethoscope.record import Evidence, Finding, FloatArray, Severity
 
@@ -18,6 +19,8 @@ LAST: Final = 1.0 / 3.0
 """The share of the run that must be flat, and at least half of what is needed."""
 STILL: Final = 0.01
 """Change from the first half of the flat part to the second, as a share of the loss."""
+SLOW: Final = 0.2 * STILL
+"""A fall below this is flat even where it is no chance."""
 POSSIBLE: Final = 0.02
 """The largest fall that the noise of the losses could hide: above it nothing is said, for a slow fall may be there."""
 CONVERGED: Final = 0.02
@@ -41,62 +44,59 @@ class Plateau(Detector):
         """Take in the next steps."""
         self._curves.observe(span)
 
-    def readings(self) -> dict[str, list[Reading]]:
-        """What the rule asks for, and what it got."""
-        values = self._curves.loss.values
-        tail = values[-max(VALUES_NEEDED // 2, int(LAST * len(values))) :]
+    def rules(self) -> Iterator[Rule]:
+        """The flat stretch that reaches to now."""
+        loss = self._curves.loss
+        tail = loss.values[-max(VALUES_NEEDED // 2, int(LAST * len(loss))) :]
         half = len(tail) // 2
-        before, after = (float(np.median(part)) if half else np.nan for part in (tail[:half], tail[half:]))
-        hidden = _possible_fall(tail) if half else np.nan
-        return {
-            "plateau": [
-                Reading("losses", len(values), ">=", VALUES_NEEDED),
-                Reading("the loss is a measure of progress", int(self._curves.is_measure), "=", 1),
+        before, after, level = median(tail[:half]), median(tail[half:]), median(tail)
+        began = median(self._curves.first_losses(5))
+        falls = mann_kendall(shorten(tail, 100)[0], alpha=0.001, correlated=True).direction is Direction.FALLING
+        yield Rule(
+            "plateau",
+            (
+                Reading("losses", len(loss), ">=", VALUES_NEEDED),
+                Reading("the loss is a measure of progress", self._curves.is_measure, "=", 1),
                 Reading(
-                    "fall within the last part, as a share of the loss",
-                    (before - after) / abs(before) if before else np.nan,
-                    "<=",
-                    STILL,
+                    "fall within the last part, as a share of the loss", ratio(before - after, abs(before)), "<=", STILL
                 ),
+                # Where single losses are so noisy that progress could hide in them, nothing is said.
                 Reading(
                     "the same, at most, with what the noise could hide",
-                    hidden / abs(before) if before else np.nan,
+                    ratio(_possible_fall(tail, before - after), abs(before)),
                     "<=",
                     POSSIBLE,
                 ),
-            ]
-        }
-
-    def findings(self) -> list[Finding]:
-        """The flat stretch that reaches to now."""
-        loss = self._curves.loss
-        if len(loss) < VALUES_NEEDED or not self._curves.is_measure:
-            return []
-        values = loss.values
-        began, tail = (
-            float(np.median(self._curves.first_losses(5))),
-            values[-max(VALUES_NEEDED // 2, int(LAST * len(values))) :],
-        )
-        level = float(np.median(tail))
-        if not _is_flat(tail) or abs(level) < CONVERGED * abs(began) or level <= 0:
-            return []
-        first = self._plateau_start(values, level, len(values) - len(tail))
-        step = int(loss.steps[first])
-        return [
-            Finding(
-                "plateau",
-                Severity.INFO,
-                f"The loss has stood at about {level:.3g} since step {step:,}.",
-                step,
-                int(loss.steps[-1]),
-                (),
-                (
-                    Evidence("loss, against where it began", level, began),
-                    Evidence("steps without progress", float(round((1 - first / len(values)) * loss.num))),
+                Reading(
+                    "the same, where it is a trend and no chance",
+                    ratio(before - after, abs(before)) if falls else 0.0,
+                    "<",
+                    SLOW,
                 ),
-                "torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)  # if more was to be learned",
-            )
-        ]
+                Reading(
+                    "loss now, against what is next to nothing of where it began", level, ">", CONVERGED * abs(began)
+                ),
+            ),
+            lambda: self._tell(tail, level, began),
+        )
+
+    def _tell(self, tail: FloatArray, level: float, began: float) -> Finding:
+        loss = self._curves.loss
+        first = self._plateau_start(loss.values, level, len(loss) - len(tail))
+        step = int(loss.steps[first])
+        return Finding(
+            "plateau",
+            Severity.INFO,
+            f"The loss has stood at about {level:.3g} since step {step:,}.",
+            step,
+            int(loss.steps[-1]),
+            (),
+            (
+                Evidence("loss, against where it began", level, began),
+                Evidence("steps without progress", float(round((1 - first / len(loss)) * loss.num))),
+            ),
+            "torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)  # if more was to be learned",
+        )
 
     @staticmethod
     def _plateau_start(values: FloatArray, level: float, upto: int) -> int:
@@ -108,19 +108,6 @@ class Plateau(Detector):
         return first
 
 
-def _is_flat(tail: FloatArray) -> bool:
-    half = len(tail) // 2
-    before, after = float(np.median(tail[:half])), float(np.median(tail[half:]))
-    # Where single losses are so noisy that progress could hide in them, nothing is said.
-    if before - after > STILL * abs(before) or _possible_fall(tail) > POSSIBLE * abs(before):
-        return False
-    short, _ = shorten(tail, 100)
-    trend = mann_kendall(short, alpha=0.001, correlated=True)
-    return trend.direction is not Direction.FALLING or before - after < 0.2 * STILL * abs(before)
-
-
-def _possible_fall(tail: FloatArray) -> float:
+def _possible_fall(tail: FloatArray, fall: float) -> float:
     """The fall from the first half to the second that the noise of single losses does not rule out."""
-    half = len(tail) // 2
-    error = 1.25 * noise(tail) * float(np.sqrt(2.0 / half))
-    return float(np.median(tail[:half]) - np.median(tail[half:])) + 2.0 * error
+    return fall + 2.0 * 1.25 * noise(tail) * float(np.sqrt(2.0 / max(len(tail) // 2, 1)))

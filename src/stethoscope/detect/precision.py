@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from functools import partial
 from typing import ClassVar, Final
 
 import numpy as np
 
 from stethoscope.analyse.span import Span
-from stethoscope.detect.detector import Code, Detector, Reading
+from stethoscope.detect.detector import Code, Detector, Reading, Rule, median
 from stethoscope.detect.needs import GRADIENTS, SCALER
 from stethoscope.detect.tracks import Track
 from stethoscope.kernels.columns import INDEX
@@ -93,63 +95,69 @@ class Precision(Detector):
             empty = (alive == 0) & (rows[there, INDEX["count"]] > 0)
             self._gone[info.site.path] = self._gone.get(info.site.path, 0) + int(empty.sum())
 
-    def readings(self) -> dict[str, list[Reading]]:
-        """What each rule asks for, and what it got."""
+    def rules(self) -> Iterator[Rule]:
+        """A collapse as it happens; underflow where no scaler works against it."""
         worst = max(self._skips, key=lambda step: self._skips[step], default=-1)
         count = self._skips.get(worst, 0)
-        tiny = {path: float(np.median(v.values)) for path, v in self._tiny.items() if len(v) >= STEPS_NEEDED}
-        path = max(tiny, key=lambda name: tiny[name], default="")
-        return {
-            "loss_scale_collapse": [
-                Reading("steps skipped in a row", count, ">=", SKIPS_NEEDED),
+        # A streak after which the optimizer stepped again was the scaler finding its scale.
+        again = Reading("the optimizer stepped again after them", count > 0 and worst <= self._last_stepped, "=", 0)
+        scale = np.nan if np.isinf(self._scale) else self._scale
+        skipped, collapse = "steps skipped in a row", partial(self._collapse_finding, worst, count)
+        yield Rule(
+            "loss_scale_collapse",
+            (
+                again,
+                Reading(skipped, count, ">=", SKIPS_NEEDED),
+                Reading("loss scale at the latest skip", scale, "<", 1),
+            ),
+            collapse,
+            "scale below 1",
+        )
+        yield Rule(
+            "loss_scale_collapse",
+            (again, Reading(skipped, count, ">=", SKIPS_ALWAYS)),
+            collapse,
+            "any scale",
+            is_otherwise=True,
+        )
+        yield from self._underflows()
+
+    def _underflows(self) -> Iterator[Rule]:
+        tiny = {path: median(shares.values) for path, shares in self._tiny.items() if len(shares) >= STEPS_NEEDED}
+        losing = sorted(path for path, share in tiny.items() if share > TINY_SHARE)
+        worst = max(tiny, key=lambda name: tiny[name], default="")
+        scaled = Reading("a loss scale above 1 was used", self._scaled, "=", 0)
+        share = "largest median share of subnormal values"
+        yield Rule(
+            "precision_underflow",
+            (
+                scaled,
+                Reading("float16 gradients looked at often enough", len(tiny), ">", 0),
+                Reading(share, tiny.get(worst, np.nan), ">", TINY_SHARE, worst),
+                Reading("gradients in which it is so large", len(losing), ">=", max(1, MOST * len(tiny))),
+            ),
+            lambda: self._underflow_finding(losing, tiny[worst]),
+            "subnormal",
+        )
+        yield Rule(
+            "precision_underflow",
+            (
+                scaled,
                 Reading(
-                    "the optimizer stepped again after them", int(count > 0 and worst <= self._last_stepped), "=", 0
+                    "float16 gradients that ever had a value", sum(map(bool, map(len, self._tiny.values()))), "=", 0
                 ),
-                Reading("loss scale at the latest skip", np.nan if np.isinf(self._scale) else self._scale),
-            ],
-            "precision_underflow": [
-                Reading("float16 gradients measured", max(len(tiny), len(self._gone)), ">", 0),
                 Reading(
-                    "largest median share of subnormal values",
-                    tiny.get(path, np.nan),
-                    ">",
-                    TINY_SHARE,
-                    path,
-                    way="subnormal",
-                ),
-                Reading(
-                    "nothing but zeros was seen, in looks",
+                    "looks at the one with fewest, nothing but zeros",
                     min(self._gone.values(), default=0),
                     ">=",
                     STEPS_NEEDED,
-                    way="gone",
                 ),
-                Reading("a loss scale above 1 was used", int(self._scaled), "=", 0),
-            ],
-        }
-
-    def findings(self) -> list[Finding]:
-        """A collapse as it happens; underflow where no scaler works against it."""
-        found = []
-        worst = max(self._skips, key=lambda step: self._skips[step], default=None)
-        if worst is not None:
-            count = self._skips[worst]
-            # A streak after which the optimizer stepped again was the scaler finding its scale.
-            goes_on = worst > self._last_stepped
-            if goes_on and (count >= SKIPS_ALWAYS or (count >= SKIPS_NEEDED and self._scale < 1.0)):
-                found.append(self._collapse_finding(worst, count))
-        seen = {path: values for path, values in self._tiny.items() if len(values) >= STEPS_NEEDED}
-        losing = [path for path, values in seen.items() if np.median(values.values) > TINY_SHARE]
-        if not self._scaled and seen and len(losing) >= max(1, MOST * len(seen)):
-            found.append(self._underflow_finding(sorted(losing)))
-        elif not self._scaled and self._is_all_gone():
-            found.append(self._all_gone(sorted(self._gone)))
-        return found
-
-    def _is_all_gone(self) -> bool:
-        """There is a loss, and of all gradients in float16 not one value was ever anything but 0."""
-        never = all(not len(values) for values in self._tiny.values())
-        return never and self._loss > 0 and bool(self._gone) and min(self._gone.values()) >= STEPS_NEEDED
+                Reading("largest loss", self._loss, ">", 0),
+            ),
+            lambda: self._all_gone(sorted(self._gone)),
+            "gone",
+            is_otherwise=True,
+        )
 
     def _all_gone(self, paths: list[str]) -> Finding:
         return Finding(
@@ -183,8 +191,7 @@ class Precision(Detector):
             "torch.autograd.set_detect_anomaly(True)  # one step, to see which operation makes it",
         )
 
-    def _underflow_finding(self, paths: list[str]) -> Finding:
-        share = max(float(np.median(self._tiny[path].values)) for path in paths)
+    def _underflow_finding(self, paths: list[str], share: float) -> Finding:
         return Finding(
             "precision_underflow",
             Severity.WARNING,

@@ -7,12 +7,13 @@ of ranks where it was averaged, 1 where it was summed.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import ClassVar, Final
 
 import numpy as np
 
 from stethoscope.analyse.span import Span
-from stethoscope.detect.detector import Code, Detector, Reading
+from stethoscope.detect.detector import Code, Detector, Reading, Rule, ratio
 from stethoscope.detect.effects import LEARNING_TROUBLE
 from stethoscope.detect.needs import FLOW, GRADIENTS, RANKS
 from stethoscope.detect.tracks import Track
@@ -76,51 +77,45 @@ class RankGradients(Detector):
         found = []
         for bias, outputs in self._bias_layers(span):
             for row in np.flatnonzero(there[:, bias] & there[:, outputs]):
-                ratio = _sum_ratio(tables[:, row, bias], tables[:, row, outputs], span.sites[bias].num_elements)
-                if ratio is not None:
-                    found.append((int(span.steps[row]), span.sites[bias].site.path, ratio))
-        for step, path, ratio in sorted(found):
+                times = _sum_ratio(tables[:, row, bias], tables[:, row, outputs], span.sites[bias].num_elements)
+                if times is not None:
+                    found.append((int(span.steps[row]), span.sites[bias].site.path, times))
+        for step, path, times in sorted(found):
             self._first_step = step if self._first_step is None else self._first_step
             self._last_step = step
-            self._ratios.add(ratio)
-            self._num_close += abs(ratio - 1.0) < CLOSE
+            self._ratios.add(times)
+            self._num_close += abs(times - 1.0) < CLOSE
             self._sites[path] = None
 
-    def readings(self) -> dict[str, list[Reading]]:
-        """What the rule asks for, and what it got."""
-        summed = self._num_close / len(self._ratios) if len(self._ratios) else np.nan
-        return {
-            "gradients_summed_across_ranks": [
-                Reading("layers and steps at which all ranks show both sides", len(self._ratios), ">=", PAIRS_NEEDED),
-                Reading("share of them that are a sum", summed, ">=", SHARE),
-                Reading("clipping, scaling or a loss divided by hand", int(self._is_changed_between), "=", 0),
-            ]
-        }
-
-    def findings(self) -> list[Finding]:
+    def rules(self) -> Iterator[Rule]:
         """Only where nearly every ratio says the same."""
-        if self._is_changed_between or len(self._ratios) < PAIRS_NEEDED or self._first_step is None:
-            return []
-        ratios = self._ratios.values
-        if self._num_close / len(self._ratios) < SHARE:
-            return []
-        factor = float(np.median(ratios)) * self._num_ranks
-        return [
-            Finding(
-                "gradients_summed_across_ranks",
-                Severity.WARNING,
-                f"Gradients are added up over {self._num_ranks} ranks and not averaged: every gradient is {factor:.3g} times "
-                "as large as the mean, and so is the learning rate in effect.",
-                self._first_step,
-                self._last_step,
-                tuple(self._sites),
-                (
-                    Evidence("gradient / mean gradient of the ranks", factor, 1.0),
-                    Evidence("layers and steps that show it", float(len(self._ratios))),
-                ),
-                "dist.all_reduce(parameter.grad, op=dist.ReduceOp.AVG)  # or divide by dist.get_world_size()",
-            )
-        ]
+        num, summed = len(self._ratios), ratio(self._num_close, len(self._ratios))
+        yield Rule(
+            "gradients_summed_across_ranks",
+            (
+                Reading("layers and steps at which all ranks show both sides", num, ">=", PAIRS_NEEDED),
+                Reading("share of them that are a sum", summed, ">=", SHARE),
+                Reading("clipping, scaling or a loss divided by hand", self._is_changed_between, "=", 0),
+            ),
+            self._tell,
+        )
+
+    def _tell(self) -> Finding:
+        factor = float(np.median(self._ratios.values)) * self._num_ranks
+        return Finding(
+            "gradients_summed_across_ranks",
+            Severity.WARNING,
+            f"Gradients are added up over {self._num_ranks} ranks and not averaged: every gradient is {factor:.3g} times "
+            "as large as the mean, and so is the learning rate in effect.",
+            self._first_step or 0,
+            self._last_step,
+            tuple(self._sites),
+            (
+                Evidence("gradient / mean gradient of the ranks", factor, 1.0),
+                Evidence("layers and steps that show it", float(len(self._ratios))),
+            ),
+            "dist.all_reduce(parameter.grad, op=dist.ReduceOp.AVG)  # or divide by dist.get_world_size()",
+        )
 
     @staticmethod
     def _bias_layers(span: Span) -> list[tuple[int, int]]:

@@ -6,13 +6,14 @@ never equal is a shard or a part of a pipeline; what becomes equal again is aver
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import ClassVar, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from stethoscope.analyse.span import Span
-from stethoscope.detect.detector import Code, Detector, Reading
+from stethoscope.detect.detector import Code, Detector, Reading, Rule
 from stethoscope.detect.needs import BATCHES, RANKS, WEIGHTS
 from stethoscope.kernels.columns import INDEX, num_finite
 from stethoscope.record import Evidence, Finding, FloatArray, Kind, Severity, events, name_list
@@ -118,34 +119,33 @@ class Replicas(Detector):
             self._num_meetings += int(total < MEETING * self._total)
             self._total = total
 
-    def readings(self) -> dict[str, list[Reading]]:
-        """What each rule asks for, and what it got."""
-        weights = self._weights
-        most = int(weights.num_apart.max()) if len(weights.num_apart) else 0
-        return {
-            "rank_desync": [
-                Reading("parameters compared across ranks", len(weights.paths), ">", 0),
-                Reading("steps for which the worst differed", most, ">=", STEPS_NEEDED),
-                Reading("times the ranks were brought together again", self._num_meetings, "<", MEETINGS),
-            ],
-            "same_data_on_ranks": [
-                Reading("steps at which samples were compared", self._num_compared, ">", 0),
-                Reading("of which equal", self._num_same, ">=", max(BATCHES_NEEDED, SAME * self._num_compared)),
-            ],
-        }
-
-    def findings(self) -> list[Finding]:
+    def rules(self) -> Iterator[Rule]:
         """Parted replicas, then repeated data."""
-        found = self._desync_findings()
-        if self._num_same >= max(BATCHES_NEEDED, SAME * self._num_compared) and not self._holds_parts():
-            found.append(self._same_data())
-        return found
-
-    def _desync_findings(self) -> list[Finding]:
         weights = self._weights
-        sure = weights.is_apart & ~weights.returned & (weights.num_apart >= STEPS_NEEDED)
-        parted = [int(n) for n in np.flatnonzero(sure) if self._began_equal(int(n))]
-        return [self._desync_finding(parted)] if parted and self._num_meetings < MEETINGS else []
+        apart = weights.is_apart & ~weights.returned
+        began_equal = [int(n) for n in np.flatnonzero(apart) if self._began_equal(int(n))]
+        parted = [n for n in began_equal if weights.num_apart[n] >= STEPS_NEEDED]
+        most = max((int(weights.num_apart[n]) for n in began_equal), default=0)
+        yield Rule(
+            "rank_desync",
+            (
+                Reading("parameters compared across ranks", len(weights.paths), ">", 0),
+                Reading("of which began equal, differ, and never met again", len(began_equal), ">", 0),
+                Reading("steps for which the worst of them differed", most, ">=", STEPS_NEEDED),
+                Reading("times the ranks were brought together again", self._num_meetings, "<", MEETINGS),
+            ),
+            lambda: self._desync_finding(parted),
+        )
+        enough = max(BATCHES_NEEDED, SAME * self._num_compared)
+        yield Rule(
+            "same_data_on_ranks",
+            (
+                Reading("steps at which samples were compared", self._num_compared, ">", 0),
+                Reading("of which equal", self._num_same, ">=", enough),
+                Reading("the ranks hold parts of one model, which rightly see the same", self._holds_parts(), "=", 0),
+            ),
+            self._same_data,
+        )
 
     def _take_starts(self, span: Span) -> None:
         for event, replicas in span.events_of(events.Replicas):

@@ -81,12 +81,6 @@ class Rounding:
         first, last = float(np.median(values[:fifth])), float(np.median(values[-fifth:]))
         return (first - last) / abs(first) if first else 0.0
 
-    def lost(self) -> list[str]:
-        """The weights whose steps are mostly rounded away, where they are most of all such weights and nothing is learned."""
-        middles = self.middles
-        resting = sorted(path for path, share in middles.items() if share > RESTING)
-        return resting if resting and len(resting) > MOST * len(middles) and self.fall < FALL else []
-
 
 def _update_gradient_pairs(span: Span) -> dict[str, tuple[int, int]]:
     """From a matrix of few bits to the indices of its update and its gradient."""

@@ -3,12 +3,13 @@ is always on or comes before the gradients are unscaled."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import ClassVar, Final
 
 import numpy as np
 
 from stethoscope.analyse.span import Span
-from stethoscope.detect.detector import Code, Detector, Reading, Streak, is_matrix
+from stethoscope.detect.detector import Code, Detector, Reading, Rule, Streak, is_matrix, median, ratio
 from stethoscope.detect.needs import CLIPS, OWNERS, RATE, SCALER, TOTALS, Need
 from stethoscope.detect.tracks import Track
 from stethoscope.record import Evidence, Finding, Kind, Severity, metrics
@@ -22,6 +23,9 @@ STEPS_NEEDED: Final = 40
 SMALL_COEFFICIENT: Final = 0.02
 ONLY_SIGNS: Final = 0.9
 """Of the limit: where the mean size of a gradient's values is above that, nearly all of them were cut to it."""
+ALWAYS: Final = 0.98
+"""Share of the clipped steps."""
+SCALED_NEEDED: Final = 3
 SKIPS_NEEDED: Final = 3
 AHEAD: Final = 0.05
 
@@ -123,90 +127,82 @@ class Schedules(Detector):
             first = self._clip[0] if len(self._coefficients) > 1 else step
             self._clip = (first, step, limit)
 
-    def readings(self) -> dict[str, list[Reading]]:
-        """What each rule asks for, and what it got."""
-        rates = self._rates.values
-        alive = np.flatnonzero(rates > DEAD_RATE * self._highest) if self._highest > 0 else np.empty(0)
-        dead = 1.0 - (int(alive[-1]) + 1) / len(rates) if len(alive) else np.nan
-        ended = Reading("the run has said its totals", int(self._totals is not None), "=", 1)
-        known = Reading("steps with a learning rate", len(self._rates), ">=", STEPS_NEEDED)
-        clipped = self._coefficients.values
-        middle = float(np.median(clipped)) if len(clipped) else np.nan
-        ahead = self._scheduler_steps - self._num_steps
-        total = self._totals.num_scheduler_steps if self._totals is not None else 0
-        return {
-            "lr_decays_too_early": [
-                ended,
-                known,
-                Reading(f"share of the run at the end below {DEAD_RATE:g} of the highest rate", dead, ">", DEAD_SHARE),
-            ],
-            "lr_stuck": [
-                ended,
-                known,
-                Reading(
-                    "groups that a scheduler has marked",
-                    sum("initial_lr" in g.settings for g in self._groups),
-                    ">",
-                    0,
-                ),
-                Reading("scheduler steps", total, "=", 0),
-                Reading("spread of the rate", self._highest - self._lowest if len(rates) else np.nan, "=", 0),
-            ],
-            "scheduler_ahead_of_optimizer": [
-                Reading("skipped steps", self._skipped, ">=", SKIPS_NEEDED),
-                Reading("scheduler steps beyond optimizer steps", ahead, ">", max(1.0, AHEAD * self._num_steps)),
-            ],
-            "clipping_always_on": [
-                Reading("clipped steps", len(self._coefficients), ">=", STEPS_NEEDED, way="norm"),
-                Reading("share of them that were shortened", self._clipped_share(), ">", 0.98, way="norm"),
-                Reading("median clip coefficient", middle, "<", SMALL_COEFFICIENT, way="norm"),
-                Reading("steps clipped by value", len(self._signs), ">=", STEPS_NEEDED, way="value"),
-                Reading("share of them that left only signs", self._only_signs(), ">", 0.98, way="value"),
-            ],
-            "clip_before_unscale": [
-                Reading("clipped steps in a row while the loss scale was still in", self._scaled.longest, ">=", 3)
-            ],
-        }
-
-    def findings(self) -> list[Finding]:
+    def rules(self) -> Iterator[Rule]:
         """Clipping as it happens; schedules where the run has ended, because only then is early early."""
-        found = []
-        if self._scaled.longest >= 3:
-            found.append(self._before_unscale())
-        if len(self._coefficients) >= STEPS_NEEDED:
-            middle = float(np.median(self._coefficients.values))
-            if self._clipped_share() > 0.98 and middle < SMALL_COEFFICIENT:
-                found.append(self._always_on(middle))
-        elif len(self._signs) >= STEPS_NEEDED and self._only_signs() > 0.98:
-            found.append(self._signs_alone())
-        ahead = self._scheduler_steps - self._num_steps
-        if self._skipped >= SKIPS_NEEDED and 1 < ahead <= self._skipped + 1 and ahead > AHEAD * self._num_steps:
-            found.append(self._ahead_finding(int(ahead)))
-        if self._totals is not None:
-            found.extend(self._when_finished())
-        return found
+        in_scale = Reading(
+            "clipped steps in a row while the loss scale was still in", self._scaled.longest, ">=", SCALED_NEEDED
+        )
+        yield Rule("clip_before_unscale", (in_scale,), self._before_unscale)
+        yield from self._clipping()
+        ahead, most = self._scheduler_steps - self._num_steps, max(1.0, AHEAD * self._num_steps)
+        yield Rule(
+            "scheduler_ahead_of_optimizer",
+            (
+                Reading("skipped steps", self._skipped, ">=", SKIPS_NEEDED),
+                Reading("scheduler steps beyond optimizer steps", ahead, ">", most),
+                Reading("the same, against the skipped ones and one more", ahead, "<=", self._skipped + 1),
+            ),
+            lambda: self._ahead_finding(int(ahead)),
+        )
+        yield from self._when_finished()
 
-    def _clipped_share(self) -> float:
-        """The share of clipped steps whose gradient was shortened."""
-        return self._num_shortened / len(self._coefficients) if len(self._coefficients) else np.nan
+    def _clipping(self) -> Iterator[Rule]:
+        num, middle = len(self._coefficients), median(self._coefficients.values)
+        shortened, only_signs = (
+            ratio(self._num_shortened, num),
+            float(np.mean(self._signs.values > ONLY_SIGNS)) if len(self._signs) else np.nan,
+        )
+        yield Rule(
+            "clipping_always_on",
+            (
+                Reading("clipped steps", num, ">=", STEPS_NEEDED),
+                Reading("share of them that were shortened", shortened, ">", ALWAYS),
+                Reading("median clip coefficient", middle, "<", SMALL_COEFFICIENT),
+            ),
+            lambda: self._always_on(middle),
+            "norm",
+        )
+        yield Rule(
+            "clipping_always_on",
+            (
+                Reading("steps clipped by value", len(self._signs), ">=", STEPS_NEEDED),
+                Reading("steps clipped by the norm", num, "<", STEPS_NEEDED),
+                Reading("share of them that left only signs", only_signs, ">", ALWAYS),
+            ),
+            self._signs_alone,
+            "value",
+        )
 
-    def _only_signs(self) -> float:
-        """The share of steps clipped by value after which nearly every value lay at the limit."""
-        return float(np.mean(self._signs.values > ONLY_SIGNS)) if len(self._signs) else np.nan
-
-    def _when_finished(self) -> list[Finding]:
-        rates = self._rates.values
-        if len(rates) < STEPS_NEEDED or self._highest <= 0:
-            return []
-        alive = np.flatnonzero(rates > DEAD_RATE * self._highest)
+    def _when_finished(self) -> Iterator[Rule]:
+        rates, highest = self._rates.values, self._highest if len(self._rates) else np.nan
+        known = (
+            Reading("the run has said its totals", self._totals is not None, "=", 1),
+            Reading("steps with a learning rate", len(rates), ">=", STEPS_NEEDED),
+            Reading("highest rate", highest, ">", 0),
+        )
+        alive = np.flatnonzero(rates > DEAD_RATE * highest)
         dead_from = int(alive[-1]) + 1 if len(alive) else 0
-        if (len(rates) - dead_from) / len(rates) > DEAD_SHARE:
-            return [self._too_early(int(self._rates.steps[min(dead_from, len(rates) - 1)]), len(self._rates))]
-        scheduled = any("initial_lr" in group.settings for group in self._groups)
+        dead = ratio(len(rates) - dead_from, len(rates))
+        yield Rule(
+            "lr_decays_too_early",
+            (
+                *known,
+                Reading(f"share of the run at the end below {DEAD_RATE:g} of the highest rate", dead, ">", DEAD_SHARE),
+            ),
+            lambda: self._too_early(int(self._rates.steps[min(dead_from, len(rates) - 1)]), len(self._rates)),
+        )
+        scheduled = sum("initial_lr" in group.settings for group in self._groups)
         num_steps = self._totals.num_scheduler_steps if self._totals is not None else 0
-        if scheduled and num_steps == 0 and self._highest == self._lowest:
-            return [self._stuck_finding(float(rates[0]))]
-        return []
+        yield Rule(
+            "lr_stuck",
+            (
+                *known,
+                Reading("groups that a scheduler has marked", scheduled, ">", 0),
+                Reading("scheduler steps", num_steps, "=", 0),
+                Reading("spread of the rate", highest - self._lowest, "=", 0),
+            ),
+            lambda: self._stuck_finding(float(rates[0])),
+        )
 
     def _too_early(self, step: int, num_steps: int) -> Finding:
         return Finding(

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from collections.abc import Iterator
 from typing import ClassVar, Final
 
 import numpy as np
 
 from stethoscope.analyse.span import Span
-from stethoscope.detect.detector import Code, Detector, Reading
+from stethoscope.detect.detector import Code, Detector, Reading, Readings, Rule
 from stethoscope.detect.needs import FLOW_GRAPH, GRADIENTS, OUTPUTS, OWNERS, Need, optional
 from stethoscope.record import Evidence, Finding, Kind, Severity, metrics, name_list
 from stethoscope.record.dataflow import Unregistered
@@ -118,40 +119,36 @@ class Structure(Detector):
         elif kind is Kind.ACTIVATION_GRADIENT and reported:
             self._flowed.add(module)
 
-    def readings(self) -> dict[str, list[Reading]]:
-        """What each rule asks for, and what it got."""
-        silent = [p for p in self._trainable & self._owned if p not in self._with_gradient]
-        cut = [p for p in silent if p.rpartition(".")[0] in self._ran]
-        return {
-            "unregistered_module": [
-                Reading(
-                    "trained modules that ran and are not registered", len((self._unregistered or (0, []))[1]), ">", 0
-                )
-            ],
-            "detached_graph": [
+    def rules(self) -> Iterator[Rule]:
+        """What is certain about the model as it is; then what looks like a slip."""
+        step, modules = self._unregistered or (0, [])
+        yield Rule(
+            "unregistered_module",
+            (Reading("trained modules that ran and are not registered", len(modules), ">", 0),),
+            lambda: self._unregistered_finding(step, modules),
+        )
+        silent = [path for path in self._trainable & self._owned if path not in self._with_gradient]
+        cut = sorted(path for path in silent if _module_of(path) in self._ran)
+        yield Rule(
+            "detached_graph",
+            (
                 Reading("steps with a backward", self._num_steps, ">=", STEPS_NEEDED),
                 Reading("tensors in the optimizer without a gradient", len(silent)),
                 Reading("of which in modules that ran", len(cut), ">", 0),
-            ],
-            "frozen_params": [
-                Reading("frozen tensors", len(self._frozen), ">", 0),
-                Reading("tensors that train", len(self._trainable), ">", 0),
-            ],
-            "tied_weights_split": [
+            ),
+            lambda: self._detached_finding(cut),
+        )
+        yield Rule(
+            "tied_weights_split",
+            (
                 Reading("pairs of embedding and head that began equal", self._num_pairs, ">", 0),
                 Reading("of which drifted apart", self._num_apart, ">", 0),
-            ],
-        }
+            ),
+            self._split_finding,
+        )
+        yield from self._freezing()
 
-    def findings(self) -> list[Finding]:
-        """What is certain about the model as it is."""
-        found = [self._find_unregistered(), self._find_detached(), self._find_split(), self._find_frozen()]
-        return [finding for finding in found if finding is not None]
-
-    def _find_unregistered(self) -> Finding | None:
-        if self._unregistered is None:
-            return None
-        step, modules = self._unregistered
+    def _unregistered_finding(self, step: int, modules: list[Unregistered]) -> Finding:
         names = [module.path or module.type for module in modules]
         count = sum(module.num_trainable for module in modules)
         return Finding(
@@ -166,27 +163,17 @@ class Structure(Detector):
             "self.blocks = nn.ModuleList(blocks)  # not a plain list",
         )
 
-    def _find_detached(self) -> Finding | None:
-        if self._num_steps < STEPS_NEEDED:
-            return None
-        cut = [
-            path
-            for path in self._trainable & self._owned
-            if path not in self._with_gradient and path.rpartition(".")[0] in self._ran
-        ]
-        if not cut:
-            return None
-        modules = {path.rpartition(".")[0] for path in cut}
-        last, beyond = self._cut_boundary(modules)
+    def _detached_finding(self, cut: list[str]) -> Finding:
+        last, beyond = self._cut_boundary({_module_of(path) for path in cut})
         boundary = f" and {beyond}" if beyond else ""
-        names = name_list(sorted(cut)) if self._with_gradient else "any parameter"
+        names = name_list(cut) if self._with_gradient else "any parameter"
         return Finding(
             "detached_graph",
             Severity.CRITICAL,
             f"No gradient reaches {names}: the graph is cut after {last}, between it{boundary or ' and the loss'}.",
             0,
             self._last_step,
-            (last, *([beyond] if beyond else []), *sorted(cut)),
+            (last, *([beyond] if beyond else []), *cut),
             (Evidence("parameters in the optimizer that no loss reaches", float(len(cut))),),
             "remove .detach(), .data, .item() or torch.no_grad() on the way from there to the loss",
         )
@@ -218,9 +205,8 @@ class Structure(Detector):
                     ahead.append(source)
         return found
 
-    def _find_split(self) -> Finding | None:
-        if self._split is None:
-            return None
+    def _split_finding(self) -> Finding:
+        assert self._split is not None
         step, pair = self._split
         return Finding(
             "tied_weights_split",
@@ -233,8 +219,67 @@ class Structure(Detector):
             "model.head.weight = model.embed.weight  # one Parameter, not a copy",
         )
 
-    def _find_frozen(self) -> Finding | None:
-        """Some of a row of equal layers, out of order; or the head alone."""
+    def _freezing(self) -> Iterator[Rule]:
+        """Some of a row of equal layers, out of order; what nobody trained; the head alone; all but scraps."""
+        known = (
+            Reading("frozen tensors", len(self._frozen), ">", 0),
+            Reading("tensors that train", len(self._trainable)),
+        )
+        steps = Reading("steps with a backward", self._num_steps, ">=", STEPS_NEEDED)
+        slipped = self._out_of_order()
+        yield self._frozen_rule(
+            "out of order",
+            (*known, Reading("frozen layers of a row of equal ones, out of order", len(slipped), ">", 0)),
+            sorted(slipped & self._frozen),
+            "some of a row of equal layers, out of order",
+        )
+        # Random features on purpose are given to no optimizer.
+        handed = [p for p in self._untrained if p in self._frozen & self._owned and _module_of(p) in self._ran]
+        yield self._frozen_rule(
+            "never trained",
+            (*known, steps, Reading("frozen as initialized, and held by an optimizer", len(handed), ">", 0)),
+            handed,
+            "never trained, the initial values are still there, although an optimizer holds them",
+        )
+        ordered = {path for path in self._frozen | self._trainable if _module_of(path) in self._depth}
+        last = max(map(_module_of, ordered), key=self._depth_of, default="")
+        head = sorted(path for path in self._frozen if _module_of(path) == last)
+        of_head = (
+            *known,
+            steps,
+            Reading("tensors of layers that ran in a known order", len(ordered), ">=", 4),
+            Reading("frozen tensors of the last layer", len(head), ">", 0),
+            Reading("the last layer ran", last in self._ran, "=", 1),
+        )
+        others = len(ordered & self._frozen) - len(ordered.intersection(head))
+        yield self._frozen_rule(
+            "head",
+            (*of_head, Reading("frozen tensors of other layers", others, "=", 0)),
+            head,
+            "the last layer alone, while all before it learn",
+        )
+        # Whoever trains biases alone, or norms alone, trains all of them.
+        scraps = sorted(path for path in self._trainable if self._num_dims.get(path, 2) < 2)
+        kinds = {self._kind_of(path) for path in scraps}
+        yield self._frozen_rule(
+            "scraps",
+            (
+                *of_head,
+                Reading("matrices that train", len(self._trainable) - len(scraps), "=", 0),
+                Reading(
+                    "others of their kind are frozen", sum(self._kind_of(p) in kinds for p in self._frozen), ">", 0
+                ),
+            ),
+            head,
+            f"every weight matrix and the last layer, while {name_list(scraps)} alone can learn",
+        )
+
+    def _kind_of(self, path: str) -> tuple[str, str | None]:
+        """The name of a parameter and the type of its module: a bias of a Linear."""
+        return path.rpartition(".")[2], self._types.get(_module_of(path))
+
+    def _out_of_order(self) -> set[str]:
+        """The frozen ones of equal layers in a row, where they are neither its first ones nor its last."""
         rows: dict[str, dict[int, set[str]]] = defaultdict(lambda: defaultdict(set))
         for state, paths in (("frozen", self._frozen), ("trained", self._trainable)):
             for path in paths:
@@ -250,61 +295,27 @@ class Structure(Detector):
                 continue
             if frozen != order[: len(frozen)] and frozen != order[-len(frozen) :]:
                 slipped |= {key.replace("#", str(n), 1) for n in frozen}
-        if slipped:
-            names = sorted(slipped & self._frozen)
-            return self._frozen_finding(names, "some of a row of equal layers, out of order")
-        # Random features on purpose are given to no optimizer.
-        handed = [p for p in self._untrained if p in self._frozen & self._owned and p.rpartition(".")[0] in self._ran]
-        if handed and self._num_steps >= STEPS_NEEDED:
-            return self._frozen_finding(
-                handed, "never trained, the initial values are still there, although an optimizer holds them"
-            )
-        return self._head_alone()
+        return slipped
 
-    def _head_alone(self) -> Finding | None:
-        weights = [p for p in self._frozen | self._trainable if p.rpartition(".")[0] in self._depth]
-        if len(weights) < 4:
-            return None
-        last = max((p.rpartition(".")[0] for p in weights), key=lambda module: self._depth[module])
-        head = sorted(p for p in self._frozen if p.rpartition(".")[0] == last)
-        others = [p for p in weights if p.rpartition(".")[0] != last]
-        if (
-            head
-            and last in self._ran
-            and not [p for p in others if p in self._frozen]
-            and self._num_steps >= STEPS_NEEDED
-        ):
-            return self._frozen_finding(head, "the last layer alone, while all before it learn")
-        return self._frozen_scraps(last, head)
-
-    def _frozen_scraps(self, last: str, head: list[str]) -> Finding | None:
-        """No matrix learns and the last layer does not, only some biases or scales of a kind whose others are frozen too.
-
-        Whoever trains biases alone, or norms alone, trains all of them.
-        """
-        scraps = [path for path in self._trainable if self._num_dims.get(path, 2) < 2]
-        kinds = {(path.rpartition(".")[2], self._types.get(path.rpartition(".")[0])) for path in scraps}
-        left = [p for p in self._frozen if (p.rpartition(".")[2], self._types.get(p.rpartition(".")[0])) in kinds]
-        if (
-            self._num_steps < STEPS_NEEDED
-            or len(scraps) < len(self._trainable)
-            or not scraps
-            or not left
-            or last not in self._ran
-        ):
-            return None
-        why = f"every weight matrix and the last layer, while {name_list(sorted(scraps))} alone can learn"
-        return self._frozen_finding(head, why) if head else None
-
-    def _frozen_finding(self, names: list[str], why: str) -> Finding:
+    def _frozen_rule(self, way: str, readings: Readings, names: list[str], why: str) -> Rule:
         total = len(self._frozen) + len(self._trainable)
-        return Finding(
+        return Rule(
             "frozen_params",
-            Severity.WARNING,
-            f"{name_list(names)} {'is' if len(names) == 1 else 'are'} frozen: {why}, which looks like a slip.",
-            0,
-            self._last_step,
-            tuple(names),
-            (Evidence("share of tensors that train", len(self._trainable) / max(total, 1)),),
-            "param.requires_grad_(True)  # and match names exactly when freezing",
+            readings,
+            lambda: Finding(
+                "frozen_params",
+                Severity.WARNING,
+                f"{name_list(names)} {'is' if len(names) == 1 else 'are'} frozen: {why}, which looks like a slip.",
+                0,
+                self._last_step,
+                tuple(names),
+                (Evidence("share of tensors that train", len(self._trainable) / max(total, 1)),),
+                "param.requires_grad_(True)  # and match names exactly when freezing",
+            ),
+            way,
+            is_otherwise=True,
         )
+
+
+def _module_of(path: str) -> str:
+    return path.rpartition(".")[0]

@@ -7,14 +7,17 @@ one when it was never otherwise.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from functools import partial
 from typing import ClassVar, Final
 
 import numpy as np
 
 from stethoscope.analyse.span import Span
 from stethoscope.detect.curves import Curves
-from stethoscope.detect.detector import Code, Detector, Reading, is_matrix
+from stethoscope.detect.detector import Code, Detector, Reading, Readings, Rule, is_matrix, median
 from stethoscope.detect.effects import BLOW_UP, UNIT_TROUBLE
+from stethoscope.detect.loss_course import RECENT, WORSE, LossCourse
 from stethoscope.detect.needs import LOSS, RATE, UPDATES, WEIGHTS
 from stethoscope.detect.surrogate_loss import SurrogateLoss
 from stethoscope.detect.tracks import Track
@@ -46,18 +49,12 @@ LEARNED: Final = 0.6
 LOST: Final = 0.8
 """Of the first losses: back there, nothing of it is left."""
 LOST_STEPS: Final = 10
-RECOVERED: Final = 0.1
-"""Of the first loss and the best one: a loss that fell so far, and further than it had risen, was not diverging when its
-first few batches were noisy."""
-FEW_LOSSES: Final = 20
-NOISE: Final = 2.0
-"""Standard deviations of the loss from one step to the next, in its logarithm: a rise within that is what batches do."""
 AT_ONCE: Final = 2
 """Steps between one that left nothing of the weights and a loss that is no number: what came of those weights."""
-RECENT: Final = 512
-"""Losses that are kept one by one: updates are measured every few steps, and it takes a few samples to call them large."""
-WORSE: Final = 2.0
-"""A loss above this many times the best it had been, and above where it began, is divergence and not noise."""
+
+
+Harm = tuple[Readings, tuple[float, float | None, float]]
+"""What is asked; where it shows the harm, the step, the loss and the best or the earlier one."""
 
 
 class UpdateSize(Detector):
@@ -86,18 +83,12 @@ class UpdateSize(Detector):
         self._born_at_zero: set[str] | None = None
         self._large_ratio = 0.0
         self._large_sites: tuple[str, ...] = ()
-        self._diverged: tuple[int, float, float] | None = None
-        self._diverged_early = False
-        """Whether it was so few losses that said so that noise may have done it."""
-        self._first_loss: float | None = None
-        self._best_loss = np.inf
-        self._worst_loss = 0.0
+        self._course = LossCourse()
         self._largest_ever = 0.0
         self._ratios: list[float] = []
         self._rising_rate = False
         self._last_rate = 0.0
         self._last_step = 0
-        self._losses = Track(2, ends=RECENT)
         self._before: tuple[int, float] = (0, np.nan)
         """How many losses there were before updates became large, and the middle of the last ones."""
         self._weights: dict[str, tuple[float, float]] = {}
@@ -107,8 +98,6 @@ class UpdateSize(Detector):
         self._latest_loss = np.nan
         self._kind = SurrogateLoss()
         self._curves = Curves()
-        self._lost_at: int | None = None
-        """The first step without a finite loss."""
 
     def observe(self, span: Span) -> None:
         """One median ratio for every step that has one."""
@@ -132,9 +121,9 @@ class UpdateSize(Detector):
         recorded = span.recorded(metrics.LOSS)
         for row, step in enumerate(span.steps):
             self._note_moved({paths[n] for n in np.flatnonzero(moved[row])})
-            self._follow_loss(int(step), float(loss[row]))
-            if recorded[row] and not np.isfinite(loss[row]) and self._lost_at is None:
-                self._lost_at = int(step)
+            self._latest_loss = float(loss[row])
+            if recorded[row]:
+                self._course.see(int(step), self._latest_loss)
             if not known[row]:
                 continue
             self._began = self._began if self._num_steps else int(step)
@@ -148,9 +137,8 @@ class UpdateSize(Detector):
     def _note_moved(self, paths: set[str]) -> None:
         """Where all that moves is new, another part is trained from here on, as layer by layer: its loss is another one."""
         if paths and self._moved and not paths & self._moved:
-            self._first_loss, self._best_loss, self._worst_loss = None, np.inf, 0.0
-            self._losses, self._streak = Track(2, ends=RECENT), Track(2, limit=1024)
-            self._large_streak = 0
+            self._course.begin_anew()
+            self._streak, self._large_streak = Track(2, limit=1024), 0
         self._moved |= paths
 
     def _leave_out_born_at_zero(self, ratios: FloatArray, paths: list[str]) -> None:
@@ -194,10 +182,10 @@ class UpdateSize(Detector):
     def _note_large(self, since: int, middle: float, ratios: FloatArray, paths: list[str]) -> None:
         if self._large_since is None:
             self._large_since, self._large_ratio = since, middle
-            recent = self._losses.last(RECENT)
+            recent = self._course.losses.last(RECENT)
             earlier = recent[recent[:, 0] < since, 1]
-            num = len(self._losses) - len(recent) + len(earlier)
-            self._before = (num, float(np.median(earlier[-LOST_STEPS:])) if len(earlier) else np.nan)
+            num = len(self._course.losses) - len(recent) + len(earlier)
+            self._before = (num, median(earlier[-LOST_STEPS:]))
             order = np.argsort(-np.nan_to_num(ratios, nan=-1.0))[:3]
             self._large_sites = tuple(paths[n] for n in order)
 
@@ -218,202 +206,130 @@ class UpdateSize(Detector):
         if after > before - STALL_FALL * abs(before):
             self._stalled = (first, before, after)
 
-    def _follow_loss(self, step: int, loss: float) -> None:
-        self._latest_loss = loss
-        if np.isnan(loss):
-            return
-        if self._first_loss is None:
-            self._first_loss = loss
-        self._losses.add(step, loss)
-        # The middle of the last three, so that one bad batch is not divergence.
-        recent = self._middle_of_last(3)
-        worse = recent > WORSE * abs(self._best_loss) and recent > self._first_loss + abs(self._first_loss)
-        if (
-            self._diverged is None
-            and len(self._losses) > 3
-            and worse
-            and not self._within_noise(recent, self._earlier())
+    def rules(self) -> Iterator[Rule]:
+        """Too large and harmful, or too small from the first step on."""
+        yield from self._large()
+        yield from self._small()
+
+    def _large(self) -> Iterator[Rule]:
+        """Of the harms that large updates do, the first that shows."""
+        course, since = self._course, np.nan if self._large_since is None else self._large_since
+        known = (
+            Reading(
+                f"first of {LARGE_STEPS} steps in a row whose median update / weight is above {LARGE:g}", since, ">=", 0
+            ),
+            Reading(
+                "the loss is a measure of progress, or no number",
+                self._kind.is_measure or course.lost_at is not None,
+                "=",
+                1,
+            ),
+            Reading("largest update / weight of any matrix", self._largest_ever if self._ratios else np.nan),
+            Reading("loss now", course.now(3)),
+            Reading("best loss", course.best if len(course.losses) else np.nan),
+        )
+        for way, readings, found in (
+            ("diverges", *self._diverges()),
+            ("lost", *self._is_lost()),
+            ("stalls", *self._stalls()),
+            ("wrecked", *self._is_wrecked()),
+            ("undone", *self._is_undone()),
         ):
-            self._diverged = (step, recent, float(self._best_loss))
-            self._diverged_early = len(self._losses) <= FEW_LOSSES
-        self._best_loss, self._worst_loss = min(self._best_loss, loss), max(self._worst_loss, loss)
+            yield Rule(
+                "update_too_large", (*known, *readings), partial(self._too_large, *found), way, is_otherwise=True
+            )
 
-    def _earlier(self) -> FloatArray:
-        """The losses before the last three."""
-        return self._losses.last(RECENT)[:-3, 1]
+    def _diverges(self) -> Harm:
+        found = self._course.divergence() or (np.nan, np.nan, np.nan)
+        label = f"step at which the loss passed {WORSE:g} times its best"
+        return (Reading(label, found[0], ">=", np.nan if self._large_since is None else self._large_since),), found
 
-    def _middle_of_last(self, number: int) -> float:
-        return float(np.median(self._losses.last(number)[:, 1]))
+    def _is_lost(self) -> Harm:
+        """What came of weights of which one step left nothing."""
+        lost = np.nan if self._course.lost_at is None else self._course.lost_at
+        replaced = np.nan if self._replaced is None else self._replaced
+        return (
+            Reading("first step without a finite loss", lost, "<=", replaced + AT_ONCE),
+            Reading("the same, after a step that replaced the weights", lost, ">=", replaced),
+        ), (lost, None, self._course.best)
 
-    def readings(self) -> dict[str, list[Reading]]:
-        """What each rule asks for, and what it got."""
-        largest = Reading("largest update / weight of any matrix", self._largest_ever if self._ratios else np.nan)
-        recent = self._middle_of_last(3) if len(self._losses) else np.nan
-        since = np.nan if self._large_since is None else self._large_since
-        large = f"first of {LARGE_STEPS} steps in a row whose median update / weight is above {LARGE:g}"
-        growth, diverged = self._weight_growth(), self._divergence()
-        return {
-            "update_too_large": [
-                Reading(large, since, ">=", 0),
-                Reading(
-                    "the loss is a measure of progress", int(self._kind.is_measure or self._lost_at is not None), "=", 1
-                ),
-                largest,
-                Reading(
-                    f"step at which the loss passed {WORSE:g} times its best",
-                    diverged[0] if diverged else np.nan,
-                    ">=",
-                    0,
-                    way="diverges",
-                ),
-                Reading(
-                    "first step without a finite loss",
-                    np.nan if self._lost_at is None else self._lost_at,
-                    "<=",
-                    np.nan if self._replaced is None else self._replaced + AT_ONCE,
-                    way="lost",
-                ),
-                Reading(
-                    "large steps without a lower loss began at",
-                    self._stalled[0] if self._stalled else np.nan,
-                    ">=",
-                    0,
-                    way="stalls",
-                ),
-                Reading(
-                    "growth of the median matrix",
-                    float(np.median(growth)) if growth else np.nan,
-                    ">=",
-                    WRECKED_GROWTH,
-                    way="wrecked",
-                ),
-                Reading("loss now, against the first", recent / (self._first_loss or np.nan), ">", LOST, way="undone"),
-                Reading("loss now", recent),
-                Reading("best loss", self._best_loss),
-            ],
-            "update_too_small": [
-                Reading("steps with updates and weights", len(self._ratios), ">=", SAMPLES_NEEDED),
-                Reading("steps from the first of them to the last", self._spanned(), ">=", STEPS_NEEDED),
-                Reading(largest.label, largest.value, "<", SMALL, way="at any time"),
+    def _stalls(self) -> Harm:
+        """Large for long, and nothing learned meanwhile: the weights are thrown about."""
+        first, before, after = self._stalled or (np.nan, np.nan, np.nan)
+        return (Reading("large steps without a lower loss began at", first, ">=", 0),), (first, after, before)
+
+    def _is_wrecked(self) -> Harm:
+        """The first steps multiplied or replaced the weights, and after them the loss never fell again."""
+        values = self._course.losses.values
+        third = max(len(values) // 3, 1)
+        before, after = median(values[third : 2 * third]), median(values[-third:])
+        early = median(self._course.losses.first(3)[:, 1])
+        # How many times its first size, or the one that weights usually begin with, each matrix has now.
+        growth = [last / max(first, self._usual[path]) for path, (first, last) in self._weights.items()]
+        grown = 0.0 if self._replaced is not None else WRECKED_GROWTH
+        return (
+            Reading("losses", len(self._course.losses), ">=", WRECKED_STEPS),
+            Reading("growth of the median matrix (any, where a step replaced all)", median(growth), ">=", grown),
+            Reading("loss of the last third, against the one before", after, ">", before - STALL_FALL * abs(before)),
+            Reading("loss of the last third, against the first losses", after, ">", STUCK_ABOVE * early),
+        ), (self._large_since or 0, after, before)
+
+    def _is_undone(self) -> Harm:
+        """The loss had fallen; since updates became large it is back where it began, and stays."""
+        (num_before, before), early = self._before, median(self._course.losses.first(3)[:, 1])
+        after = self._course.now(LOST_STEPS)
+        return (
+            Reading("losses before updates became large", num_before, ">=", 2 * LOST_STEPS),
+            Reading("losses since", len(self._course.losses) - num_before, ">=", LOST_STEPS),
+            Reading("loss until then, against the first", before, "<", LEARNED * early),
+            Reading("loss until then", before, ">", 0),
+            Reading("loss now, against the first", after, ">", LOST * early),
+            Reading("loss now, against until then", after, ">", WORSE * before),
+        ), (self._large_since or 0, after, before)
+
+    def _small(self) -> Iterator[Rule]:
+        course = self._course
+        known = (
+            Reading("steps with updates and weights", len(self._ratios), ">=", SAMPLES_NEEDED),
+            Reading("steps from the first of them to the last", self._last_step - self._began + 1, ">=", STEPS_NEEDED),
+            Reading("the rate rose on the way", self._rising_rate, "=", 0),
+        )
+        largest = Reading(
+            "largest update / weight of any matrix", self._largest_ever if self._ratios else np.nan, "<", SMALL
+        )
+        yield Rule("update_too_small", (*known, largest), self._too_small, "at any time")
+        # The run is over, its weights are about what they began as, and the loss is where guessing is.
+        first, now, chance = course.first or 0.0, course.now(LOST_STEPS), self._curves.chance() or np.nan
+        yield Rule(
+            "update_too_small",
+            (
+                *known,
                 Reading(
                     "most that all updates of the finished run can change a weight, as a share of it",
                     self._reach() if self._curves.is_finished else np.nan,
                     "<",
                     OUT_OF_REACH,
-                    way="in the time",
                 ),
-                Reading(
-                    "loss at its end, against what guessing gives",
-                    self._against_guessing(),
-                    ">",
-                    NOTHING_LEARNED,
-                    way="in the time",
-                ),
-                Reading("the rate rose on the way", int(self._rising_rate), "=", 0),
-            ],
-        }
-
-    def findings(self) -> list[Finding]:
-        """Too large and harmful, or too small from the first step on."""
-        if self._lost_at is None and not self._kind.is_measure:
-            return self._never_large()
-        diverged = self._divergence()
-        if self._large_since is not None and diverged is not None and diverged[0] >= self._large_since:
-            return [self._too_large(*diverged)]
-        if self._lost_at is not None and self._replaced is not None and 0 <= self._lost_at - self._replaced <= AT_ONCE:
-            return [self._too_large(self._lost_at, None, self._best_loss)]
-        if self._stalled is not None and self._large_since is not None:
-            return [self._too_large(self._stalled[0], self._stalled[2], self._stalled[1])]
-        wrecked = self._wrecked_start() or self._lost_progress()
-        if wrecked is not None:
-            return [self._too_large(self._large_since or 0, *wrecked)]
-        return self._never_large()
-
-    def _never_large(self) -> list[Finding]:
-        if len(self._ratios) < SAMPLES_NEEDED or self._spanned() < STEPS_NEEDED or self._rising_rate:
-            return []
-        return [self._too_small()] if self._largest_ever < SMALL or self._is_out_of_reach() else []
-
-    def _spanned(self) -> int:
-        return self._last_step - self._began + 1
+                Reading("losses", len(course.losses), ">=", LOST_STEPS),
+                Reading("loss at its end, against what guessing gives", now / chance, ">", NOTHING_LEARNED),
+                Reading("fall of the loss", first - now, "<=", STALL_FALL * abs(first)),
+            ),
+            self._too_small,
+            "in the time",
+            is_otherwise=True,
+        )
 
     def _reach(self) -> float:
         """How far all updates of the run together can move a weight, all going one way, as a share of it."""
         return self._largest_ever * (self._curves.last_step + 1)
 
-    def _against_guessing(self) -> float:
-        chance = self._curves.chance()
-        return self._middle_of_last(LOST_STEPS) / chance if chance and len(self._losses) >= LOST_STEPS else np.nan
-
-    def _is_out_of_reach(self) -> bool:
-        """The run is over, its weights are about what they began as, and the loss is where guessing is."""
-        if not self._curves.is_finished or self._reach() >= OUT_OF_REACH:
-            return False
-        first = self._first_loss or 0.0
-        fell = first - self._middle_of_last(LOST_STEPS) > STALL_FALL * abs(first)
-        return bool(self._against_guessing() > NOTHING_LEARNED) and not fell
-
-    def _divergence(self) -> tuple[int, float, float] | None:
-        """Where the loss diverged: the step, the loss, the best before. The first few losses say so when more have come."""
-        if self._diverged is None or not self._diverged_early or self._lost_at is not None:
-            return self._diverged
-        if len(self._losses) < LOST_STEPS:
-            return None
-        began, now = min(abs(self._first_loss or 0.0), abs(self._diverged[2])), abs(self._middle_of_last(LOST_STEPS))
-        recovered = now < RECOVERED * began and now * self._worst_loss < began * began
-        return None if recovered or self._is_noise() else self._diverged
-
-    def _is_noise(self) -> bool:
-        """Whether the rise of the first few losses is no larger than what the later ones do all the time."""
-        if self._diverged is None or len(self._losses) < 2 * FEW_LOSSES:
-            return False
-        return self._within_noise(
-            self._diverged[1], self._losses.last(min(len(self._losses) - FEW_LOSSES, RECENT))[:, 1]
-        )
-
-    def _within_noise(self, risen: float, usual: FloatArray) -> bool:
-        """Whether a loss is no further above the first one than these losses are from each other."""
-        if len(usual) < FEW_LOSSES or self._first_loss is None or not min(self._first_loss, float(usual.min())) > 0:
-            return False
-        # From one step to the next, so that learning is not taken for noise; by their middle, so that one batch does not decide.
-        spread = 1.4826 * float(np.median(np.abs(np.diff(np.log(usual))))) / np.sqrt(2.0)
-        return bool(np.log(risen / self._first_loss) < NOISE * spread)
-
-    def _weight_growth(self) -> list[float]:
-        """How many times its first size, or the one that weights usually begin with, each matrix has now."""
-        return [last / max(first, self._usual[path]) for path, (first, last) in self._weights.items()]
-
-    def _wrecked_start(self) -> tuple[float, float] | None:
-        """The first steps multiplied or replaced the weights, and after them the loss never fell again: what it is, what it was."""
-        growth = self._weight_growth()
-        grown = bool(growth) and float(np.median(growth)) >= WRECKED_GROWTH
-        if self._large_since is None or len(self._losses) < WRECKED_STEPS or not (grown or self._replaced is not None):
-            return None
-        losses = self._losses.values
-        third = len(losses) // 3
-        before, after = float(np.median(losses[third : 2 * third])), float(np.median(losses[-third:]))
-        early = float(np.median(self._losses.first(3)[:, 1]))
-        stands_still = after > before - STALL_FALL * abs(before) and after > STUCK_ABOVE * early
-        return (after, before) if stands_still else None
-
-    def _lost_progress(self) -> tuple[float, float] | None:
-        """The loss had fallen; since updates became large it is back where it began, and stays: what it is, what it was."""
-        if self._large_since is None:
-            return None
-        cut, before = self._before
-        if cut < 2 * LOST_STEPS or len(self._losses) < cut + LOST_STEPS:
-            return None
-        early, after = float(np.median(self._losses.first(3)[:, 1])), self._middle_of_last(LOST_STEPS)
-        lost = 0 < before < LEARNED * early and after > LOST * early and after > WORSE * before
-        return (after, before) if lost else None
-
-    def _too_large(self, step: int, loss: float | None, best: float) -> Finding:
+    def _too_large(self, step: float, loss: float | None, best: float) -> Finding:
         assert self._large_since is not None
         how = (
             f"and the loss diverges at step {step:,}"
-            if self._divergence() is not None
+            if self._course.divergence() is not None
             else f"and the loss is NaN or Inf at step {step:,}"
-            if step == self._lost_at
+            if step == self._course.lost_at
             else "and the loss does not fall"
         )
         return Finding(

@@ -64,7 +64,7 @@ class Why:
 
 
 def _known_number(value: float) -> float | None:
-    return None if math.isnan(value) else float(value)
+    return float(value) if math.isfinite(value) else None
 
 
 def why(run: Run | str | Path, code: str) -> Why:
@@ -121,10 +121,7 @@ def _why_silent(needs: Sequence[NeedStatus], readings: Sequence[Reading], *, fin
         return "blind", f"It was not found, and could not be: the run has no {_without_article(what.what)}.{more}"
     held_back = blocking(readings)
     if held_back is None:
-        return (
-            "quiet",
-            "It was not found. Every number below is as the rule asks; a further condition, on its page, is not met.",
-        )
+        return "quiet", "It was not found. Its detector does not tell the numbers."
     late = " The run has not ended." if finished and "totals" in held_back.label else ""
     return "quiet", f"It was not found: {told(held_back)}.{late}"
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import ClassVar
 
 from stethoscope.analyse.span import Span
-from stethoscope.detect import Code, Detector, Reading
+from stethoscope.detect import Code, Detector, Reading, Rule
 from stethoscope.detect.detector import Streak
 from stethoscope.detect.needs import LOSS
 from stethoscope.record import Evidence, Finding, Severity
@@ -33,13 +34,13 @@ class LossAboveStart(Detector):
                 self._last = float(loss)
                 self._above.see(int(step), bool(loss > self._first))
 
-    def findings(self) -> list[Finding]:
-        """One finding, for the longest time above."""
-        if self._above.longest < STEPS_IN_A_ROW:
-            return []
+    def rules(self) -> Iterator[Rule]:
+        """One finding, for the longest time above; `diagnose --why loss_above_start` prints the reading."""
         since = self._above.start_of_longest
-        return [
-            Finding(
+        yield Rule(
+            "loss_above_start",
+            (Reading("steps in a row above the first loss", self._above.longest, ">=", STEPS_IN_A_ROW),),
+            lambda: Finding(
                 "loss_above_start",
                 Severity.WARNING,
                 f"The loss is above its first value from step {since:,} on.",
@@ -47,10 +48,5 @@ class LossAboveStart(Detector):
                 self._above.last_step,
                 evidence=(Evidence("loss", self._last, self._first),),
                 remedy="optimizer = type(optimizer)(model.parameters(), lr=lr / 10)",
-            )
-        ]
-
-    def readings(self) -> dict[str, list[Reading]]:
-        """What `stethoscope diagnose --why loss_above_start` prints."""
-        steps = Reading("steps in a row above the first loss", self._above.longest, ">=", STEPS_IN_A_ROW)
-        return {"loss_above_start": [steps]}
+            ),
+        )
