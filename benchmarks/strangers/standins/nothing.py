@@ -12,7 +12,19 @@ from pathlib import Path
 from typing import Any
 
 PACKAGES = (
-    *("IPython", "cmapy", "cv2", "h5py", "imageio", "matplotlib", "pandas", "seaborn", "skimage", "skvideo"),
+    *(
+        "IPython",
+        "cmapy",
+        "cv2",
+        "h5py",
+        "imageio",
+        "matplotlib",
+        "mpl_toolkits",
+        "pandas",
+        "seaborn",
+        "skimage",
+        "skvideo",
+    ),
     *("tensorboard_logger", "visdom", "wandb"),
 )
 
