@@ -238,7 +238,7 @@ def test_a_count_on_a_device_is_asked_for_when_it_is_new(no_values: torch.device
     optimizer = mock.Mock(state={0: {"step": count}})
 
     def asked() -> int:
-        notes._note_count(optimizer)
+        notes._note_count({}, optimizer)
         return sum(len(found) for found in notes.reads._asked.values())
 
     assert asked() == 1

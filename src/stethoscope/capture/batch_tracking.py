@@ -42,7 +42,8 @@ class BatchTracker:
     def __init__(self, names: Names, table: SiteTable, sink: Sink, clock: Clock, due: Callable[[], bool]) -> None:
         self._names, self._table, self._sink, self._clock, self._due = names, table, sink, clock, due
         self._pid = os.getpid()
-        self._thread = threading.get_ident()
+        self.thread = threading.get_ident()
+        """In which the model was called last."""
         self._began = time.perf_counter()
         self._sources: list[tuple[int, weakref.ref[Any] | None]] = []
         self._numbers: Counter[int] = Counter()
@@ -75,7 +76,7 @@ class BatchTracker:
         source = self._source(dataset)
         if is_training:
             self._numbers[source] += 1
-            if threading.get_ident() == self._thread:
+            if threading.get_ident() == self.thread:
                 self._waited_ms = (self._waited_ms or 0.0) + seconds * 1e3
         wanted = self._due() if is_training else self._may_validate(began)
         if is_training:
@@ -92,7 +93,7 @@ class BatchTracker:
     def wants_call(self, *, training: bool) -> bool:
         """Whether a call of a root is looked at, with gradients or without: a batch waits to be known again in its arguments, or
         no loader yields any and they are all that is known of the data."""
-        self._thread = threading.get_ident()
+        self.thread = threading.get_ident()
         if self._recent:
             return True
         if not training or self._sources or self._called_in == self._clock.step:
@@ -160,9 +161,7 @@ class BatchTracker:
 
     def close_step(self, rows: StepRows, *, measured: bool) -> None:
         """The Step is over: tell of its batches, with rows of their targets where the Step is measured at all."""
-        if self._waited_ms is not None:
-            rows.scalars[metrics.DATA_MS] = rows.scalars[metrics.LOADER_MS] = self._waited_ms
-            self._waited_ms = None
+        self.tell_wait(rows.scalars)
         confirmed, self._confirmed = self._confirmed, []
         if self._logged[False]:
             return
@@ -170,6 +169,12 @@ class BatchTracker:
             self._sink.tell(rows.step, events.Batch(**arrival.told()))
             if measured and arrival.target is not None and arrival.target.rows is not None:
                 rows.batches.append(arrival.target.rows)
+
+    def tell_wait(self, scalars: dict[str, float]) -> None:
+        """How long training waited for a loader, where there is one."""
+        if self._waited_ms is not None:
+            scalars[metrics.DATA_MS] = scalars[metrics.LOADER_MS] = self._waited_ms
+            self._waited_ms = None
 
     def _take(self, arrival: LoaderBatch, inputs: list[torch.Tensor], *, training: bool, mode: bool) -> None:
         if not training:

@@ -26,20 +26,20 @@ class Cost:
         self._schedule, self._taps, self._batch_tracker, self._notes = schedule, taps, batch_tracker, notes
         self._guard = taps.guard
         self._spent = dict.fromkeys(OWN_PARTS, 0.0)
-        self._waited: tuple[float, float] | None = None
+        self.waited: tuple[float, float] | None = None
         """Seconds from the beginning of the Step to the model's first call, and those of them that the processor worked."""
         self.step_begins()
 
     def step_begins(self) -> None:
         """From here on time counts for the next Step."""
-        self._waited = None
-        self._worked, self.step_began = time.process_time(), time.perf_counter()
+        self.waited = None
+        self.worked, self.step_began = time.process_time(), time.perf_counter()
 
     def model_is_called(self) -> float:
         """Milliseconds since the Step began; asked at its first call of the model."""
-        if self._waited is None:
-            self._waited = time.perf_counter() - self.step_began, time.process_time() - self._worked
-        return self._waited[0] * 1e3
+        if self.waited is None:
+            self.waited = time.perf_counter() - self.step_began, time.process_time() - self.worked
+        return self.waited[0] * 1e3
 
     def add(self, part: str, began: float) -> float:
         """What has passed since `began` was spent on this part; returns the time it is now."""
@@ -54,9 +54,10 @@ class Cost:
         if self._notes.spent:
             self._notes.spent.clear()
 
-    def close(self, step: int, rows: StepRows, sink: Sink, plan: StepPlan, *, is_ready: bool) -> None:
+    def close(self, step: int, rows: StepRows, sink: Sink, plan: StepPlan, *, is_ready: bool) -> bool:
         """A Step is over: note how long it took and what of that was ours, and let the governor learn from it.
 
+        True where that changed what is looked at when.
         `is_ready`: whether no device works on its numbers any more. What the guard's clock counted and no part did is the
         fixed cost of every step; outputs are looked at outside of it, in the model's own forward pass.
         """
@@ -65,20 +66,22 @@ class Cost:
         guard.spent, guard.entered = 0.0, now
         rows.scalars[metrics.STEP_MS] = took = (now - self.step_began) * 1e3
         rows.scalars[metrics.OVERHEAD_MS] = total * 1e3
-        if self._waited is not None and not schedule.costs.has_device:
-            rows.scalars[metrics.IDLE_MS] = self._idle_ms(*self._waited, took)
+        if self.waited is not None and not schedule.costs.has_device:
+            rows.scalars[metrics.IDLE_MS] = self._idle_ms(*self.waited, took)
         if schedule.costs.has_device and (on_device := schedule.device_ms(step)):
             rows.scalars[metrics.OVERHEAD_DEVICE_MS] = on_device
         # A device that has not come this far yet is the slower one: what the host does meanwhile costs nothing.
         schedule.costs.behind = not is_ready
         if step % NOTED_EVERY == 0 or not plan.is_ordinary:
             schedule.step_cost(step, self._by_part(total))
-        if schedule.step_took(took, plan):
+        has_changed = schedule.step_took(took, plan)
+        if has_changed:
             sink.tell(step, events.Governor(every=schedule.periods()))
+        return has_changed
 
     def _idle_ms(self, waited: float, worked: float, took: float) -> float:
         """What of the wait the processor slept; where others use it too, work takes as much longer as it does in the rest."""
-        rest, work_of_rest = took / 1e3 - waited, time.process_time() - self._worked - worked
+        rest, work_of_rest = took / 1e3 - waited, time.process_time() - self.worked - worked
         slower = max(rest / work_of_rest, 1.0) if rest > 0 and work_of_rest > 0 else 1.0
         return max(waited - worked * slower, 0.0) * 1e3
 

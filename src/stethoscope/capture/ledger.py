@@ -85,12 +85,12 @@ class Ledger:
         """A closure is evaluated once more: what its last evaluation left counts no longer."""
         self.num_backwards = 0
 
-    def backward_begins(self) -> bool:
+    def backward_begins(self, now: States | None = None) -> bool:
         """Whatever changed since we last looked was done by the user: cleared, replaced or scaled.
 
         True where gradients of an earlier backward were thrown away by an optimizer that never stepped.
         """
-        now = states_of(self.parameters)
+        now = states_of(self.parameters) if now is None else now
         if now == self._nothing:
             self._is_all_cleared = True
         elif now != self._seen:
@@ -102,14 +102,14 @@ class Ledger:
         arrived = [p for p, held in zip(self.parameters, self._after_backward[0], strict=True) if held != ABSENT]
         return bool(arrived) and all(is_cleared(p) for p in arrived)
 
-    def backward_ends(self) -> None:
+    def backward_ends(self, now: States | None = None) -> None:
         """Remember what the backward left."""
         self.num_backwards += 1
-        self._seen = self._after_backward = states_of(self.parameters)
+        self._seen = self._after_backward = states_of(self.parameters) if now is None else now
 
-    def step_begins(self) -> dict[str, float]:
+    def step_begins(self, now: States | None = None) -> dict[str, float]:
         """The accounts of this step, as counts over the parameters looked at."""
-        now = self._at_step = states_of(self.parameters)
+        now = self._at_step = states_of(self.parameters) if now is None else now
         if self._is_all_cleared and now == self._after_backward:
             # Nearly every step: all gradients were cleared before, and what arrived is still as it came.
             self.kept = []
@@ -155,6 +155,19 @@ class Ledger:
         self._after_backward = self._nothing
         self.num_backwards = 0
         self.num_steps += 1
+
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether a step has ended, no backward has run since, and steps leave gradients as they are."""
+        return self.num_steps > 0 and not self.num_backwards and not self._writes_gradients
+
+    def stepped_plainly(self, at_step: States, num_touched: int) -> dict[str, float]:
+        """One step after one backward, before which all gradients were cleared; the accounts of it."""
+        self._seen = self._after_last_step = at_step
+        self.num_steps += 1
+        self.kept = []
+        return self._accounts(len(at_step[0]) - at_step[0].count(ABSENT), 0, 0, num_touched)
 
 
 def _differing(one: States, other: States) -> list[bool]:

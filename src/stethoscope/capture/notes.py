@@ -190,13 +190,7 @@ class Notes:
         node = loss.grad_fn
         if node is None:
             return
-        # Which line it was is asked only where graphs pile up: finding it takes longer than all else here.
-        if self._alive:
-            self._forget_dead()
-        sentinel = Sentinel(_user_line() if self._alive else "")
-        metadata: Any = node.metadata
-        metadata["stethoscope"] = sentinel
-        self._alive.append(weakref.ref(sentinel))
+        self.mark_graph(node)
         step = self._clock.step
         if first_of_step and step != self._looked and (step & (step - 1) == 0 or step % 64 == 0):
             self._looked, self._num_looked_at = step, 0
@@ -212,6 +206,15 @@ class Notes:
             self._look_at_attention(loss)
             self.spent["attention"] += time.perf_counter() - began
         self._owned = False
+
+    def mark_graph(self, node: Any) -> None:
+        """So that it is known how long the graph of a loss stays alive."""
+        # Which line it was is asked only where graphs pile up: finding it takes longer than all else here.
+        if self._alive:
+            self._forget_dead()
+        sentinel = Sentinel(_user_line() if self._alive else "")
+        node.metadata["stethoscope"] = sentinel
+        self._alive.append(weakref.ref(sentinel))
 
     def _tell(self, kind: type[EventBody], body: dict[str, Any]) -> None:
         """An event, at once or when its numbers have come."""
@@ -273,13 +276,7 @@ class Notes:
     def step_closes(self, clock: Clock) -> dict[str, float]:
         """The step is complete; returns its named numbers."""
         step = self._clock.step
-        self._forget_dead()
-        self.metrics[metrics.GRAPHS_ALIVE] = float(len(self._alive))
-        if self._num_marked_before:
-            alive = self._outputs_alive
-            self.metrics[metrics.OUTPUTS_ALIVE] = float(sum(one.step < step for one in alive)) if alive else 0.0
-            self.metrics[metrics.OUTPUTS_MARKED] = float(self._num_marked_before)
-        self._num_marked_before = self._num_outputs_marked
+        self.tell_counts(self.metrics, clock.first)
         if step == self._looked_step:
             # What is known of all of them is told once, when all had their turn.
             self._share = (self._share + 1) % self._num_shares
@@ -294,9 +291,25 @@ class Notes:
         if len(self._alive) > 8 and step & (step - 1) == 0:
             lines = sorted({found.line for one in self._alive if (found := one()) is not None} - {""})
             self._sink.tell(step, events.GraphsAlive(count=len(self._alive), lines=tuple(lines[:5])))
-        self._note_count(clock.first)
         taken, self.metrics = self.metrics, {}
         return taken
+
+    def tell_counts(self, scalars: dict[str, float], optimizer: Any) -> None:
+        """What is counted in every step: graphs that stay alive, and the optimizer's own steps."""
+        if self._alive:
+            self._forget_dead()
+        scalars[metrics.GRAPHS_ALIVE] = float(len(self._alive))
+        if self._num_marked_before:
+            step, alive = self._clock.step, self._outputs_alive
+            scalars[metrics.OUTPUTS_ALIVE] = float(sum(one.step < step for one in alive)) if alive else 0.0
+            scalars[metrics.OUTPUTS_MARKED] = float(self._num_marked_before)
+        self._num_marked_before = self._num_outputs_marked
+        self._note_count(scalars, optimizer)
+
+    @property
+    def training_mode(self) -> bool | None:
+        """In which mode the model was called last to be trained; None where it was not."""
+        return None if self._modes is None else self._modes.training
 
     def _forget_dead(self) -> None:
         """Graphs that are gone."""
@@ -318,7 +331,7 @@ class Notes:
             self._sink.tell(step, events.Hooks(modules=dict(most)))
         self._last_hooks = count
 
-    def _note_count(self, optimizer: Any) -> None:
+    def _note_count(self, scalars: dict[str, float], optimizer: Any) -> None:
         """How many steps the optimizer itself has counted, for its first parameter."""
         if optimizer is None or not optimizer.state:
             return
@@ -327,7 +340,7 @@ class Notes:
         if isinstance(count, torch.Tensor) and not count.is_cpu:
             self._ask_count(count)
         elif isinstance(count, (torch.Tensor, numbers.Real)):
-            self.metrics[metrics.OPTIMIZER_STEP] = float(count)
+            scalars[metrics.OPTIMIZER_STEP] = float(count)
 
     def _ask_count(self, count: torch.Tensor) -> None:
         """Fused and capturable optimizers count on the device: asked for now and then, and when it is another tensor than before."""

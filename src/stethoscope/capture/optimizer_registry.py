@@ -81,10 +81,8 @@ class OptimizerRegistry:
         if self._names.lazy and self._names.has_materialised:
             self._refresh()
         probe = self.probe(optimizer)
-        parameters = []
-        for group in optimizer.param_groups:
-            parameters += group["params"]
-        if probe is not None and _same(parameters, probe.all_parameters):
+        parameters = parameters_of(optimizer)
+        if probe is not None and is_same(parameters, probe.all_parameters):
             return probe
         known = self._names.parameters
         if probe is None and self._is_foreign(optimizer):
@@ -156,6 +154,11 @@ class OptimizerRegistry:
         there = [cosine for cosine in cosines if isinstance(cosine, torch.Tensor)]
         if there and not here:  # of several optimizers on devices, the first one's
             rows.pending_scalars.append((metrics.UPDATE_COSINE, measure_async(there[:1])))
+
+    @property
+    def rescan_at(self) -> int:
+        """A step after which the model is read again out of turn; -1 where there is none."""
+        return self._arrivals.check_at
 
     def is_due(self, step: int) -> bool:
         """Whether the model is to be read again after this step."""
@@ -263,5 +266,14 @@ class OptimizerRegistry:
         return events.ParameterGroup(optimizer=type(optimizer).__name__, sites=sites, settings=kept)
 
 
-def _same(first: list[Any], second: list[Any]) -> bool:
+def parameters_of(optimizer: Any) -> list[Any]:
+    """All that it trains, group by group."""
+    groups = optimizer.param_groups
+    if len(groups) == 1:
+        return list(groups[0]["params"])
+    return [parameter for group in groups for parameter in group["params"]]
+
+
+def is_same(first: list[Any], second: list[Any]) -> bool:
+    """Whether both hold the same objects, in this order."""
     return len(first) == len(second) and all(map(operator.is_, first, second))

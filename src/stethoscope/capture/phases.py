@@ -33,17 +33,18 @@ class Phases:
         self.on_end: Callable[[str], None] | None = None
         """Told which part has ended."""
 
-    def begin(self, part: str) -> None:
-        """A part begins; one that is under way goes on."""
+    def begin(self, part: str, at: float | None = None) -> None:
+        """A part begins, or began at that time; one that is under way goes on."""
         if part not in self._open:
-            self._open[part] = time.perf_counter() - self._ours.spent - self._counted
+            self._open[part] = (time.perf_counter() if at is None else at) - self._ours.spent - self._counted
 
-    def end(self, part: str, scalars: dict[str, float]) -> None:
-        """A part ends: its milliseconds are added to the step's named numbers."""
+    def end(self, part: str, scalars: dict[str, float], at: float | None = None) -> None:
+        """A part ends, or ended at that time: its milliseconds are added to the step's named numbers."""
         began = self._open.pop(part, None)
         if began is None:
             return
-        spent = max(time.perf_counter() - self._ours.spent - self._counted - began, 0.0)
+        now = time.perf_counter() if at is None else at
+        spent = max(now - self._ours.spent - self._counted - began, 0.0)
         self._counted += spent
         scalars[part] = scalars.get(part, 0.0) + spent * 1e3
         if self.on_end is not None:

@@ -35,6 +35,11 @@ class Scaling:
         self._accumulated: dict[str, float] = {}
         """By what each loss is divided in a step of as many backwards."""
 
+    @property
+    def is_at_work(self) -> bool:
+        """Whether losses are scaled, or known to be divided for accumulation."""
+        return self._scaler is not None or bool(self._scaled or self._accumulated)
+
     def forget(self) -> None:
         """A new Step begins."""
         if self._scaled:

@@ -125,6 +125,20 @@ class Schedule:
             modules = (step - PHASE["modules"]) % (1 << shift["modules"]) == 0
         return _plan(gradients, boundary, modules, self._batches_due(step), histogram, self.timed(step, histogram))
 
+    def plain_ahead(self, step: int, most: int) -> list[StepPlan]:
+        """The plans of this step and those after it in which nothing but gradients may be due, not even now and then."""
+        if self._stride != 1 or self._fixed or self._num_seen < 4 * LEARNING_STEPS or self._batches_due(step):
+            return []
+        gradients, boundary, modules = ((1 << self.shift[part]) - 1 for part in ("gradients", "boundary", "modules"))
+        histogram = self._config.histogram_every << self.shift["histograms"]
+        found: list[StepPlan] = []
+        for number in range(step, step + most):
+            is_special = not (number & boundary and (number - PHASE["modules"]) & modules and number % TIMED_EVERY)
+            if is_special or (histogram and not number % histogram) or not number & (number - 1):
+                break
+            found.append(_plan(not number & gradients, False, False, False, False, False))
+        return found
+
     def closer(self, plan: StepPlan) -> StepPlan:
         """The same with gradients and what the step changes, but where the user set a share of the steps."""
         if self._stride != 1 or self._fixed:

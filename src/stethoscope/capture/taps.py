@@ -12,7 +12,7 @@ import dataclasses
 import time
 from collections.abc import Callable, Iterator, Mapping
 from threading import get_ident
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from weakref import ref
 
 import numpy as np
@@ -27,6 +27,9 @@ from stethoscope.capture.ring import MeasuredGroup
 from stethoscope.capture.sites import Ensemble, Names, SiteTable, wanted
 from stethoscope.kernels import Pending, measure_async
 from stethoscope.record import Kind, Site
+
+if TYPE_CHECKING:
+    from stethoscope.capture.plain_steps import PlainSteps
 
 MAX_TENSORS_PER_OUTPUT: Final = 8
 MAX_DEPTH: Final = 3
@@ -233,7 +236,8 @@ class InputTap(Inert):
             taps.guard.spent += time.perf_counter() - began - (taps.spent - before)
 
     def _hear(self, module: Any, args: Any, kwargs: Any, is_compiled: bool) -> None:
-        if _is_transformed():
+        plain = self._taps.plain
+        if _is_transformed() or (plain is not None and plain.called(self, module, args, kwargs, is_compiled=is_compiled)):
             return
         if is_compiled and (self._taps.can_make_way or self._taps.wants_graphs):
             self._taps.guard(self._taps.make_way if self._taps.can_make_way else self._taps.open_graphs)
@@ -248,13 +252,14 @@ class InputTap(Inert):
         if taps.recording or taps.inputs_due:
             taps.guard(self._look, values)
         elif taps.keeping:
-            taps.guard(self._keep, values)
+            taps.guard(self.keep, values)
 
     def index(self, name: str, tensor: torch.Tensor) -> int:
         """The number of this input's site."""
         return self._taps.table.index(Site(self.path, Kind.INPUT, name), tensor)
 
-    def _keep(self, values: Any) -> None:
+    def keep(self, values: Any) -> None:
+        """What goes in may be looked at when the loss is known."""
         kept = self._taps.kept
         if len(values) == 1 and type(values[0]) is Tensor:
             kept.append((self, "0", ref(values[0])))
@@ -328,6 +333,8 @@ class Taps:
         """What gradients of the backward pass under way are multiplied by."""
         self.spent = 0.0
         self.num_capped = 0
+        self.plain: PlainSteps | None = None
+        """Hears the calls of steps in which little is measured."""
         self.can_make_way = False
         """Whether the taps on modules come off when torch.compile turns out to run the model."""
         self._layers, self._limit, self._names, self._on_call = layers, limit, names, on_call

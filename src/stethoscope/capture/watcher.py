@@ -30,6 +30,7 @@ from stethoscope.capture.notes import Notes
 from stethoscope.capture.optimizer_probe import OptimizerProbe
 from stethoscope.capture.optimizer_registry import OptimizerRegistry
 from stethoscope.capture.phases import Phases
+from stethoscope.capture.plain_steps import PlainSteps
 from stethoscope.capture.ring import MeasuredGroup, NotedLoss, Ring, StepRows, number_of, scalar_of
 from stethoscope.capture.scaling import Scaling, host_scale, pending_scale
 from stethoscope.capture.schedule import Schedule
@@ -69,16 +70,17 @@ class Watcher:
         self.ring.on_cost = self.schedule.step_cost_on_device
         self.evaluating = False
         self.after_step: Callable[[], None] | None = None
-        """Called on the training thread when a Step is complete; what it raises is kept, but for StopTraining."""
+        """Called on the training thread when a Step is complete, but for plain ones that another follows; what it raises is
+        kept, but for StopTraining."""
         self.trained_in = 0
         """The thread that took the last step."""
         self._batch_facts = batches.BatchFacts()
         self.batch_tracker = BatchTracker(self.names, self.table, sink, self.clock, lambda: self.assembly.plan.batches)
         self.scaling = Scaling(self.names)
-        self._counts = Totals(sink)
+        self.counts = Totals(sink)
         self._num_idle = 0
-        self._loss_watch = LossWatch()
-        self._is_loss_here = True
+        self.loss_watch = LossWatch()
+        self.is_loss_here = True
         """Whether losses are on the CPU, where they are known at once: only then a lost one can be looked back from."""
         self._stepped_in_backward = self._is_timed = False
         self._closure: Closure | None = None
@@ -116,10 +118,12 @@ class Watcher:
         self.assembly.closers = [
             self.scaling.undo_accumulation,
             self._close_notes,
-            self._counts.close_step,
+            self.counts.close_step,
             self._close_batches,
         ]
         self.assembly.update_closer = self.registry.close_step
+        self.plain = PlainSteps(self)
+        self.taps.plain = self.plain
 
     # ---- life ----
 
@@ -131,12 +135,13 @@ class Watcher:
         self.guard(self.notes.begin)
         self.guard(self._note_replicas)
         self.guard(self._prepare_kernels)
-        self._prepare_step()
+        self.prepare_step()
         SEAMS.join(self)
 
     def stop(self, timeout_s: float = 5.0) -> None:
         """Close what is open and leave nothing behind; what a device still measures is waited for no longer than this."""
         SEAMS.leave(self)
+        self.guard(self.plain.leave)
         if self.clock.anything_stepped and not self._is_last_closed:
             self._is_last_closed = True
             self.guard(self._close_step, whole=False)
@@ -156,7 +161,7 @@ class Watcher:
 
     def totals(self) -> events.Totals:
         """What was counted over the whole run."""
-        counts = self._counts
+        counts = self.counts
         return events.Totals(
             num_steps=self.clock.step,
             num_backwards=counts.num_backwards,
@@ -205,6 +210,7 @@ class Watcher:
 
     def evaluation_begins(self) -> None:
         """Validation starts: which modules are in training mode is a fact worth keeping."""
+        self.plain.leave()
         self.taps.record(False)
         self.taps.keeping = False
         training = tuple(path for path, module in self.names.root.named_modules() if module.training)
@@ -220,6 +226,8 @@ class Watcher:
     @guarded
     def backward_begins(self, loss: Any, *, retain: bool, create: bool) -> None:
         """Note the loss and what became of the last gradients."""
+        if self.plain.backward_begins(loss, asks_more=retain or create):
+            return
         self.taps.inside.clear()
         self._num_idle = 0
         if not self.lineage.done:
@@ -254,6 +262,8 @@ class Watcher:
     @guarded
     def backward_ends(self) -> None:
         """Note what arrived."""
+        if self.plain.backward_ends():
+            return
         if self.evaluating:
             return
         rows = self.assembly.rows
@@ -262,10 +272,10 @@ class Watcher:
             self._flush_taps()
         if self.taps.graphs is not None:
             self.guard(self.taps.graphs.collect)
-        self.taps.keeping = self._is_loss_here and not self.taps.recording
+        self.taps.keeping = self.is_loss_here and not self.taps.recording
         self.taps.gradient_scale = None
         rows.num_backwards += 1
-        self._counts.num_backwards += 1
+        self.counts.num_backwards += 1
         for ledger in self.registry.ledgers:
             ledger.backward_ends()
         # Optimizers that step inside backward end their round with it.
@@ -281,6 +291,8 @@ class Watcher:
     @guarded
     def step_begins(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         """Measure the gradients the optimizer is about to use."""
+        if self.plain.step_begins(optimizer, args, kwargs):
+            return
         probe = self.registry.meet(optimizer)
         if probe is None:
             return
@@ -293,7 +305,7 @@ class Watcher:
         self._closure = Closure(self.registry.ledger(optimizer)) if probe.used_closure else None
         if not probe.used_closure:
             self.registry.settle_accounts(optimizer, self.assembly.rows)
-            self._take_gradients(probe, optimizer)
+            self.take_gradients(probe, optimizer)
         if self.assembly.plan.boundary:
             began = time.perf_counter()
             probe.remember()
@@ -304,6 +316,8 @@ class Watcher:
     @guarded
     def step_ends(self, optimizer: torch.optim.Optimizer) -> None:
         """Measure what it did."""
+        if self.plain.step_ends(optimizer):
+            return
         probe = self.registry.probe(optimizer)
         if probe is None:
             return
@@ -312,7 +326,7 @@ class Watcher:
         self._closure = None
         if probe.used_closure:
             self.registry.settle_accounts(optimizer, assembly.rows)
-            self._take_gradients(probe, optimizer)
+            self.take_gradients(probe, optimizer)
         self.registry.ledger(optimizer).step_ends()
         if self.clock.has_several and len(self.clock.optimizers) > 1:
             assembly.rows.own_losses(self.clock.optimizers.index(optimizer), assembly.settled)
@@ -354,10 +368,11 @@ class Watcher:
     @guarded
     def scaler_stepped(self, scaler: Any, optimizer: torch.optim.Optimizer, ran: bool) -> None:
         """Count a step that the scaler skipped."""
+        self.plain.leave()
         if ran or self.registry.meet(optimizer) is None:
             return
         self.registry.ledger(optimizer).step_ends()
-        self._counts.skipped(self.clock.step, host_scale(scaler))
+        self.counts.skipped(self.clock.step, host_scale(scaler))
         self.assembly.drop()
 
     @guarded
@@ -375,7 +390,7 @@ class Watcher:
         """Count it; a scheduler's first step is its own constructor's."""
         if getattr(scheduler, "_step_count", 2) > 1:
             mine = self.registry.probe(getattr(scheduler, "optimizer", None)) is not None
-            self._counts.num_scheduler_steps += int(mine)
+            self.counts.num_scheduler_steps += int(mine)
 
     # ---- how ----
 
@@ -432,7 +447,7 @@ class Watcher:
         is_recording = may_look and plan.modules
         if taps.recording is not is_recording:
             taps.record(is_recording)
-        taps.keeping = may_look and not plan.modules and self._is_loss_here
+        taps.keeping = may_look and not plan.modules and self.is_loss_here
         taps.inputs_due = plan.batches and plan.gradients and not self.evaluating
 
     def _note_loss(self, loss: torch.Tensor) -> None:
@@ -440,18 +455,20 @@ class Watcher:
         self.taps.gradient_scale = None if scale is None else pending_scale(scale)
         value = number_of(loss.detach() if scale is None else loss.detach() / scale)
         self.assembly.rows.losses.append(NotedLoss(metrics.LOSS, value, divisor))
-        self._is_loss_here = loss.is_cpu
-        if not self._is_loss_here:
+        self.is_loss_here = loss.is_cpu
+        if not self.is_loss_here:
             return
         number = value if isinstance(value, float) else scalar_of(value)
-        if self._loss_watch.is_unlike(number, self.clock.step):
+        if self.loss_watch.is_unlike(number, self.clock.step):
+            self.loss_watch.looked(self.clock.step)
             self.assembly.look_closer()
+        self.loss_watch.take(number)
         if not math.isfinite(number):
             self.guard(self._look_back)
 
     def _note_discarded(self) -> None:
         """Gradients were thrown away by an optimizer that never stepped; whether weights moved all the same belongs to it."""
-        said = self._counts.discarded()
+        said = self.counts.discarded()
         if said is not None:
             step = self.clock.step
             self._tell_weights_moved(lambda moved: self.sink.tell(step, dataclasses.replace(said, **moved)))
@@ -482,7 +499,7 @@ class Watcher:
         self.taps.spent += took
         self.guard.entered += took  # counted once
 
-    def _take_gradients(self, probe: OptimizerProbe, optimizer: Any) -> None:
+    def take_gradients(self, probe: OptimizerProbe, optimizer: Any) -> None:
         if not self.assembly.plan.gradients:
             return
         began = time.perf_counter()
@@ -501,9 +518,7 @@ class Watcher:
         if self.registry.is_due(step):
             self.registry.rescan(step)
         self.assembly.close(whole=whole)
-        self._prepare_step()
-        if self.after_step is not None:
-            self.guard(self.after_step)
+        self.prepare_step()
 
     def _close_notes(self, rows: StepRows) -> None:
         rows.scalars.update(self.notes.step_closes(self.clock))
@@ -512,7 +527,7 @@ class Watcher:
     def _close_batches(self, rows: StepRows) -> None:
         self.batch_tracker.close_step(rows, measured=self.assembly.plan.gradients)
 
-    def _prepare_step(self) -> None:
+    def prepare_step(self) -> None:
         self.assembly.begin()
         self._stepped_in_backward = False
         plan = self.assembly.plan
@@ -527,3 +542,6 @@ class Watcher:
             for probe in self.registry.probes:
                 probe.timed = plan.timed
         self.cost.step_begins()
+        if self.after_step is not None and self.clock.step:
+            self.guard(self.after_step)
+        self.plain.look_ahead()

@@ -43,6 +43,7 @@ class Attachment:
         """Where Steps arrive for the hooks, while there are any."""
         self.layer_times = LayerTimes(watcher, instruments.model) if instruments.config.enable_profiling else None
         watcher.after_step = self._after_step
+        self._choose_pace()
         if instruments.used("hooks"):
             self.listen(instruments.hooks)
         if instruments.config.leaks_every:
@@ -70,6 +71,11 @@ class Attachment:
         elif not has_hooks and self._facts is not None:
             self._watcher.ring.send_to(self._sink, at_once=False)
             self._facts = None
+        self._choose_pace()
+
+    def _choose_pace(self) -> None:
+        """Whether every Step is told of as soon as it ends, or only those that are looked at."""
+        self._watcher.plain.is_allowed = self._facts is None and self._leak_watch is None
 
     def watch_leaks(self, every: int) -> None:
         """Watch every n-th Step for tensors that outlive it."""
@@ -77,6 +83,7 @@ class Attachment:
             self._leak_watch.every = max(int(every), 1)
             return
         self._leak_watch = LeakWatch(self._instruments.tensor_inspector.leak_detector, every)
+        self._choose_pace()
 
     def let_go(self) -> None:
         """Take everything off at once, and ask nothing of what was seen."""
