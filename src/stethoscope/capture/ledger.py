@@ -156,7 +156,6 @@ class Ledger:
         self.num_backwards = 0
         self.num_steps += 1
 
-
     @property
     def is_settled(self) -> bool:
         """Whether a step has ended, no backward has run since, and steps leave gradients as they are."""
@@ -167,7 +166,10 @@ class Ledger:
         self._seen = self._after_last_step = at_step
         self.num_steps += 1
         self.kept = []
-        return self._accounts(len(at_step[0]) - at_step[0].count(ABSENT), 0, 0, num_touched)
+        self.num_backwards = 1
+        accounts = self._accounts(len(at_step[0]) - at_step[0].count(ABSENT), 0, 0, num_touched)
+        self.num_backwards = 0
+        return accounts
 
 
 def _differing(one: States, other: States) -> list[bool]:

@@ -77,7 +77,14 @@ class PlainSteps:
         watcher = self._watcher
         registry, clock = watcher.registry, watcher.clock
         optimizer = clock.first
-        if not self.is_allowed or self._has_failed or optimizer is None or clock.has_several or watcher.evaluating or watcher.names.lazy:
+        if (
+            not self.is_allowed
+            or self._has_failed
+            or optimizer is None
+            or clock.has_several
+            or watcher.evaluating
+            or watcher.names.lazy
+        ):
             return False
         probe = registry.probe(optimizer)
         if probe is None or probe.used_closure or len(registry.ledgers) != 1 or registry.orphans is not None:

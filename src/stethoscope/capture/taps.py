@@ -237,7 +237,9 @@ class InputTap(Inert):
 
     def _hear(self, module: Any, args: Any, kwargs: Any, is_compiled: bool) -> None:
         plain = self._taps.plain
-        if _is_transformed() or (plain is not None and plain.called(self, module, args, kwargs, is_compiled=is_compiled)):
+        if _is_transformed() or (
+            plain is not None and plain.called(self, module, args, kwargs, is_compiled=is_compiled)
+        ):
             return
         if is_compiled and (self._taps.can_make_way or self._taps.wants_graphs):
             self._taps.guard(self._taps.make_way if self._taps.can_make_way else self._taps.open_graphs)

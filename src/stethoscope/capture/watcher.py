@@ -500,6 +500,7 @@ class Watcher:
         self.guard.entered += took  # counted once
 
     def take_gradients(self, probe: OptimizerProbe, optimizer: Any) -> None:
+        """The gradients that this optimizer is about to use, where they are due."""
         if not self.assembly.plan.gradients:
             return
         began = time.perf_counter()
@@ -528,6 +529,7 @@ class Watcher:
         self.batch_tracker.close_step(rows, measured=self.assembly.plan.gradients)
 
     def prepare_step(self) -> None:
+        """A Step begins: what is measured in it, and how it is heard."""
         self.assembly.begin()
         self._stepped_in_backward = False
         plan = self.assembly.plan
