@@ -63,6 +63,8 @@ class Companion:
         self._written: list[Finding] = []
         self._text = repr([self._written, {}])
         self._sealing_errors: dict[str, str] = {}
+        self._weighed: frozenset[tuple[str, int]] = frozenset()
+        self._causes: frozenset[tuple[str, int]] = frozenset()
 
     def look(self, *, final: bool = False) -> list[Finding]:
         """Take in what came since and write what changed; steps that may still grow are left for the next look."""
@@ -113,12 +115,26 @@ class Companion:
         text = repr([[finding.to_json() for finding in found], failures])
         if text != self._text:
             try:
-                self._writer.write(found, replace=True, failures=failures)
+                self._writer.write(found, replace=True, failures=failures, causes=self._causes_among(found))
             except OSError as error:  # a full disk: tried again at the next look
                 log_error(f"findings cannot be written: {error}")
                 return found
             self._written, self._text = found, text
         return found
+
+    def _causes_among(self, found: list[Finding]) -> list[Finding]:
+        """What the session says while training runs: weighed here, for there it would take the processor from the training."""
+        keys = frozenset((finding.code, finding.first_step) for finding in found)
+        if keys != self._weighed:  # one that goes on is written again and again
+            from stethoscope.explain import weigh  # most trainings never need it
+
+            try:
+                _, causes, _ = weigh(self._run, found)
+            except Exception:
+                log_error(traceback.format_exc())
+                causes = ()
+            self._weighed, self._causes = keys, frozenset((cause.code, cause.first_step) for cause in causes)
+        return [finding for finding in found if (finding.code, finding.first_step) in self._causes]
 
     def tidy(self, *, final: bool = False) -> None:
         """Seal what is closed, and thin old steps where the disk's budget asks for it."""

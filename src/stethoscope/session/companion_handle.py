@@ -15,7 +15,7 @@ from typing import Final
 
 import stethoscope
 from stethoscope.config import DebugConfig
-from stethoscope.record import Finding, RunError, Severity, printable
+from stethoscope.record import RunError, Severity, printable
 from stethoscope.session import messages
 from stethoscope.session.deadline import Deadline
 from stethoscope.store import companion_log
@@ -197,7 +197,6 @@ class CompanionHandle:
 
     def _follow(self) -> None:
         reader = FindingsReader(self._folder)
-        known: frozenset[tuple[str, int]] = frozenset()
         while not self._stopping.wait(POLL_SECONDS):
             self._say_notices()
             self._check_process()
@@ -205,22 +204,9 @@ class CompanionHandle:
                 if not reader.update():
                     continue
                 self._say_failures(reader.failures())
-                # Only now: these take a tenth of a second, and most trainings never need them.
-                from stethoscope.explain import weigh
-                from stethoscope.explain.ranking import apply_ignores
-                from stethoscope.store import open_run
-
-                found = apply_ignores(reader.findings(), self._config.ignore, self._config.expect)
-                # The run is opened only for something new: a finding that goes on is written again and again.
-                now = frozenset((finding.code, finding.first_step) for finding in found)
-                causes: tuple[Finding, ...] = ()
-                if now != known:
-                    with open_run(self._folder) as run:
-                        _, causes, _ = weigh(run, found, ignore=(), expect=())
-                    known = now
             except (OSError, RunError):
                 continue
-            for cause in causes:
+            for cause in reader.causes():
                 key = (cause.code, cause.first_step)
                 if key not in self._said and cause.severity is not Severity.INFO:
                     self._said.add(key)

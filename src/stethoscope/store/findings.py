@@ -61,14 +61,21 @@ class FindingsWriter:
         self._open_journal().sync()
 
     def write(
-        self, findings: Sequence[Finding], *, replace: bool = False, failures: Mapping[str, str] | None = None
+        self,
+        findings: Sequence[Finding],
+        *,
+        replace: bool = False,
+        failures: Mapping[str, str] | None = None,
+        causes: Sequence[Finding] = (),
     ) -> None:
         """Adds findings, or newer versions of them, durably. `replace` forgets all earlier ones.
 
-        `failures` are those of the process that looks: from a detector's name, or "sealing", to the error.
+        `failures` are those of the process that looks: from a detector's name, or "sealing", to the error. `causes` are those of
+        the findings from which the others follow.
         """
         said = {name: error[:_MOST_ERROR] for name, error in (failures or {}).items()}
         told = {"replace": replace, "findings": [finding.to_json() for finding in findings], "failures": said}
+        told["causes"] = [position for position, finding in enumerate(findings) if finding in causes]
         body = encode_json(told)
         frame = build(FrameKind.FINDINGS, max((f.last_step for f in findings), default=0), time.time(), body)
         full = self._journal if replace and self._journal and self._journal.num_bytes > _MOST_BYTES else None
@@ -120,6 +127,7 @@ class FindingsReader:
         self._files: dict[str, FrameFile] = {}
         self._batches: dict[str, list[tuple[bool, list[Finding]]]] = {}
         self._failures: dict[str, dict[str, str]] = {}
+        self._causes: dict[str, list[Finding]] = {}
         self._problems: list[Problem] = []
         self._lock = threading.Lock()
 
@@ -144,6 +152,7 @@ class FindingsReader:
             del self._files[label]  # replaced by a newer one
             self._batches.pop(label, None)
             self._failures.pop(label, None)
+            self._causes.pop(label, None)
         for label, mtime in there.items():
             file = self._files.setdefault(label, FrameFile(self._run, label, self._allowance))
             try:
@@ -165,10 +174,11 @@ class FindingsReader:
                 changed |= frame.header.kind == FrameKind.END
                 continue
             try:
-                replace, findings, self._failures[file.label] = _decode_findings(payload)
+                replace, findings, failures, causes = _decode_findings(payload)
             except EncodingError as error:
                 file.damage.append(Problem(file.label, frame.offset, f"a frame cannot be understood: {error}", 1))
                 continue
+            self._failures[file.label], self._causes[file.label] = failures, causes
             known = self._batches.setdefault(file.label, [])
             if replace:
                 known.clear()
@@ -194,6 +204,10 @@ class FindingsReader:
     def failures(self) -> dict[str, str]:
         """What failed in the process that looked last: from a detector's name, or "sealing", to the error."""
         return dict(self._failures[max(self._failures)]) if self._failures else {}
+
+    def causes(self) -> list[Finding]:
+        """Of what the process that looks last has found, what the rest follows from, as far as it can tell by now."""
+        return list(self._causes[max(self._causes)]) if self._causes else []
 
     def closed(self) -> set[str]:
         """The names of the files whose process has said that nothing follows."""
@@ -230,12 +244,16 @@ def is_findings(name: str) -> bool:
     return name.startswith("findings-") and name.endswith(".stf")
 
 
-def _decode_findings(payload: bytes) -> tuple[bool, list[Finding], dict[str, str]]:
+def _decode_findings(payload: bytes) -> tuple[bool, list[Finding], dict[str, str], list[Finding]]:
     fields = Fields(decode_json(payload), "the findings")
     told = fields.object("failures", {})
     names = Fields(told, "the failures")
     failures = {name: names.text(name, most=10_000) for name in told}
-    return fields.flag("replace"), [_checked_finding(finding) for finding in fields.items("findings", dict)], failures
+    findings = [_checked_finding(finding) for finding in fields.items("findings", dict)]
+    positions = fields.items("causes", int, [])
+    if not all(0 <= position < len(findings) for position in positions):
+        raise EncodingError("a cause is none of the findings")
+    return fields.flag("replace"), findings, failures, [findings[position] for position in positions]
 
 
 def _checked_finding(body: dict[str, Any]) -> Finding:
