@@ -26,7 +26,15 @@ TIMES = {
     metrics.BACKWARD_MS,
     metrics.OPTIMIZER_MS,
 }
-NUM_STEPS = 40
+ACCOUNTS = {
+    metrics.LEDGER_BACKWARDS,
+    metrics.LEDGER_LOOKED_AT,
+    metrics.LEDGER_ARRIVED,
+    metrics.LEDGER_KEPT,
+    metrics.LEDGER_VANISHED,
+    metrics.LEDGER_TOUCHED,
+}
+FIRST_STEP, NUM_STEPS = 64, 56
 
 
 class Told:
@@ -45,6 +53,10 @@ class Told:
 
     def scalars(self, step: int, values: dict[str, float]) -> None:
         self.numbers.setdefault(step, {}).update(values)
+
+    def scalars_of_steps(self, told: list[tuple[int, dict[str, float]]]) -> None:
+        for step, values in told:
+            self.scalars(step, values)
 
     def vectors(self, step: int, name: str, index: Any, values: Any) -> None:
         pass
@@ -117,7 +129,7 @@ class Script:
         elif what == "lose a gradient":
             model[2].bias.grad = None
         elif what == "ask a gradient":
-            torch.autograd.grad(self.loss(step), list(model.parameters()))
+            torch.autograd.grad(self.loss(step), [p for p in model.parameters() if p.requires_grad])
         elif what == "new rate":
             optimizer.param_groups[0]["lr"] *= 0.5
         elif what == "new optimizer":
@@ -143,14 +155,19 @@ WHAT = (
 )  # fmt: skip
 
 
-def told(happenings: dict[int, str], *, plainly: bool) -> tuple[Told, int, list[torch.Tensor]]:
+CLEARS_OTHERWISE = ("keep gradients", "zero in place")
+
+
+def told(happenings: dict[int, str], *, plainly: bool, trusts: bool) -> tuple[Told, int, list[torch.Tensor]]:
     """What a watched training tells; how many of its steps were plain; its weights at the end."""
     script, sink = Script(), Told()
-    watcher = Watcher(script.model, [script.optimizer], DebugConfig(graph=False), sink, first_step=64)
+    watcher = Watcher(script.model, [script.optimizer], DebugConfig(graph=False), sink, first_step=FIRST_STEP)
     schedule = watcher.schedule
     schedule.shift.update(gradients=1, boundary=3, modules=4, batches=6)
     schedule._num_seen, schedule._is_time_for_review = 1000, lambda: False  # costs must not choose what is looked at
     watcher.plain.is_allowed = plainly
+    if trusts:
+        watcher.registry.ledgers[0].num_fresh = 100  # as after many steps
     num_plain, close = 0, watcher.plain._close
 
     def counted(*args: Any) -> None:
@@ -167,14 +184,18 @@ def told(happenings: dict[int, str], *, plainly: bool) -> tuple[Told, int, list[
     return sink, num_plain, [p.detach().clone() for p in script.model.parameters()]
 
 
-def assert_told_alike(happenings: dict[int, str]) -> int:
-    plain, num_plain, weights = told(happenings, plainly=True)
-    other, none, same_weights = told(happenings, plainly=False)
+def assert_told_alike(happenings: dict[int, str], *, trusts: bool = True) -> int:
+    plain, num_plain, weights = told(happenings, plainly=True, trusts=trusts)
+    other, none, same_weights = told(happenings, plainly=False, trusts=trusts)
     assert none == 0
     assert all(torch.equal(a, b) for a, b in zip(weights, same_weights, strict=True))
     assert plain.numbers.keys() == other.numbers.keys()
+    num_uncounted = sum(what in CLEARS_OTHERWISE for what in happenings.values())
     for step, numbers in plain.numbers.items():
         expected = other.numbers[step]
+        if numbers.keys().isdisjoint(ACCOUNTS) and num_uncounted:
+            num_uncounted -= 1
+            expected = {name: value for name, value in expected.items() if name not in ACCOUNTS}  # not known, not said
         assert numbers.keys() == expected.keys(), (step, numbers.keys() ^ expected.keys())
         for name in numbers.keys() - TIMES:
             assert np.array_equal(numbers[name], expected[name], equal_nan=True), (step, name)
@@ -185,7 +206,8 @@ def assert_told_alike(happenings: dict[int, str]) -> int:
         assert mine[0] == theirs[0]
         assert np.array_equal(mine[1], theirs[1])
         assert np.array_equal(mine[2], theirs[2], equal_nan=True)
-    assert list(map(_in_words, plain.events)) == list(map(_in_words, other.events))
+    # Some are told by a thread, when their numbers have come.
+    assert sorted(map(_in_words, plain.events)) == sorted(map(_in_words, other.events))
     return num_plain
 
 
@@ -198,13 +220,19 @@ def test_most_steps_are_plain_and_tell_the_same() -> None:
     assert assert_told_alike({}) >= NUM_STEPS // 2
 
 
+def test_a_new_optimizer_for_every_step_ends_every_step() -> None:
+    found, _, _ = told(dict.fromkeys(range(NUM_STEPS), "new optimizer"), plainly=True, trusts=False)
+    assert len(found.numbers) == NUM_STEPS
+
+
 @pytest.mark.parametrize("what", WHAT)
-@pytest.mark.parametrize("when", [range(11, 12), range(9, 30), range(NUM_STEPS)])
-def test_what_a_script_does_is_told_alike(what: str, when: range) -> None:
-    assert_told_alike(dict.fromkeys(when, what))
+@pytest.mark.parametrize("trusts", [True, False])
+@pytest.mark.parametrize("when", [range(27, 28), range(21, 40), range(NUM_STEPS)])
+def test_what_a_script_does_is_told_alike(what: str, when: range, trusts: bool) -> None:
+    assert_told_alike(dict.fromkeys(when, what), trusts=trusts)
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(st.dictionaries(st.integers(1, NUM_STEPS - 1), st.sampled_from(WHAT), max_size=12))
-def test_any_mixture_is_told_alike(happenings: dict[int, str]) -> None:
-    assert_told_alike(happenings)
+@given(st.dictionaries(st.integers(1, NUM_STEPS - 1), st.sampled_from(WHAT), max_size=12), st.booleans())
+def test_any_mixture_is_told_alike(happenings: dict[int, str], trusts: bool) -> None:
+    assert_told_alike(happenings, trusts=trusts)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Final
 
 from stethoscope.capture.batch_tracking import BatchTracker
@@ -15,6 +16,8 @@ from stethoscope.record import events, metrics
 
 NOTED_EVERY: Final = 8
 """Of steps in which nothing special is measured, one in so many tells the governor what its parts cost."""
+BACKGROUND_SECONDS: Final = 0.5
+"""Over which the work of other threads is divided among the steps."""
 OWN_PARTS: Final = ("gradients", "boundary")
 """The parts that the watcher looks at itself; taps, batches and units keep their own account."""
 
@@ -26,6 +29,9 @@ class Cost:
         self._schedule, self._taps, self._batch_tracker, self._notes = schedule, taps, batch_tracker, notes
         self._guard = taps.guard
         self._spent = dict.fromkeys(OWN_PARTS, 0.0)
+        self.background_s: Callable[[], float] = lambda: 0.0
+        """Seconds that other threads of ours have had the processor, and with it mostly the interpreter."""
+        self._background_mark: tuple[float, float, int] | None = None
         self.waited: tuple[float, float] | None = None
         """Seconds from the beginning of the Step to the model's first call, and those of them that the processor worked."""
         self.step_begins()
@@ -74,10 +80,24 @@ class Cost:
         schedule.costs.behind = not is_ready
         if step % NOTED_EVERY == 0 or not plan.is_ordinary:
             schedule.step_cost(step, self._by_part(total))
+            self._note_background(now, step)
+        else:
+            schedule.costs.note_fixed((total - self._spent["gradients"]) * 1e3)
         has_changed = schedule.step_took(took, plan)
         if has_changed:
             sink.tell(step, events.Governor(every=schedule.periods()))
         return has_changed
+
+    def _note_background(self, now: float, step: int) -> None:
+        """What a step makes other threads do: written later and many together, so it is known over a while only."""
+        if self._background_mark is None:
+            self._background_mark = now, self.background_s(), step
+            return
+        began, spent, first = self._background_mark
+        if now - began >= BACKGROUND_SECONDS and step > first:
+            spent_now = self.background_s()
+            self._schedule.costs.note_background((spent_now - spent) / (step - first) * 1e3)
+            self._background_mark = now, spent_now, step
 
     def _idle_ms(self, waited: float, worked: float, took: float) -> float:
         """What of the wait the processor slept; where others use it too, work takes as much longer as it does in the rest."""

@@ -67,6 +67,9 @@ class Ledger:
         """What the optimizer found when its step began."""
         self._writes_gradients = False
         """Whether its steps were seen to change gradients."""
+        self.num_fresh = 0
+        """Steps in a row in which all gradients were dropped before, and written once."""
+        self._is_count_lost = False
         self.kept: list[Any] = []
         """At the latest step, the parameters whose gradients of the step before were still in, where others' were cleared."""
 
@@ -110,10 +113,15 @@ class Ledger:
     def step_begins(self, now: States | None = None) -> dict[str, float]:
         """The accounts of this step, as counts over the parameters looked at."""
         now = self._at_step = states_of(self.parameters) if now is None else now
+        if self._is_count_lost:
+            self._is_count_lost, self.kept = False, []
+            return {}
         if self._is_all_cleared and now == self._after_backward:
             # Nearly every step: all gradients were cleared before, and what arrived is still as it came.
             self.kept = []
+            self.num_fresh += max(now[1], default=1) <= 0
             return self._accounts(len(now[0]) - now[0].count(ABSENT), 0, 0, 0)
+        self.num_fresh = 0
         arrived = [position for position, held in enumerate(self._after_backward[0]) if held != ABSENT]
         kept = self._kept_of(arrived)
         self.kept = [self.parameters[p] for p in kept] if len(kept) < len(arrived) else []
@@ -160,6 +168,10 @@ class Ledger:
     def is_settled(self) -> bool:
         """Whether a step has ended, no backward has run since, and steps leave gradients as they are."""
         return self.num_steps > 0 and not self.num_backwards and not self._writes_gradients
+
+    def lose_count(self) -> None:
+        """Nobody looked at the gradients before this step's backward: what became of them is not known, and not said."""
+        self._is_count_lost, self.num_fresh = True, 0
 
     def stepped_plainly(self, at_step: States, num_touched: int) -> dict[str, float]:
         """One step after one backward, before which all gradients were cleared; the accounts of it."""

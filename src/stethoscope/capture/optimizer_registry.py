@@ -53,6 +53,8 @@ class OptimizerRegistry:
         self._arrivals = GradientArrivals()
         self._foreign: dict[int, weakref.ref[Any]] = {}
         """Optimizers that hold nothing of this model, as far as was known when they were met."""
+        self.repeats_parameters = False
+        """Whether one that was met took the place of one that had stepped in the open Step already: so a new Step begins."""
         self.orphans: OptimizerProbe | None = None
         """Parameters of the model that no optimizer holds."""
         self.on_change: Callable[[], None] = lambda: None
@@ -226,6 +228,7 @@ class OptimizerRegistry:
             for key, probe in self._boundaries.items()
             if self._clock.own_counts.get(key) and held.issuperset(id(p) for p in probe.all_parameters)
         ]
+        self.repeats_parameters |= any(self._clock.repeats(other) for _, other in older)
         for key, other in older:
             del self._boundaries[key], self._ledgers[key]
             self._clock.forget(other)

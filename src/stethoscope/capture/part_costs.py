@@ -32,6 +32,7 @@ class PartCosts:
         self._longer: dict[Part, deque[float]] = {}
         """By what steps with one part took longer than those before them with none."""
         self._ordinary: deque[float] = deque(maxlen=ORDINARY_KEPT)
+        self._background: deque[float] = deque(maxlen=RECENT)
         self.compares = False
         """Whether steps with one part are compared with those with none; in a run's first steps that is mostly noise."""
         self.behind = False
@@ -67,6 +68,15 @@ class PartCosts:
     def note_fixed(self, milliseconds: float) -> None:
         """What a step took of ours that looked at nothing but gradients, without these."""
         _note(self._host, "ledger", milliseconds)
+
+    def note_background(self, milliseconds: float) -> None:
+        """What other threads of ours do for a step, in the mean over a while."""
+        self._background.append(milliseconds)
+
+    @property
+    def background_ms(self) -> float:
+        """What other threads of ours do for a step."""
+        return _typical(self._background) if self._background else 0.0
 
     def note_step(self, milliseconds: float, alone: Part | None, *, is_ordinary: bool) -> None:
         """How long a whole step took; `alone` is the one part beside gradients that it looked at."""

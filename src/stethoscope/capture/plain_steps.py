@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from stethoscope import kernels
-from stethoscope.capture.ledger import States, states_of
+from stethoscope.capture.ledger import ABSENT, States, states_of
 from stethoscope.capture.optimizer_registry import is_same, parameters_of
 from stethoscope.capture.ring import NotedLoss, StepRows, number_of
 from stethoscope.capture.schedule import StepPlan
@@ -29,12 +29,14 @@ if TYPE_CHECKING:
     from stethoscope.capture.taps import InputTap
     from stethoscope.capture.watcher import Watcher
 
-MOST_AHEAD: Final = 7
-"""Plain steps between two of the others: what is counted now and then is counted at numbers divisible by eight."""
+MOST_AHEAD: Final = 15
+"""Plain steps between two of the others: what is counted now and then is counted at numbers divisible by 16."""
 MOST_LEFT: Final = 4
 """Plain steps in a row that turned out not to be, after which for some time none is begun."""
 REST: Final = 64
 
+FRESH_STEPS: Final = 8
+"""Steps in a row with gradients that were written once and cleared by being dropped, after which that is their way."""
 NOTHING, FORWARD, BACKWARD, ARRIVED, STEPPING = range(5)
 CLOSED: Final = -1
 
@@ -57,6 +59,8 @@ class PlainSteps:
         self._value: float | Pending = 0.0
         self._began = self._turned = self._arrived = self._stepping = 0.0
         """When the forward pass began, and the backward pass; when that had ended, and the optimizer began."""
+        self._trusts = False
+        """Whether gradients are known to be cleared by how often they were written once they have arrived."""
         self._states: States = [], []
         self._at_step: States = [], []
 
@@ -96,7 +100,8 @@ class PlainSteps:
         if kernels.uses_devices() and not kernels.can_measure(everything=True):
             return False
         self._optimizer, self._probe, self._ledger = ref(optimizer), probe, registry.ledgers[0]
-        self._absent = [id(None)] * len(self._ledger.parameters)
+        self._absent = [ABSENT] * len(self._ledger.parameters)
+        self._trusts = self._ledger.num_fresh >= FRESH_STEPS
         self._mode = watcher.notes.training_mode
         return True
 
@@ -180,6 +185,9 @@ class PlainSteps:
             watcher.assembly.rows.num_backwards += 1
             watcher.counts.num_backwards += 1
             self._heard = ARRIVED
+            if self._trusts and max(self._states[1]) > 0:
+                self._ledger.lose_count()  # not cleared, or in another way than so far
+                self.leave()
         except BaseException as error:
             if not self._has_kept(error):
                 raise
@@ -257,8 +265,9 @@ class PlainSteps:
         watcher = self._watcher
         if loss.grad_fn is None or loss.is_meta or watcher.batch_tracker.holds_any or watcher.scaling.is_at_work:
             return False
-        held = list(map(id, map(_gradient_of, self._ledger.parameters)))
-        return held == self._absent and watcher.scaling.divisor_of(loss) == 1.0
+        if not self._trusts and list(map(id, map(_gradient_of, self._ledger.parameters))) != self._absent:
+            return False
+        return watcher.scaling.divisor_of(loss) == 1.0
 
     def _close(self, optimizer: Any, ended: float) -> None:
         watcher = self._watcher

@@ -27,7 +27,7 @@ from stethoscope.kernels.columns import INDEX, NUM_COUNTS
 from stethoscope.record import events, metrics
 
 MAX_IN_FLIGHT: Final = 64
-MAX_HELD: Final = 16
+MAX_HELD: Final = 32
 """Steps that are handed over together,"""
 HOLD_SECONDS: Final = 0.05
 """and for how long the first of them may wait for the others."""
@@ -121,6 +121,7 @@ class StepRows:
     """Whether the device's own time was asked for."""
     has_vectors: bool = True
     """Whether histograms or sketches may be among what was measured."""
+    _numbers: dict[str, float] | None = None
 
     def account(self, accounts: dict[str, float]) -> None:
         """Add what one optimizer's ledger says."""
@@ -183,17 +184,23 @@ class StepRows:
         looking = self.reads.device_ms() if self.reads is not None else None
         return found if looking is None else found | {"units": looking}
 
-    def emit(self, sink: Sink) -> dict[str, float]:
-        """Hand the step to the sink; returns its named numbers."""
-        if self.batches:
-            first = self.batches[0]
-            if len(self.batches) == 1 and first.distinct and not first.optional:
-                sink.rows(self.step, first.index, first.table())
-            else:
-                sink.rows(self.step, *combine([group.sited() for group in self.batches]))
-            if self.has_vectors:
-                self._emit_vectors(sink)
-        values = self.scalars
+    def emit(self, sink: Sink) -> None:
+        """Hand what was measured to the sink."""
+        if not self.batches:
+            return
+        first = self.batches[0]
+        if len(self.batches) == 1 and first.distinct and not first.optional:
+            sink.rows(self.step, first.index, first.table())
+        else:
+            sink.rows(self.step, *combine([group.sited() for group in self.batches]))
+        if self.has_vectors:
+            self._emit_vectors(sink)
+
+    def numbers(self) -> dict[str, float]:
+        """The step's named numbers; what was looked at closely is told with them, when they are asked for first."""
+        if self._numbers is not None:
+            return self._numbers
+        values = self._numbers = self.scalars
         if len(self.losses) == 1 and not self.factors:
             values[self.losses[0].name] = self.losses[0].number()
         elif self.losses:
@@ -202,8 +209,6 @@ class StepRows:
             values.update(_means((name, scalar_of(pending)) for name, pending in self.pending_scalars))
         if self.reads is not None:
             values.update(self.reads.open())
-        if values:
-            sink.scalars(self.step, values)
         return values
 
     def _loss_values(self) -> dict[str, float]:
@@ -324,12 +329,22 @@ class Ring:
 
     def release(self) -> None:
         """Hand over what is held; may be called from any thread."""
+        held: list[StepRows] = []
         while self._held:
             try:
-                rows = self._held.popleft()
+                held.append(self._held.popleft())
             except IndexError:  # another thread was quicker
                 break
-            self._arrived(rows)
+        if len(held) > 1:
+            # Their numbers first: a reader takes a step to be complete when it sees rows of a later one.
+            told = [(rows.step, rows.numbers()) for rows in held if rows.numbers()]
+            if told:
+                self.sink.scalars_of_steps(told)
+            for rows in held:
+                rows.emit(self.sink)
+                self._arrived(rows)
+        elif held:
+            self._hand_over(held[0])
         self._released = time.monotonic()
 
     def send_to(self, sink: Sink, *, at_once: bool) -> None:
@@ -351,8 +366,14 @@ class Ring:
         if self._thread is not None:
             self._thread.join(max(until - time.monotonic(), 0.1))
 
+    def _hand_over(self, rows: StepRows) -> None:
+        rows.emit(self.sink)
+        if values := rows.numbers():
+            self.sink.scalars(rows.step, values)
+        self._arrived(rows)
+
     def _arrived(self, rows: StepRows) -> None:
-        values = self.latest = rows.emit(self.sink)
+        values = self.latest = rows.numbers()
         if rows.timed and self.on_cost is not None and (cost := rows.device_ms()):
             self.on_cost(rows.step, cost)
         if values.get(metrics.FOUND_INF, 0.0) > 0:
@@ -362,7 +383,7 @@ class Ring:
 
     def _emit(self, rows: StepRows) -> None:
         try:
-            self._arrived(rows)
+            self._hand_over(rows)
         except Exception as error:  # a device error must not end the thread: the step counts as dropped
             self.num_dropped += 1
             self.sink.tell(rows.step, events.CaptureError(error=repr(error)))

@@ -131,9 +131,10 @@ class Schedule:
             return []
         gradients, boundary, modules = ((1 << self.shift[part]) - 1 for part in ("gradients", "boundary", "modules"))
         histogram = self._config.histogram_every << self.shift["histograms"]
+        often = TIMED_EVERY if self.costs.has_device else REVIEW_EVERY
         found: list[StepPlan] = []
         for number in range(step, step + most):
-            is_special = not (number & boundary and (number - PHASE["modules"]) & modules and number % TIMED_EVERY)
+            is_special = not (number & boundary and (number - PHASE["modules"]) & modules and number % often)
             if is_special or (histogram and not number % histogram) or not number & (number - 1):
                 break
             found.append(_plan(not number & gradients, False, False, False, False, False))
@@ -231,7 +232,8 @@ class Schedule:
         is_early = self._num_seen < EARLY_STEPS
         # In its first steps a run is looked at closely: there the budget is that of looking alone.
         self.costs.compares = not is_early
-        budget, fixed = self.budget_ms, 0.0 if is_early else self.costs.of("ledger") or 0.0
+        budget = self.budget_ms
+        fixed = 0.0 if is_early else (self.costs.of("ledger") or 0.0) + self.costs.background_ms
         gradients = self.costs.of("gradients") or 0.0
         if self.costs.is_known("gradients"):
             self.shift["gradients"] = _halvings(gradients, max(budget - fixed, GRADIENT_SHARE * budget))

@@ -41,6 +41,9 @@ class Sink(Protocol):
     def scalars(self, step: int, values: dict[str, float]) -> None:
         """Named numbers of one step."""
 
+    def scalars_of_steps(self, told: list[tuple[int, dict[str, float]]]) -> None:
+        """Named numbers of several steps at once, which takes a fraction of the time."""
+
     def vectors(self, step: int, name: str, index: npt.NDArray[np.uint32], values: npt.NDArray[Any]) -> None:
         """Histograms, sketches, per-unit values of one step."""
 

@@ -298,7 +298,8 @@ class Watcher:
             return
         if self.taps.waiting.holds_any:
             self._flush_taps()
-        if self.clock.repeats(optimizer):
+        if self.clock.repeats(optimizer) or self.registry.repeats_parameters:
+            self.registry.repeats_parameters = False
             self._close_step(whole=False)
         # With a closure the gradients at this moment are those of the last step: read them after it.
         probe.used_closure = bool(args or kwargs) and has_closure(args, kwargs)

@@ -62,6 +62,7 @@ class Recording:
             self._close_unwatched()
             raise
         self.watcher.notes.averages.given = ema
+        self.watcher.cost.background_s = lambda: self.writer.busy_s
         self.companion = CompanionHandle(
             self.folder, config, speaker.say_of_rank, rank=self.location.rank, notices=self.writer.take_notices
         )

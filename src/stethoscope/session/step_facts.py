@@ -79,6 +79,11 @@ class StepFactsSink:
             norm = self._gradient_norm[1]
         self.arrived.append(StepFacts(step, norm, values))
 
+    def scalars_of_steps(self, told: list[tuple[int, dict[str, float]]]) -> None:
+        """One after the other."""
+        for step, values in told:
+            self.scalars(step, values)
+
     def vectors(self, step: int, name: str, index: npt.NDArray[np.uint32], values: npt.NDArray[Any]) -> None:
         """Passes on."""
         self._run.vectors(step, name, index, values)

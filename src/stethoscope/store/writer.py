@@ -79,6 +79,8 @@ class RunWriter:
         self._losses_said = losses.numbers()
         self._condition = Condition(is_writing=not trouble)
         self._was_over_budget = False
+        self.busy_s = 0.0
+        """Seconds that the writer's thread has had the processor."""
         self._compressor = zstandard.ZstdCompressor(level=COMPRESSION_LEVEL)
         self._thread = threading.Thread(target=self._work, name="stethoscope-writer", daemon=True)
         self._thread.start()
@@ -185,6 +187,11 @@ class RunWriter:
         """Named numbers of this step; the mapping is not changed by its giver from now on."""
         self._put_item(FrameKind.SCALARS, step, ((step, values),), 100 * len(values) + 100)
 
+    def scalars_of_steps(self, told: list[tuple[int, dict[str, float]]]) -> None:
+        """Named numbers of several steps at once."""
+        num_bytes = 100 + sum(100 * len(values) + 100 for _, values in told)
+        self._put_item(FrameKind.SCALARS, told[0][0], told, num_bytes)
+
     def vectors(self, step: int, name: str, index: U32Array, values: npt.NDArray[Any]) -> None:
         """One vector for each site in `index`, at this step."""
         try:
@@ -269,6 +276,7 @@ class RunWriter:
                 self._condition.note(False)
                 self._settle_requests(asked, succeeded=False)
             self._condition.end()
+            self.busy_s = time.thread_time()
             if self._end is not None and (
                 not self._condition.is_writing or not self._queue.num_put - self._queue.num_taken
             ):
