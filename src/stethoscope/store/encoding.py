@@ -14,6 +14,7 @@ import dataclasses
 import functools
 import json
 import struct
+import threading
 from typing import Any, Final
 
 import numpy as np
@@ -33,11 +34,18 @@ _VECTOR_DTYPES: Final = frozenset({"|u1", "|i1", "<u2", "<i2", "<u4", "<i4", "<u
 _MEAN: Final = INDEX["mean"]
 _MIN, _MAX, _MAX_ABS = INDEX["min"], INDEX["max"], INDEX["abs_max"]
 _ROUNDED: Final = [j for j in range(NUM_COUNTS, NUM_COLUMNS) if j != _MEAN]
+_NUM_BEFORE_MEAN: Final = _MEAN - NUM_COUNTS
+_MIN_MAX_ABS_MAX: Final = [_ROUNDED.index(number) for number in (_MIN, _MAX, _MAX_ABS)]
+_TAGS_OF_SINGLES: Final = bytes(_F64 if j == _MEAN else _F32 for j in range(NUM_COUNTS, NUM_COLUMNS))
+_TAGS_WITHOUT_ABS_MAX: Final = bytes(
+    _ABS_MAX if j == _MAX_ABS else _F64 if j == _MEAN else _F32 for j in range(NUM_COUNTS, NUM_COLUMNS)
+)
 _LARGEST_EXACT: Final = 2.0**63
 _SMALLEST_SINGLE: Final = float(np.finfo(np.float32).tiny)
 _LARGEST_SINGLE: Final = float(np.finfo(np.float32).max)
 _HALF_DROPPED_BIT: Final = np.uint64(1 << 28)
 _KEPT_BITS: Final = np.uint64(0xFFFF_FFFF_E000_0000)
+_per_thread: Final = threading.local()
 
 
 _MOST_ROWS: Final = 1 << 18
@@ -113,33 +121,46 @@ def encode_rows(index: U32Array, table: Table, calls: U32Array | None = None) ->
     """The rows of one step as payload bytes."""
     num_rows = len(index)
     columns = np.ascontiguousarray(table.T)
-    bits = columns.view(np.uint64)
-    constant = (bits == bits[:, :1]).all(axis=1) if num_rows else np.zeros(len(columns), bool)
-    tags = bytearray()
-    parts: list[bytes] = []
-    _add_column(tags, parts, *_encode_index(index))
-    _add_column(tags, parts, *_encode_calls(calls))
-    # All float columns at once: one call instead of nine is most of what an append costs.
+    tags, head = _encode_sites(index, columns[:NUM_COUNTS], calls)
+    # All float columns at once: a step of a small model has few rows, and every call takes longer than they do.
     singles, fits = _to_singles(columns[_ROUNDED])
-    planes = np.ascontiguousarray(singles.view(np.uint8).reshape(len(singles), num_rows, 4).transpose(0, 2, 1))
-    row_of = {number: k for k, number in enumerate(_ROUNDED)}
-    three = [row_of[number] for number in (_MIN, _MAX, _MAX_ABS)]
-    follows = bool(fits[three].all()) and _abs_max_follows(*singles[three])
-    for number, column in enumerate(columns):
-        k = row_of.get(number)
-        if constant[number]:
-            value = column[0] if k is None else _narrow_float(column[:1])[1][0]
-            _add_column(tags, parts, _CONSTANT, struct.pack("<d", value))
-        elif number == _MAX_ABS and follows:
-            _add_column(tags, parts, _ABS_MAX, b"")
-        elif k is not None and fits[k]:
-            _add_column(tags, parts, _F32, planes[k].tobytes())
-        elif k is not None:
-            _add_column(tags, parts, _F64, shuffle(round_to_24_bits(column)))
+    mean = shuffle(columns[_MEAN])
+    if fits.all():
+        planes = singles.view(np.uint8).reshape(len(singles), num_rows, 4).transpose(0, 2, 1)
+        before, after = planes[:_NUM_BEFORE_MEAN].tobytes(), planes[_NUM_BEFORE_MEAN:].tobytes()
+        if _abs_max_follows(*singles[_MIN_MAX_ABS_MAX]):
+            left_out = 4 * num_rows * _MIN_MAX_ABS_MAX[2]
+            before = before[:left_out] + before[left_out + 4 * num_rows :]
+            tags += _TAGS_WITHOUT_ABS_MAX
         else:
-            tag, values = (_F64, column) if number == _MEAN else _narrow_count(column)
-            _add_column(tags, parts, tag, shuffle(values))
-    return b"".join([_ROWS_HEAD.pack(num_rows, len(columns), 1, 0), bytes(tags), *parts])
+            tags += _TAGS_OF_SINGLES
+        return b"".join([_ROWS_HEAD.pack(num_rows, len(columns), 1, 0), tags, head, before, mean, after])
+    parts = [head]
+    for number in range(NUM_COUNTS, NUM_COLUMNS):
+        k = _ROUNDED.index(number) if number != _MEAN else None
+        tags += bytes([_F32 if k is not None and fits[k] else _F64])
+        parts.append(mean if k is None else shuffle(singles[k] if fits[k] else round_to_24_bits(columns[number])))
+    return b"".join([_ROWS_HEAD.pack(num_rows, len(columns), 1, 0), tags, *parts])
+
+
+def _encode_sites(index: U32Array, counts: npt.NDArray[np.float64], calls: U32Array | None) -> tuple[bytes, bytes]:
+    """Tags and bytes of what is mostly the same in step after step: which sites, and how many values of which kind they hold."""
+    key = index.tobytes(), counts.tobytes(), None if calls is None else calls.tobytes()
+    known = getattr(_per_thread, "sites", None)
+    if known is None or known[0] != key:
+        tags = bytearray()
+        parts: list[bytes] = []
+        _add_column(tags, parts, *_encode_index(index))
+        _add_column(tags, parts, *_encode_calls(calls))
+        for column in counts:
+            tag, values = _narrow_count(column)
+            if len(column) and bool((column.view(np.uint64) == column.view(np.uint64)[0]).all()):
+                _add_column(tags, parts, _CONSTANT, struct.pack("<d", column[0]))
+            else:
+                _add_column(tags, parts, tag, shuffle(values))
+        known = _per_thread.sites = key, (bytes(tags), b"".join(parts))
+    found: tuple[bytes, bytes] = known[1]
+    return found
 
 
 def _add_column(tags: bytearray, parts: list[bytes], tag: int, data: bytes) -> None:
