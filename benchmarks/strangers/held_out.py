@@ -31,7 +31,6 @@ PROGRAMS: Final = (
     _morvan("302_classification", mutated=True),
     _morvan("304_save_reload"),
     _morvan("306_optimizer"),
-    _morvan("401_CNN", mutated=True),
     _morvan("402_RNN_classifier", mutated=True),
     _morvan("403_RNN_regressor", mutated=True),
     _morvan("404_autoencoder", steps=200, mutated=True),
