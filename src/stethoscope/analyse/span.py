@@ -92,13 +92,12 @@ def spans(
     after: int | None = None,
     upto: int | None = None,
     size: int | None = None,
-    rank: int | None = None,
 ) -> Iterator[Span]:
     """The run's steps after one and up to another, cut into spans; one without rows where there are only events."""
     if size is None:
         size = max(min(SPAN_STEPS, SPAN_ROWS // max(len(run.sites), 1)), 1)
     first = None if after is None else after + 1
-    metrics = {name: run.metric(name, rank=rank, first=first) for name in run.metrics()}
+    metrics = {name: run.metric(name, first=first) for name in run.metrics()}
     known = [run.steps, *(series.steps for series in metrics.values())]
     steps = np.unique(np.concatenate(known)) if known else np.empty(0, np.int64)
     events = run.events(first=first)
@@ -109,7 +108,7 @@ def spans(
         events = [event for event in events if event.step <= upto]
     if not len(steps):
         if events:
-            yield _make_span(run, steps, {}, tuple(events), rank)
+            yield _make_span(run, steps, {}, tuple(events))
         return
     told = [event.step for event in events]
     cuts = [steps[start : start + size] for start in range(0, len(steps), size)]
@@ -118,13 +117,13 @@ def spans(
         high = len(told) if number == len(cuts) - 1 else bisect_left(told, int(cuts[number + 1][0]))
         inside = tuple(events[low:high])
         found = {name: _values_at(series.steps, series.values, cut) for name, series in metrics.items()}
-        yield _make_span(run, cut, found, inside, rank)
+        yield _make_span(run, cut, found, inside)
 
 
 def events_alone(run: Run, kind: str, *, after: int | None = None) -> Span:
     """Events of one kind beyond a step, without rows: of a step that is still open, whose rows may grow."""
     events = run.events(kind, first=None if after is None else after + 1)
-    return _make_span(run, np.empty(0, np.int64), {}, tuple(events), None)
+    return _make_span(run, np.empty(0, np.int64), {}, tuple(events))
 
 
 def _values_at(steps: IntArray, values: FloatArray, wanted: IntArray) -> tuple[FloatArray, npt.NDArray[np.bool_]]:
@@ -142,7 +141,6 @@ def _make_span(
     steps: IntArray,
     metrics: Mapping[str, tuple[FloatArray, npt.NDArray[np.bool_]]],
     events: tuple[Event, ...],
-    rank: int | None,
 ) -> Span:
     if not len(steps):
         shape = (0, len(run.sites))
@@ -156,11 +154,10 @@ def _make_span(
             modules_of(run),
             depth_of(run),
         )
-    block = run.block(int(steps[0]), int(steps[-1]), rank=rank)
+    block = run.block(int(steps[0]), int(steps[-1]))
     own = _at_steps(block, steps)
-    ranks = run.ranks if rank is None else ()
     first, last = int(steps[0]), int(steps[-1])
-    by_rank = {n: _at_steps(run.block(first, last, rank=n), steps) for n in ranks} if len(ranks) > 1 else {}
+    by_rank = {n: _at_steps(run.block(first, last, rank=n), steps) for n in run.ranks} if len(run.ranks) > 1 else {}
     modules, depth = modules_of(run), depth_of(run)
     return Span(steps, block.sites, own.rows, own.present, metrics, events, modules, depth, by_rank)
 

@@ -322,13 +322,15 @@ PASSING: Final = (
     "Unbind",
 )
 
+HISTORY_KEPT: Final = 12
 
-def history_of(tensor: torch.Tensor, limit: int = 12) -> tuple[str, ...]:
+
+def history_of(tensor: torch.Tensor) -> tuple[str, ...]:
     """The nodes that made a tensor, reshaping left out, as far as there is one way back."""
     names: list[str] = []
     node = tensor.grad_fn
     for _ in range(40):
-        if node is None or len(names) >= limit:
+        if node is None or len(names) >= HISTORY_KEPT:
             break
         name = node.name()
         if not name.startswith(PASSING):

@@ -30,14 +30,8 @@ class Accumulation(Detector):
     """Follows the backwards of the steps at which the loss's graph is read."""
 
     codes: ClassVar[tuple[Code, ...]] = (
-        Code(
-            "accumulation_not_averaged",
-            needs=(GRAPH, LEDGER),
-        ),
-        Code(
-            "accumulation_uneven",
-            needs=(GRAPH, LEDGER),
-        ),
+        Code("accumulation_not_averaged", needs=(GRAPH, LEDGER)),
+        Code("accumulation_uneven", needs=(GRAPH, LEDGER)),
     )
 
     def __init__(self) -> None:

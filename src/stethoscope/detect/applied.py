@@ -38,12 +38,7 @@ DENSE: Final = 0.9
 """At most this share of the gradient may be zero: of 1,024 coordinates, 0.9 ** 1024 have none, about 10 ** -47."""
 NEGLIGIBLE: Final = 1e-4
 """A gradient under this share of the largest one is rounding noise (a bias before BatchNorm): no change is due."""
-RELATIVE_PRECISION: Final = {
-    "float64": 2.0**-53,
-    "float32": 2.0**-24,
-    "float16": 2.0**-11,
-    "bfloat16": 2.0**-8,
-}
+RELATIVE_PRECISION: Final = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
 
 
 WIDER: Final = "model.float()  # keep weights in float32 and compute in bf16 under torch.autocast"
@@ -66,10 +61,7 @@ class Applied(Detector):
     """Watches every trained tensor's update beside its gradient."""
 
     codes: ClassVar[tuple[Code, ...]] = (
-        Code(
-            "silent_no_update",
-            needs=(UPDATES, GRADIENTS, WEIGHTS, RATE, OWNERS),
-        ),
+        Code("silent_no_update", needs=(UPDATES, GRADIENTS, WEIGHTS, RATE, OWNERS)),
         Code(
             "update_below_precision",
             needs=(UPDATES, GRADIENTS, WEIGHTS, RATE, OWNERS),

@@ -124,15 +124,6 @@ class _Draws:
         first, last = min((one[1] for one in near), default=0), max((one[2] for one in near), default=0)
         return sum(one[0] for one in near), first, last
 
-    def _fair(self) -> float:
-        """The chance that two samples share their class, whatever the order."""
-        total = float(self._class_totals.sum())
-        return float(((self._class_totals / total) ** 2).sum()) if total > 0 else np.nan
-
-    def _mixed(self) -> float:
-        """The same of two samples of a batch."""
-        return ratio(self._purity_sum, self._num_pure)
-
     def unshuffled(self) -> Rule:
         """Whether batches hold a single class."""
         total, num = float(self._class_totals.sum()), self._num_pure
@@ -207,10 +198,7 @@ class Sampling(Detector):
             leads_to=(*UNIT_TROUBLE, "oscillation", "output_logit_drift", "class_collapse", "update_too_large"),
             through_updates=True,
         ),
-        Code(
-            "duplicate_batches",
-            needs=(BATCHES,),
-        ),
+        Code("duplicate_batches", needs=(BATCHES,)),
         Code(
             "train_val_overlap",
             needs=(BATCHES, Need("validation batches, sample by sample", "event", (EvalBatch.KIND,), BATCH_HINT)),

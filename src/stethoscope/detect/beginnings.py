@@ -38,11 +38,7 @@ class Beginnings(Detector):
             needs=(OUTPUTS,),
             leads_to=(*LEARNING_TROUBLE, *UNIT_TROUBLE, *BLOW_UP, "bad_initial_loss", "output_logit_drift"),
         ),
-        Code(
-            "bad_initial_loss",
-            needs=(LOSS, GRAPH, OUTPUTS),
-            leads_to=("output_logit_drift", "exploding_gradients"),
-        ),
+        Code("bad_initial_loss", needs=(LOSS, GRAPH, OUTPUTS), leads_to=("output_logit_drift", "exploding_gradients")),
     )
 
     def __init__(self) -> None:

@@ -37,12 +37,7 @@ ONE_LOGIT: Final = "BinaryCrossEntropyWithLogits"
 class ClassCollapse(Detector):
     """Follows the share of the commonest prediction beside the labels."""
 
-    codes: ClassVar[tuple[Code, ...]] = (
-        Code(
-            "class_collapse",
-            needs=(PREDICTIONS, LOSS, optional(BATCHES)),
-        ),
-    )
+    codes: ClassVar[tuple[Code, ...]] = (Code("class_collapse", needs=(PREDICTIONS, LOSS, optional(BATCHES))),)
 
     def __init__(self) -> None:
         self._labels = np.zeros(0)

@@ -28,11 +28,7 @@ class Constants(Detector):
     """Follows which features are constant until something is not finite."""
 
     codes: ClassVar[tuple[Code, ...]] = (
-        Code(
-            "constant_feature",
-            needs=(BATCHES,),
-            leads_to=(*BLOW_UP, *UNIT_TROUBLE, "nonfinite_batch"),
-        ),
+        Code("constant_feature", needs=(BATCHES,), leads_to=(*BLOW_UP, *UNIT_TROUBLE, "nonfinite_batch")),
     )
 
     def __init__(self) -> None:

@@ -50,12 +50,7 @@ class Flow(Detector):
             needs=(GRADIENTS,),
             leads_to=("update_below_precision", "silent_no_update", "update_too_small"),
         ),
-        Code(
-            "exploding_gradients",
-            needs=(GRADIENTS,),
-            leads_to=(*BLOW_UP, "update_too_large"),
-            through_updates=True,
-        ),
+        Code("exploding_gradients", needs=(GRADIENTS,), leads_to=(*BLOW_UP, "update_too_large"), through_updates=True),
     )
 
     def __init__(self) -> None:
@@ -158,11 +153,7 @@ class Flow(Detector):
         decades, trend = median(self._slopes.column(0)), median(self._slopes.column(1))
         spread, order = "powers of ten from the first layers' gradient to the last ones'", "rank correlation with depth"
         for code, sign, asks in (("vanishing_gradients", 1, ">="), ("exploding_gradients", -1, "<=")):
-            by_depth = (
-                seen,
-                Reading(spread, decades, asks, sign * DECADES),
-                Reading(order, trend, asks, sign * TREND),
-            )
+            by_depth = (seen, Reading(spread, decades, asks, sign * DECADES), Reading(order, trend, asks, sign * TREND))
             yield Rule(code, by_depth, lambda: self._by_depth(decades), "by depth")
         clips = Reading("clipping seen", self._clips, "=", 0)
         back = {path: median(ratios.values) for path, ratios in self._recurrent.items() if len(ratios) >= STEPS_NEEDED}

@@ -41,16 +41,8 @@ class Generalisation(Detector):
     """Speaks when the run has ended."""
 
     codes: ClassVar[tuple[Code, ...]] = (
-        Code(
-            "labels_uninformative",
-            needs=(LOSS, VALIDATION, TOTALS),
-            leads_to=("overfitting", "output_logit_drift"),
-        ),
-        Code(
-            "overfitting",
-            needs=(LOSS, VALIDATION, TOTALS),
-            leads_to=("output_logit_drift",),
-        ),
+        Code("labels_uninformative", needs=(LOSS, VALIDATION, TOTALS), leads_to=("overfitting", "output_logit_drift")),
+        Code("overfitting", needs=(LOSS, VALIDATION, TOTALS), leads_to=("output_logit_drift",)),
     )
 
     def __init__(self) -> None:

@@ -201,15 +201,8 @@ class Ownership(Detector):
             needs=(OWNERS,),
             leads_to=("trainable_params_not_in_optimizer", "silent_no_update", "update_too_small"),
         ),
-        Code(
-            "trainable_params_not_in_optimizer",
-            needs=(OWNERS,),
-        ),
-        Code(
-            "zero_lr_group",
-            needs=(RATE, optional(OWNERS)),
-            leads_to=("silent_no_update", "update_too_small"),
-        ),
+        Code("trainable_params_not_in_optimizer", needs=(OWNERS,)),
+        Code("zero_lr_group", needs=(RATE, optional(OWNERS)), leads_to=("silent_no_update", "update_too_small")),
     )
 
     def __init__(self) -> None:

@@ -58,11 +58,7 @@ class Logits(Detector):
             needs=(Need("looks at attention", "event", (Attention.KIND,), UNITS_HINT),),
             leads_to=(*BLOW_UP, "dead_units"),  # attention that is locked gives queries and keys no gradient
         ),
-        Code(
-            "output_logit_drift",
-            needs=(LOGITS,),
-            leads_to=BLOW_UP,
-        ),
+        Code("output_logit_drift", needs=(LOGITS,), leads_to=BLOW_UP),
     )
 
     def __init__(self) -> None:

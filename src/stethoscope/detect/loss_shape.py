@@ -44,27 +44,11 @@ class LossShape(Detector):
     """Follows the graph facts of the steps at which the graph was read."""
 
     codes: ClassVar[tuple[Code, ...]] = (
-        Code(
-            "double_softmax",
-            needs=(GRAPH,),
-        ),
-        Code(
-            "double_sigmoid",
-            needs=(GRAPH,),
-        ),
-        Code(
-            "loss_broadcast",
-            needs=(GRAPH,),
-        ),
-        Code(
-            "output_clipped",
-            needs=(GRAPH,),
-            leads_to=("dead_units",),
-        ),
-        Code(
-            "loss_clamped",
-            needs=(GRAPH,),
-        ),
+        Code("double_softmax", needs=(GRAPH,)),
+        Code("double_sigmoid", needs=(GRAPH,)),
+        Code("loss_broadcast", needs=(GRAPH,)),
+        Code("output_clipped", needs=(GRAPH,), leads_to=("dead_units",)),
+        Code("loss_clamped", needs=(GRAPH,)),
     )
 
     def __init__(self) -> None:
@@ -127,13 +111,7 @@ class LossShape(Detector):
         return (), seen
 
     def _finding(
-        self,
-        code: str,
-        severity: Severity,
-        seen: Seen,
-        message: str,
-        evidence: tuple[Evidence, ...],
-        remedy: str,
+        self, code: str, severity: Severity, seen: Seen, message: str, evidence: tuple[Evidence, ...], remedy: str
     ) -> Finding:
         site = self._makers.get(FACTS[code]) or self._last_module
         sites = (site,) if site else ()

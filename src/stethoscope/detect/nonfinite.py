@@ -52,14 +52,8 @@ class Nonfinite(Detector):
             needs=(INPUTS,),
             leads_to=(*BLOW_UP, *UNIT_TROUBLE, "update_too_large", "exploding_gradients"),
         ),
-        Code(
-            "nonfinite_buffer",
-            needs=(BUFFERS,),
-        ),
-        Code(
-            "precision_overflow",
-            needs=(OUTPUTS,),
-        ),
+        Code("nonfinite_buffer", needs=(BUFFERS,)),
+        Code("precision_overflow", needs=(OUTPUTS,)),
     )
 
     def __init__(self) -> None:

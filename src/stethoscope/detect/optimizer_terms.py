@@ -36,11 +36,7 @@ class OptimizerTerms(Detector):
     """Compares, tensor by tensor, what moves it."""
 
     codes: ClassVar[tuple[Code, ...]] = (
-        Code(
-            "adam_eps_dominates",
-            needs=(STATE, WEIGHTS, OWNERS),
-            leads_to=("update_too_small",),
-        ),
+        Code("adam_eps_dominates", needs=(STATE, WEIGHTS, OWNERS), leads_to=("update_too_small",)),
         Code(
             "adam_update_spike",
             needs=(STATE, UPDATES, WEIGHTS, OWNERS),
@@ -244,13 +240,7 @@ class OptimizerTerms(Detector):
             self._last_step,
             tuple(paths),
             (
-                Evidence(
-                    "decay's share of the step",
-                    decay[worst],
-                    site=worst,
-                    kind="weight",
-                    stat="norm",
-                ),
+                Evidence("decay's share of the step", decay[worst], site=worst, kind="weight", stat="norm"),
                 Evidence("size of the weights", last, first, site=worst, kind="weight", stat="rms"),
             ),
             "weight_decay=0.01  # for AdamW; 1e-4 for SGD",

@@ -30,12 +30,7 @@ CONVERGED: Final = 0.02
 class Plateau(Detector):
     """Looks at the last part of the loss's curve, whenever asked."""
 
-    codes: ClassVar[tuple[Code, ...]] = (
-        Code(
-            "plateau",
-            needs=(LOSS,),
-        ),
-    )
+    codes: ClassVar[tuple[Code, ...]] = (Code("plateau", needs=(LOSS,)),)
 
     def __init__(self) -> None:
         self._curves = Curves()

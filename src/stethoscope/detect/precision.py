@@ -32,11 +32,7 @@ class Precision(Detector):
     """Follows skipped steps, and the smallest values of float16 gradients."""
 
     codes: ClassVar[tuple[Code, ...]] = (
-        Code(
-            "loss_scale_collapse",
-            needs=(SCALER,),
-            leads_to=("update_too_small",),
-        ),
+        Code("loss_scale_collapse", needs=(SCALER,), leads_to=("update_too_small",)),
         Code(
             "precision_underflow",
             needs=(GRADIENTS,),

@@ -67,15 +67,8 @@ class Replicas(Detector):
     """Compares every weight across ranks, and the samples they were given."""
 
     codes: ClassVar[tuple[Code, ...]] = (
-        Code(
-            "rank_desync",
-            needs=(RANKS, WEIGHTS),
-        ),
-        Code(
-            "same_data_on_ranks",
-            needs=(RANKS, BATCHES),
-            leads_to=("duplicate_batches",),
-        ),
+        Code("rank_desync", needs=(RANKS, WEIGHTS)),
+        Code("same_data_on_ranks", needs=(RANKS, BATCHES), leads_to=("duplicate_batches",)),
     )
 
     def __init__(self) -> None:

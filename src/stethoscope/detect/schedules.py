@@ -34,14 +34,8 @@ class Schedules(Detector):
     """Follows rates, schedulers and clipping."""
 
     codes: ClassVar[tuple[Code, ...]] = (
-        Code(
-            "lr_decays_too_early",
-            needs=(RATE, TOTALS),
-        ),
-        Code(
-            "lr_stuck",
-            needs=(RATE, OWNERS, TOTALS),
-        ),
+        Code("lr_decays_too_early", needs=(RATE, TOTALS)),
+        Code("lr_stuck", needs=(RATE, OWNERS, TOTALS)),
         Code(
             "scheduler_ahead_of_optimizer",
             needs=(
@@ -49,16 +43,8 @@ class Schedules(Detector):
                 SCALER,
             ),
         ),
-        Code(
-            "clipping_always_on",
-            needs=(CLIPS,),
-            leads_to=("update_too_small",),
-        ),
-        Code(
-            "clip_before_unscale",
-            needs=(CLIPS, SCALER),
-            leads_to=("clipping_always_on", "update_too_small"),
-        ),
+        Code("clipping_always_on", needs=(CLIPS,), leads_to=("update_too_small",)),
+        Code("clip_before_unscale", needs=(CLIPS, SCALER), leads_to=("clipping_always_on", "update_too_small")),
     )
 
     def __init__(self) -> None:

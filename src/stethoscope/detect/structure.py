@@ -38,10 +38,7 @@ class Structure(Detector):
             needs=(OWNERS, GRADIENTS, OUTPUTS),
             leads_to=("silent_no_update", "dead_units", "vanishing_gradients"),
         ),
-        Code(
-            "frozen_params",
-            needs=(GRADIENTS, optional(OUTPUTS)),
-        ),
+        Code("frozen_params", needs=(GRADIENTS, optional(OUTPUTS))),
         Code(
             "tied_weights_split",
             needs=(

@@ -43,11 +43,7 @@ class UnitHealth(Detector):
     """Follows the looks at units that were taken every few steps."""
 
     codes: ClassVar[tuple[Code, ...]] = (
-        Code(
-            "saturated_units",
-            needs=(UNITS,),
-            leads_to=("vanishing_gradients",),
-        ),
+        Code("saturated_units", needs=(UNITS,), leads_to=("vanishing_gradients",)),
         Code(
             "dormant_units",
             needs=(UNITS,),
@@ -67,14 +63,8 @@ class UnitHealth(Detector):
             ),
             leads_to=("vanishing_gradients", "dead_units"),
         ),
-        Code(
-            "expert_collapse",
-            needs=(UNITS,),
-        ),
-        Code(
-            "batchnorm_small_batch",
-            needs=(UNITS,),
-        ),
+        Code("expert_collapse", needs=(UNITS,)),
+        Code("batchnorm_small_batch", needs=(UNITS,)),
     )
 
     def __init__(self) -> None:

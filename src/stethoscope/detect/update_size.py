@@ -67,10 +67,7 @@ class UpdateSize(Detector):
             leads_to=(*BLOW_UP, *UNIT_TROUBLE, "exploding_gradients", "output_logit_drift", "attention_logit_growth"),
             through_updates=True,
         ),
-        Code(
-            "update_too_small",
-            needs=(UPDATES, WEIGHTS, RATE),
-        ),
+        Code("update_too_small", needs=(UPDATES, WEIGHTS, RATE)),
     )
 
     def __init__(self) -> None:

@@ -182,10 +182,7 @@ class Dropout(Detector):
 
     codes: ClassVar[tuple[Code, ...]] = (
         Code(
-            "over_regularised",
-            needs=(LOSS, VALIDATION),
-            leads_to=("dormant_units", "dead_units"),
-            through_updates=True,
+            "over_regularised", needs=(LOSS, VALIDATION), leads_to=("dormant_units", "dead_units"), through_updates=True
         ),
     )
 

@@ -36,13 +36,13 @@ def name_list(names: Sequence[str], most: int = 3) -> str:
     return ", ".join(names[:most]) + (f" and {more:,} more" if more > 0 else "")
 
 
-def did_you_mean(word: str, known: Iterable[str], limit: int = 3) -> str:
+def did_you_mean(word: str, known: Iterable[str]) -> str:
     """ "Did you mean a or b?" for a word that is nearly one of those known, "" where none is near."""
     by_lower = {name.lower(): name for name in known}
-    near = [by_lower[name] for name in difflib.get_close_matches(word.lower(), list(by_lower), limit, 0.6)]
+    near = [by_lower[name] for name in difflib.get_close_matches(word.lower(), list(by_lower), 3, 0.6)]
     # A part of a long name is what people remember of it.
     near += [name for lower, name in by_lower.items() if len(word) > 3 and word.lower() in lower and name not in near]
-    near = [printable(name, limit=80) for name in near[:limit]]
+    near = [printable(name, limit=80) for name in near[:3]]
     if not near:
         return ""
     return f"Did you mean {near[0] if len(near) == 1 else ', '.join(near[:-1]) + ' or ' + near[-1]}?"

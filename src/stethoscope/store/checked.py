@@ -9,6 +9,8 @@ from typing import Any, Final
 from stethoscope.store.json_payload import EncodingError
 
 MOST_TEXT: Final = 1 << 20
+MOST_NUMBER: Final = 2.0**36
+"""What can be a time is below it."""
 _NEEDED: Final = object()
 _WORDS: Final = {dict: "an object", list: "a list", str: "a text", bool: "true or false", type(None): "null"}
 
@@ -32,7 +34,7 @@ class Fields:
             raise EncodingError(f"{name} of {self._what} is {value}, outside of {low} to {high}")
         return value
 
-    def number(self, name: str, default: Any = _NEEDED, most: float = 2.0**36) -> Any:
+    def number(self, name: str, default: Any = _NEEDED) -> Any:
         """A finite number, by default one that can be a time."""
         value = self._get_field(name, default)
         if value is default:
@@ -41,7 +43,7 @@ class Fields:
             not isinstance(value, (int, float))
             or isinstance(value, bool)
             or not math.isfinite(value)
-            or abs(value) > most
+            or abs(value) > MOST_NUMBER
         ):
             raise self._type_error(name, value, "a finite number")
         return value

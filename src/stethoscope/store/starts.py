@@ -31,19 +31,13 @@ class Start:
     last_step: int | None = None
 
 
-def how(
-    head: Mapping[str, Any] | None,
-    ended: Mapping[str, Any] | None,
-    last_time: float,
-    now: float | None = None,
-) -> str:
+def how(head: Mapping[str, Any] | None, ended: Mapping[str, Any] | None, last_time: float) -> str:
     """How one process start stands."""
     if ended is not None:
         return "finished" if ended.get("ended") in _GOOD_ENDS else "crashed"
     if head is not None and process.is_known_dead(head.get("process", {})):
         return "crashed"
-    quiet = (time.time() if now is None else now) - last_time
-    return "stale" if quiet > STALE_AFTER_S else "live"
+    return "stale" if time.time() - last_time > STALE_AFTER_S else "live"
 
 
 def overall(starts: Sequence[Start]) -> str:

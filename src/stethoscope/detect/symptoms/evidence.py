@@ -174,10 +174,7 @@ def _no_fall(progress: Progress, first: float, level: float) -> tuple[str, str]:
         return told, VALIDATE
     if chance is not None:
         told = f"The loss went from {first:.3g} to {level:.3g}; {guessing(progress)} gives {chance:.3g}."
-        return (
-            told,
-            BY_HEART,
-        )
+        return (told, BY_HEART)
     told = f"The loss began at {first:.3g} and is {level:.3g}: whether that is a floor or a failure does not show."
     return told, _baseline_line(progress)
 

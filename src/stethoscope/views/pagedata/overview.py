@@ -25,7 +25,6 @@ from stethoscope.views.pagedata.verdict import Course, EvidenceData, Verdict, op
 MAX_WIDTH: Final = 4096
 MINIMAP_BINS: Final = 1024
 STATS: Final = ("norm", "abs_max", "mean_abs", "mean", "std", "max", "min", "kurtosis", "zero_fraction", "num_tiny")
-_SHOWN: Final = (metrics.LOSS, metrics.GRADIENT_NORM, metrics.LEARNING_RATE, metrics.STEP_MS)
 
 
 class Counts(TypedDict):

@@ -14,7 +14,7 @@ import hmac
 import ipaddress
 import secrets
 import sys
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, Final
 from urllib.parse import parse_qs, urlsplit
 
@@ -56,12 +56,11 @@ class AccessPolicy:
     port: int
 
     @classmethod
-    def at(cls, host: str, port: int, *, token: str | None = None, names: Iterable[str] = ()) -> AccessPolicy:
-        """The access policy of a server that listens at host:port; `names` are further host names it answers to."""
+    def at(cls, host: str, port: int, *, token: str | None = None) -> AccessPolicy:
+        """The access policy of a server that listens at host:port."""
         known = {"127.0.0.1", "localhost", "[::1]"} if is_loopback(host) else set()
         if host not in ("0.0.0.0", "::", ""):  # noqa: S104 - a place to listen at, never a name to be called by
             known.add(f"[{host}]" if ":" in host else host)
-        known |= set(names)
         hosts = {f"{name}:{port}".lower() for name in known} | ({n.lower() for n in known} if port == 80 else set())
         return cls(token or secrets.token_urlsafe(32), frozenset(hosts), port)
 
