@@ -41,7 +41,7 @@ def test_every_code_has_a_page_and_every_page_a_code() -> None:
 @pytest.mark.parametrize("code", codes())
 def test_a_page_is_whole(code: str) -> None:
     found = page(code)
-    assert found.theme in THEMES
+    assert found.theme in THEMES, f"{code}.md names the theme {found.theme!r}: choose one of explain/pages.py:THEMES"
     assert found.tier in ("exact", "statistical", "advice")
     assert set(found.found_by) <= {"watch", "checkup", "finished run", "several ranks"}
     assert ("checkup" in found.found_by) == (code in _checkup_codes())

@@ -69,7 +69,7 @@ class Plateau(Detector):
                     SLOW,
                 ),
                 Reading(
-                    "loss now, against what is next to nothing of where it began", level, ">", CONVERGED * abs(began)
+                    "loss of the last part, above next to nothing of the first ones", level, ">", CONVERGED * abs(began)
                 ),
             ),
             lambda: self._tell(tail, level, began),
