@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, Dataset
 
 import stethoscope
 from stethoscope.kernels.frameless import call_and_show
+from stethoscope.session import running
 
 pytestmark = pytest.mark.skipif(
     call_and_show(object()) is None, reason="the C library is missing or older than its source: python build_kernels.py"
@@ -68,9 +69,9 @@ def _rate(step: int) -> float:
     return 0.9**step
 
 
-def _train(folder: Path | None) -> Iterator[None]:
+def _train(folder: Path | None, model: Talking | None = None) -> Iterator[None]:
     torch.manual_seed(0)
-    model = Talking()
+    model = model or Talking()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     scaler = torch.amp.GradScaler("cpu")
     session = None
@@ -117,5 +118,7 @@ def test_a_filter_by_module_applies(tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         warnings.filterwarnings("error", "Implicit dimension", module=__name__.replace(".", r"\."))
+        trained = Talking()
         with pytest.raises(UserWarning, match="Implicit dimension"):
-            list(_train(tmp_path))
+            list(_train(tmp_path, trained))
+    running.stop_those_of([trained])

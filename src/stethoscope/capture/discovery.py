@@ -25,6 +25,7 @@ from typing import Any, Final
 
 import torch
 
+from stethoscope.capture import modes
 from stethoscope.capture.guard import Guard
 from stethoscope.capture.seams import SEAMS, Patch
 from stethoscope.capture.shards import own_parameters, unsharded_now
@@ -50,7 +51,7 @@ class Discovery:
         self._found = found
         self._waiting: list[tuple[weakref.ref[Any], ScriptLocation]] = []
         self._patch: Patch | None = None
-        self._guard = Guard()
+        self._guard = Guard(modes)
         self._began = time.perf_counter()
         self.spent_s = 0.0
         """How long the looks took."""

@@ -68,10 +68,30 @@ def _set_strategy(function: Any, itself: str, callees: str) -> bool:
     return True
 
 
-class Guard:
-    """Calls functions of ours and keeps their errors."""
+class Modes(Protocol):
+    """`capture.modes`, which needs torch; sessions without a model do without."""
 
-    def __init__(self) -> None:
+    def any_on(self) -> bool:
+        """Whether anything listens to operations on this thread."""
+
+    def unseen(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> None:
+        """Run it without the modes of the user's."""
+
+
+def _no_mode() -> bool:
+    return False
+
+
+def _run(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> None:
+    function(*args, **kwargs)
+
+
+class Guard:
+    """Calls functions of ours and keeps their errors, and what they do from modes that the user has on."""
+
+    def __init__(self, modes: Modes | None = None) -> None:
+        self.any_mode = _no_mode if modes is None else modes.any_on
+        self.unseen = _run if modes is None else modes.unseen
         self.errors: Counter[str] = Counter()
         self.last_traceback = ""
         self.in_a_row: dict[Callable[..., Any], int] = {}
@@ -86,7 +106,10 @@ class Guard:
         if self.in_a_row and self.in_a_row.get(function, 0) >= LIMIT:
             return
         try:
-            function(*args, **kwargs)
+            if self.any_mode():
+                self.unseen(function, *args, **kwargs)
+            else:
+                function(*args, **kwargs)
         except BaseException as error:
             if not self.has_kept(function, error):
                 raise
@@ -100,7 +123,10 @@ class Guard:
             if self.in_a_row and self.in_a_row.get(function, 0) >= LIMIT:
                 continue
             try:
-                function(given)
+                if self.any_mode():
+                    self.unseen(function, given)
+                else:
+                    function(given)
             except BaseException as error:
                 if not self.has_kept(function, error):
                     raise
@@ -191,7 +217,10 @@ def guarded(method: Callable[Concatenate[Owner, Given], None]) -> Callable[Conca
             return
         guard.entered = time.perf_counter()
         try:
-            method(self, *args, **kwargs)
+            if guard.any_mode():
+                guard.unseen(method, self, *args, **kwargs)
+            else:
+                method(self, *args, **kwargs)
         except BaseException as error:
             if not guard.has_kept(method, error):
                 raise

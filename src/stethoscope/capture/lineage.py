@@ -19,6 +19,7 @@ from stethoscope.capture import lineage_copy
 from stethoscope.capture.guard import can_be_kept, in_words, never_compiled
 from stethoscope.capture.lineage_build import VERSION, build
 from stethoscope.capture.lineage_trace import Trace
+from stethoscope.capture.modes import alone, only_asks
 from stethoscope.capture.taps import Inert
 
 MAX_MODULES: Final = 4096
@@ -156,6 +157,7 @@ class Lineage:
                 self._root._compiled_call_impl = original
         self._first_call = None
 
+    @only_asks
     def settle(self) -> None:
         """A backward begins: no forward can be under way now, and a root that nobody called is not the way in."""
         if self.done or not self._attached:
@@ -173,6 +175,7 @@ class Lineage:
 
     # ---- the root's hooks; nothing here may raise ----
 
+    @only_asks
     def forward_begins(self, module: Any, args: Any, kwargs: Any) -> None:
         """Begin to follow, if this is a training forward of the root on an uncompiled path."""
         if torch.compiler.is_compiling() or self.done:
@@ -200,6 +203,7 @@ class Lineage:
                 raise
             self._give_up(in_words(error))
 
+    @only_asks
     def forward_ends(self, module: Any, output: Any) -> None:
         """Stop to follow, and hand the graph over if the forward came to its end."""
         trace = self._trace
@@ -223,6 +227,7 @@ class Lineage:
                 raise
             self._give_up(in_words(error))
 
+    @only_asks
     def part_begins(self, module: Any, args: Any, kwargs: Any) -> None:
         """Follow a part, unless it runs inside of another one."""
         if torch.compiler.is_compiling() or self.done or self._was_called or self._part is not None:
@@ -246,6 +251,7 @@ class Lineage:
                 raise
             self._give_up(in_words(error))
 
+    @only_asks
     def part_ends(self, module: Any, output: Any) -> None:
         """Wait for the next part, or for the backward."""
         trace = self._trace
@@ -288,7 +294,8 @@ class Lineage:
 
     def _follow_copy(self, args: Any, kwargs: Any) -> None:
         try:
-            trace = lineage_copy.follow(self._root, args, kwargs)
+            with alone():
+                trace = lineage_copy.follow(self._root, args, kwargs)
         except Exception as error:
             self._give_up(f"the compiled model cannot be followed on a copy: {error!r}")
             return

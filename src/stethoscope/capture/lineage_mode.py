@@ -320,9 +320,12 @@ class TagMode(TorchFunctionMode):
         try:
             if getattr(func, "__name__", "") == "__iter__":
                 items = tuple(result)
+                result = iter(items)
+            else:
+                items = result
+            # What we ask of tensors is not for a mode of the user's that lies below this one.
+            with torch._C.DisableTorchFunction():
                 self._note(func, args, kwargs, items)
-                return iter(items)
-            self._note(func, args, kwargs, result)
         except BaseException as error:
             if not can_be_kept(error):
                 raise

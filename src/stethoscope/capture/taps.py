@@ -135,7 +135,7 @@ class OutputTap(Inert):
         if torch._C._current_graph_task_id() != -1:
             # Checkpointing computes again. The reentrant kind had no graph the first time: its gradients come now.
             if self._without_graph and self._taps.recording:
-                self._taps.guard(self._tap_gradients, _measurable(output))
+                self._taps.guard(self._tap_gradients, output)
             return
         if not torch.is_grad_enabled() and not is_inside:
             return
@@ -173,12 +173,15 @@ class OutputTap(Inert):
             return
         for name, tensor in found:
             self._taps.waiting.add(self.index(name, tensor), tensor)
-        self._tap_gradients(found)
+        self._tap(found)
         if self._kind is Kind.OUTPUT:
             self._taps.waiting.flush()
         self._taps.spent += time.perf_counter() - began
 
-    def _tap_gradients(self, found: list[tuple[str, torch.Tensor]]) -> None:
+    def _tap_gradients(self, output: Any) -> None:
+        self._tap(_measurable(output))
+
+    def _tap(self, found: list[tuple[str, torch.Tensor]]) -> None:
         if self._kind is Kind.ACTIVATION:
             for name, tensor in found:
                 with torch._C.DisableTorchFunction():

@@ -16,7 +16,7 @@ from typing import Any, Final
 import torch
 
 from stethoscope import kernels
-from stethoscope.capture import batches, replicas
+from stethoscope.capture import batches, modes, replicas
 from stethoscope.capture.assembly import StepAssembly
 from stethoscope.capture.batch_tracking import BatchTracker
 from stethoscope.capture.clock import Clock
@@ -59,7 +59,7 @@ class Watcher:
         *,
         first_step: int = 0,
     ) -> None:
-        self.guard = Guard()
+        self.guard = Guard(modes)
         self.config, self.sink = config, sink
         self._model = model
         self.names = Names(model)

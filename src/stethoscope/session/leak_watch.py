@@ -50,6 +50,6 @@ class LeakWatch:
 
 
 def _modes() -> list[Any]:
-    from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+    from stethoscope.capture.modes import all_dispatch_modes
 
-    return list(_get_current_dispatch_mode_stack())
+    return all_dispatch_modes()

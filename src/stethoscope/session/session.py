@@ -7,7 +7,7 @@ training loop; wrong arguments to `watch` itself are told at once.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -78,7 +78,7 @@ class DebugSession:
         if self._model is None:
             return self
         try:
-            self._attach()
+            self._unseen(self._attach)
         except BaseException as error:  # whatever is wrong with us, the script that is about to train must go on
             if not can_be_kept(error):
                 self._let_go()
@@ -93,6 +93,15 @@ class DebugSession:
                 self._recording.give_up()
             self._recording, self._stopped = None, True
         return self
+
+    def _unseen(self, work: Callable[..., None], *args: Any) -> None:
+        """Without what the user has on to see operations."""
+        if self._model is None:
+            work(*args)
+            return
+        from stethoscope.capture import modes
+
+        modes.unseen(work, *args)
 
     def _attach(self) -> None:
         """Open the run, put the taps on, start the companion."""
@@ -125,7 +134,7 @@ class DebugSession:
             return
         self._stopped, self._was_interrupted = True, False
         try:
-            self._close(ended, reason, deadline)
+            self._unseen(self._close, ended, reason, deadline)
         except BaseException:  # Ctrl-C, or what a signal handler of the user's raised
             self._was_interrupted = True
             self._let_go()
