@@ -52,6 +52,11 @@ class Span:
     by_rank: Mapping[int, RankRows] = dataclasses.field(default_factory=dict)
     """Each rank by itself, where the run has several and they were merged here; else empty."""
 
+    @property
+    def types(self) -> dict[str, str]:
+        """From a module's path to its class."""
+        return {path: str(module.get("type", "")) for path, module in self.modules.items()}
+
     def in_depth(self, indices: IntArray) -> IntArray:
         """These sites from the input to the output."""
         last = len(self.depth)

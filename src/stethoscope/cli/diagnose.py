@@ -120,9 +120,8 @@ def diagnose_lines(run: Run, diagnosis: Diagnosis, screen: Screen, *, full: bool
 def next_command(run: Run, diagnosis: Diagnosis) -> str:
     """The command that shows the layer where it began, quoted for a shell: names come from outside."""
     from stethoscope.record import printable
-    from stethoscope.views.lines.verdict import is_layer
 
-    sites = [site for site in diagnosis.causes[0].sites if is_layer(site)]
+    sites = diagnosis.causes[0].layers
     command = f"stethoscope show {shlex.quote(run.id)}"
     if not sites or sites[0] != printable(sites[0], limit=60):
         return command

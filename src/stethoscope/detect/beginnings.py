@@ -63,7 +63,7 @@ class Beginnings(Detector):
         if self._first is None:
             self._first = int(span.steps[0])
             self._loss = float(span.metric(metrics.LOSS)[0])
-            self._types = {path: str(module.get("type", "")) for path, module in span.modules.items()}
+            self._types = span.types
         # A script that is watched unchanged shows its modules from the second step on: little was learned by then, if steps are small.
         for row in np.flatnonzero(span.steps - self._first < EARLY):
             if not self._sizes and not self._moved:

@@ -62,7 +62,7 @@ class DeadUnits(Detector):
     def observe(self, span: Span) -> None:
         """Keep every sample, and when parameters had a gradient."""
         self._order = [path for path in span.depth if path] or self._order
-        self._types = {path: str(module.get("type", "")) for path, module in span.modules.items()} or self._types
+        self._types = span.types or self._types
         for event, units in span.events_of(Units):
             self._note_units(event.step, units)
         self._follow_gradients(span)

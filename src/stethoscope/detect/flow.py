@@ -253,4 +253,4 @@ def _loops(span: Span) -> set[str]:
 
 def _repeated(span: Span) -> set[str]:
     """Modules that are recurrent by their type, or by name of their cell."""
-    return {path for path, module in span.modules.items() if module.get("type") in RECURRENT}
+    return {path for path, kind in span.types.items() if kind in RECURRENT}

@@ -91,7 +91,7 @@ class Structure(Detector):
         for _, ownership in span.events_of(Ownership):
             self._owned = {site for group in ownership.groups for site in group.sites}
         self._depth = dict(span.depth) or self._depth
-        self._types = {path: str(m.get("type", "")) for path, m in span.modules.items()} or self._types
+        self._types = span.types or self._types
         reported = np.atleast_1d(np.any(span.present, axis=0)).tolist()
         for index, info in enumerate(span.sites):
             if info.site.kind is Kind.GRADIENT:

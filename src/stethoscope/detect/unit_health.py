@@ -82,7 +82,7 @@ class UnitHealth(Detector):
         """Keep every sample, and the losses."""
         self._curves.observe(span)
         self._order = [path for path in span.depth if path] or self._order
-        self._types = {path: str(module.get("type", "")) for path, module in span.modules.items()} or self._types
+        self._types = span.types or self._types
         for event, units in span.events_of(Units):
             self._note_units(event.step, units)
         for event, copies in span.events_of(Copies):

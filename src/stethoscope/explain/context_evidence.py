@@ -6,6 +6,7 @@ run: before, the median of the steps before the cause; after, the last value of 
 
 from __future__ import annotations
 
+import glob
 from collections.abc import Sequence
 from typing import Final
 
@@ -182,18 +183,17 @@ def _moved_most(run: Run, cause: Finding, kind: Kind, stat: str, end: int) -> tu
 
 def _neighborhood(run: Run, cause: Finding, kind: Kind) -> Sequence[str]:
     """Patterns of what lies around the cause's first site: its module's parts, where these are not half the model."""
-    site = next((one for one in cause.sites if not one.startswith("(")), "")
-    if not site:
-        return ()
-    home = next((info.site.module for info in run.sites if site in info.site.names), "")
+    home = home_of(run, cause)
     around = home.rpartition(".")[0]
     if (
         around
         and sum(i.site.kind == kind and i.site.module.startswith(around + ".") for i in run.sites) <= _MAX_NEIGHBORS
     ):
-        return (f"{_literal_pattern(around)}.*",)
-    return (_literal_pattern(home), f"{_literal_pattern(home)}.*") if home else ()
+        return (f"{glob.escape(around)}.*",)
+    return (glob.escape(home), f"{glob.escape(home)}.*") if home else ()
 
 
-def _literal_pattern(path: str) -> str:
-    return "".join(f"[{char}]" if char in "*?[" else char for char in path)
+def home_of(run: Run, cause: Finding) -> str:
+    """The module of the first place in the model that a cause names, "" where it names none."""
+    site = next(iter(cause.layers), "")
+    return next((info.site.module for info in run.sites if site and site in info.site.names), "")

@@ -107,9 +107,14 @@ class Verdict:
         return tuple(one for one in self.suspects if one.is_cleared)
 
     @property
+    def caveats(self) -> str:
+        """What it does not show, and what keeps it from being the whole truth."""
+        return " ".join(filter(None, (self.limits, *self.reservations)))
+
+    @property
     def text(self) -> str:
         """All of it that is a sentence."""
-        return " ".join(filter(None, (self.message, self.limits, *self.reservations)))
+        return " ".join(filter(None, (self.message, self.caveats)))
 
     def to_json(self) -> dict[str, Any]:
         """As plain JSON values."""

@@ -39,6 +39,15 @@ class Finding:
     rank: int | None = None
     """The distributed rank it concerns, None for all."""
 
+    @property
+    def layers(self) -> tuple[str, ...]:
+        """The sites that are places in the model, not "(loss)" or "(input)"."""
+        return tuple(site for site in self.sites if not site.startswith("("))
+
+    def is_about(self, path: str) -> bool:
+        """Whether it names this module or tensor, a part of it, or what holds it."""
+        return any(f"{site}.".startswith(f"{path}.") or f"{path}.".startswith(f"{site}.") for site in self.sites)
+
     def to_json(self) -> dict[str, Any]:
         """As plain JSON values."""
         body = dataclasses.asdict(self)

@@ -275,11 +275,7 @@ class Catalogue:
             for key, note in rank.manifest.starts.items():
                 notes[key] = StartNote(dict(note.head), note.ended, dict(note.losses), note.last_time)
         for piece in self.journals():
-            note = notes.setdefault(piece.key, StartNote())
-            note.head = note.head or dict(piece.file.head or {})
-            note.ended = piece.ended or note.ended
-            note.losses = piece.losses or note.losses
-            note.last_time = max(note.last_time, piece.last_time)
+            notes.setdefault(piece.key, StartNote()).take(piece)
         return notes
 
     def _list_starts(self) -> list[Start]:

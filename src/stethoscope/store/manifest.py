@@ -10,7 +10,7 @@ import dataclasses
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -23,6 +23,9 @@ from stethoscope.store.pieces import MOST_PROBLEMS, MOST_SITES, StartKey, checke
 from stethoscope.store.runfile import dump, load, write_durably
 from stethoscope.store.sealed_file import Sealed
 from stethoscope.store.sitetable import site_info
+
+if TYPE_CHECKING:
+    from stethoscope.store.journal_piece import JournalPiece
 
 NAME: Final = "manifest.json"
 MOST_ROWS: Final = 1 << 20
@@ -41,6 +44,13 @@ class StartNote:
     ended: dict[str, Any] | None = None
     losses: dict[str, int] = dataclasses.field(default_factory=dict)
     last_time: float = 0.0
+
+    def take(self, piece: JournalPiece) -> None:
+        """Add what the next journal says."""
+        self.head = self.head or dict(piece.file.head or {})
+        self.ended = piece.ended or self.ended
+        self.losses = piece.losses or self.losses
+        self.last_time = max(self.last_time, piece.last_time)
 
 
 @dataclasses.dataclass(slots=True)

@@ -180,10 +180,7 @@ def _can_be_sealed(piece: JournalPiece) -> bool:
 def _note_start(manifest: Manifest, group: list[JournalPiece]) -> None:
     note = manifest.starts.setdefault(group[0].key, StartNote())
     for piece in group:
-        note.head = note.head or dict(piece.file.head or {})
-        note.ended = piece.ended or note.ended
-        note.losses = piece.losses or note.losses
-        note.last_time = max(note.last_time, piece.last_time)
+        note.take(piece)
         if piece.file.tail is not None:
             manifest.problems.append(piece.file.tail)
 

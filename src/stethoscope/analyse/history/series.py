@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 from typing import Final
 
 import numpy as np
@@ -22,7 +23,7 @@ def site_series(
     """The series of the sites that a path names: all of each, or of a long run that of the window."""
     span = recorded_span(run)
     first, last = window or span
-    pattern = "".join(f"[{char}]" if char in "*?[" else char for char in path)
+    pattern = glob.escape(path)
     if span[1] - span[0] < LONG_STEPS:
         first, last = span
     elif last - first >= LONG_STEPS:

@@ -68,7 +68,7 @@ def state_lines(diagnosis: Diagnosis, run: Run | None, screen: Screen) -> list[L
     """A verdict without a cause in full: its state, what shows it, what was ruled out, the line of code that leads on."""
     verdict, extent = diagnosis.verdict, extent_text(diagnosis.looked_at)
     lines = [*state_head(verdict, screen)]
-    rest = " ".join(filter(None, (verdict.limits, *verdict.reservations)))
+    rest = verdict.caveats
     lines += [[(piece, NOTE)] for piece in wrap(screen.text(rest), _reading_width(screen))] if rest else []
     if figures := figure_lines(verdict.evidence, _plain_trends(run), screen):
         lines += [[], *figures]
@@ -189,18 +189,13 @@ def where_text(cause: Finding, message: str, screen: Screen) -> str:
     parts = []
     if numbers.count(cause.first_step) not in message and str(cause.first_step) not in message:
         parts.append(since(cause))
-    sites = [site for site in cause.sites if is_layer(site)]
+    sites = cause.layers
     named = [screen.text(part) for site in sites for part in (site, site.rpartition(".")[0]) if part]
     if named and not any(name in message for name in named):
         parts.append(_sites_text(sites, screen))
     if cause.rank is not None:
         parts.append(f"on rank {cause.rank}")
     return ", ".join(parts)
-
-
-def is_layer(site: str) -> bool:
-    """Whether a finding's site is a place in the model, not "(loss)" or "(input)"."""
-    return not site.startswith("(")
 
 
 def _sites_text(sites: Sequence[str], screen: Screen) -> str:

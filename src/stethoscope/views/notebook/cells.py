@@ -76,7 +76,7 @@ def _state_html(diagnosis: Diagnosis, run: Run | None) -> str:
         f'<div style="margin-top:4px">{mark(sign, color)} <b>{escaped(verdict.state.label)}</b></div>',
         f'<div style="font-size:16px;line-height:24px;font-weight:600">{escaped(verdict.message, 800)}</div>',
     ]
-    rest = " ".join(filter(None, (verdict.limits, *verdict.reservations)))
+    rest = verdict.caveats
     parts += [f"<div>{muted(escaped(rest, 800))}</div>"] if rest else []
     parts.append(_figures_table(verdict.evidence, run, None))
     for head, found in verdict.weighed:

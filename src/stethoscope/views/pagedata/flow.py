@@ -201,10 +201,10 @@ def opened_module(viewed: OpenRun, tree: Sequence[Node]) -> str:
     causes = viewed.diagnosis.causes
     if not causes:
         return ""
-    sites = [site for site in causes[0].sites if not site.startswith("(")]
+    sites = causes[0].layers[:1]
     best = ""
     for node in tree:
-        holds = sites and any(site == node.path or site.startswith(node.path + ".") for site in sites[:1])
+        holds = any(site == node.path or site.startswith(node.path + ".") for site in sites)
         if holds and node.num_children and len(node.path) > len(best):
             best = node.path
     return best

@@ -12,7 +12,6 @@ from stethoscope.analyse.eventseries import attention_modules, entropy
 from stethoscope.record import (
     OUTPUT_KINDS,
     ROOT_NAME,
-    Finding,
     Kind,
     Series,
     Site,
@@ -294,11 +293,7 @@ def _ratio_series(a: Series, b: Series) -> Series:
 
 def findings_here(viewed: OpenRun, path: str) -> list[FindingRow]:
     """Findings that name a site in this layer."""
-
-    def names(finding: Finding) -> bool:
-        return any(site == path or site.startswith(path + ".") or path.startswith(site + ".") for site in finding.sites)
-
-    return [finding_row(f, viewed.diagnosis) for f in viewed.diagnosis.findings if names(f)][:64]
+    return [finding_row(f, viewed.diagnosis) for f in viewed.diagnosis.findings if f.is_about(path)][:64]
 
 
 def histogram_every(run: Run) -> int | None:

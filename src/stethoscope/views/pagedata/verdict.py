@@ -171,7 +171,7 @@ def stated(viewed: OpenRun) -> Stated:
         "label": verdict.state.label,
         "severity": str(verdict.severity) if verdict.state.is_trouble else "",
         "message": text(verdict.message, 800),
-        "rest": text(" ".join(filter(None, (verdict.limits, *verdict.reservations))), 800),
+        "rest": text(verdict.caveats, 800),
         "evidence": [figure_data(e, viewed) for e in verdict.evidence[:MAX_EVIDENCE]],
         "suspects": [
             {"head": head, "rows": [{"text": text(one.text, 400), "figure": suspect_figure(one)} for one in found]}

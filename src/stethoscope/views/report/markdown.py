@@ -44,7 +44,7 @@ def report_markdown(viewed: OpenRun) -> str:
 
 def _state_lines(verdict: Verdict) -> list[str]:
     """A verdict without a cause: its state and sentence, its numbers, what was ruled out, what leads on."""
-    rest = " ".join(filter(None, (verdict.limits, *verdict.reservations)))
+    rest = verdict.caveats
     lines = [
         f"## {escaped(verdict.message)}",
         "",

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import glob
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from stethoscope.analyse.history import History, history
+from stethoscope.explain.context_evidence import home_of
 from stethoscope.explain.diagnosis import Diagnosis
 from stethoscope.record import Finding, Kind, Severity
 from stethoscope.views.common.glyphs import Screen
@@ -58,24 +60,26 @@ def cause_picture(diagnosis: Diagnosis, run: Run, screen: Screen) -> list[Line]:
 
 def _kinds_at(run: Run, cause: Finding) -> list[str]:
     """Kinds recorded at the cause's first site: a module without weights has no gradient of its own to see it in."""
-    site = next((one for one in cause.sites if not one.startswith("(")), "")
+    site = next(iter(cause.layers), "")
     at = {info.site.kind for info in run.sites if site and site in info.site.names}
     return [str(kind) for kind in HEAT_KINDS if kind in at]
 
 
 def _with_parts_open(whole: History, run: Run, cause: Finding) -> History:
     """The rows with the parts of the module around the cause's first site under the row that holds it."""
-    site = next((one for one in cause.sites if not one.startswith("(")), "")
-    home = next((info.site.module for info in run.sites if site and site in info.site.names), "")
-    around = home.rpartition(".")[0]
+    around = home_of(run, cause).rpartition(".")[0]
     index = next(
         (at for at, row in enumerate(whole.rows) if around == row.name or around.startswith(row.name + ".")), None
     )
     if not around or index is None:
         return whole
-    pattern = "".join(f"[{char}]" if char in "*?[" else char for char in around) + ".*"
     parts = history(
-        run, whole.kind, whole.stat, pattern=pattern, depth=around.count(".") + 2, usual_before=cause.first_step
+        run,
+        whole.kind,
+        whole.stat,
+        pattern=f"{glob.escape(around)}.*",
+        depth=around.count(".") + 2,
+        usual_before=cause.first_step,
     )
     if not 1 < len(parts.rows) <= _MAX_PARTS or not np.array_equal(parts.steps, whole.steps):
         return whole

@@ -6,7 +6,7 @@ import numpy as np
 
 from stethoscope.analyse.bins import bins_over
 from stethoscope.kernels.histogram import MIN_EXPONENT, NUM_EXPONENTS, ZERO_BIN
-from stethoscope.record import Finding, FloatArray, IntArray, SiteInfo, plural
+from stethoscope.record import FloatArray, IntArray, SiteInfo, plural
 from stethoscope.store import Run
 from stethoscope.views.common import numbers
 from stethoscope.views.common.glyphs import Screen
@@ -99,7 +99,7 @@ def side_lines(
 ) -> list[Line]:
     """Values at the cursor as a histogram, what was found here, what else is in the layer."""
     lines = histogram_lines(viewed.run, inside, tensor, step, screen)
-    found = [finding for finding in viewed.diagnosis.findings if _is_about(finding, path)]
+    found = [finding for finding in viewed.diagnosis.findings if finding.is_about(path)]
     if found:
         lines += [[("found here", NOTE)], *rows_lines(found[:6], viewed.diagnosis, screen), []]
     weights = [info for info in inside if str(info.site.kind) == "weight"][:12]
@@ -110,10 +110,6 @@ def side_lines(
         name = screen.name(info.site.path.removeprefix(path + "."), max(8, screen.width - len(shape) - 4))
         lines.append([("  ", ""), (name, PLAIN), (f"  {shape}", NOTE)])
     return lines
-
-
-def _is_about(finding: Finding, path: str) -> bool:
-    return any(site == path or site.startswith(path + ".") or path.startswith(site + ".") for site in finding.sites)
 
 
 def histogram_lines(run: Run, inside: list[SiteInfo], tensor: SiteInfo | None, step: int, screen: Screen) -> list[Line]:
