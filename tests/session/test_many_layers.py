@@ -18,7 +18,7 @@ from stethoscope.capture import lineage, notes, optimizer_probe
 from stethoscope.capture.routing import Routing
 from stethoscope.capture.schedule import FIRST_COSTS, Schedule
 from stethoscope.config import DebugConfig
-from stethoscope.detect.inputs import _is_scaled_in_order
+from stethoscope.detect.input_norms import is_scaled_in_order
 from stethoscope.explain import diagnose
 from stethoscope.record import Kind, Site, SiteInfo
 from stethoscope.store import Run, RunWriter, journal_piece, open_run, spool
@@ -87,12 +87,12 @@ def test_modules_are_not_walked_over_for_each_of_them_where_a_norm_is_looked_for
     kinds = dict.fromkeys(paths, "Linear") | {"norm": "LayerNorm"} | {path[:-7]: "Holder" for path in paths}
     modules = CountedDict({path: {"path": path, "type": kind} for path, kind in kinds.items()})
     modules["blocks"] = {"path": "blocks", "type": "Holder"}
-    assert _is_scaled_in_order(dataclasses.replace(one, modules=modules))
+    assert is_scaled_in_order(dataclasses.replace(one, modules=modules))
     assert modules.num_walks == 1
     modules["blocks.49.linear.inner"] = {"path": "blocks.49.linear.inner", "type": "Tanh"}
-    assert _is_scaled_in_order(dataclasses.replace(one, modules=modules)), "what did not run does not count"
+    assert is_scaled_in_order(dataclasses.replace(one, modules=modules)), "what did not run does not count"
     modules["blocks.3.linear"]["type"] = "Tanh"
-    assert not _is_scaled_in_order(dataclasses.replace(one, modules=modules))
+    assert not is_scaled_in_order(dataclasses.replace(one, modules=modules))
 
 
 def test_spans_of_many_sites_are_short_and_find_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

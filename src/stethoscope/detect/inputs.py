@@ -17,6 +17,7 @@ import numpy.typing as npt
 from stethoscope.analyse.span import Span
 from stethoscope.detect.detector import Code, Detector, Reading, Readings, Rule, Streak, median
 from stethoscope.detect.effects import BLOW_UP, LEARNING_TROUBLE, UNIT_TROUBLE
+from stethoscope.detect.input_norms import is_scaled_in_order, is_scaled_on_every_way
 from stethoscope.detect.needs import BATCHES, INPUTS, LOSS, UNITS, optional
 from stethoscope.kernels.columns import INDEX, stat
 from stethoscope.record import Evidence, Finding, Kind, Severity, metrics
@@ -35,23 +36,6 @@ AUDIBLE: Final = 0.5
 """A first layer with outputs of this size is not short of input."""
 LIFTED: Final = 10.0
 FEW: Final = 16
-HOMOGENEOUS: Final = (
-    "Linear",
-    "Conv",
-    "ReLU",
-    "LeakyReLU",
-    "PReLU",
-    "MaxPool",
-    "AvgPool",
-    "AdaptiveAvgPool",
-    "AdaptiveMaxPool",
-    "Dropout",
-    "Flatten",
-    "Unflatten",
-    "Identity",
-    "ZeroPad",
-)
-"""Layers whose output is as many times larger as their input is; a norm behind them gives the same for any size."""
 
 
 class InputScale(Detector):
@@ -144,7 +128,7 @@ class InputScale(Detector):
             self._identical[event.step] = len(names) > 1 and len(set(names)) == 1
         for event, flow in span.events_of(DataFlow):
             if not event.rank and self._scaled_by_flow is None:
-                self._scaled_by_flow = _is_scaled_on_every_way(flow)
+                self._scaled_by_flow = is_scaled_on_every_way(flow)
         for event, graph in span.events_of(LossGraph):
             if not event.rank:
                 self._num_classes = max(self._num_classes, graph.num_classes)
@@ -171,7 +155,7 @@ class InputScale(Detector):
         row = int(np.flatnonzero(span.present[:, leaves[0]])[0])
         kinds = [str(span.modules[span.sites[n].site.module].get("type", "")) for n in leaves]
         self._is_normalised = any("Norm" in kind for kind in kinds)
-        self._scaled_by_order = _is_scaled_in_order(span)
+        self._scaled_by_order = is_scaled_in_order(span)
         self._first_layer = (span.sites[leaves[0]].site.module, float(stat(span.rows[row, leaves[0]], "rms")))
 
     def _follow_constancy(self, span: Span, inputs: list[int]) -> None:
@@ -355,48 +339,3 @@ class InputScale(Detector):
 
     def _sizes_flat(self) -> bool:
         return all(spread == 0 for _, spread in self._sizes)
-
-
-def _is_scaled_on_every_way(flow: DataFlow) -> bool | None:
-    """Whether each way from the inputs meets a norm behind nothing but layers that hand their size on; None where ways are unknown."""
-    types = {node.path: node.type for node in flow.nodes}
-    waiting = [node.path for node in flow.nodes if node.role == "input"]
-    if not waiting or flow.untraced or flow.truncated:
-        return None
-    seen: set[str] = set(waiting)
-    while waiting:
-        source = waiting.pop()
-        for edge in flow.edges:
-            kind = types.get(edge.target, "")
-            if edge.source != source or edge.target in seen or "Norm" in kind:
-                continue
-            if not kind.startswith(HOMOGENEOUS):
-                return False
-            seen.add(edge.target)
-            waiting.append(edge.target)
-    return True
-
-
-def _is_scaled_in_order(span: Span) -> bool:
-    """Whether only layers that hand the size of their input on stand between it and the first norm."""
-    outputs = span.in_depth(span.site_indices(Kind.ACTIVATION))
-    paths = dict.fromkeys(span.sites[n].site.module for n in outputs)
-    # Looked up, not searched for with each path: models have ten thousand modules.
-    holders = {holder for path in span.modules for holder in _holders_of(path)}
-    for path in paths:
-        if not path or path in holders:
-            continue
-        kind = str(span.modules.get(path, {}).get("type", ""))
-        if "Norm" in kind:
-            return True
-        if not kind.startswith(HOMOGENEOUS):
-            return False
-    return False
-
-
-def _holders_of(path: str) -> Iterator[str]:
-    """The modules that this one is inside of, but for the root."""
-    end = path.rfind(".")
-    while end > 0:
-        yield path[:end]
-        end = path.rfind(".", 0, end)
