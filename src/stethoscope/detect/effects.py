@@ -10,6 +10,7 @@ LEARNING_TROUBLE: Final = (
     "vanishing_gradients",
     "exploding_gradients",
     "oscillation",
+    "lr_too_high",
 )
 UNIT_TROUBLE: Final = ("dead_units", "saturated_units", "dormant_units")
 BLOW_UP: Final = ("nonfinite_origin", "precision_overflow", "nonfinite_buffer", "loss_scale_collapse")

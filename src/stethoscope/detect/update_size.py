@@ -64,7 +64,14 @@ class UpdateSize(Detector):
         Code(
             "update_too_large",
             needs=(UPDATES, WEIGHTS, LOSS),
-            leads_to=(*BLOW_UP, *UNIT_TROUBLE, "exploding_gradients", "output_logit_drift", "attention_logit_growth"),
+            leads_to=(
+                *BLOW_UP,
+                *UNIT_TROUBLE,
+                "exploding_gradients",
+                "output_logit_drift",
+                "attention_logit_growth",
+                "lr_too_high",
+            ),
             through_updates=True,
         ),
         Code("update_too_small", needs=(UPDATES, WEIGHTS, RATE)),
