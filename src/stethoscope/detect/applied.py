@@ -136,7 +136,7 @@ class Applied(Detector):
         ):
             asked = {path: self._stands_still(path, asks) for path in worst_first}
             paths = [path for path in sorted(still) if all_hold(asked[path])]
-            found = (never, *(nearest(asked.values())))
+            found = (never, *nearest(asked.values()))
             yield Rule(code, found, partial(told, paths), "never")
         yield self._rounded_away()
 

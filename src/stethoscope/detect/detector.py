@@ -73,8 +73,8 @@ def nearest(candidates: Iterable[Readings]) -> Readings:
 
 def _lacks(readings: Readings) -> tuple[int, float]:
     """How many numbers are not as they are asked to be, and by how much of their size."""
-    lacking = [reading for reading in readings if reading.holds is False]
-    sizes = [abs(one.value - one.limit) / max(abs(one.value), abs(one.limit), 1e-300) for one in lacking]
+    lacking = [(float(reading.value), float(reading.limit)) for reading in readings if reading.holds is False]
+    sizes = [abs(value - limit) / max(abs(value), abs(limit), 1e-300) for value, limit in lacking]
     return len(lacking), sum(math.inf if math.isnan(size) else size for size in sizes)
 
 
