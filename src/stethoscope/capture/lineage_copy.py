@@ -19,8 +19,8 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_map
 
-from stethoscope.capture.lineage_mode import tensors_in
 from stethoscope.capture.lineage_trace import Trace
+from stethoscope.capture.nested_tensors import tensors_in
 
 
 def follow(root: torch.nn.Module, args: Any, kwargs: Any) -> Trace:

@@ -18,6 +18,8 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
 
 from stethoscope.capture.guard import can_be_kept
+from stethoscope.capture.nested_tensors import tensors_in
+from stethoscope.capture.operations import ADDITIVE, FRESH, QUIET, bare_name
 from stethoscope.kernels.frameless import call_and_show
 
 # How much of the gradient comes back along a link; of several ways the best one counts.
@@ -30,106 +32,11 @@ DETACHED: Final = 2
 FLOWS: Final = 3
 
 MAX_OPERATIONS: Final = 60_000
-MAX_TENSORS: Final = 512
-MAX_DEPTH: Final = 4
 MAX_NAMED_OPERATIONS: Final = 6
 MAX_BRIDGE: Final = 256
 """Nodes of autograd's graph to look through for the makers of a tensor that came from out of sight."""
 MAX_JOINS_EACH: Final = 64
 """Joins of one operation in one module before a loop in Python is taken for what it is."""
-
-ADDITIVE: Final = frozenset(
-    {
-        "add",
-        "sub",
-        "rsub",
-        "cat",
-        "concat",
-        "concatenate",
-        "stack",
-        "hstack",
-        "vstack",
-        "dstack",
-        "sum",
-        "index_add",
-        "scatter_add",
-        "index_put",
-        "index_copy",
-        "lerp",
-        "addcmul",
-        "addcdiv",
-        "setitem",
-        "copy",
-        "where",
-    }
-)
-"""Operations that let every part through with a gradient of its own size: a way around that ends here is a
-residual one."""
-
-QUIET: Final = frozenset(
-    {
-        "get",
-        "view",
-        "reshape",
-        "permute",
-        "transpose",
-        "contiguous",
-        "flatten",
-        "unflatten",
-        "squeeze",
-        "unsqueeze",
-        "expand",
-        "expand_as",
-        "repeat",
-        "getitem",
-        "chunk",
-        "split",
-        "unbind",
-        "iter",
-        "to",
-        "float",
-        "half",
-        "bfloat16",
-        "type",
-        "type_as",
-        "view_as",
-        "t",
-        "clone",
-        "detach",
-        "requires_grad",
-        "narrow",
-        "select",
-        "movedim",
-        "swapaxes",
-        "tile",
-        "rename",
-        "align_to",
-        "set",
-        "deepcopy",
-        "cpu",
-        "cuda",
-    }
-)
-"""Operations that move numbers without changing them: not worth a name on an edge."""
-
-FRESH: Final = frozenset(
-    {
-        "zeros_like",
-        "ones_like",
-        "full_like",
-        "rand_like",
-        "randn_like",
-        "randint_like",
-        "new_zeros",
-        "new_ones",
-        "new_full",
-    }
-)
-"""These take a shape from their argument, and no data."""
-
-
-PLAIN: Final = (str, bytes, int, float, complex, type, torch.dtype, torch.device)
-"""What holds no tensors and is met often."""
 
 
 class Link(NamedTuple):
@@ -346,7 +253,7 @@ class TagMode(TorchFunctionMode):
         if self.tags.num_operations > MAX_OPERATIONS:
             self.active = False
             return
-        operation, in_place = _plain(name)
+        operation, in_place = bare_name(name)
         if operation in FRESH:
             for tensor in made:
                 self.tags.tag(tensor, None)
@@ -397,53 +304,6 @@ class TagMode(TorchFunctionMode):
             return Link(link.source, state, link.operations, link.inside, held)
         names = link.operations if len(link.operations) >= MAX_NAMED_OPERATIONS else (*link.operations, operation)
         return Link(link.source, state, names, self.tags.path, held)
-
-
-def tensors_in(value: Any) -> list[torch.Tensor]:
-    """Every tensor inside arguments or outputs: sequences, mappings, dataclasses, plain objects."""
-    found: list[torch.Tensor] = []
-    _collect(value, found, 0)
-    return found
-
-
-def _collect(value: Any, found: list[torch.Tensor], depth: int) -> None:
-    if issubclass(type(value), torch.Tensor):
-        found.append(value)
-        return
-    if value is None or depth >= MAX_DEPTH or issubclass(type(value), PLAIN):
-        return
-    for part in _parts(value, depth):
-        _collect(part, found, depth + 1)
-
-
-def _parts(value: Any, depth: int) -> list[Any]:
-    """What a container or an object holds; nothing where it does not let itself be looked into."""
-    try:
-        if isinstance(value, (tuple, list)):
-            return list(value)[:MAX_TENSORS]
-        if isinstance(value, (dict, Mapping)):
-            return list(value.values())[:MAX_TENSORS]
-        if depth < 2 and not isinstance(value, torch.nn.Module):
-            return list(getattr(value, "__dict__", {}).values())[:MAX_TENSORS]
-    except Exception:
-        return []
-    return []
-
-
-def _plain(name: str) -> tuple[str, bool]:
-    """An operation's name without decoration, and whether it writes into its first argument."""
-    if name.startswith("__") and name.endswith("__"):
-        bare = name[2:-2]
-        if bare == "setitem":
-            return bare, True
-        if bare in ("radd", "rsub", "rmul", "rmatmul", "rtruediv", "rpow"):
-            return bare[1:], False
-        if bare in ("iadd", "isub", "imul", "itruediv", "imatmul", "ipow", "ior", "iand", "ixor"):
-            return bare[1:], True
-        return bare, False
-    if name.endswith("_") and not name.endswith("__"):
-        return name[:-1], name != "requires_grad_"
-    return name, False
 
 
 def _storage(tensor: torch.Tensor) -> int:

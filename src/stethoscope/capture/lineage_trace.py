@@ -26,8 +26,8 @@ from stethoscope.capture.lineage_mode import (
     Link,
     TagMode,
     Tags,
-    tensors_in,
 )
+from stethoscope.capture.nested_tensors import tensors_in
 from stethoscope.record import ROOT_NAME
 
 INPUT: Final = "(input)"

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from stethoscope.capture.lineage_mode import tensors_in
+from stethoscope.capture.nested_tensors import tensors_in
 from stethoscope.checkup.examination import Examination, differ
 from stethoscope.checkup.subject import Twin
 from stethoscope.record import ROOT_NAME

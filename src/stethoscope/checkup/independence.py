@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import torch
 
-from stethoscope.capture.lineage_mode import tensors_in
+from stethoscope.capture.nested_tensors import tensors_in
 from stethoscope.checkup.affected import first_affected
 from stethoscope.checkup.examination import Examination, differ
 from stethoscope.checkup.findings import CRITICAL, INFO, found

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import torch
 
-from stethoscope.capture.lineage_mode import QUIET
+from stethoscope.capture.operations import QUIET
 from stethoscope.checkup.examination import Examination
 from stethoscope.checkup.findings import WARNING, found, listed
 from stethoscope.record import Finding, plural

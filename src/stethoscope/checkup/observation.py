@@ -14,7 +14,7 @@ import torch
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-from stethoscope.capture.lineage_mode import tensors_in
+from stethoscope.capture.nested_tensors import tensors_in
 from stethoscope.capture.squashing import squashed_by
 from stethoscope.record import ROOT_NAME
 

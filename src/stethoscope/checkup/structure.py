@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from stethoscope.capture.lineage_mode import tensors_in
+from stethoscope.capture.nested_tensors import tensors_in
 from stethoscope.record import StethoscopeError
 
 TARGET_KEYS = ("targets", "target", "labels", "label", "y")

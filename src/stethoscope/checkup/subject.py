@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import torch
 
-from stethoscope.capture.lineage_mode import tensors_in
+from stethoscope.capture.nested_tensors import tensors_in
 from stethoscope.checkup.isolation import seed_all
 from stethoscope.checkup.rebinding import Rebinder
 from stethoscope.checkup.structure import TARGET_KEYS, CheckupError, batch_size, clone, tensors
