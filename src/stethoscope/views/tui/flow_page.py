@@ -7,7 +7,7 @@ import numpy as np
 from stethoscope.analyse.bins import Mark
 from stethoscope.record import Kind, metrics
 from stethoscope.views.common import numbers
-from stethoscope.views.common.glyphs import SEVERITY_STYLE, Screen
+from stethoscope.views.common.glyphs import Screen
 from stethoscope.views.common.open_run import OpenRun
 from stethoscope.views.common.styled_text import (
     BROKEN,
@@ -17,14 +17,11 @@ from stethoscope.views.common.styled_text import (
     SMALLER,
     STRONG,
     Line,
-    Span,
-    cut_middle,
     fit_line,
     join_runs,
-    pad,
 )
-from stethoscope.views.tui.chart import CURSOR, chart_lines
-from stethoscope.views.tui.heat_block import RATIO, VALUE, Heat, at_cursor, axis_line, cursor_step, heat_of, label_of
+from stethoscope.views.tui.chart import chart_lines
+from stethoscope.views.tui.heat_block import RATIO, VALUE, Heat, at_cursor, axis_line, cursor_step, heat_of, name_spans
 from stethoscope.views.tui.run_page import event_steps, page_of, window_of
 from stethoscope.views.tui.view import Page, View
 
@@ -78,15 +75,8 @@ def scale_of(heat: Heat) -> tuple[float, float]:
 
 
 def _layer_row(heat: Heat, index: int, scale: tuple[float, float], width: int, screen: Screen, *, flat: bool) -> Line:
-    node = heat.nodes[index]
-    severity = heat.signs.get(heat.shown[heat.first_row + index])
-    sign: Span = ("  ", "")
-    if severity is not None:
-        sign = (pad(screen.glyphs.severity[severity], 2), SEVERITY_STYLE[severity])
-    label = cut_middle(label_of(node, heat.opened, screen, flat=flat), heat.frame.gutter, ascii=screen.ascii)
-    style = CURSOR if node.path == heat.row else PLAIN
-    line: Line = [sign, (pad(label, heat.frame.gutter), style), ("  ", "")]
-    return [*line, *_bar_spans(heat, index, scale, width, screen), *at_cursor(heat, index, screen)]
+    name, bar = name_spans(heat, index, screen, flat=flat), _bar_spans(heat, index, scale, width, screen)
+    return [*name, *bar, *at_cursor(heat, index, screen)]
 
 
 def _bar_spans(heat: Heat, index: int, scale: tuple[float, float], width: int, screen: Screen) -> Line:

@@ -163,9 +163,8 @@ def heat_lines(heat: Heat, screen: Screen, events: Sequence[int], *, raw: bool, 
     lines: list[Line] = [flags] if flags else []
     lines.append(axis_line(heat, screen))
     levels = cell_levels(heat.cells, raw=raw)
-    for index, node in enumerate(heat.nodes):
-        severity = heat.signs.get(heat.shown[heat.first_row + index])
-        line = _name_spans(node, severity, heat, screen, flat)
+    for index in range(len(heat.nodes)):
+        line = name_spans(heat, index, screen, flat=flat)
         line += frame.spread(cell_spans(heat.cells, levels, index, screen, raw=raw))
         if not raw:
             line += direction(heat.cells, levels, index, screen)
@@ -176,7 +175,9 @@ def heat_lines(heat: Heat, screen: Screen, events: Sequence[int], *, raw: bool, 
     return lines
 
 
-def _name_spans(node: Node, severity: Severity | None, heat: Heat, screen: Screen, flat: bool) -> Line:
+def name_spans(heat: Heat, index: int, screen: Screen, *, flat: bool) -> Line:
+    """A row's name, with the sign of what was found in it."""
+    node, severity = heat.nodes[index], heat.signs.get(heat.shown[heat.first_row + index])
     text = cut_middle(label_of(node, heat.opened, screen, flat=flat), heat.frame.gutter, ascii=screen.ascii)
     text = pad(text, heat.frame.gutter)
     is_chosen = node.path == heat.row
