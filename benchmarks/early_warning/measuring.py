@@ -22,7 +22,7 @@ from stethoscope.store import Run, open_run
 
 LOOK_EVERY: Final = 5
 """How finely a run is fed again; what is found in these steps was said after the last of them."""
-SUSPICIONS: Final = ("divergence_ahead", "overflow_ahead")
+SUSPICIONS: Final = ("divergence_ahead", "lr_too_high", "overflow_ahead")
 """Codes whose notes are warnings too."""
 
 

@@ -51,7 +51,7 @@ def warm_up(rate: float, folder: Path, num_steps: int) -> tuple[DebugSession, li
 
 
 def test_a_rate_that_rises_too_far_is_suspected_and_then_the_cause(tmp_path: Path) -> None:
-    session, _ = warm_up(4.0, tmp_path, 300)
+    session, _ = warm_up(4.0, tmp_path, 600)
     found = said(session, "lr_too_high")
     assert [finding.severity for finding in found] == [Severity.CRITICAL]
     assert "the loss broke at step" in found[0].message

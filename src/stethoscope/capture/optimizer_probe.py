@@ -166,7 +166,8 @@ class OptimizerProbe:
         if before.device is not None and after.device is not None:
             self._compare_on_device(after.device - before.device, step)
             return
-        change = after.host - before.host
+        with np.errstate(invalid="ignore"):  # of weights that are Inf
+            change = after.host - before.host
         # Not by BLAS: its threads would wait for processors that training has.
         size = math.sqrt(float(np.einsum("i,i->", change, change)))
         last, self._last_change = self._last_change, (change, size, step)

@@ -38,6 +38,8 @@ LOST: Final = 0.8
 """Of the first level: a loss back there has lost it."""
 AGAIN: Final = 0.8
 """Of the best loss until then: further down, it learns on."""
+OTHER_INPUTS: Final = 2.0
+"""Times the size that inputs had when the loss was at its best: then they changed, and not what the rate is for them."""
 KNOWN: Final = (LossFamily.CLASSES, LossFamily.BINARY, LossFamily.DISTANCE)
 """Losses that cannot go below zero."""
 
@@ -89,6 +91,10 @@ class Overshooting(Detector):
         self._since: _State | None = None
         """How it was from when on most steps promise too much, while they do."""
         self._broken: int | None = None
+        self._was_lost = False
+        """Whether the loss was lost before steps promised too much."""
+        self._inputs: deque[float] = deque(maxlen=WINDOW)
+        self._inputs_at_best = np.nan
 
     def observe(self, span: Span) -> None:
         """One promise and one loss for every step that has both."""
@@ -100,12 +106,17 @@ class Overshooting(Detector):
         self._find_sites(span)
         losses, rates = span.metric(metrics.LOSS), span.metric(metrics.LEARNING_RATE)
         recorded = span.recorded(metrics.LOSS)
-        promises = self._promise(span) / np.where(losses > 0, losses, np.nan)
+        with np.errstate(over="ignore", invalid="ignore"):
+            promises = self._promise(span) / np.where(losses > 0, losses, np.nan)
+        inputs = [n for n in span.inputs()[:1] if "float" in span.sites[n].dtype]
+        sizes = span.stat("rms")[:, inputs[0]] if inputs else np.full(len(span.steps), np.nan)
         for row, step in enumerate(span.steps):
             self._last_step = int(step)
             self._rate = float(rates[row]) if np.isfinite(rates[row]) else self._rate
             if np.isfinite(promises[row]):
                 self._promises.append(float(promises[row]))
+            if np.isfinite(sizes[row]):
+                self._inputs.append(float(sizes[row]))
             if recorded[row]:
                 self._see_loss(int(step), float(losses[row]))
 
@@ -133,7 +144,7 @@ class Overshooting(Detector):
 
     def _see_loss(self, step: int, loss: float) -> None:
         if not np.isfinite(loss):
-            if self._since is not None and self._broken is None:
+            if self._explains() and self._broken is None:
                 self._broken = step
             return
         self._losses.append(loss)
@@ -143,13 +154,23 @@ class Overshooting(Detector):
         self._first = min(self._first, level) if np.isinf(self._first) else self._first
         if level < self._best:
             self._best, self._best_step, self._best_rate = level, step, self._rate
+            self._inputs_at_best = median(self._inputs)
         now = self._state(step)
         if self._since is None:
             self._since = now if now.holds else None
-        elif self._best < LEARNED * self._first and level > LOST * self._first:
+            self._was_lost = level > LOST * self._first
+        elif self._best < LEARNED * self._first and level > LOST * self._first and self._explains():
             self._broken = step
         elif now.promised < now.limit / 2 or level < AGAIN * self._since.best:
             self._since = None  # smaller steps, or it learns on
+
+    def _explains(self) -> bool:
+        """Whether a break now comes of it: it began before, and with the inputs that the rate was good for."""
+        return (
+            self._since is not None
+            and not self._was_lost
+            and not median(self._inputs) > OTHER_INPUTS * self._inputs_at_best
+        )
 
     def _state(self, step: int) -> _State:
         promised = median(self._promises) if len(self._promises) == WINDOW else np.nan
