@@ -71,28 +71,3 @@ def outcome(row: Ran) -> str:
     if row.state == "trouble_unexplained":
         return "trouble, no cause"
     return "clean" if row.state == "learns" else "cannot tell"
-
-
-def text(judged: Sequence[Judged]) -> str:
-    """The table, a line a mutant that did harm, and the sums."""
-    harmed = [one for one in judged if one.harmed]
-    lines = [
-        "| program | mutation | metric, against the original's | outcome | said |",
-        "| --- | --- | --- | --- | --- |",
-    ]
-    for one in sorted(harmed, key=lambda one: (one.outcome, one.ran.operator)):
-        said = ", ".join(cause[0] for cause in one.ran.causes[:2]) or ", ".join(one.ran.symptoms) or one.ran.message
-        suspected = f" (suspected: {one.ran.suspected[0]})" if not one.ran.causes and one.ran.suspected else ""
-        best, worst = one.baseline
-        numbers = f"{abs(one.value):.3g}, {abs(best):.3g} to {abs(worst):.3g}"
-        lines.append(f"| {one.ran.key} | {one.ran.operator} | {numbers} | {one.outcome} | {said[:110]}{suspected} |")
-    total = len(harmed)
-    sums = {
-        name: sum(one.outcome == name for one in harmed)
-        for name in ("right", "trouble, no cause", "wrong cause", "cannot tell", "clean")
-    }
-    lines += [
-        "",
-        f"{len(judged)} mutants, {total} of them harmed: " + ", ".join(f"{n} {name}" for name, n in sums.items()) + ".",
-    ]
-    return "\n".join(lines) + "\n"
