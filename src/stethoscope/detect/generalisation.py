@@ -116,7 +116,7 @@ class Generalisation(Detector):
             "overfitting",
             (
                 *known,
-                Reading("validations after the best one", len(curve) - 1 - onset, ">=", 4),
+                Reading("validations after the best one", max(len(curve) - 1 - onset, 0), ">=", 4),
                 Reading("best validation loss", best, ">", 0),
                 Reading("validation loss at the end", end, ">", RISE * best),
                 Reading("its rise since the best", end - best, ">", OF_RANGE * (began - best)),
