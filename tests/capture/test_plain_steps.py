@@ -164,7 +164,7 @@ def told(happenings: dict[int, str], *, plainly: bool, trusts: bool) -> tuple[To
     watcher = Watcher(script.model, [script.optimizer], DebugConfig(graph=False), sink, first_step=FIRST_STEP)
     schedule = watcher.schedule
     schedule.shift.update(gradients=1, boundary=3, modules=4, batches=6)
-    schedule._num_seen, schedule._is_time_for_review = 1000, lambda: False  # costs must not choose what is looked at
+    schedule._num_seen, schedule._review = 1000, lambda: False  # costs must not choose what is looked at
     watcher.plain.is_allowed = plainly
     if trusts:
         watcher.registry.ledgers[0].num_fresh = 100  # as after many steps

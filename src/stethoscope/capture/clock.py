@@ -84,12 +84,6 @@ class Clock:
         waited_for = {key for key, ref in self._known.items() if self._missed[key] < PATIENCE and ref() is not None}
         return waited_for <= self._stepped
 
-    def stepped_alone(self) -> None:
-        """The only optimizer has stepped, and with that the open Step is over."""
-        for key in self.own_counts:
-            self.own_counts[key] += 1
-        self.step += 1
-
     def close(self) -> int:
         """End the open Step and return its number."""
         finished = self.step

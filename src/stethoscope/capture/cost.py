@@ -67,29 +67,41 @@ class Cost:
         `is_ready`: whether no device works on its numbers any more. What the guard's clock counted and no part did is the
         fixed cost of every step; outputs are looked at outside of it, in the model's own forward pass.
         """
-        now, guard, schedule = time.perf_counter(), self._guard, self._schedule
+        took, total = self._tell_times(rows, is_ready)
+        if step % NOTED_EVERY == 0 or not plan.is_ordinary:
+            self._schedule.step_cost(step, self._by_part(total))
+            self._note_background(step)
+        return self._tell_change(step, sink) if self._schedule.step_took(took, plan) else False
+
+    def close_plain(self, rows: StepRows, sink: Sink, *, is_ready: bool) -> bool:
+        """As `close`, after a step in which nothing but gradients may have been measured."""
+        took, total = self._tell_times(rows, is_ready)
+        has_changed = self._schedule.plain_step_took(took, (total - self._spent["gradients"]) * 1e3)
+        return self._tell_change(rows.step, sink) if has_changed else False
+
+    def _tell_change(self, step: int, sink: Sink) -> bool:
+        sink.tell(step, events.Governor(every=self._schedule.periods()))
+        return True
+
+    def _tell_times(self, rows: StepRows, is_ready: bool) -> tuple[float, float]:
+        """Milliseconds that the step took, and seconds of them that were ours."""
+        now, guard, costs, scalars = time.perf_counter(), self._guard, self._schedule.costs, rows.scalars
         total = guard.spent + (now - guard.entered) + self._taps.spent
         guard.spent, guard.entered = 0.0, now
-        rows.scalars[metrics.STEP_MS] = took = (now - self.step_began) * 1e3
-        rows.scalars[metrics.OVERHEAD_MS] = total * 1e3
-        if self.waited is not None and not schedule.costs.has_device:
-            rows.scalars[metrics.IDLE_MS] = self._idle_ms(*self.waited, took)
-        if schedule.costs.has_device and (on_device := schedule.device_ms(step)):
-            rows.scalars[metrics.OVERHEAD_DEVICE_MS] = on_device
+        took = (now - self.step_began) * 1e3
+        scalars[metrics.STEP_MS], scalars[metrics.OVERHEAD_MS] = took, total * 1e3
+        if not costs.has_device:
+            if self.waited is not None:
+                scalars[metrics.IDLE_MS] = self._idle_ms(*self.waited, took)
+        elif on_device := self._schedule.device_ms(rows.step):
+            scalars[metrics.OVERHEAD_DEVICE_MS] = on_device
         # A device that has not come this far yet is the slower one: what the host does meanwhile costs nothing.
-        schedule.costs.behind = not is_ready
-        if step % NOTED_EVERY == 0 or not plan.is_ordinary:
-            schedule.step_cost(step, self._by_part(total))
-            self._note_background(now, step)
-        else:
-            schedule.costs.note_fixed((total - self._spent["gradients"]) * 1e3)
-        has_changed = schedule.step_took(took, plan)
-        if has_changed:
-            sink.tell(step, events.Governor(every=schedule.periods()))
-        return has_changed
+        costs.behind = not is_ready
+        return took, total
 
-    def _note_background(self, now: float, step: int) -> None:
+    def _note_background(self, step: int) -> None:
         """What a step makes other threads do: written later and many together, so it is known over a while only."""
+        now = time.perf_counter()
         if self._background_mark is None:
             self._background_mark = now, self.background_s(), step
             return

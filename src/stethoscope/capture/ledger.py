@@ -173,15 +173,11 @@ class Ledger:
         """Nobody looked at the gradients before this step's backward: what became of them is not known, and not said."""
         self._is_count_lost, self.num_fresh = True, 0
 
-    def stepped_plainly(self, at_step: States, num_touched: int) -> dict[str, float]:
-        """One step after one backward, before which all gradients were cleared; the accounts of it."""
+    def stepped_plainly(self, at_step: States) -> None:
+        """One step after one backward, before which all gradients were cleared."""
         self._seen = self._after_last_step = at_step
         self.num_steps += 1
         self.kept = []
-        self.num_backwards = 1
-        accounts = self._accounts(len(at_step[0]) - at_step[0].count(ABSENT), 0, 0, num_touched)
-        self.num_backwards = 0
-        return accounts
 
 
 def _differing(one: States, other: States) -> list[bool]:

@@ -61,7 +61,8 @@ class Notes:
         self.spent: defaultdict[str, float] = defaultdict(float)
         """Seconds that looking at units took in this step, by where: what is under a part's name was counted there, too."""
         self.averages = Averages(names)
-        self._alive: list[weakref.ref[Sentinel]] = []
+        self._alive: set[weakref.ref[Sentinel]] = set()
+        """Graphs of losses; each goes by itself when it dies."""
         self._outputs_alive: weakref.WeakSet[Sentinel] = weakref.WeakSet()
         self._num_outputs_marked = 0
         self._num_marked_before = 0
@@ -210,11 +211,9 @@ class Notes:
     def mark_graph(self, node: Any) -> None:
         """So that it is known how long the graph of a loss stays alive."""
         # Which line it was is asked only where graphs pile up: finding it takes longer than all else here.
-        if self._alive:
-            self._forget_dead()
         sentinel = Sentinel(_user_line() if self._alive else "")
         node.metadata["stethoscope"] = sentinel
-        self._alive.append(weakref.ref(sentinel))
+        self._alive.add(weakref.ref(sentinel, self._alive.discard))
 
     def _tell(self, kind: type[EventBody], body: dict[str, Any]) -> None:
         """An event, at once or when its numbers have come."""
@@ -289,15 +288,13 @@ class Notes:
         if step & (step - 1) == 0 and 2 <= step <= 1024:
             self._look_again()
         if len(self._alive) > 8 and step & (step - 1) == 0:
-            lines = sorted({found.line for one in self._alive if (found := one()) is not None} - {""})
+            lines = sorted({found.line for one in list(self._alive) if (found := one()) is not None} - {""})
             self._sink.tell(step, events.GraphsAlive(count=len(self._alive), lines=tuple(lines[:5])))
         taken, self.metrics = self.metrics, {}
         return taken
 
     def tell_counts(self, scalars: dict[str, float], optimizer: Any) -> None:
         """What is counted in every step: graphs that stay alive, and the optimizer's own steps."""
-        if self._alive:
-            self._forget_dead()
         scalars[metrics.GRAPHS_ALIVE] = float(len(self._alive))
         if self._num_marked_before:
             step, alive = self._clock.step, self._outputs_alive
@@ -310,10 +307,6 @@ class Notes:
     def training_mode(self) -> bool | None:
         """In which mode the model was called last to be trained; None where it was not."""
         return None if self._modes is None else self._modes.training
-
-    def _forget_dead(self) -> None:
-        """Graphs that are gone."""
-        self._alive = [one for one in self._alive if one() is not None]
 
     def send(self) -> StepReads | None:
         """What was looked at in the step that closes, if anything was: told when its numbers are there."""

@@ -78,6 +78,14 @@ class PartCosts:
         """What other threads of ours do for a step."""
         return _typical(self._background) if self._background else 0.0
 
+    def note_plain(self, milliseconds: float, fixed_ms: float) -> None:
+        """How long a step took that looked at nothing but gradients, and what of ours that was beside these."""
+        self._ordinary.append(milliseconds)
+        if fixed := self._host.get("ledger"):
+            fixed.append(fixed_ms)
+        else:
+            _note(self._host, "ledger", fixed_ms)
+
     def note_step(self, milliseconds: float, alone: Part | None, *, is_ordinary: bool) -> None:
         """How long a whole step took; `alone` is the one part beside gradients that it looked at."""
         if is_ordinary:

@@ -37,6 +37,21 @@ REST: Final = 64
 
 FRESH_STEPS: Final = 8
 """Steps in a row with gradients that were written once and cleared by being dropped, after which that is their way."""
+NAMES: Final = (
+    metrics.DATA_MS,
+    metrics.FORWARD_MS,
+    metrics.BACKWARD_MS,
+    metrics.OPTIMIZER_MS,
+    metrics.TRAINING_MODE,
+    metrics.NUM_BACKWARDS,
+    metrics.LEDGER_BACKWARDS,
+    metrics.LEDGER_LOOKED_AT,
+    metrics.LEDGER_ARRIVED,
+    metrics.LEDGER_KEPT,
+    metrics.LEDGER_VANISHED,
+    metrics.LEDGER_TOUCHED,
+)
+"""What is told of every plain step, as the Watcher's way tells it."""
 NOTHING, FORWARD, BACKWARD, ARRIVED, STEPPING = range(5)
 CLOSED: Final = -1
 
@@ -55,6 +70,7 @@ class PlainSteps:
         self._num_left = 0
         self._rests_until = 0
         self._mode: bool | None = None
+        self._training = 0.0
         self._absent: list[int] = []
         self._value: float | Pending = 0.0
         self._began = self._turned = self._arrived = self._stepping = 0.0
@@ -103,6 +119,7 @@ class PlainSteps:
         self._absent = [ABSENT] * len(self._ledger.parameters)
         self._trusts = self._ledger.num_fresh >= FRESH_STEPS
         self._mode = watcher.notes.training_mode
+        self._training = float(bool(self._mode))
         return True
 
     # ---- the seams; each says whether it has done all that there is to do ----
@@ -271,17 +288,43 @@ class PlainSteps:
 
     def _close(self, optimizer: Any, ended: float) -> None:
         watcher = self._watcher
-        assembly, clock, cost, rows = watcher.assembly, watcher.clock, watcher.cost, watcher.assembly.rows
-        self._tell_numbers(rows.scalars, optimizer, ended)
+        assembly, clock, cost = watcher.assembly, watcher.clock, watcher.cost
+        rows = assembly.rows
+        at_step, arrived = self._at_step, self._states
+        rows.scalars.update(
+            zip(
+                NAMES,
+                (
+                    cost.model_is_called(),
+                    (self._turned - self._began) * 1e3,
+                    (self._arrived - self._turned) * 1e3,
+                    (ended - self._stepping) * 1e3,
+                    self._training,
+                    1.0,
+                    1.0,
+                    float(len(at_step[0])),
+                    float(len(at_step[0]) - at_step[0].count(ABSENT)),
+                    0.0,
+                    0.0,
+                    0.0 if at_step == arrived else float(sum(map(operator.ne, at_step[1], arrived[1]))),
+                ),
+                strict=True,
+            )
+        )
+        watcher.batch_tracker.tell_wait(rows.scalars)
+        watcher.notes.tell_counts(rows.scalars, optimizer)
         watcher.registry.note_rates(optimizer, rows)
         watcher.counts.close_step(rows)
         rows.losses.append(NotedLoss(metrics.LOSS, self._value, 1.0))
         rows.has_vectors = False
+        self._ledger.stepped_plainly(at_step)
         watcher.trained_in = get_ident()
-        is_ready = rows.ready()
-        has_changed = cost.close(rows.step, rows, watcher.sink, assembly.plan, is_ready=is_ready)
-        clock.stepped_alone()
-        assembly.rows = StepRows(clock.step, has_vectors=False)
+        is_here = type(self._value) is float and not rows.batches and not rows.pending_scalars
+        is_ready = is_here or rows.ready()
+        has_changed = cost.close_plain(rows, watcher.sink, is_ready=is_ready)
+        clock.own_counts[id(optimizer)] += 1
+        clock.step = following = rows.step + 1
+        assembly.rows = StepRows(following, has_vectors=False)
         watcher.ring.put(rows, is_ready=is_ready)
         if has_changed or not self._ahead or not self.is_allowed:
             watcher.prepare_step()
@@ -291,21 +334,6 @@ class PlainSteps:
         cost.step_begins()
         watcher.taps.keeping = watcher.is_loss_here
         self._heard = NOTHING
-
-    def _tell_numbers(self, scalars: dict[str, float], optimizer: Any, ended: float) -> None:
-        """What the Watcher's way says of such a step."""
-        watcher = self._watcher
-        scalars[metrics.DATA_MS] = watcher.cost.model_is_called()
-        watcher.batch_tracker.tell_wait(scalars)
-        scalars[metrics.FORWARD_MS] = (self._turned - self._began) * 1e3
-        scalars[metrics.BACKWARD_MS] = (self._arrived - self._turned) * 1e3
-        scalars[metrics.OPTIMIZER_MS] = (ended - self._stepping) * 1e3
-        scalars[metrics.TRAINING_MODE] = float(bool(self._mode))
-        watcher.notes.tell_counts(scalars, optimizer)
-        at_step, arrived = self._at_step, self._states
-        num_touched = 0 if at_step == arrived else sum(map(operator.ne, at_step[1], arrived[1]))
-        scalars.update(self._ledger.stepped_plainly(at_step, num_touched))
-        scalars[metrics.NUM_BACKWARDS] = 1.0
 
     def _has_kept(self, error: BaseException) -> bool:
         """An error of ours: from now on every step goes the Watcher's way, this one from here."""

@@ -209,6 +209,13 @@ class Schedule:
             return False
         return self._review()
 
+    def plain_step_took(self, milliseconds: float, fixed_ms: float) -> bool:
+        """As `step_took`, for a step in which nothing but gradients may have been looked at, and what it cost beside these."""
+        self._num_seen += 1
+        self.costs.note_plain(milliseconds, fixed_ms)
+        self._step_ms = MEMORY * (self._step_ms or milliseconds) + (1 - MEMORY) * milliseconds
+        return self._num_seen % REVIEW_EVERY == 0 and self._review()
+
     def _is_time_for_review(self) -> bool:
         """Every so often; and as soon as costs are known where they are many times the budget, as with 10,000 layers."""
         if self._num_seen == FIRST_COSTS:
