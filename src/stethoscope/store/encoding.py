@@ -100,19 +100,11 @@ def _narrow_float(column: npt.NDArray[np.float64]) -> tuple[int, npt.NDArray[Any
     return (_F32, singles[0]) if fits[0] else (_F64, round_to_24_bits(column))
 
 
-def _narrow_count(column: npt.NDArray[np.float64]) -> tuple[int, npt.NDArray[Any]]:
-    with np.errstate(invalid="ignore"):
-        whole = bool(((column >= 0) & (column < _LARGEST_EXACT) & (column == np.floor(column))).all())
-    if not whole or bool(np.signbit(column).any()):
-        return _F64, column
-    return narrow_unsigned(column.astype(np.uint64))
-
-
 def narrow_unsigned(column: npt.NDArray[Any]) -> tuple[int, npt.NDArray[Any]]:
     """The narrowest unsigned form of whole numbers, with its tag."""
-    top = int(column.max(initial=0))
+    num_bits = int(column.max(initial=0)).bit_length()
     for tag, dtype in _UNSIGNED.items():
-        if top <= np.iinfo(dtype).max:
+        if num_bits <= 8 * int(dtype[-1]):
             return tag, column.astype(dtype)
     raise EncodingError("not an unsigned integer")  # pragma: no cover - uint64 always fits the last
 
@@ -121,7 +113,9 @@ def encode_rows(index: U32Array, table: Table, calls: U32Array | None = None) ->
     """The rows of one step as payload bytes."""
     num_rows = len(index)
     columns = np.ascontiguousarray(table.T)
-    tags, head = _encode_sites(index, columns[:NUM_COUNTS], calls)
+    site_tags, sites = _encode_sites(index, calls)
+    count_tags, counts = _encode_counts(columns[:NUM_COUNTS])
+    tags, head = site_tags + count_tags, sites + counts
     # All float columns at once: a step of a small model has few rows, and every call takes longer than they do.
     singles, fits = _to_singles(columns[_ROUNDED])
     mean = shuffle(columns[_MEAN])
@@ -143,29 +137,45 @@ def encode_rows(index: U32Array, table: Table, calls: U32Array | None = None) ->
     return b"".join([_ROWS_HEAD.pack(num_rows, len(columns), 1, 0), tags, *parts])
 
 
-def _encode_sites(index: U32Array, counts: npt.NDArray[np.float64], calls: U32Array | None) -> tuple[bytes, bytes]:
-    """Tags and bytes of what is mostly the same in step after step: which sites, and how many values of which kind they hold."""
-    key = index.tobytes(), counts.tobytes(), None if calls is None else calls.tobytes()
+def _encode_sites(index: U32Array, calls: U32Array | None) -> tuple[bytes, bytes]:
+    """Tags and bytes of which sites there are, and how often they fired: mostly the same in step after step."""
+    key = index.tobytes(), None if calls is None else calls.tobytes()
     known = getattr(_per_thread, "sites", None)
     if known is None or known[0] != key:
-        tags = bytearray()
-        parts: list[bytes] = []
-        _add_column(tags, parts, *_encode_index(index))
-        _add_column(tags, parts, *_encode_calls(calls))
-        for column in counts:
-            tag, values = _narrow_count(column)
-            if len(column) and bool((column.view(np.uint64) == column.view(np.uint64)[0]).all()):
-                _add_column(tags, parts, _CONSTANT, struct.pack("<d", column[0]))
-            else:
-                _add_column(tags, parts, tag, shuffle(values))
-        known = _per_thread.sites = key, (bytes(tags), b"".join(parts))
+        (index_tag, index_bytes), (calls_tag, calls_bytes) = _encode_index(index), _encode_calls(calls)
+        known = _per_thread.sites = key, (bytes([index_tag, calls_tag]), index_bytes + calls_bytes)
     found: tuple[bytes, bytes] = known[1]
     return found
 
 
-def _add_column(tags: bytearray, parts: list[bytes], tag: int, data: bytes) -> None:
-    tags.append(tag)
-    parts.append(data)
+def _encode_counts(counts: npt.NDArray[np.float64]) -> tuple[bytes, bytes]:
+    """Tags and bytes of columns that mostly hold whole numbers, and of these mostly the same one."""
+    if not counts.size:
+        return bytes([_U8] * len(counts)), b""
+    bits = counts.view(np.int64)
+    is_constant = (bits == bits[:, :1]).all(axis=1)
+    narrowed = iter(_narrow_counts(counts[~is_constant]))
+    tags = bytearray()
+    parts: list[bytes] = []
+    for first, same in zip(counts[:, 0].tolist(), is_constant.tolist(), strict=True):
+        tag, data = (_CONSTANT, struct.pack("<d", first)) if same else next(narrowed)
+        tags.append(tag)
+        parts.append(data)
+    return bytes(tags), b"".join(parts)
+
+
+def _narrow_counts(counts: npt.NDArray[np.float64]) -> list[tuple[int, bytes]]:
+    """Each column in the narrowest form that holds all its numbers."""
+    # NaN is in no range. Zero with a sign has the highest bit set, and is the smallest of whole numbers then.
+    if not counts.size or not (counts.view(np.int64).min() >= 0 and counts.max() < _LARGEST_EXACT):
+        return [(_F64, shuffle(column)) for column in counts]
+    whole = counts.astype(np.uint64)
+    is_whole = (whole == counts).all(axis=1).tolist()
+    found: list[tuple[int, bytes]] = []
+    for fits, column, numbers in zip(is_whole, counts, whole, strict=True):
+        tag, values = narrow_unsigned(numbers) if fits else (_F64, column)
+        found.append((tag, values.tobytes() if tag == _U8 else shuffle(values)))
+    return found
 
 
 def _encode_index(index: U32Array) -> tuple[int, bytes]:
