@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import torch
 
-from stethoscope.capture.taps import Inert
+from stethoscope.capture.taps import Inert, InputTap
 
 HOOKS: Final = (
     "_forward_hooks",
@@ -33,9 +33,14 @@ def without_hooks(root: torch.nn.Module) -> Iterator[None]:
         for name in HOOKS:
             held = module.__dict__.get(name)
             taken += [(held, key, held.pop(key)) for key in ours if held is not None and key in held]
+    resting = {id(parts): parts for _, _, hook in taken if isinstance(hook, InputTap) for parts in [hook.parts]}
+    for parts in resting.values():
+        parts.num_paused += 1
     try:
         yield
     finally:
+        for parts in resting.values():
+            parts.num_paused -= 1
         for held, key, hook in taken:
             # What a copy carried in place of ours does nothing, and need not come back.
             if not _is_remnant(hook):

@@ -23,6 +23,7 @@ from torch.compiler import is_compiling
 from stethoscope.capture.collecting import Collector
 from stethoscope.capture.graph_taps import TAPPED, GraphTaps, any_compiled, pass_through
 from stethoscope.capture.guard import Guard, never_compiled, not_compiled_itself
+from stethoscope.capture.part_hooks import PartHooks
 from stethoscope.capture.ring import MeasuredGroup
 from stethoscope.capture.sites import Ensemble, Names, SiteTable, wanted
 from stethoscope.kernels import Pending, measure_async
@@ -227,6 +228,7 @@ class InputTap(Inert):
 
     def __init__(self, taps: Taps, path: str, on_call: Callable[[Any, bool], None]) -> None:
         self._taps, self.path, self._on_call = taps, path, on_call
+        self.parts = taps.parts
 
     def __call__(self, module: Any, args: Any, kwargs: Any = None) -> None:
         """Look at the inputs, where this step is looked at.
@@ -346,8 +348,9 @@ class Taps:
         self.made_way = False
         """Whether they did."""
         self._handles: list[Any] = []
-        self._part_handles: list[Any] = []
-        self._parts: list[OutputTap] = []
+        self.parts = PartHooks()
+        """The hooks on the modules below the roots."""
+        self._part_taps: list[OutputTap] = []
         self.wants_graphs = False
         """Whether outputs were asked for under torch.compile too, which has not shown itself yet."""
         self._tapped: dict[int, ref[torch.nn.Module]] = {}
@@ -375,18 +378,20 @@ class Taps:
             self._tapped[id(module)] = ref(module)
             if not outputs or not self._worth_tapping(path, module, is_root=is_root):
                 continue
-            if len(self._handles) + len(self._part_handles) > self._limit:
+            if len(self._handles) + len(self.parts) > self._limit:
                 self.num_capped += 1
                 self.table.index(Site(path, Kind.ACTIVATION), None, "capped")
                 continue
             kind = Kind.OUTPUT if is_root else Kind.ACTIVATION
             output_tap = OutputTap(self, path, kind)
             if not is_root:
-                self._parts.append(output_tap)
+                self._part_taps.append(output_tap)
                 if self.graphs is not None:
                     output_tap.positions = self.graphs.positions(output_tap)
-            handle = module.register_forward_hook(output_tap)
-            (self._handles if is_root else self._part_handles).append(handle)
+            if is_root:
+                self._handles.append(module.register_forward_hook(output_tap))
+            else:
+                self.parts.add(module, output_tap)
 
     def _is_tapped(self, module: torch.nn.Module) -> bool:
         known = self._tapped.get(id(module))
@@ -396,7 +401,7 @@ class Taps:
         """The model is compiled, and its outputs were asked for: from now on it has two graphs."""
         self.wants_graphs = False
         self.graphs = GraphTaps(self, self._names.root, self.guard)
-        for tap in self._parts:
+        for tap in self._part_taps:
             tap.positions = self.graphs.positions(tap)
         self.guard(self.graphs.forget_graphs, self._names.root)
         self.record(self.recording)
@@ -408,10 +413,8 @@ class Taps:
         bits of what they compute.
         """
         self.can_make_way, self.made_way = False, True
-        for handle in self._part_handles:
-            handle.remove()
-        self._part_handles.clear()
-        self._parts.clear()
+        self.parts.remove()
+        self._part_taps.clear()
 
     def forget(self) -> None:
         """The loss was finite, or another forward pass begins."""
@@ -453,9 +456,9 @@ class Taps:
         self.forget()
         if self.graphs is not None:
             self.graphs.close()
-        for handle in [*self._handles, *self._part_handles]:
+        for handle in self._handles:
             handle.remove()
         self._handles.clear()
-        self._part_handles.clear()
-        self._parts.clear()
+        self.parts.remove()
+        self._part_taps.clear()
         self._tapped.clear()

@@ -449,6 +449,10 @@ class Watcher:
         if taps.recording is not is_recording:
             taps.record(is_recording)
         taps.keeping = may_look and not plan.modules and self.is_loss_here
+        if is_recording or self.is_loss_here or taps.graphs is not None:
+            taps.parts.wake()
+        else:  # on a device nothing is kept for a loss that turns out to be lost: it is known too late
+            taps.parts.rest()
         taps.inputs_due = plan.batches and plan.gradients and not self.evaluating
 
     def _note_loss(self, loss: torch.Tensor) -> None:
