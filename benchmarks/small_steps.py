@@ -259,6 +259,7 @@ def compare(name: str, how: str, settings: str, *, rounds: int, cores: int) -> s
 
 def parts(name: str, settings: dict[str, Any], steps: int = 1200) -> str:
     """Median microseconds in each of our entries, of steps in which nothing is measured; asking the clock takes part of them."""
+    from stethoscope.capture.plain_steps import PlainSteps
     from stethoscope.capture.ring import Ring
     from stethoscope.capture.seams import SEAMS
     from stethoscope.capture.taps import InputTap, OutputTap
@@ -279,7 +280,7 @@ def parts(name: str, settings: dict[str, Any], steps: int = 1200) -> str:
 
     for method in ("backward_begins", "backward_ends", "step_begins", "step_ends"):
         timed(Watcher, method, method.replace("_", " "))
-    timed(Watcher, "_close_step", "of it, closing the step")
+    timed(PlainSteps, "_close", "of it, closing the step")
     timed(Ring, "release", "of it, handing over several steps")
     timed(InputTap, "__call__", "forward begins")
     timed(OutputTap, "__call__", "module outputs")
@@ -315,8 +316,11 @@ def main() -> None:
         work(names[0], asked.work, eval(f"dict({asked.settings})"))
         return
     if asked.parts:
-        for name in names:
-            print(parts(name, eval(f"dict({asked.settings})")), flush=True)
+        for name in names[1:]:  # each in a process of its own
+            subprocess.run(
+                [sys.executable, "-m", "benchmarks.small_steps", name, *sys.argv[1 + len(names) :]], check=False
+            )
+        print(parts(names[0], eval(f"dict({asked.settings})")), flush=True)
         os._exit(0)
     load = os.getloadavg()[0]
     print(
