@@ -3,6 +3,7 @@ is always on or comes before the gradients are unscaled."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import ClassVar, Final
 
@@ -10,6 +11,7 @@ import numpy as np
 
 from stethoscope.analyse.span import Span
 from stethoscope.detect.detector import Code, Detector, Reading, Rule, Streak, is_matrix, median, ratio
+from stethoscope.detect.groups import is_scale_free
 from stethoscope.detect.needs import CLIPS, OWNERS, RATE, SCALER, TOTALS, Need
 from stethoscope.detect.tracks import Track
 from stethoscope.record import Evidence, Finding, Kind, Severity, metrics
@@ -64,11 +66,14 @@ class Schedules(Detector):
         self._scaled = Streak()
         self._scale = 1.0
         self._last_step = 0
+        self._num_values = 0
 
     def observe(self, span: Span) -> None:
         """Take in rates, counts and clips."""
         for _, ownership in span.events_of(Ownership):
             self._groups = ownership.groups
+        weights = span.site_indices(Kind.WEIGHT)
+        self._num_values = max(self._num_values, sum(span.sites[n].num_elements for n in weights))
         for _, totals in span.events_of(Totals):
             self._totals = totals
         for event, skipped in span.events_of(SkippedStep):
@@ -144,6 +149,9 @@ class Schedules(Detector):
                 Reading("clipped steps", num, ">=", STEPS_NEEDED),
                 Reading("share of them that were shortened", shortened, ">", ALWAYS),
                 Reading("median clip coefficient", middle, "<", SMALL_COEFFICIENT),
+                Reading(
+                    "of the optimizer's groups those whose steps feel it, share (none: it is a note)", self._felt()
+                ),
             ),
             lambda: self._always_on(middle),
             "norm",
@@ -158,6 +166,11 @@ class Schedules(Detector):
             self._signs_alone,
             "value",
         )
+
+    def _felt(self) -> float:
+        """Of the optimizers' groups the share whose steps the clipped gradients make smaller."""
+        size = self._clip[2] / math.sqrt(self._num_values) if self._num_values else 0.0
+        return ratio(sum(not is_scale_free(group, size) for group in self._groups), len(self._groups))
 
     def _when_finished(self) -> Iterator[Rule]:
         rates, highest = self._rates.values, self._highest if len(self._rates) else np.nan
@@ -234,10 +247,17 @@ class Schedules(Detector):
 
     def _always_on(self, middle: float) -> Finding:
         first, last, limit = self._clip
+        # A scale-free optimizer undoes the shortening; where nobody is known to hold the weights, nothing is known of that.
+        is_undone = self._felt() == 0.0
+        so = (
+            "the optimizer divides by that size again, so every gradient only counts the same"
+            if is_undone
+            else "the limit is the learning rate now"
+        )
         return Finding(
             "clipping_always_on",
-            Severity.WARNING,
-            f"Clipping at {limit:g} shortens every gradient, to {middle:.2g} of its size: the limit is the learning rate now.",
+            Severity.INFO if is_undone else Severity.WARNING,
+            f"Clipping at {limit:g} shortens every gradient, to {middle:.2g} of its size: {so}.",
             first,
             last,
             (),
