@@ -98,6 +98,8 @@ class OptimizerTerms(Detector):
         for index in np.flatnonzero(~np.isnan(square[:, INDEX["mean"]])):
             if len(seen) >= STEPS_NEEDED:
                 return
+            if not square[index, INDEX["mean"]] > 0:
+                continue  # nothing arrives there: the step is 0 with any eps
             self._lasting[path] = self._since(path, int(span.steps[index])), int(span.steps[index])
             corrected = square[index, INDEX["mean"]] / max(1.0 - beta ** (int(span.steps[index]) + 1), 1e-12)
             size = math.sqrt(max(corrected, 0.0))
