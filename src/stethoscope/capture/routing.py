@@ -125,10 +125,8 @@ class Routing:
 
     def _stacked(self, holder: str) -> set[int]:
         module = self._module(holder)
-        tensors = [
-            *module.parameters(recurse=False),
-            *(p for child in module.children() for p in child.parameters(recurse=False)),
-        ]
+        # Past a `parameters` of the user's own, which may take no arguments.
+        tensors = [p for each in (module, *module.children()) for p in each._parameters.values() if p is not None]
         return {int(p.shape[0]) for p in tensors if p.dim() == 3 and 2 <= p.shape[0] <= MAX_EXPERTS}
 
     def _module(self, path: str) -> Any:
