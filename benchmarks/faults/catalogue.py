@@ -138,7 +138,7 @@ F05 | submodule missing from the optimizer | trainable_params_not_in_optimizer |
 F06 | list instead of ModuleList | unregistered_module | C W | M | E
 F07 | frozen by a slip of the name | frozen_params | C W | M | S
 F08 | detach in the middle | detached_graph | C W | M | E
-F09 | loss sign flipped | loss_metric_disagree | W | L V | S
+F09 | loss sign flipped | errors_maximised | W | L V | S | loss_metric_disagree
 F10 | LR x 100 | update_too_large | W | M | S | bad_init_scale unscaled_inputs
 F11 | LR / 1000 | update_too_small | W | M | S
 F12 | scheduler stepped per batch | lr_decays_too_early | D | M | S
@@ -270,6 +270,8 @@ H68 killed units of a wide layer without which it learns
 H69 weights that are clipped to a limit after each step
 H70 a game of two networks in balance
 H71 a loader that keeps the processor busy
+H72 a pause for a plot after each step
+H73 gradients clipped far below their norm, then Adam
 """.strip().splitlines()
 )
 

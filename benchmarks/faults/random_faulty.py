@@ -129,7 +129,9 @@ INJECTIONS: Final[dict[str, Injection]] = {
     "not cleared": Injection(("gradients_not_cleared",), _attribute("clears", "never")),
     "cleared too early": Injection(("gradients_cleared_before_step",), _attribute("clears", "before")),
     "never steps": Injection(("optimizer_never_steps",), _attribute("steps", False)),
-    "clip at 1e-4": Injection(("clipping_always_on",), _attribute("clip", 1e-4)),
+    "clip at 1e-4": Injection(
+        ("clipping_always_on",), _attribute("clip", 1e-4), lambda d: d.optimizer in ("SGD", "momentum")
+    ),
     "not averaged": Injection(
         ("accumulation_not_averaged",), _attribute("accumulate", 4), lambda d: d.architecture != "VAE"
     ),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import torch
 import torch.nn.functional as F
 from benchmarks.faults.catalogue import Outcome, finished, program
@@ -116,4 +118,34 @@ def h71_a_loader_that_keeps_the_processor_busy(seed: int) -> Outcome:
     session = stethoscope.watch(model, optimizer)
     for _ in range(5):
         fit(session, model, optimizer, DataLoader(_Prepared(), batch_size=64, shuffle=True))
+    return finished(session)
+
+
+@program()
+def h72_a_pause_for_a_plot(seed: int) -> Outcome:
+    """A tutorial that shows its fit: each step it stands still for 20 ms, and waits for no data."""
+    torch.manual_seed(seed)
+    data, model = digits(), mlp(64, 32, 10)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    session = stethoscope.watch(model, optimizer)
+    for x, y in batches(data.x, data.y, steps=80, seed=seed):
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+        time.sleep(0.02)
+    return finished(session)
+
+
+@program()
+def h73_clipped_far_below_the_norm_under_adam(seed: int) -> Outcome:
+    """A sum over pixels has a norm of thousands, the limit is 1, and Adam divides by the size that is left."""
+    torch.manual_seed(seed)
+    data, model = digits(), mlp(64, 32, 64)
+    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
+    session = stethoscope.watch(model, optimizer)
+    for x, _ in batches(data.x, data.y, steps=160, seed=seed):
+        optimizer.zero_grad()
+        F.mse_loss(model(x), x, reduction="sum").backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
     return finished(session)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 
 import torch
 import torch.nn.functional as F
@@ -10,6 +11,7 @@ from benchmarks.faults.catalogue import Outcome, finished, program, ready
 from benchmarks.faults.data import batches, cancer, cancer_raw, cancer_regression, digits, digits_raw
 from benchmarks.faults.models import mlp
 from benchmarks.faults.training import fit
+from torch.utils.data import DataLoader, Dataset
 
 import stethoscope
 
@@ -87,15 +89,28 @@ def f64_normalised_twice(seed: int) -> Outcome:
     return finished(session, checkup)
 
 
+class _OnDisk(Dataset[tuple[torch.Tensor, torch.Tensor]]):
+    """Batches that are read and decoded for 12 ms each, one after the other."""
+
+    def __init__(self, read: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> None:
+        self.batches = list(read)
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        time.sleep(0.012)
+        return self.batches[index]
+
+
 @program(step=0)
 def f73_slow_loader(seed: int) -> Outcome:
-    """Each batch is read and decoded for 12 ms, one after the other; the step itself takes two."""
+    """A DataLoader without workers waits for the disk; the step itself takes two milliseconds."""
     torch.manual_seed(seed)
     data, model = digits(), mlp(64, 64, 10)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     session = stethoscope.watch(model, optimizer)
-    for x, y in batches(data.x, data.y, steps=100, seed=seed):
-        time.sleep(0.012)
+    for x, y in DataLoader(_OnDisk(batches(data.x, data.y, steps=100, seed=seed)), batch_size=None):
         optimizer.zero_grad()
         F.cross_entropy(model(x), y).backward()
         optimizer.step()

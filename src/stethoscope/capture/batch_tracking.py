@@ -66,29 +66,30 @@ class BatchTracker:
         """The user logs batches: of this kind none is told from here any more."""
         self._logged[evaluating] = True
 
-    def arrived(self, dataset: Any, batch: Any, seconds: float, *, evaluating: bool) -> None:
-        """A loader yielded a batch after so many seconds."""
+    def arrived(self, dataset: Any, batch: Any, seconds: float, *, evaluating: bool) -> bool:
+        """A loader yielded a batch after so many seconds; says whether it was training that waited for it."""
         if os.getpid() != self._pid:
-            return
+            return False
         began = time.perf_counter()
         training = any(root.training for root in self._names.roots.values())
         is_training = training and torch.is_grad_enabled() and not evaluating
         source = self._source(dataset)
+        has_waited = is_training and threading.get_ident() == self.thread
         if is_training:
             self._numbers[source] += 1
-            if threading.get_ident() == self.thread:
+            if has_waited:
                 self._waited_ms = (self._waited_ms or 0.0) + seconds * 1e3
         wanted = self._due() if is_training else self._may_validate(began)
         if is_training:
             self._passed = None if wanted else (source, [(name, weakref.ref(t)) for name, t in tensors_in(batch)])
-        if not wanted or self._logged[not is_training]:
-            return
-        table = self._table if is_training else None
-        arrival = LoaderBatch.of(batch, source, is_training=is_training, table=table)
-        if arrival is not None:
-            arrival.facts["number"] = self._numbers[source]
-            self._recent.append(arrival)
-        self._account(time.perf_counter() - began, is_training)
+        if wanted and not self._logged[not is_training]:
+            table = self._table if is_training else None
+            arrival = LoaderBatch.of(batch, source, is_training=is_training, table=table)
+            if arrival is not None:
+                arrival.facts["number"] = self._numbers[source]
+                self._recent.append(arrival)
+            self._account(time.perf_counter() - began, is_training)
+        return has_waited
 
     def wants_call(self, *, training: bool) -> bool:
         """Whether a call of a root is looked at, with gradients or without: a batch waits to be known again in its arguments, or

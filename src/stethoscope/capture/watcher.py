@@ -379,7 +379,9 @@ class Watcher:
     @guarded
     def batch_arrived(self, dataset: Any, batch: Any, seconds: float) -> None:
         """Note it, until it is known whether it is trained on."""
-        self.batch_tracker.arrived(dataset, batch, seconds, evaluating=self.evaluating)
+        if self.batch_tracker.arrived(dataset, batch, seconds, evaluating=self.evaluating):
+            # Here the wait ends, also for a model that is then called by a method of its own, which nobody hears.
+            self.cost.model_is_called()
 
     @guarded
     def average_made(self, average: Any) -> None:

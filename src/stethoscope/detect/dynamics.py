@@ -10,7 +10,7 @@ import numpy as np
 
 from stethoscope.analyse.span import Span
 from stethoscope.analyse.trends import Direction, mann_kendall, shorten
-from stethoscope.detect.detector import Code, Detector, Reading, Rule, median
+from stethoscope.detect.detector import Code, Detector, Reading, Rule, median, ratio
 from stethoscope.detect.needs import LOSS, Need
 from stethoscope.detect.surrogate_loss import SurrogateLoss
 from stethoscope.detect.tracks import LIMIT, Track
@@ -134,6 +134,10 @@ class Dynamics(Detector):
         table = self._idle.rows
         return min(float(np.median(table[:, 1] / np.maximum(table[:, 0], 1e-9))), 1.0)
 
+    def _loaded_share(self) -> float:
+        """Of the waits, those that a loader was seen to make: what else passes between two steps may be a pause or a plot."""
+        return min(ratio(self._num_loaded, self._num_waits), 1.0)
+
     def rules(self) -> Iterator[Rule]:
         """Both where they last."""
         began = self._first or 0
@@ -166,6 +170,7 @@ class Dynamics(Detector):
                 Reading("share of a step spent waiting", share, ">", WAITING_SHARE),
                 Reading("wait in ms", typical, ">", WAITING_MS),
                 Reading("share of the wait in which the processor slept (below half, it is a note)", idle),
+                Reading("share of the waits that are a loader's own (below half, it is a note)", self._loaded_share()),
             ),
             lambda: self._data_bound(first, share, typical, idle),
         )
@@ -184,18 +189,17 @@ class Dynamics(Detector):
         )
 
     def _data_bound(self, first: int, share: float, typical: float, idle: float) -> Finding:
-        """A warning where something stands still meanwhile; where the processor itself prepares the data, a note."""
-        # Without a loader all that is known is what passes between a step and the next call of the model.
-        spent = (
-            "waiting for data"
-            if self._num_loaded
-            else "between a step and the model's next call, waiting for data or other work"
-        )
+        """A warning where something stands still until a loader has a batch; a note where that is not known, or not so."""
+        is_loaded = self._loaded_share() >= 0.5
         if idle < IDLE:
             spent = "between a step and the model's next call, and the processor works meanwhile: on data, or on an environment"
+        else:
+            spent = (
+                "waiting for data" if is_loaded else "between a step and the model's next call: in a pause, or for data"
+            )
         return Finding(
             "data_bound",
-            Severity.WARNING if idle >= IDLE else Severity.INFO,
+            Severity.WARNING if is_loaded and idle >= IDLE else Severity.INFO,
             f"{share:.0%} of the time is spent {spent}, {typical:.0f} ms a step.",
             first,
             self._last_step,
