@@ -32,6 +32,10 @@ MAX_HELD: Final = 32
 HOLD_SECONDS: Final = 0.05
 """and for how long the first of them may wait for the others."""
 POLL_SECONDS: Final = 0.002
+MOST_POLL_SECONDS: Final = 0.032
+"""For how long a thread looks away that waits for a device: every look takes the interpreter from the training."""
+FEW_WAITING: Final = 8
+"""Steps in flight up to which it looks away for longer and longer."""
 SCALED: Final = [
     position for name, position in INDEX.items() if position >= NUM_COUNTS and name not in ("skewness", "kurtosis")
 ]
@@ -389,6 +393,7 @@ class Ring:
             self.sink.tell(rows.step, events.CaptureError(error=repr(error)))
 
     def _drain(self) -> None:
+        away = POLL_SECONDS
         while not self._stopping:
             with self._lock:
                 head = self._waiting[0] if self._waiting else None
@@ -398,9 +403,11 @@ class Ring:
             if head is None:
                 self._wake.wait(1.0)
             elif head.ready():
+                away = POLL_SECONDS
                 self._emit(head)
                 with self._lock:
                     if self._waiting and self._waiting[0] is head:
                         self._waiting.popleft()
             else:
-                time.sleep(POLL_SECONDS)
+                time.sleep(away)
+                away = min(2 * away, MOST_POLL_SECONDS) if len(self._waiting) <= FEW_WAITING else POLL_SECONDS

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stethoscope.analyse.span import Span
-from stethoscope.detect.detector import Code, Detector, Reading, Rule, is_matrix, ratio
+from stethoscope.detect.detector import Code, Detector, Reading, Rule, is_matrix, median, ratio
 from stethoscope.detect.needs import LOSS, OUTPUTS, WEIGHTS, optional
 from stethoscope.detect.surrogate_loss import SurrogateLoss
 from stethoscope.record import Evidence, Finding, FloatArray, IntArray, Kind, Severity, SiteInfo, metrics
@@ -240,5 +240,5 @@ def _is_followed(info: SiteInfo) -> bool:
 
 def _level(values: FloatArray) -> tuple[float, float]:
     """The median, and the standard deviation that its middle shows."""
-    middle = float(np.median(values))
-    return middle, 1.4826 * float(np.median(np.abs(values - middle)))
+    middle = median(values)
+    return middle, 1.4826 * median(np.abs(values - middle))

@@ -150,7 +150,7 @@ class Overshooting(Detector):
         self._losses.append(loss)
         if len(self._losses) < WINDOW or self._broken is not None:
             return
-        level = float(np.median(self._losses))
+        level = median(self._losses)
         self._first = min(self._first, level) if np.isinf(self._first) else self._first
         if level < self._best:
             self._best, self._best_step, self._best_rate = level, step, self._rate

@@ -166,7 +166,7 @@ class UpdateSize(Detector):
 
     def _follow_ratio(self, step: int, ratios: FloatArray, paths: list[str]) -> None:
         values = ratios[~np.isnan(ratios)]
-        middle = float(np.median(values))
+        middle = median(values)
         self._largest_ever = max(self._largest_ever, float(values.max()))
         if len(self._ratios) < STEPS_NEEDED:
             self._ratios.append(float(values.max()))
@@ -206,7 +206,7 @@ class UpdateSize(Detector):
         half = len(losses) // 2
         if half < 3:
             return
-        before, after = float(np.median(losses[:half])), float(np.median(losses[half:]))
+        before, after = median(losses[:half]), median(losses[half:])
         if after > before - STALL_FALL * abs(before):
             self._stalled = (first, before, after)
 
@@ -359,7 +359,7 @@ class UpdateSize(Detector):
         )
 
     def _too_small(self) -> Finding:
-        ratio = float(np.median(self._ratios))
+        ratio = median(self._ratios)
         so = "the learning rate is too low to learn anything"
         if self._largest_ever >= SMALL:
             num_steps = self._curves.last_step + 1
