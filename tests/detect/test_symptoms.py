@@ -18,13 +18,13 @@ BINARY = LossKind(LossFamily.BINARY, "BinaryCrossEntropyWithLogits", is_mean=Tru
 DISTANCE = LossKind(LossFamily.DISTANCE, "MseLoss", is_mean=True)
 UNKNOWN = LossKind(LossFamily.UNKNOWN, operations=("Neg", "Mean", "Mul"))
 CHANCE = math.log(10)
-RNG = np.random.default_rng(0)
 
 
 def curve(*parts: tuple[float, float, int], noise: float = 0.02) -> Series:
     """Straight pieces from one level to another, with noise."""
     values = np.concatenate([np.linspace(first, last, count) for first, last, count in parts])
-    values = values * (1.0 + noise * RNG.standard_normal(len(values)))
+    random = np.random.default_rng(hash((parts, noise)) % 2**32)  # the same in whatever order tests run
+    values = values * (1.0 + noise * random.standard_normal(len(values)))
     return Series(np.arange(len(values)), values)
 
 
@@ -149,7 +149,7 @@ def test_a_reward_tells_where_the_loss_does_not() -> None:
     reward = {"reward": curve((0.1, 0.9, 50))}
     found = learning(run(curve((0.0, 0.1, 200)), UNKNOWN, validation=reward))
     assert found.learns
-    assert found.message.startswith("reward rose from 0.0975 to ")
+    assert found.message.startswith("reward rose from 0.101 to 0.775")
     flat = {"reward": curve((0.1, 0.1, 50), noise=0.3)}
     assert not learning(run(curve((0.0, 0.1, 200)), UNKNOWN, validation=flat)).learns
 
