@@ -192,7 +192,7 @@ def _from_pyproject() -> dict[str, Any]:
 def _settings_table(path: Path, text: str) -> dict[str, Any]:
     try:
         table: Any = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise _broken_project(path, error) from error
     for name in ("tool", "stethoscope"):
         table = table.get(name, {})

@@ -1,6 +1,7 @@
 """animate and resume: what they write, what they say, and what they exit with."""
 
 import json
+import os
 import xml.etree.ElementTree as ET
 
 import pytest
@@ -59,3 +60,28 @@ def test_resume_leaves_the_file_that_a_paused_run_waits_for(cli, healthy):
     assert (healthy / RESUME_FILE).exists()
     body = json.loads(cli("resume", healthy, "--json")[1])
     assert body["resumed"] is True
+
+
+def test_resume_follows_nothing_out_of_the_run(cli, healthy, tmp_path):
+    """A run may come from anybody: neither file is read or made where a link leads."""
+    outside = tmp_path / "outside"
+    outside.write_text("a secret")
+    (healthy / PAUSED_FILE).symlink_to(outside)
+    code, out, err = cli("resume", healthy)
+    assert (code, out) == (2, "")
+    assert "a secret" not in err
+    (healthy / PAUSED_FILE).unlink()
+    os.mkfifo(healthy / PAUSED_FILE)
+    assert cli("resume", healthy)[0] == 2, "and nobody waits for a FIFO"
+    (healthy / PAUSED_FILE).unlink()
+    (healthy / PAUSED_FILE).write_text("hook 'halt' at step 3")
+    (healthy / RESUME_FILE).symlink_to(tmp_path / "made")
+    assert cli("resume", healthy)[0] == 0
+    assert not (tmp_path / "made").exists()
+    assert (healthy / RESUME_FILE).is_file()
+    assert not (healthy / RESUME_FILE).is_symlink()
+    (healthy / RESUME_FILE).unlink()
+    (healthy / RESUME_FILE).mkdir()
+    code, _, err = cli("resume", healthy)
+    assert code == 2
+    assert "Traceback" not in err

@@ -9,6 +9,7 @@ import dataclasses
 import hashlib
 import io
 import json
+import operator
 import os
 import shutil
 import socket
@@ -169,6 +170,13 @@ def _links_and_specials() -> None:
 
         return make
 
+    def paused(make: Callable[[Path, Path], None]) -> Callable[[Path, Path], None]:
+        def pause(run: Path, outside: Path) -> None:
+            (run / "paused").write_text("hook 'halt' at step 3\n")
+            make(run, outside)
+
+        return pause
+
     def put_socket(path: Path) -> None:
         with socket.socket(socket.AF_UNIX) as made:
             here = Path.cwd()
@@ -191,6 +199,14 @@ def _links_and_specials() -> None:
         case(f"{name} is empty")(replaced(PLACES[name], Path.touch))
     for label in FOLDERS:
         case(f"folder {label} is a link outside")(link_folder(label))
+    for name in ("paused", "resume"):
+        named = operator.methodcaller("__truediv__", name)
+        case(f"{name} is a link outside")(paused(link_file(named)))
+        for what, put in {"a FIFO": os.mkfifo, "a folder": Path.mkdir, "20 GB of nothing": _sparse}.items():
+            case(f"{name} is {what}")(paused(replaced(named, put)))
+        case(f"{name} is a link to /dev/zero")(
+            paused(replaced(named, operator.methodcaller("symlink_to", "/dev/zero")))
+        )
 
 
 def _sparse(path: Path) -> None:

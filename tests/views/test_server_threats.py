@@ -16,6 +16,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from tests.store.test_store_fuzz import EXAMPLES
 from tests.views import synthetic
 
 pytest.importorskip("starlette")
@@ -120,7 +121,9 @@ queries = st.one_of(
 
 
 @settings(
-    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    max_examples=max(100, EXAMPLES),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(extra=st.lists(st.tuples(names, values), max_size=4), path=paths, query=queries, with_token=st.booleans())
 @example(extra=[(b"origin", b"http://[::1")], path="/", query=b"", with_token=True)

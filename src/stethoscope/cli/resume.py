@@ -19,13 +19,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Leaves the file that the paused training waits for; refuses where none waits."""
-    from stethoscope.hooks.pause import PAUSED_FILE, RESUME_FILE, paused_reason
+    from stethoscope.hooks.pause import PAUSED_FILE, go_on, paused_reason
 
     folder = choose_path(args.run)
     reason = paused_reason(folder)
     if reason is None:
         raise UsageError("This run is not paused", where=folder, do=f"A paused run holds a file named {PAUSED_FILE}")
-    (folder / RESUME_FILE).touch()
+    try:
+        go_on(folder)
+    except OSError as error:
+        raise UsageError(f"This run cannot be resumed from here ({error.strerror or error})", where=folder) from error
     if args.json:
         emit_json({"run": str(folder), "resumed": True, "reason": reason})
     else:

@@ -13,7 +13,6 @@ import queue
 import sys
 import threading
 import time
-import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Callable
@@ -110,12 +109,19 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
         return
 
 
+def _is_address(url: str) -> bool:
+    try:
+        parts = urllib.parse.urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # brackets that do not close, a port that is no number
+        return False
+
+
 class WebhookSink:
     """POSTs alerts as JSON from a thread of its own; what does not fit the queue is dropped and counted."""
 
     def __init__(self, url: str, *, timeout_s: float = 3.0, max_queued: int = 64) -> None:
-        parts = urllib.parse.urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        if not _is_address(url):
             raise ConfigError("a webhook needs an http or https address", where=url)
         self.num_sent = self.num_failed = self.num_dropped = 0
         self._url, self._timeout_s = url, timeout_s
@@ -155,7 +161,7 @@ class WebhookSink:
             try:
                 self._post_alert(alert)
                 self.num_sent += 1
-            except (OSError, ValueError, urllib.error.URLError) as error:
+            except Exception as error:  # whatever answers there: http.client has errors that are no OSError
                 self.num_failed += 1
                 # Once: an address that does not answer is worth a word, and no more than one.
                 level = logging.WARNING if self.num_failed == 1 else logging.DEBUG

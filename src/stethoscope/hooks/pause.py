@@ -15,12 +15,14 @@ from pathlib import Path
 from typing import Final, TextIO
 
 from stethoscope.record import StopTraining, printable
+from stethoscope.store.inside import read_file, remove_file
 from stethoscope.store.private import create_file
 
 RESUME_FILE: Final = "resume"
 PAUSED_FILE: Final = "paused"
 """Holds the reason, for as long as training waits."""
 POLL_S: Final = 0.5
+_MOST_REASON: Final = 64 << 10
 STOP_WORDS: Final = frozenset({"stop", "s", "q", "quit"})
 
 Poll = Callable[[float], str | None]
@@ -117,9 +119,16 @@ class Pauser:
 def paused_reason(run_folder: Path) -> str | None:
     """Why training waits in this run; None where it does not."""
     try:
-        return (run_folder / PAUSED_FILE).read_text(encoding="utf-8", errors="replace").strip()
+        return read_file(run_folder, PAUSED_FILE, _MOST_REASON).decode(errors="replace").strip()
     except OSError:
         return None
+
+
+def go_on(run_folder: Path) -> None:
+    """Leave the file that the paused training waits for; OSError where a folder stands in its place."""
+    with contextlib.suppress(FileNotFoundError):
+        remove_file(run_folder, RESUME_FILE)  # a link itself, not what it leads to
+    os.close(create_file(run_folder / RESUME_FILE))
 
 
 def _world_size() -> int:

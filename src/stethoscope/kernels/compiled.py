@@ -101,7 +101,7 @@ def read(folder: Path, variant: Variant) -> Binary | None:
         described = json.loads(line)
         if described.pop("sha256") == hashlib.sha256(image).hexdigest():
             return Binary(**described, image=image)
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         pass
     with contextlib.suppress(OSError):
         path.unlink()

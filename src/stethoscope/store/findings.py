@@ -249,14 +249,14 @@ def _decode_findings(payload: bytes) -> tuple[bool, list[Finding], dict[str, str
     told = fields.object("failures", {})
     names = Fields(told, "the failures")
     failures = {name: names.text(name, most=10_000) for name in told}
-    findings = [_checked_finding(finding) for finding in fields.items("findings", dict)]
+    findings = [checked_finding(finding) for finding in fields.items("findings", dict)]
     positions = fields.items("causes", int, [])
     if not all(0 <= position < len(findings) for position in positions):
         raise EncodingError("a cause is none of the findings")
     return fields.flag("replace"), findings, failures, [findings[position] for position in positions]
 
 
-def _checked_finding(body: dict[str, Any]) -> Finding:
+def checked_finding(body: dict[str, Any]) -> Finding:
     """A finding whose every field is of its type."""
     fields = Fields(body, "a finding")
     fields.text("code", most=1000)

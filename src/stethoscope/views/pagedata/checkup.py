@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Final, TypedDict
+import contextlib
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final, TypedDict
 
 from stethoscope.explain.diagnosis import Diagnosis
 from stethoscope.record import Finding
 from stethoscope.record.events import Checkup as CheckupEvent
 from stethoscope.store import Run
+from stethoscope.store.findings import checked_finding
+from stethoscope.store.json_payload import EncodingError
 from stethoscope.views.pagedata.packing import text
 from stethoscope.views.pagedata.screens import Screen
 from stethoscope.views.pagedata.verdict import FindingRow, finding_row
@@ -42,7 +47,7 @@ def checkup_data(run: Run) -> Checkup | None:
     if not events:
         return None
     _, said = events[-1]
-    found = [Finding.from_json(one) for one in said.findings]
+    found = list(_readable(said.findings))
     found.sort(key=lambda finding: -finding.severity.rank)
     experiments: list[ExperimentData] = [
         {
@@ -59,9 +64,20 @@ def checkup_data(run: Run) -> Checkup | None:
         "numExperiments": said.num_experiments,
         "experiments": experiments[:MAX_ROWS],
         "notExamined": [text(note, 300) for note in said.not_examined][:MAX_ROWS],
-        "seconds": said.seconds,
-        "time": said.time,
+        "seconds": _finite(said.seconds),
+        "time": _finite(said.time),
     }
+
+
+def _readable(bodies: Iterable[Mapping[str, Any]]) -> Iterator[Finding]:
+    """Those that are findings: a run may come from anybody."""
+    for body in bodies:
+        with contextlib.suppress(EncodingError):
+            yield checked_finding(dict(body))
+
+
+def _finite(value: float) -> float:
+    return value if math.isfinite(value) else 0.0
 
 
 SCREEN: Final = Screen(name="checkup", title="Checkup", order=70)
