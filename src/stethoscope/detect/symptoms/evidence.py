@@ -16,7 +16,7 @@ from stethoscope.detect.symptoms.course import best_level
 from stethoscope.detect.symptoms.learning import AT_CHANCE, guessing
 from stethoscope.detect.symptoms.loss_kind import LossFamily
 from stethoscope.detect.symptoms.progress import FIRST, Progress
-from stethoscope.detect.symptoms.validation import improved, late
+from stethoscope.detect.symptoms.validation import early, improved, late
 from stethoscope.record import Evidence, plural
 
 LOSSES_NEEDED: Final = 20
@@ -209,7 +209,7 @@ def _score_courses(progress: Progress) -> list[tuple[Evidence, bool]]:
         values = series.values[np.isfinite(series.values)]
         is_better = improved(name, values)
         if is_better is not None:
-            out.append((Evidence(name, late(values), float(values[0]), stat=name), is_better))
+            out.append((Evidence(name, late(values), early(values), stat=name), is_better))
     return sorted(out, key=lambda one: (not one[1], not is_validation(one[0].label), one[0].label))
 
 

@@ -51,11 +51,23 @@ def _validation_series(progress: Progress) -> list[tuple[str, Series]]:
 
 
 def improved(name: str, values: FloatArray) -> bool | None:
-    """Whether a score got better than its first value by more than jitter; None where there are too few values."""
+    """Whether a score got better than it began by more than jitter; None where there are too few values."""
     if len(values) < 2:
         return None
-    sign, start, end = direction(name), float(values[0]), late(values)
-    return bool(sign * (end - start) > max(SURE * _uncertainty(values), 0.05 * max(abs(start), abs(end))))
+    sign, start, end = direction(name), early(values), late(values)
+    num_early = _num_early(values)
+    # Where it began jitters too: a single value by all of the noise, the middle of several by less.
+    unsure = math.hypot(_uncertainty(values), noise(values) * (1.25 if num_early > 2 else 1.0) / math.sqrt(num_early))
+    return bool(sign * (end - start) > max(SURE * unsure, 0.05 * max(abs(start), abs(end))))
+
+
+def early(values: FloatArray) -> float:
+    """The middle of the first tenth."""
+    return float(np.median(values[: _num_early(values)]))
+
+
+def _num_early(values: FloatArray) -> int:
+    return max(len(values) // 10, 1)
 
 
 def late(values: FloatArray) -> float:
