@@ -38,6 +38,8 @@ class Measured:
     """The first note of the family: code, the step it was said, message."""
     told: list[Any] | None
     """The first warning of the family, or worse."""
+    spells: list[list[int]]
+    """From when to when something of the family stood: a suspicion may be withdrawn, and come back."""
     alarms: dict[str, list[int]]
     """Of the peers."""
     same_losses: bool
@@ -59,7 +61,9 @@ def measure(program: Program, seed: int, folder: Path) -> list[Measured]:
     found = []
     for is_bad, (losses, alarms, same, run) in twins.items():
         at = break_step(losses, twins[False][0]) if is_bad else None
-        found.append(Measured(program.name, seed, is_bad, at, *_first_said(run), alarms, same, []))
+        found.append(
+            Measured(program.name, seed, is_bad, at, *_what_was_said(run, at or program.steps), alarms, same, [])
+        )
         found[-1].others = _others(run)
     return found
 
@@ -77,24 +81,30 @@ def _both_ways(
     return losses, alarms, same, open_run(path)
 
 
-def _first_said(run: Run) -> tuple[list[Any] | None, list[Any] | None]:
-    """The first suspicion and the first warning, as an analysis beside the training would have said them."""
+def _what_was_said(run: Run, last: int) -> tuple[list[Any] | None, list[Any] | None, list[list[int]]]:
+    """The first suspicion, the first warning and all spells, as an analysis beside the training would have said them."""
     wanted = family()
     detection = Detection(_registry(wanted | set(SUSPICIONS)))
     suspected: list[Any] | None = None
     told: list[Any] | None = None
+    spells: list[list[int]] = []
+    stands = False
     for span in spans(run, size=LOOK_EVERY):
         detection.observe([span])
         said = int(span.steps[-1]) + 1 if len(span.steps) else 0  # a step is settled when the next one is there
-        for finding in detection.findings():
-            if finding.severity is Severity.INFO:
-                if finding.code in SUSPICIONS:
-                    suspected = suspected or [finding.code, said, finding.message]
-            elif finding.code in wanted:
-                told = told or [finding.code, said, finding.message]
-        if told is not None:
+        found = detection.findings()
+        notes = [f for f in found if f.severity is Severity.INFO and f.code in SUSPICIONS]
+        warnings = [f for f in found if f.severity is not Severity.INFO and f.code in wanted]
+        if notes and suspected is None:
+            suspected = [notes[0].code, said, notes[0].message]
+        if warnings and told is None:
+            told = [warnings[0].code, said, warnings[0].message]
+        if bool(notes or warnings) != stands:
+            stands = not stands
+            spells = [*spells, [said, last]] if stands else [*spells[:-1], [spells[-1][0], said]]
+        if said > last:
             break
-    return suspected, told
+    return suspected, told, spells
 
 
 def _registry(codes: frozenset[str]) -> Registry:

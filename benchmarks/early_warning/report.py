@@ -10,6 +10,7 @@ from benchmarks.early_warning.measuring import Measured
 from benchmarks.early_warning.programs import PROGRAMS
 
 OURS: Final = "Stethoscope, suspicion or finding"
+STANDING: Final = "Stethoscope, what stood from then to the break"
 FOUND: Final = "Stethoscope, finding alone"
 Alarms = Callable[[Measured], list[int]]
 
@@ -18,6 +19,7 @@ def tools(found: Sequence[Measured]) -> dict[str, Alarms]:
     """By name, the steps at which a tool first warned, or warned again."""
     named: dict[str, Alarms] = {
         OURS: lambda one: sorted(said[1] for said in (one.suspected, one.told) if said is not None),
+        STANDING: lambda one: [since for since, until in one.spells if until >= (one.break_at or 0)],
         FOUND: lambda one: [one.told[1]] if one.told is not None else [],
     }
     for name in dict.fromkeys(name for one in found for name in one.alarms):
@@ -78,7 +80,7 @@ def text(found: Sequence[Measured]) -> str:
 
 
 def _one_by_one(broken: Sequence[Measured], found: Sequence[Measured]) -> list[str]:
-    others = [name for name in tools(found) if name not in (OURS, FOUND)]
+    others = [name for name in tools(found) if name not in (OURS, STANDING, FOUND)]
     lines = [
         f"| program | seed | breaks at | suspected | found | {' | '.join(others)} |",
         f"| --- | --- | --- | --- | --- | {' | '.join('---' for _ in others)} |",

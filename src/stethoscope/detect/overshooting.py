@@ -39,7 +39,7 @@ LOST: Final = 0.8
 AGAIN: Final = 0.8
 """Of the best loss until then: further down, it learns on."""
 OTHER_INPUTS: Final = 2.0
-"""Times the size that inputs had when the loss was at its best: then they changed, and not what the rate is for them."""
+"""Times the size that inputs had at first: then they changed, and not what the rate is for them."""
 KNOWN: Final = (LossFamily.CLASSES, LossFamily.BINARY, LossFamily.DISTANCE)
 """Losses that cannot go below zero."""
 
@@ -94,7 +94,7 @@ class Overshooting(Detector):
         self._was_lost = False
         """Whether the loss was lost before steps promised too much."""
         self._inputs: deque[float] = deque(maxlen=WINDOW)
-        self._inputs_at_best = np.nan
+        self._first_inputs = np.nan
 
     def observe(self, span: Span) -> None:
         """One promise and one loss for every step that has both."""
@@ -117,6 +117,8 @@ class Overshooting(Detector):
                 self._promises.append(float(promises[row]))
             if np.isfinite(sizes[row]):
                 self._inputs.append(float(sizes[row]))
+                if np.isnan(self._first_inputs) and len(self._inputs) == WINDOW // 2:
+                    self._first_inputs = median(self._inputs)
             if recorded[row]:
                 self._see_loss(int(step), float(losses[row]))
 
@@ -154,7 +156,6 @@ class Overshooting(Detector):
         self._first = min(self._first, level) if np.isinf(self._first) else self._first
         if level < self._best:
             self._best, self._best_step, self._best_rate = level, step, self._rate
-            self._inputs_at_best = median(self._inputs)
         now = self._state(step)
         if self._since is None:
             self._since = now if now.holds else None
@@ -169,7 +170,7 @@ class Overshooting(Detector):
         return (
             self._since is not None
             and not self._was_lost
-            and not median(self._inputs) > OTHER_INPUTS * self._inputs_at_best
+            and not median(self._inputs) > OTHER_INPUTS * self._first_inputs
         )
 
     def _state(self, step: int) -> _State:
