@@ -24,7 +24,13 @@ STACKED: Final[tuple[tuple[Any, int], ...]] = (
     (torch.nn.MultiheadAttention, 3),
 )
 STACKED_NAMES: Final = ("weight_ih", "weight_hh", "in_proj_weight")
-INITIALIZED: Final = (torch.nn.Linear, torch.nn.modules.conv._ConvNd)
+INITIALIZED: Final = (
+    torch.nn.Linear,
+    torch.nn.modules.conv._ConvNd,
+    torch.nn.Embedding,
+    torch.nn.RNNBase,
+    torch.nn.RNNCellBase,
+)
 LEAST_VALUES: Final = 256
 """Fewer values may lie so by chance."""
 SURE: Final = 4.0
@@ -133,24 +139,46 @@ class Copies:
 
 
 def untrained(names: Names) -> tuple[str, ...]:
-    """Frozen matrices with nothing in them but PyTorch's default initialization: uniform up to a bound that inputs give."""
+    """Frozen matrices with nothing in them but PyTorch's default initialization."""
     found = []
     for path, module in names.root.named_modules():
-        weight = dict(names.own(module)).get("weight") if isinstance(module, INITIALIZED) else None
-        if weight is None or weight.requires_grad or not can_defer(weight) or not weight.is_floating_point():
-            continue
-        if LEAST_VALUES <= weight.numel() <= MAX_COMPARED and _is_uniform(weight.detach()):
-            found.append(f"{path}.weight" if path else "weight")
+        for name, weight in names.own(module):
+            is_asked = name.startswith("weight") and weight.dim() > 1 and isinstance(module, INITIALIZED)
+            if not is_asked or weight.requires_grad or not can_defer(weight) or not weight.is_floating_point():
+                continue
+            if LEAST_VALUES <= weight.numel() <= MAX_COMPARED and _is_as_initialized(module, weight.detach()):
+                found.append(f"{path}.{name}" if path else name)
     return tuple(found)
 
 
-def _is_uniform(weight: torch.Tensor) -> bool:
+def _is_as_initialized(module: torch.nn.Module, weight: torch.Tensor) -> bool:
     """Waits for the device, as all that is looked at before the first step."""
-    bound = weight[0].numel() ** -0.5
+    if isinstance(module, torch.nn.Embedding):
+        rows = [n for n in range(len(weight)) if n != module.padding_idx]
+        return _is_normal(weight if len(rows) == len(weight) else weight[rows])
+    # The gates of a recurrence have the hidden size for a bound, other layers what one of their outputs takes in.
+    is_recurrent = isinstance(module, (torch.nn.RNNBase, torch.nn.RNNCellBase))
+    size = module.hidden_size if is_recurrent else weight[0].numel()
+    return isinstance(size, int) and _is_uniform(weight, size**-0.5)
+
+
+def _is_uniform(weight: torch.Tensor, bound: float) -> bool:
     largest, square = weight.abs().max().item(), weight.double().square().mean().item()
     # Of a uniform variable's square the standard deviation is 0.894 of its mean.
     unsure = SURE * 0.894 * weight.numel() ** -0.5
     return bool(0.97 * bound < largest <= 1.001 * bound and abs(3 * square / bound**2 - 1) < unsure)
+
+
+def _is_normal(weight: torch.Tensor) -> bool:
+    """By its moments, each of which must lie as near to a standard normal's as chance allows."""
+    values, unsure = weight.double(), SURE * weight.numel() ** -0.5
+    near = (
+        (values.mean(), 0.0, 1.0),
+        (values.abs().mean(), 0.798, 0.603),
+        (values.square().mean(), 1.0, 1.414),
+        (values.pow(4).mean(), 3.0, 9.8),
+    )
+    return all(abs(moment.item() - expected) < unsure * spread for moment, expected, spread in near)
 
 
 def same(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
