@@ -4,6 +4,7 @@ import contextlib
 import json
 import math
 import struct
+import warnings
 
 import numpy as np
 import pytest
@@ -191,3 +192,13 @@ def test_a_compressed_payload_that_claims_another_size_is_refused():
 def test_the_largest_size_stands_behind_what_it_follows_from() -> None:
     """In every file, whatever columns are added: readers take the two before it."""
     assert [INDEX[name] - INDEX["abs_max"] for name in ("min", "max")] == [-2, -1]
+
+
+def test_a_signalling_nan_is_read_without_a_warning():
+    """Fuzzing made one: NumPy warns where it widens it, and a user's filter may make an error of that."""
+    raw = encoding.shuffle(np.array([0x7F800001, 0x3F800000], "<u4").view("<f4"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = encoding._decode_column(raw, encoding._F32, 0, 2)
+    assert np.isnan(found[0])
+    assert found[1] == 1.0

@@ -253,7 +253,11 @@ class Rows:
 def _decode_column(raw: bytes, tag: int, offset: int, count: int) -> npt.NDArray[np.float64]:
     if tag == _CONSTANT:
         return np.full(count, struct.unpack_from("<d", raw, offset)[0])
-    return unshuffle(raw, offset, count, _DTYPES[tag]).astype(np.float64)
+    narrow = unshuffle(raw, offset, count, _DTYPES[tag])
+    if narrow.dtype.kind != "f":
+        return narrow.astype(np.float64)
+    with np.errstate(invalid="ignore"):  # a NaN that signals, which nothing of ours writes, is one all the same
+        return narrow.astype(np.float64)
 
 
 def decode_rows(raw: bytes) -> Rows:
