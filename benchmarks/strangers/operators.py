@@ -209,7 +209,7 @@ def softmax_before_loss(script: Script) -> bool:
     return _wrap_loss(script, 0, "torch.softmax(X, -1)")
 
 
-@_operator("loss_metric_disagree", alters_loss=True)
+@_operator("errors_maximised", "loss_metric_disagree", alters_loss=True)
 def loss_sign(script: Script) -> bool:
     where = script.training_block()
     if where is None:
