@@ -72,6 +72,7 @@ class Structure(Detector):
         self._types: dict[str, str] = {}
         self._num_steps = 0
         self._last_step = 0
+        self._num_arrived = 0.0
 
     def observe(self, span: Span) -> None:
         """Take in lists and who reported."""
@@ -92,6 +93,7 @@ class Structure(Detector):
             self._owned = {site for group in ownership.groups for site in group.sites}
         self._depth = dict(span.depth) or self._depth
         self._types = span.types or self._types
+        self._num_arrived = max(self._num_arrived, np.nan_to_num(span.metric(metrics.LEDGER_ARRIVED)).max(initial=0.0))
         reported = np.atleast_1d(np.any(span.present, axis=0)).tolist()
         for index, info in enumerate(span.sites):
             if info.site.kind is Kind.GRADIENT:
@@ -126,12 +128,15 @@ class Structure(Detector):
         )
         silent = [path for path in self._trainable & self._owned if path not in self._with_gradient]
         cut = sorted(path for path in silent if _module_of(path) in self._ran)
+        # Cleared before anybody read them, gradients are missing everywhere too, and no graph is cut.
+        lost = 0.0 if self._with_gradient else self._num_arrived
         yield Rule(
             "detached_graph",
             (
                 Reading("steps with a backward", self._num_steps, ">=", STEPS_NEEDED),
                 Reading("tensors in the optimizer without a gradient", len(silent)),
                 Reading("of which in modules that ran", len(cut), ">", 0),
+                Reading("gradients that came to a tensor, where none was left to be read", lost, "=", 0),
             ),
             lambda: self._detached_finding(cut),
         )
