@@ -326,7 +326,7 @@ def run_kind(
     kind: DistributedKind, watched: bool, *, folder: Path | None = None, how: Launch = "run", every: int | None = None
 ) -> Outcome:
     """Launch a kind and wait for it; in `folder`, where its run is to be looked at afterwards, in steps that nobody's load decides."""
-    with tempfile.TemporaryDirectory(prefix="stethoscope-kind-") as temporary:
+    with tempfile.TemporaryDirectory(prefix="stethoscope-kind-", ignore_cleanup_errors=True) as temporary:
         here = folder or Path(temporary)
         line = "import stethoscope; stethoscope.watch(model, optimizer)" if watched and how == "watch" else ""
         (here / "train.py").write_text(kind.script.replace("WATCH", line))

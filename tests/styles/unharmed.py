@@ -69,7 +69,7 @@ def first_difference(plain: str, watched: str) -> str:
 def compare_kind(name: str) -> Verdict:
     """One kind in one process, plain and watched."""
     script = [str(ROOT / "tests" / "styles" / "kinds.py"), *name.split()]
-    with tempfile.TemporaryDirectory(prefix="stethoscope-kind-") as folder:
+    with tempfile.TemporaryDirectory(prefix="stethoscope-kind-", ignore_cleanup_errors=True) as folder:
         plain = run_process(script, Path(folder))
         watched = run_process(["-m", "stethoscope", "run", *script], Path(folder))
         runs = list(Path(folder, "runs").glob("*/run.json"))
