@@ -18,7 +18,7 @@ from benchmarks.faults.random_healthy import draw  # noqa: E402
 def test_every_fault_and_every_healthy_run_has_a_program() -> None:
     known = {program.of for program in load_programs().values()}
     assert len(FAULTS) == 83
-    assert len(HEALTHY) == 44
+    assert len(HEALTHY) == 46
     assert known == set(FAULTS) | set(HEALTHY)
 
 
