@@ -35,6 +35,9 @@ _WAIT_SECONDS: Final = 0.05
 SEAL_SECONDS: Final = 10.0
 MOST_SECONDS: Final = 600.0
 """A process that seals for longer than this hangs."""
+SOON_SECONDS: Final = 0.4
+"""Of a last look, within which the process that trained still waits for it."""
+ALONE_SECONDS: Final = 5.0
 STEPS_AT_ONCE: Final = 512
 EVERYTHING: Final = 2**62
 """A step after all others."""
@@ -218,11 +221,24 @@ def follow(folder: Path, parent: int, disk_bytes: int) -> None:
             at_work = tidy_in_child(companion)
             sealed = time.monotonic()
         time.sleep(POLL_SECONDS)
+    ended = time.monotonic()
     companion.finish()
+    if time.monotonic() - ended > SOON_SECONDS:
+        leave_the_folder_alone(folder, parent)
     if at_work is not None:
         wait_for_child(at_work, lambda: False)  # it holds the lock
     try_to_tidy(companion, final=True)
     companion.remove_reserves()
+
+
+def leave_the_folder_alone(folder: Path, parent: int) -> None:
+    """Make no file while the process that trained may be deleting the folder, as one does at the end of a temporary one.
+
+    It waited for us while we were quick, and waits no longer. Emptying a folder in which a new file appears fails, in its own code.
+    """
+    until = time.monotonic() + ALONE_SECONDS
+    while folder.is_dir() and _is_alive(parent) and time.monotonic() < until:
+        time.sleep(_WAIT_SECONDS)
 
 
 def tidy_in_child(companion: Companion) -> int | None:

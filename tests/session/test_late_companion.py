@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from stethoscope import companion
 from stethoscope.detect import registry
 from stethoscope.explain import diagnose
 from stethoscope.session import recording
@@ -109,3 +111,21 @@ def test_a_companion_that_was_killed_has_not_examined_the_run(go: Path, tmp_path
         assert list_verdict(OpenRun.of(run))["looked"] is False
     trained.session.stop()
     assert [f.to_json() for f in trained.session.diagnosis.findings] == [f.to_json() for f in diagnose(folder).findings]
+
+
+def test_no_file_is_made_while_the_process_that_trained_may_delete_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(companion, "ALONE_SECONDS", 10 * LONGEST_S)
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    companion.leave_the_folder_alone(tmp_path, ended.pid)  # comes back: nobody is left who could delete it
+    folder = tmp_path / "run"
+    folder.mkdir()
+    waiting = threading.Thread(target=companion.leave_the_folder_alone, args=(folder, os.getpid()))
+    waiting.start()
+    waiting.join(0.2)
+    assert waiting.is_alive()
+    folder.rmdir()
+    waiting.join(LONGEST_S)
+    assert not waiting.is_alive()
