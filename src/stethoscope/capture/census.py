@@ -143,8 +143,9 @@ def untrained(names: Names) -> tuple[str, ...]:
     found = []
     for path, module in names.root.named_modules():
         for name, weight in names.own(module):
-            is_asked = name.startswith("weight") and weight.dim() > 1 and isinstance(module, INITIALIZED)
-            if not is_asked or weight.requires_grad or not can_defer(weight) or not weight.is_floating_point():
+            is_asked = name.startswith("weight") and isinstance(module, INITIALIZED) and can_defer(weight)
+            # Only now: a parameter of a lazy layer or a shard answers nothing about its shape.
+            if not is_asked or weight.requires_grad or weight.dim() < 2 or not weight.is_floating_point():
                 continue
             if LEAST_VALUES <= weight.numel() <= MAX_COMPARED and _is_as_initialized(module, weight.detach()):
                 found.append(f"{path}.{name}" if path else name)
